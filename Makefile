@@ -50,6 +50,8 @@ check: $(READY)
 	$(BIN)/ruff check leakscope cli tests benchmarks
 	$(BIN)/ruff format --check leakscope cli tests benchmarks
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@git log -n 50 --format=%s 2>/dev/null | awk 'length > 72 { print "longer than 72 characters: " $$0; bad = 1 } END { exit bad }'
 	$(BIN)/mypy --strict --ignore-missing-imports $$(find cli -name "*.py")
 
 docs: $(READY)

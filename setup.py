@@ -1,19 +1,25 @@
-"""The parts in C, which an installation may do without: where they cannot be built, Python and scipy serve."""
+"""The packages, and the parts in C, which an installation may do without: where they cannot be built, Python and scipy serve."""
 
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 
-_HEAP = "leakscope/capture/heap"
+_HEAP = "leakscope/heap"
 
 setup(
+    packages=[
+        *find_packages(include=["leakscope", "leakscope.*"]),
+        "leakscope_cli",
+        *(f"leakscope_cli.{name}" for name in find_packages("cli")),
+        "leakscope.samples",
+    ],
     ext_modules=[
         Extension(
-            "leakscope.capture.heap._gc_heap",
+            "leakscope.heap._gc_heap",
             [f"{_HEAP}/_gc_heap.c"],
             depends=[f"{_HEAP}/_address_table.h"],
             optional=True,
         ),
         Extension(
-            "leakscope.capture.process._unheard", ["leakscope/capture/process/_unheard.c"], optional=True
+            "leakscope.process._unheard", ["leakscope/process/_unheard.c"], optional=True
         ),
         Extension("leakscope._shield", ["leakscope/_shield.c"], optional=True),
         Extension("leakscope.graph._walks", ["leakscope/graph/_walks.c"], optional=True),

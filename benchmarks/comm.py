@@ -1,15 +1,4 @@
-"""What does following comm operations cost? Microseconds an operation, and the share of a step of the sample pipeline.
-
-    python benchmarks/comm.py
-
-First one process, gloo, an operation and its wait(); the best of several rounds, watched and unwatched in turn, in the
-steady state (the first steps, of which every operation is written, are over). Times are those of the main thread's
-processor, so that a busy machine does not spoil them. Then two ranks train the clean pipeline of
-`sample_runs/p2p_pipeline` (16 operations a step on each rank), nothing else of leakscope running. There a watched step
-and an unwatched one differ by less than two equal ones do, so each call that is wrapped is timed from outside, less
-what the method of torch takes inside it; the end of the step comes on top. The median over the steps stands beside a
-step by the clock. Wrappers that do nothing are timed in the same way: that much is the measuring itself.
-"""
+"""The cost of following communication operations, in microseconds and as a share of a step."""
 
 from __future__ import annotations
 
@@ -27,10 +16,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from leakscope.capture.comm.monitor import CommMonitor
-from leakscope.capture.comm.writer import FULL_STEPS
-from leakscope.capture.process.patches import Patches
-from leakscope.record.folder import RankFolder
+from leakscope.comm.monitor import CommMonitor
+from leakscope.comm.operations import FULL_STEPS
+from leakscope.process.patches import Patches
+from leakscope.run.writer import RankFolder
 
 PIPELINE = Path(__file__).resolve().parent.parent / "sample_runs" / "p2p_pipeline" / "train.py"
 OPERATIONS_A_STEP = 16

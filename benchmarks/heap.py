@@ -1,11 +1,4 @@
-"""How long does a look take on a large heap, with either reader of it, beside its peers on the same garbage?
-
-    python benchmarks/heap.py              300,000 and a million objects, 5,000 tensors in 1,000 cycles, and the peers
-    python benchmarks/heap.py --curve      from what importing torch makes to 5 million objects, with both readers
-
-Each measurement is a process of its own that has imported torch; medians of several, by turns. Seconds are processor
-seconds, so that a busy machine does not count.
-"""
+"""The time of a heap snapshot by heap size, with both readers, beside peers on the same garbage."""
 
 from __future__ import annotations
 
@@ -61,10 +54,10 @@ def memory(field: str) -> int:
 
 def measure_leakscope(objects: int) -> dict[str, float]:
     """The second look, the first having imported what it needs, and what it finds; then the median of three more."""
-    from leakscope.capture.heap import look as heap
-    from leakscope.capture.heap.python.gc_heap import sweep
     from leakscope.findings.judge import judge
-    from leakscope.record.model import Ended, Rank, Run
+    from leakscope.heap import snapshot as heap
+    from leakscope.heap.sweep import sweep
+    from leakscope.run.model import Ended, Rank, Run
 
     def swept() -> None:
         sweep().objects.clear()

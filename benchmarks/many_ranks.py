@@ -1,12 +1,4 @@
-"""What does a report of many ranks take? Seconds, memory, size and lines, with a process a processor and with one.
-
-    python benchmarks/many_ranks.py [--ranks 2,64,256] [--as text,html] [--operations 0]
-
-Makes runs of so many ranks out of the recorded ones of the sample pipeline, most of them clean and some leaking in
-three ways, and has `leakscope report` tell each. Memory is the sum over all processes of what is theirs alone and their
-share of what they have in common (Pss of /proc/PID/smaps_rollup), looked at every 50 ms. `--operations N` adds a run of
-two ranks, one of which has so many operations on record.
-"""
+"""The time, memory and size of a report of many ranks."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""What does leakscope cost? One training with and without it, beside what else people leave on, in turns, as ratios.
-
-    python benchmarks/overhead.py [--rounds 3] [--steps 1000] [--only leakscope,memray]
-
-Trains a small transformer of about 50 ms a step on the CPU. Of each way it prints the ratio to the plain training of
-the same round, the median over the rounds: of the loop alone and of the whole command, in seconds of the clock and of
-the processor, which a busy machine changes least. memray comes with `pip install -e .[bench]`.
-"""
+"""The overhead of a recorded training beside the plain one and beside other profilers."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""What does `@pytest.mark.limit_tensor_peak` cost? Times the plain run, beside what else measures a peak, by turns.
-
-    python benchmarks/peak.py
-
-Training steps in one process, plain, in the block that the marker puts around a test, and where they are installed in
-memray's tracker (what pytest-memray's `limit_memory` uses) and in torch's profiler with memory. CPU seconds, medians.
-Entering the block costs milliseconds by itself, which small tests feel: told apart.
-"""
+"""The cost of `@pytest.mark.limit_tensor_peak` beside other ways to measure a peak."""
 
 from __future__ import annotations
 
@@ -19,7 +12,7 @@ from statistics import median
 
 import torch
 
-from leakscope.profiler.rise import TensorPeak
+from leakscope.profiler.peak import TensorPeak
 
 ROUNDS = 7
 SIZES = {"small operations, width 32": (32, 32, 60), "large operations, width 1024": (1024, 256, 6)}

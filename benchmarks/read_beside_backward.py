@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 
-from leakscope.capture.heap.look import look
-from leakscope.capture.heap.native import at_rest
-from leakscope.capture.heap.native.autograd import Types, node_holds
-from leakscope.capture.heap.native.raw_memory import own_memory
+from leakscope.heap import autograd
+from leakscope.heap.autograd import Types, node_holds, own_memory
+from leakscope.heap.snapshot import look
 
 
 class Saving(torch.autograd.Function):
@@ -44,7 +43,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     sys.setswitchinterval(1e-5)
-    at_rest._PATIENCE_S = 0.02
+    autograd._PATIENCE_S = 0.02
     going, nodes, backwards = [True], [], [0]
 
     def train() -> None:
@@ -67,7 +66,7 @@ def main() -> None:
                 rounds += 1
                 if options.looks:
                     seen = look(rounds, "step")
-                    disturbed += at_rest.UNREAD in seen.unjudged
+                    disturbed += autograd.UNREAD in seen.unjudged
                     read += len(seen.heap)
                     continue
                 types = Types()

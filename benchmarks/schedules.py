@@ -1,11 +1,4 @@
-"""How high do torch's pipeline schedules let tensor memory rise: by themselves, installed, and with released outputs?
-
-    python benchmarks/schedules.py [ranks]
-
-On gloo ranks of one thread each. Counted is every storage that comes from the making of the stages on, so the receive
-buffers too, but not the parameters, their gradients and the batch. Ratios are of the same run, medians over rounds; all
-gradients are compared to the bit. LEAKSCOPE_BENCHMARK_ROUNDS changes the number of rounds.
-"""
+"""The peak tensor memory of torch's pipeline schedules: plain, installed, with released outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
 from leakscope.backward import install
-from leakscope.profiler.rise import TensorPeak
+from leakscope.profiler.peak import TensorPeak
 
 RANKS, MICROBATCHES, STEPS = 4, 8, 2
 ROUNDS = int(os.environ.get("LEAKSCOPE_BENCHMARK_ROUNDS", "3"))

@@ -1,12 +1,4 @@
-"""How fast is a snapshot of a million events read, beside torch's own viewer?
-
-    python benchmarks/snapshots.py [--events N] [--keep FILE]
-
-Builds a synthetic snapshot in a temporary folder by playing one training step again and again, each time with fresh
-times and the same shared stacks, analyses it in a process of its own, runs the commands of `torch.cuda._memory_viz` on
-the same file, and prints seconds, peak memory and ratios. Ends with status 1 above 10 s or 1.5 GB.
-The commands `memory` and `segments` are left out without their script: they download one to draw with.
-"""
+"""The time to read a memory snapshot of a million events, beside torch's own viewer."""
 
 from __future__ import annotations
 
@@ -28,8 +20,8 @@ SECONDS, BYTES = 10.0, 1_500_000_000
 _ANALYSE = """
 import sys
 from pathlib import Path
-from leakscope.allocator import examine
-from leakscope.report.snapshot.as_text import snapshot_text
+from leakscope.memory_snapshot import examine
+from leakscope.report.memory_snapshot.page import snapshot_text
 print(snapshot_text(examine([Path(sys.argv[1])])).splitlines()[0])
 """
 

@@ -1,13 +1,4 @@
-"""What does leakscope add to a script of two seconds? Starting and ending, by phase, beside the plain script, in turns.
-
-    python benchmarks/start_and_end.py [--rounds 3] [--ranks 1,2] [--steps 60]
-
-Trains a small network, plainly (several ranks under torchrun) and under `leakscope run`, and prints the medians of the
-seconds of the processor that a rank more than plain took, and where: in the ranks and in the launcher, whose share is
-spread over the ranks. memray, where it is installed, stands beside one rank. What Python compiles is kept for the
-processes started here, as an installation keeps it, whatever PYTHONDONTWRITEBYTECODE says. Beside one rank the launcher
-imports what judges while the script runs; beside several it does so when they have ended, within judging and page.
-"""
+"""What a recorded run adds to a script of two seconds, by phase."""
 
 from __future__ import annotations
 
@@ -89,15 +80,15 @@ class Clock:
 
 
 def rank(options: str) -> int:
-    """As `python -m leakscope.capture`, and leaves its phases in the run's folder."""
+    """As `python -m leakscope.recorder`, and leaves its phases in the run's folder."""
     clock = Clock()
-    from leakscope.capture import __main__ as capture
+    from leakscope.recorder import __main__ as capture
 
     def begin(of: Any) -> None:
-        from leakscope.capture import looks, recorder
-        from leakscope.record.folder import RankFolder
+        from leakscope.recorder import recorder, snapshots
+        from leakscope.run.writer import RankFolder
 
-        clock.around(looks.Looks, "take", "rank: looks")
+        clock.around(snapshots.Looks, "take", "rank: looks")
         clock.around(RankFolder, "look", "rank: writing")
         clock.around(recorder.Recorder, "boundary", "rank: steps")
         clock.around(recorder.Recorder, "finish", "rank: end")

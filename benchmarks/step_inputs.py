@@ -13,8 +13,8 @@ from statistics import median, quantiles
 import torch
 from torch import nn
 
-from leakscope.capture.process.patches import Patches
-from leakscope.capture.schedule.inputs import StepInputs
+from leakscope.process.patches import Patches
+from leakscope.recorder.steps.inputs import StepInputs
 
 
 class Block(nn.Module):

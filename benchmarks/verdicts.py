@@ -1,10 +1,4 @@
-"""Do two versions of leakscope say the same of recorded runs? Every format of every run, side by side.
-
-    python benchmarks/verdicts.py render OUT RUN...    # with each version's own python: what it says, a file a format
-    python benchmarks/verdicts.py compare BASE NEW     # what differs, by run and format; status 1 where anything does
-
-`compare` reads the JSON of both field by field (verdict, rules, cuts, bytes, fingerprints, ...), other formats as text.
-"""
+"""Compares what two versions of leakscope report of recorded runs, format by format."""
 
 from __future__ import annotations
 

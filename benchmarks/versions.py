@@ -1,14 +1,4 @@
-"""On which versions of Python and torch does it hold? The tests run in an environment for each, and a table says so.
-
-    python benchmarks/versions.py --folder .versions --torch-tests DIR 3.11:2.6.0 3.12:2.9.1 3.13:2.15.0
-
-A Python or torch that cannot be had is said and left out. Each environment takes torch's default build, 3 to 7 GB with
-what it needs; what is there already is used again. Nothing is pinned beside torch: the newest of all else is taken.
-
-Torch's own tests of its pipelining run too, with torch's backward and with ours, where DIR holds them in a folder for
-each version, as DIR/2.13.0/test_backward.py. No wheel has them and they are not kept here: they lie in torch's
-repository, at the tag of the version, in test/distributed/pipelining.
-"""
+"""Runs the tests on several versions of Python and torch and prints a table."""
 
 from __future__ import annotations
 

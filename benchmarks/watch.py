@@ -1,12 +1,4 @@
-"""What do `leakscope.watch` and the pytest marker cost? Milliseconds of CPU, beside what else looks for leaks in tests.
-
-    python benchmarks/watch.py
-
-First a suite of small tests that import torch, each of which adds two tensors, run by pytest plain, with the marker,
-with a full `gc.collect()` around each test and, where it is installed, with pytest-memray; a test is timed with its
-set-up and its end. Medians over the tests of several runs, taken by turns. Then blocks in one process that has torch:
-empty ones and steps that leave a cycle, beside a `gc.collect()`; and the first block of a process.
-"""
+"""The CPU time of `leakscope.watch` and the pytest marker beside other leak checks."""
 
 from __future__ import annotations
 

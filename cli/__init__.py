@@ -49,7 +49,7 @@ class _Commands(click.Group):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """As click's, with an end of its own kind: what could not be written is not tried again by Python."""
-        from leakscope_cli.telling import have_streams, note, settle
+        from leakscope_cli.console import have_streams, note, settle
 
         have_streams()
         try:

@@ -7,9 +7,9 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 import click
+from leakscope_cli.console import note
 from leakscope_cli.run import record_and_report
 from leakscope_cli.targets import RUNS
-from leakscope_cli.telling import note
 
 from leakscope.options import Options
 from leakscope.verdict import Returned

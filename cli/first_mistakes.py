@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import click
-from leakscope_cli.telling import note
+from leakscope_cli.console import note
 
 from leakscope.errors import LeakscopeError
 

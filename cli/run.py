@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from leakscope_cli.asked_formats import TEXT, Asked, asked_formats, check_writable, for_stdout, on_stdout, write_files
-from leakscope_cli.progress import progress
+from leakscope_cli.argv import TYPED, RunCommand, Takes, missing_step_function, takes_arguments
+from leakscope_cli.console import note, progress, tell
+from leakscope_cli.outputs import TEXT, Asked, asked_formats, check_writable, for_stdout, on_stdout, write_files
 from leakscope_cli.run_options import offered_options, options_of
-from leakscope_cli.script_source import Takes, missing_step_function, takes_arguments
-from leakscope_cli.script_words import TYPED, RunCommand
 from leakscope_cli.shared import Impossible, Policy, baseline_of, check_room, read_and_judge, suppressions_of
 from leakscope_cli.targets import RUNS, check_module, check_script, join_folder
-from leakscope_cli.telling import note, tell
 
 from leakscope.errors import LeakscopeError, check_python
 from leakscope.options import Options
@@ -32,8 +30,8 @@ from leakscope.verdict import Returned
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
     from leakscope.launch import Outcome, Outside
-    from leakscope.record.model import Run
-    from leakscope.record.suppression import Suppression
+    from leakscope.run.model import Run
+    from leakscope.run.suppression import Suppression
 
 _USAGE = 2
 """Exit status of a script whose argparse refused what it was given."""
@@ -137,8 +135,8 @@ def record_and_report(options: Options, outside: Outside | None = None, returned
     Raises LeakscopeError where that cannot be done.
     """
     from leakscope.launch import forget, launch, launch_inside
-    from leakscope.record.folder import prepare_folder, who_else_may_enter
-    from leakscope.record.suppression import keep_suppressions
+    from leakscope.run.suppression import keep_suppressions
+    from leakscope.run.writer import prepare_folder, who_else_may_enter
 
     check_python()
     known = _Known(suppressions_of(options.suppress), baseline_of(options.baseline))
@@ -192,7 +190,7 @@ def _import_what_judges() -> None:
     gc.disable()  # what is imported stays, and would be gone through again and again
     try:
         import leakscope.findings
-        import leakscope.record.reading  # noqa: F401
+        import leakscope.run.reader  # noqa: F401
         from leakscope.report import load
 
         load()

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from leakscope_cli.telling import note
+from leakscope_cli.console import note
 
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.files import read_json, read_regular
 from leakscope.options import Options
-from leakscope.record.suppression import Suppression, known_before, suppressions_in
+from leakscope.run.suppression import Suppression, known_before, suppressions_in
 from leakscope.units import bytes_text, parse_bytes, parse_share
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
-    from leakscope.record.model import Run
+    from leakscope.run.model import Run
 
 
 _ROOM = 512 << 20
@@ -112,8 +112,8 @@ def read_and_judge(folder: Path, policy: Policy = Policy()) -> tuple[Run, Findin
     """
     check_room()
     from leakscope.findings import judge_rank, judge_together
-    from leakscope.record.ranks.each_rank import read_each
-    from leakscope.record.reading import open_run
+    from leakscope.run.lazy import read_each
+    from leakscope.run.reader import open_run
 
     opened = open_run(folder, snapshots=True)
     run, ranks = read_each(replace(opened, run=policy.over(opened.run)), judge_rank)

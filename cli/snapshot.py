@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from leakscope_cli.console import note, tell_or_fail
 from leakscope_cli.shared import check_room
-from leakscope_cli.telling import note, tell_or_fail
 
 
 @click.command("snapshot")
@@ -46,12 +46,10 @@ def snapshot(
     ranks, numbered by their names.
     """
     check_room()
-    from leakscope.allocator import examine
     from leakscope.errors import LeakscopeError
-    from leakscope.record.folder import write_named
-    from leakscope.report.snapshot.as_html import snapshot_html
-    from leakscope.report.snapshot.as_json import snapshot_json
-    from leakscope.report.snapshot.as_text import snapshot_text
+    from leakscope.memory_snapshot.examine import examine
+    from leakscope.report.memory_snapshot.page import snapshot_html, snapshot_json, snapshot_text
+    from leakscope.run.writer import write_named
 
     report = examine([path for file in files for path in _snapshots_in(file)], comparing, frames, at)
     render = {"text": snapshot_text, "json": snapshot_json, "html": snapshot_html}[form]
@@ -72,8 +70,8 @@ def _snapshots_in(path: Path) -> list[Path]:
 
     Raises LeakscopeError for a folder without one.
     """
-    from leakscope.allocator.of_rank import files_in
     from leakscope.errors import LeakscopeError
+    from leakscope.memory_snapshot.examine import files_in
 
     if not path.is_dir():
         return [path]

@@ -1,4 +1,4 @@
-"""Is there such a script or module, and may the run's folder be written?"""
+"""Checks the script or module to run, and the folder of the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leakscope_cli.first_mistakes import near_script
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import Options
-from leakscope.record.folder import make_private
+from leakscope.run.writer import make_private
 
 RUNS = Path("leakscope_runs")
 """The folder in which a run's folder is made where none is named."""

@@ -16,12 +16,16 @@ The packages; data flows launch -> capture -> record -> graph -> findings -> rep
 
     options         all that a run can be told
     launch/         starts N ranks, each under a recorder, and collects how each ended
-    capture/        the live process, turned into plain data and left as it was
-    record/         a run and its folder on disk
+    heap/           the live Python and autograd heap, as plain data
+    process/        what stands in the script's process, and how it is taken out again
+    comm/           P2P and collective operations, RPC
+    dataloader/     worker processes of DataLoader
+    recorder/       what is recorded when
+    run/            a run and its folder on disk
     graph/          the heap as plain data: what holds itself, who holds this, what would be freed
     findings/       what leaks: stages of judging, one rule per file, the verdict
     report/         the findings in words and pictures: text, JSON, HTML, SARIF and JUnit
-    allocator/      torch's memory snapshots as plain data
+    memory_snapshot/  torch's memory snapshots as plain data
     profiler/       `watch`, `Profiler` and `check`; pytest_plugin has the marker
     integrations/   Lightning, transformers, accelerate, loops in classes: one line to add
     testing/        in place of torch's check_leaked_tensors, and of counting tensors with gc
@@ -46,9 +50,9 @@ if TYPE_CHECKING:
     from leakscope.profiler.holding.drawing import draw
     from leakscope.profiler.holding.holders import holders
     from leakscope.profiler.workers import worker_environment
-    from leakscope.record.model import Run
-    from leakscope.record.reading import read_run
-    from leakscope.report.wording import advice, title
+    from leakscope.report.messages.sentences import advice, title
+    from leakscope.run.model import Run
+    from leakscope.run.reader import read_run
 
 _MODULE_OF = {
     "Finding": "leakscope.findings",
@@ -58,15 +62,15 @@ _MODULE_OF = {
     "LeakscopeError": "leakscope.errors",
     "Profiler": "leakscope.profiler",
     "Result": "leakscope.profiler",
-    "Run": "leakscope.record.model",
+    "Run": "leakscope.run.model",
     "Unreadable": "leakscope.errors",
-    "advice": "leakscope.report.wording",
+    "advice": "leakscope.report.messages",
     "check": "leakscope.profiler",
     "draw": "leakscope.profiler.holding.drawing",
     "holders": "leakscope.profiler.holding.holders",
     "judge": "leakscope.profiler",
-    "read_run": "leakscope.record.reading",
-    "title": "leakscope.report.wording",
+    "read_run": "leakscope.run.reader",
+    "title": "leakscope.report.messages",
     "watch": "leakscope.profiler",
     "worker_environment": "leakscope.profiler.workers",
 }

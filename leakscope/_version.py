@@ -1,3 +1,3 @@
-"""Which leakscope is this?"""
+"""The version of leakscope."""
 
 __version__ = "0.1.0"

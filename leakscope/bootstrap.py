@@ -30,8 +30,10 @@ NAME = "leakscope.bootstrap"
 FILE = os.path.abspath(__file__)
 _PACKAGE = FILE.removesuffix("/bootstrap.py")
 """The folder of the package `leakscope` that this file belongs to."""
-CAPTURE, COMMAND_LINE = "leakscope.capture", "leakscope_cli"
+RECORDER, COMMAND_LINE = "leakscope.recorder", "leakscope_cli"
 """What can be started."""
+RECORDING = tuple(f"{_PACKAGE}/{name}/" for name in ("comm", "dataloader", "heap", "process", "recorder"))
+"""The folders of the packages whose code runs between the script's, each with a slash at its end."""
 _OURS = ("leakscope", "leakscope_cli")
 """Packages that stay in `sys.modules` in any case: later imports of their modules depend on it."""
 _STDLIB = os.path.dirname(os.__file__)
@@ -211,9 +213,9 @@ def _run() -> Any:
     sys.modules[NAME] = sys.modules["__main__"]
     name = sys.argv.pop(1)
     load_package()
-    if name == CAPTURE:
+    if name == RECORDER:
         # by the module's own name: that is how a look knows these frames as leakscope's
-        from leakscope.capture.__main__ import main
+        from leakscope.recorder.__main__ import main
 
         return main(sys.argv[1:])
     from leakscope_cli import main as command_line

@@ -1,4 +1,4 @@
-"""What does a file say? Nothing without an end is opened, and of JSON no number that is none is taken."""
+"""Reads regular files only, and JSON without NaN and Infinity."""
 
 from __future__ import annotations
 

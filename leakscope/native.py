@@ -1,4 +1,4 @@
-"""Which parts serve: those in C, or, where none were built or they are not wanted, those in Python?"""
+"""Selects the parts in C, or their twins in Python."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _PURE = "LEAKSCOPE_PURE"
 """The environment variable that asks for Python alone."""
 _UNPACKING_S = 60
 """Seconds, chosen, in which an installer writes all files of a package, in whatever order."""
-_GC_HEAP, _WALKS = "leakscope.capture.heap._gc_heap", "leakscope.graph._walks"
-_UNHEARD, _SHIELD = "leakscope.capture.process._unheard", "leakscope._shield"
+_GC_HEAP, _WALKS = "leakscope.heap._gc_heap", "leakscope.graph._walks"
+_UNHEARD, _SHIELD = "leakscope.process._unheard", "leakscope._shield"
 
 
 def gc_heap() -> Any:

@@ -1,4 +1,4 @@
-"""How is an option of a run written, and what numbers make sense?"""
+"""One option of a run: how it is written, and which numbers it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can a run be told? Each option once, for the command line, the launcher, the ranks and Profiler alike."""
+"""The options of a run, each defined once for command line, launcher, ranks and Profiler."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields

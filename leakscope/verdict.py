@@ -1,4 +1,4 @@
-"""What is said in the end, of a live run and of the allocator's files alike?"""
+"""The verdicts of a run and of memory snapshots."""
 
 from __future__ import annotations
 

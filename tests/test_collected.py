@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from leakscope.capture.heap.python.untracked import LARGE
+from leakscope.heap._sweep_fallback import LARGE
 
 
 def _leads_to_memory(value: Any) -> Iterator[str]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import leakscope
-from leakscope.findings.holding.model import HeldNow, Kept, Part
+from leakscope.findings.live_objects import HeldNow, Kept, Part
 from leakscope.profiler.holding.holders import Holders
 
 

@@ -17,9 +17,9 @@ from support import examples
 
 from leakscope import native
 from leakscope.launch.outcome import merge_run_metadata
-from leakscope.record.folder import write_json, write_run
 from leakscope.report import FORMATS
 from leakscope.report.text.page import render
+from leakscope.run.writer import write_json, write_run
 
 
 @pytest.fixture

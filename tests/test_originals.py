@@ -16,7 +16,10 @@ from support import ROOT
 
 from leakscope import originals
 
-IN_PROCESS = ("capture", "record", "profiler", "testing", "integrations", "pytest_plugin")
+IN_PROCESS = (
+    *("heap", "process", "comm", "dataloader", "recorder", "run"),
+    *("profiler", "testing", "integrations", "pytest_plugin"),
+)
 COPIED = {"os", "posix", "posixpath", "pathlib", "io", "time", "_thread", "threading", "signal", "_signal", "json"} | {
     *("select", "selectors", "fcntl", "socket", "subprocess", "multiprocessing", "mmap", "resource", "atexit"),
     *("shutil", "tempfile", "random", "tokenize", "linecache", "builtins", "codecs"),
@@ -25,23 +28,23 @@ COPIED = {"os", "posix", "posixpath", "pathlib", "io", "time", "_thread", "threa
 HARMLESS = {("io", "BytesIO"), ("io", "StringIO"), ("io", "TextIOWrapper"), ("threading", "Thread")}
 """Classes that act on nothing outside of their own objects, and one that is only recognized."""
 ALLOWED = {
-    ("capture/follow/site/sitecustomize.py", "os"): "runs ahead of everything, and only then",
-    ("capture/follow/site/leakscope_following.py", "posix"): "is patched",
-    ("capture/follow/followed.py", "multiprocessing"): "registers with the finalizers of the process",
-    ("capture/heap/describe.py", "threading"): "the class of threads is recognized",
-    ("capture/lifetimes/dispatch_mode.py", "threading"): "reads the table of the threads that the script knows",
-    ("capture/process/child_processes.py", "multiprocessing"): "is patched",
-    ("capture/process/child_processes.py", "subprocess"): "is patched",
-    ("capture/process/hang.py", "threading"): "reads the table of the threads that the script knows",
-    ("capture/process/script.py", "builtins"): "becomes the `__builtins__` of the script",
-    ("capture/process/script.py", "io"): "reads the script, ahead of it",
-    ("capture/schedule/step_function.py", "builtins"): "is patched",
-    ("capture/source/user_source.py", "linecache"): "its cache is read, where notebooks put their cells",
-    ("capture/source/user_source.py", "tokenize"): "detects an encoding; opens nothing",
-    ("capture/torch_data.py", "multiprocessing"): "names the start methods",
-    ("capture/workers/loaders.py", "multiprocessing"): "is patched",
-    ("record/ranks/each_rank.py", "multiprocessing"): "runs in the process of the command line",
-    ("record/ranks/each_rank.py", "threading"): "runs in the process of the command line",
+    ("process/site/sitecustomize.py", "os"): "runs ahead of everything, and only then",
+    ("process/site/leakscope_following.py", "posix"): "is patched",
+    ("recorder/children.py", "multiprocessing"): "registers with the finalizers of the process",
+    ("heap/describe.py", "threading"): "the class of threads is recognized",
+    ("recorder/lifetimes/dispatch_mode.py", "threading"): "reads the table of the threads that the script knows",
+    ("process/children.py", "multiprocessing"): "is patched",
+    ("process/children.py", "subprocess"): "is patched",
+    ("process/watchdog.py", "threading"): "reads the table of the threads that the script knows",
+    ("process/script_runner.py", "builtins"): "becomes the `__builtins__` of the script",
+    ("process/script_runner.py", "io"): "reads the script, ahead of it",
+    ("recorder/steps/step_function.py", "builtins"): "is patched",
+    ("process/source/user_code.py", "linecache"): "its cache is read, where notebooks put their cells",
+    ("process/source/user_code.py", "tokenize"): "detects an encoding; opens nothing",
+    ("process/torch_compat.py", "multiprocessing"): "names the start methods",
+    ("dataloader/monitor.py", "multiprocessing"): "is patched",
+    ("run/lazy.py", "multiprocessing"): "runs in the process of the command line",
+    ("run/lazy.py", "threading"): "runs in the process of the command line",
 }
 """(file, module): why it uses the real one."""
 

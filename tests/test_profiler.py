@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import leakscope
-from leakscope.capture.device.counters import Counter
 from leakscope.graph.model import HeapGraph
-from leakscope.report.wording import run_text, why_text
+from leakscope.recorder.device.accelerator import Counter
+from leakscope.report.messages.sentences import run_text
+from leakscope.report.messages.verdict import why_text
 
 
 def leave_what_nobody_frees() -> None:
@@ -210,7 +211,7 @@ def test_the_profiler_never_takes_the_place_of_an_error_under_way(
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("ours")
 
-    monkeypatch.setattr("leakscope.record.reading.read_run", fails)
+    monkeypatch.setattr("leakscope.run.reader.read_run", fails)
     with pytest.raises(Unspeakable), leakscope.Profiler():
         raise Unspeakable
     with pytest.raises(RuntimeError, match="ours"), leakscope.Profiler():

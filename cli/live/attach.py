@@ -10,17 +10,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+from leakscope_cli.console import note, tell_or_fail
 from leakscope_cli.shared import Size
 from leakscope_cli.targets import RUNS
-from leakscope_cli.telling import note, tell_or_fail
 
 from leakscope import errors
 from leakscope.errors import LeakscopeError, Unreadable, check_python
 from leakscope.files import read_json
 from leakscope.options import OFFERED, Options
-from leakscope.record.descriptors import write_whole
-from leakscope.record.folder import prepare_folder, who_else_may_enter
-from leakscope.record.secrets import masked
+from leakscope.run.descriptors import write_whole
+from leakscope.run.secrets import masked
+from leakscope.run.writer import prepare_folder, who_else_may_enter
 
 _SCRIPT = """def _leakscope():
     import json, os, sys
@@ -29,7 +29,7 @@ _SCRIPT = """def _leakscope():
     try:
         sys.path.append(place)  # the last: what the process has itself comes first
         try:
-            from leakscope.capture.asked.attached import attach
+            from leakscope.recorder.attached import attach
         finally:
             sys.path.remove(place)
         why = attach({options!r})
@@ -118,7 +118,7 @@ def _words_of(process: int) -> list[str]:
 
 def _write_run(options: Options) -> None:
     from leakscope.launch.start import about_run
-    from leakscope.record.folder import write_run
+    from leakscope.run.writer import write_run
 
     write_run(options.folder, about_run(options))
 

@@ -8,21 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from leakscope_cli.asked_formats import TEXT, for_stdout
+from leakscope_cli.console import note, tell_or_fail
 from leakscope_cli.first_mistakes import check_run_folder
+from leakscope_cli.outputs import TEXT, for_stdout
 from leakscope_cli.shared import read_and_judge
 from leakscope_cli.targets import newest_run
-from leakscope_cli.telling import note, tell_or_fail
 
 from leakscope.errors import LeakscopeError
-from leakscope.record.folder import INTERIM, make_private
-from leakscope.record.live.answers import LiveRank, is_over, live_ranks
-from leakscope.record.live.asked import ask
 from leakscope.report.formats import format_named
+from leakscope.run.live import LiveRank, ask, is_over, live_ranks
+from leakscope.run.writer import INTERIM, make_private
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
-    from leakscope.record.model import Run
+    from leakscope.run.model import Run
 
 _POLL_S = 0.1
 """Seconds between two readings of what the ranks have answered."""

@@ -1,4 +1,4 @@
-"""`leakscope status`: how far is each rank of a run? Refreshed in place on a terminal, printed once elsewhere."""
+"""`leakscope status`: the progress of each rank, refreshed in place on a terminal."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from leakscope_cli.console import DUMB, in_encoding_of, note, tell_or_fail
 from leakscope_cli.first_mistakes import check_run_folder
 from leakscope_cli.targets import newest_run
-from leakscope_cli.telling import in_encoding_of, note, tell_or_fail
-from leakscope_cli.terminal import DUMB
 
 from leakscope.errors import LeakscopeError
-from leakscope.record.live.standing import RankStanding, RunStanding, standing_of
+from leakscope.run.status import RankStanding, RunStanding, standing_of
 from leakscope.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:

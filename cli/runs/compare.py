@@ -1,4 +1,4 @@
-"""`leakscope compare`: what leaks in one run and not in another?"""
+"""`leakscope compare`: what leaks in one run and not in another."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from leakscope_cli.console import note, tell_or_fail
 from leakscope_cli.first_mistakes import check_run_folder
 from leakscope_cli.shared import HORIZON, MIN_BYTES, Policy, Size, read_and_judge
-from leakscope_cli.telling import note, tell_or_fail
 
 from leakscope.errors import LeakscopeError
-from leakscope.record.folder import write_named
+from leakscope.run.writer import write_named
 
 FORMATS = ("text", "json", "markdown", "html")
 """As `leakscope.report.compare` has them, which is imported when the runs have been read."""
@@ -46,8 +46,8 @@ def compare(
     check_run_folder(new, "compare")
     policy = Policy(**thresholds)
     before, after = read_and_judge(base, policy), read_and_judge(new, policy)
-    from leakscope.findings.known.comparison import Judged
-    from leakscope.findings.known.comparison import compare as compared
+    from leakscope.findings.suppressions import Judged
+    from leakscope.findings.suppressions import compare as compared
     from leakscope.report import compare as report
 
     comparison = compared(Judged(*before), Judged(*after), worse)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from leakscope_cli.asked_formats import asked_formats, check_writable, for_stdout, on_stdout, write_files
+from leakscope_cli.console import note, tell_or_fail
+from leakscope_cli.outputs import asked_formats, check_writable, for_stdout, on_stdout, write_files
 from leakscope_cli.shared import Policy, Size, baseline_of, read_and_judge, suppressions_of
-from leakscope_cli.telling import note, tell_or_fail
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import OFFERED, Options
@@ -48,9 +48,9 @@ def merge(
 
     Exit status: 23 when leaks are found; 2 when the folders are no parts of one job; else 0.
     """
-    from leakscope.record.folder import who_else_may_enter
-    from leakscope.record.parts.merge import merge_parts
     from leakscope.report import write
+    from leakscope.run.multi_node import merge_parts
+    from leakscope.run.writer import who_else_may_enter
 
     wrong = OFFERED["leak_exit_code"].refuses(leak_exit_code)
     if wrong:

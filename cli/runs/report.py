@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from leakscope_cli.asked_formats import TEXT, Asked, asked_formats, check_writable, for_stdout, on_stdout, write_files
+from leakscope_cli.console import note, tell_or_fail
 from leakscope_cli.first_mistakes import check_run_folder
+from leakscope_cli.outputs import TEXT, Asked, asked_formats, check_writable, for_stdout, on_stdout, write_files
 from leakscope_cli.shared import HORIZON, MIN_BYTES, Policy, Size, baseline_of, read_and_judge, suppressions_of
 from leakscope_cli.targets import newest_run
-from leakscope_cli.telling import note, tell_or_fail
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import OFFERED, Options
 from leakscope.report.formats import PICTURES
+from leakscope.report.messages.numbers import ranks_text
 from leakscope.report.text.lines import WIDTH
-from leakscope.report.wording import ranks_text
 from leakscope.verdict import Returned
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
-    from leakscope.record.model import Run
+    from leakscope.run.model import Run
 
 _AS = (
     "How to tell it (text), again and again: text, json, html, markdown, sarif, junit, csv, trace, speedscope; or dot, "
@@ -119,7 +119,7 @@ class _Ranks:
         return self.set_in(run, findings, WIDTH)
 
     def set_in(self, run: Run, findings: Findings, width: int) -> str:
-        from leakscope.report.text.one_rank import render
+        from leakscope.report.text.ranks import render
 
         return render(run, findings, self.numbers, width)
 

@@ -1,4 +1,4 @@
-"""A backward for pipeline stages that leaves nothing behind: whole or split, started from gradient edges, boxed.
+"""A pipeline backward that retains nothing: whole or split, started from gradient edges, boxed.
 
 Needs nothing of leakscope but this folder, and no package but torch. Written for torch 2.6 and newer, run on 2.13.
 

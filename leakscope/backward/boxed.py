@@ -1,8 +1,4 @@
-"""Who keeps a list's tensors alive during a call? With boxed lists, nobody: the callee empties them.
-
-Python holds every argument of a call until the call returns, so a tensor handed over in a tuple cannot be freed inside
-it. A *list* can be emptied by the callee; AOTAutograd calls that convention boxed.
-"""
+"""Boxed calls: the callee empties the list it is given, so that nothing keeps its tensors."""
 
 from __future__ import annotations
 

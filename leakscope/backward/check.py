@@ -1,4 +1,4 @@
-"""Can this backward run at all? Asked of every root and gradient before anything runs."""
+"""Checks roots and gradients before a backward runs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Which grad nodes does a stage output lead to, and how does one keep them without keeping the output?
-
-A `torch.autograd.graph.GradientEdge` names the place in the autograd graph where the gradient of a tensor
-enters. It keeps the graph alive but not the tensor: once a stage's outputs are turned into edges the outputs can be
-sent and dropped, and their storage dies as soon as nothing in the graph saved it.
-"""
+"""Gradient edges of a stage's outputs, which keep the graph without the outputs."""
 
 from __future__ import annotations
 

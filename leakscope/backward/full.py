@@ -1,15 +1,103 @@
-"""How does a stage run its whole backward without leaving anything behind?"""
+"""The whole backward of a stage, run by torch's engine."""
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.autograd import graph
+from torch.autograd.graph import GradientEdge
 
 from .boxed import deliver_late, empty
 from .check import gather_roots, require_lists
-from .engine import accumulate
-from .failure import failed, release_frames
+from .edges import OutputEdge, flatten
+
+_run_engine: Any = getattr(graph, "_engine_run_backward", None)
+_transforms_active = torch._C._are_functorch_transforms_active
+_PLAIN = frozenset({Tensor, torch.nn.Parameter, GradientEdge, OutputEdge})
+"""What no ``__torch_function__`` is asked about."""
+
+Grads = tuple[Tensor | None, ...]
+
+
+def accumulate(
+    starts: Sequence[Any], grads: Sequence[Tensor], retain_graph: bool = False, ends: Sequence[Any] = ()
+) -> None:
+    """As ``torch.autograd.backward``, for starts and gradients of the same shapes; into all leaves without `ends`."""
+    starts, ends, grads = tuple(starts), tuple(ends), tuple(grads)
+    if _direct(starts, ends):
+        _run_engine(starts, grads, retain_graph, False, ends, True, accumulate_grad=True)
+    else:
+        torch.autograd.backward(starts, grads, retain_graph=retain_graph, inputs=ends or None)
+
+
+def differentiate(starts: Sequence[Any], grads: Sequence[Tensor], ends: Sequence[Any], retain_graph: bool) -> Grads:
+    """As ``torch.autograd.grad``, for starts and gradients of the same shapes; None for an end that is not reached."""
+    if not starts or not ends:
+        return (None,) * len(ends)
+    starts, ends, grads = tuple(starts), tuple(ends), tuple(grads)
+    if not _direct(starts, ends):
+        return torch.autograd.grad(starts, ends, grads, retain_graph=retain_graph, allow_unused=True)
+    arrived: Grads = _run_engine(starts, grads, retain_graph, False, ends, True, accumulate_grad=False)
+    return arrived
+
+
+def _direct(starts: Sequence[Any], ends: Sequence[Any]) -> bool:
+    """Whether no start or end has a ``__torch_function__``, and no transform is active, that torch would ask first."""
+    for one in starts:
+        if type(one) not in _PLAIN:
+            return False
+    for one in ends:  # in loops: a generator costs more than the rest of it
+        if type(one) not in _PLAIN:
+            return False
+    return _run_engine is not None and not _transforms_active()
+
+
+def release_frames(error: BaseException) -> None:
+    """Empty the finished frames that an exception and its causes hold, so that it pins no tensor.
+
+    File names and line numbers stay readable. Frames that still run (the caller's) are left alone.
+    """
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        cause = pending.pop()
+        if cause is None or id(cause) in seen:
+            continue
+        seen.add(id(cause))
+        traceback.clear_frames(cause.__traceback__)
+        pending += [cause.__cause__, cause.__context__]
+
+
+def failed(what: str, error: Exception, outputs: Any, grads: Any, inputs: Any) -> RuntimeError:
+    """The error torch's contract asks for ("Failed to run stage backward"), to be raised from the original.
+
+    Raise it where it is made: a frame that keeps its own error in a local closes a cycle through the error's traceback,
+    and an error that carries a tensor keeps that tensor in the cycle.
+    """
+    release_frames(error)
+    return RuntimeError(
+        f"Failed to run {what}: {error}\n"
+        f"    stage output: {_describe(outputs)}\n"
+        f"    output gradients: {_describe(grads)}\n"
+        f"    inputs: {_describe(inputs)}"
+    )
+
+
+def _describe(values: Any) -> str:
+    parts = [_describe_one(item.value) for item in flatten(values, None)]
+    return ", ".join(parts) if parts else "none (the list was handed over)"
+
+
+def _describe_one(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{type(value).__name__}{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, GradientEdge):
+        return f"GradientEdge({value.node.name()}, {value.output_nr})"
+    return type(value).__name__
 
 
 def stage_backward(

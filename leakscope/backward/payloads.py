@@ -1,4 +1,4 @@
-"""What stands for a saved tensor: itself, or what saved-tensor hooks made of it? Asked without running a hook."""
+"""What stands for a saved tensor: itself, or what saved-tensor hooks packed. No hook runs."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Which saved tensors does the weight pass still need? With `droppable_saves()` around the forward, only those stay.
-
-Autograd frees a node's saved tensors when a backward that frees the graph runs it. A split backward runs its input pass
-with the graph kept, so every saved tensor below an intermediate lives on until its weights are done, also those that
-only the input's gradient needed. Saved inside this context, a tensor sits behind a small handle, which gives it away
-for good when the input pass runs its node.
-"""
+"""Drops saved tensors that the weight pass does not need, in forwards under `droppable_saves()`."""
 
 from __future__ import annotations
 

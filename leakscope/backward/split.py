@@ -1,4 +1,4 @@
-"""How does a stage run its backward in two passes: the inputs' gradients now, the weights' later?"""
+"""The backward of a stage in two passes: gradients of inputs first, of weights later."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .failure import failed, release_frames
+from .full import failed, release_frames
 from .input_pass import InputGrads, ParamGroup, input_pass
 from .weight_pass import weight_pass
 

@@ -9,9 +9,8 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node
 
-from .engine import accumulate
-from .input_pass import ParamGroup
-from .paths import Edge, mask
+from .full import accumulate
+from .input_pass import Edge, ParamGroup, mask
 
 Grads = tuple[torch.Tensor | None, ...]
 

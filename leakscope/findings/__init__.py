@@ -1,4 +1,4 @@
-"""What is wrong with a run, and which reference must be cut?"""
+"""Judges a recorded run: what leaks, which reference to cut, and the verdict."""
 
 from leakscope.findings.judge import judge, judge_rank, judge_together
 from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary, Sighting, Unjudged

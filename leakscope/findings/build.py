@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from leakscope.findings.comm.operations import p2p_buffers
-from leakscope.findings.cut.best_cut import best_cut, subject
-from leakscope.findings.cut.trace import cycle_of, on_trace, trace_of
-from leakscope.findings.grouping.bounds import holds_of
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.kinds import FreedBy, RuleName, Severity
+from leakscope.findings.candidates import Candidate, holds_of
+from leakscope.findings.comm import p2p_buffers
+from leakscope.findings.cut import best_cut, cycle_of, on_trace, subject, trace_of
+from leakscope.findings.facts import FreedBy, RuleName, Severity
+from leakscope.findings.library import whose
 from leakscope.findings.model import Cut, Finding, HeapId, Sighting, Unjudged
-from leakscope.findings.naming.expressions import SEVERAL
-from leakscope.findings.naming.trace import fingerprint
-from leakscope.findings.ownership.library_cycles import whose
-from leakscope.findings.rules import ToCut, facts_of
+from leakscope.findings.naming import SEVERAL, fingerprint
+from leakscope.findings.rules import facts_of
 from leakscope.findings.rules.hook_pileup import collects_hooks
+from leakscope.findings.rules.rule import ToCut
 from leakscope.findings.thresholds import Thresholds, is_unintended
 from leakscope.graph.model import IMMORTAL
 

@@ -1,4 +1,4 @@
-"""What is each byte for? Every live storage in one category, by the references to it."""
+"""Sorts every live storage into one category by the references to it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import AliveAtEnd
-from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RankSummary
-from leakscope.findings.peak.late_release import avoidable_peak_bytes
+from leakscope.findings.peak import avoidable_peak_bytes
 from leakscope.graph.model import IMMORTAL, REFERENCE_KINDS, ROOTS, HeapGraph, ObjectKind, ReferenceKind, RootKind
-from leakscope.graph.reach import Mask, reachable
-from leakscope.record.kinds import Occasion
-from leakscope.record.model import Look, Rank
+from leakscope.graph.walks import Mask, reachable
+from leakscope.run.kinds import Occasion
+from leakscope.run.model import Look, Rank
 
 HOST = "in host memory"
 """What a run that uses an accelerator has outside of it."""

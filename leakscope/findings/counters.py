@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import mean, median
 
-from leakscope.record.kinds import Occasion
-from leakscope.record.model import Rank, Step
-from leakscope.record.rows.lifetimes import LifetimesUnjudged, WatchedStep
+from leakscope.run.kinds import Occasion
+from leakscope.run.model import Rank, Step
+from leakscope.run.rows_steps import LifetimesUnjudged, WatchedStep
 
 _FEW = 3
 """Steps between which nothing is said of a rate: two rises may both be of one buffer that is made and grown once. At 6

@@ -1,27 +1,818 @@
-"""From a recorded run to its verdict: the stages, in order."""
+"""Judges a run: the stages in order, each of which adds to one `Case`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import permutations, zip_longest
 
-from leakscope.findings.known.suppressed import known_of
-from leakscope.findings.model import Findings
-from leakscope.findings.stages.alone import judged_alone
-from leakscope.findings.stages.candidates import find_candidates
-from leakscope.findings.stages.case import Case, JudgedRank, RankCase, RankStage, Stage
-from leakscope.findings.stages.gaps import explain_gaps
-from leakscope.findings.stages.gather import add_memory_of_rank, compare_ranks, gather
-from leakscope.findings.stages.ledger import balance_looks, heed_libraries, keep_ledger, set_apart
-from leakscope.findings.stages.merge import merge_by_cut, merge_contexts, merge_ranks, name_upstream
-from leakscope.findings.stages.objects import find_objects
-from leakscope.findings.stages.proof import add_proofs
-from leakscope.findings.stages.rules import apply_rules
-from leakscope.findings.stages.series import group_looks, take_looks
-from leakscope.findings.stages.source import find_lines, point_to_backward
-from leakscope.findings.stages.verdict import give_verdict
+from leakscope.findings.backward_hint import see
+from leakscope.findings.breakdown import (
+    GAP,
+    SCATTERED,
+    Account,
+    Balance,
+    GroupLevels,
+    LinesOfFindings,
+    account_of,
+    balances_of,
+    bytes_a_node,
+    gap_findings,
+    ledger_of,
+    scattered_findings,
+)
+from leakscope.findings.build import build_finding, build_with_problems
+from leakscope.findings.candidates import Candidate, candidates_among, candidates_of, downgraded, is_open
+from leakscope.findings.categories import alive_at_end, garbage_of, summary
+from leakscope.findings.comm import beyond_contexts, context_findings, dropped_work_findings, with_contexts
+from leakscope.findings.counters import counted_rate, step_times
+from leakscope.findings.device import allocator_findings, native_findings
+from leakscope.findings.facts import (
+    NOT_JUDGED,
+    AliveAtEnd,
+    Bounded,
+    CameToRest,
+    EmptiedLater,
+    Facts,
+    FollowsInput,
+    FreedBy,
+    OnlyTensorsFreed,
+    Origin,
+    RuleName,
+    RunFacts,
+    Severity,
+)
+from leakscope.findings.gc_advice import gc_advice
+from leakscope.findings.grouping import GroupsOverLooks, groups_over, judged_looks
+from leakscope.findings.growth import MIN_LOOKS
+from leakscope.findings.known_leaks import TYPES, named_upstream
+from leakscope.findings.library import RetentionFacts, kept_by_library
+from leakscope.findings.merge import by_weight, merge_by_fingerprint, merge_findings, weighed_together, with_one_cut
+from leakscope.findings.model import (
+    NO_GROWTH,
+    CutReference,
+    Finding,
+    Findings,
+    Hop,
+    LedgerInterval,
+    Line,
+    LineKind,
+    LoaderMemory,
+    RankSummary,
+    Reason,
+    RestedKind,
+    Unjudged,
+    UnjudgedReason,
+    Why,
+    WhyUnjudged,
+    loaders_of,
+)
+from leakscope.findings.naming import file_at
+from leakscope.findings.nontensor import (
+    beside_tensors,
+    of_arrays,
+    with_arrays_for_storages,
+    with_nodes_for_storages,
+    with_objects_for_storages,
+)
+from leakscope.findings.oom import Shortage, device_failures, out_of_memory, shortage_of
+from leakscope.findings.peak import drag, idle_findings, late_release_findings, late_release_unjudged
+from leakscope.findings.process_counts import AlsoGrows, also_grows
+from leakscope.findings.ranks import held_at_last, skew_findings
+from leakscope.findings.rules.frame_hold import FrameFacts, Keeper
+from leakscope.findings.rules.hook_pileup import HookFacts, collects_hooks, is_of_one_like
+from leakscope.findings.rules.object_growth import counted_series, of_objects
+from leakscope.findings.rules.retained_graph import GraphFacts, of_nodes, with_graphs
+from leakscope.findings.rules.rule import because, rules_of_others
+from leakscope.findings.source.adding_lines import as_in_source, is_made_from_itself, stores_for, variable_of
+from leakscope.findings.source.bounds import while_it_fills
+from leakscope.findings.source.edits import suggested
+from leakscope.findings.source.index import Sources
+from leakscope.findings.source.stores import Store
+from leakscope.findings.source.uses import Uses
+from leakscope.findings.suppressions import Known, known_of, suppression_of, unused
 from leakscope.findings.thresholds import Thresholds
-from leakscope.record.model import Rank, Run
-from leakscope.record.suppression import Suppression
+from leakscope.findings.verdict import verdict_of, verdicts_of_ranks
+from leakscope.findings.workers import copies_findings, worker_growth_findings
+from leakscope.graph.model import ObjectKind
+from leakscope.run.kinds import Direction, Occasion
+from leakscope.run.model import Look, Rank, Run
+from leakscope.run.operations import column
+from leakscope.run.suppression import Suppression
+from leakscope.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class OpenCase:
+    """A finding that would be a leak if more looks had seen it grow."""
+
+    fingerprint: str
+    """That of the finding it has become part of."""
+    written: str
+    """What grows, as the user would write it."""
+
+
+@dataclass(frozen=True)
+class RankCase:
+    """What is known of one rank while it is judged by itself."""
+
+    rank: Rank
+    warmup: int
+    thresholds: Thresholds
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Lines of the user's own source files."""
+    looks: tuple[Look, ...] = ()
+    """Those that growth is read from."""
+    groups: GroupsOverLooks = field(default_factory=GroupsOverLooks)
+    candidates: tuple[Candidate, ...] = ()
+    arrays: tuple[Candidate, ...] = ()
+    """Candidates of numpy arrays and their like, then those of other objects that are no tensors."""
+    graphs: tuple[Candidate, ...] = ()
+    """Candidates of grad nodes, in a graph of their own that begins as that of the look."""
+    balances: tuple[Balance, ...] = ()
+    """One for each look."""
+    findings: tuple[Finding, ...] = ()
+    """In the order of the candidates until those with one cut are merged."""
+    graph_findings: tuple[Finding, ...] = ()
+    """In the order of the candidates of grad nodes until those of tensors that are kept are told with these."""
+    became: tuple[str, ...] = ()
+    """Fingerprint of the finding that each candidate has become part of."""
+    array_findings: tuple[Finding, ...] = ()
+    arrays_became: tuple[str, ...] = ()
+    """The same of the candidates of arrays."""
+    open_cases: tuple[OpenCase, ...] = ()
+    array_open_cases: tuple[OpenCase, ...] = ()
+    leaking: tuple[Candidate, ...] = ()
+    """Candidates that are leaks."""
+    gaps: tuple[Finding, ...] = ()
+    """Growth that was counted and that no storage explains."""
+    scattered: tuple[Finding, ...] = ()
+    """Growth under ever new names."""
+    unjudged: tuple[Unjudged, ...] = ()
+
+
+@dataclass(frozen=True)
+class JudgedRank:
+    """What is known of one rank that was judged by itself, and all that is asked of its heaps afterwards."""
+
+    number: int
+    findings: tuple[Finding, ...]
+    unjudged: tuple[Unjudged, ...]
+    open_cases: tuple[OpenCase, ...]
+    account: Account
+    summary: RankSummary
+    held: Mapping[int, int] | None
+    """As `held_at_last` tells it."""
+    garbage: int
+    """Bytes that waited for gc when it was looked at last."""
+    listed: tuple[AliveAtEnd, ...]
+    shortage: Shortage
+    device_failures: tuple[RunFacts, ...]
+    drag: tuple[RunFacts, ...]
+    loaders: tuple[LoaderMemory, ...] = ()
+    also_grows: tuple[AlsoGrows, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is known of a run."""
+
+    run: Run
+    known: Known
+    leak_exit_code: int
+    ranks: tuple[JudgedRank, ...]
+    ignore_library: bool = False
+    """What a library leaks decides no verdict."""
+    fail_on_avoidable: int | None = None
+    """Avoidable bytes above which the exit status is that of leaks; None where they never decide it."""
+    fail_on_inconclusive: bool = False
+    """A run that cannot be judged is a failure."""
+    findings: tuple[Finding, ...] = ()
+    summaries: Mapping[int, RankSummary] = field(default_factory=dict)
+    unjudged: tuple[Unjudged, ...] = ()
+    ledgers: Mapping[int, tuple[LedgerInterval, ...]] = field(default_factory=dict)
+    judged: Findings | None = None
+    """What the last stage says."""
+
+
+RankStage = Callable[[RankCase], RankCase]
+Stage = Callable[[Case], Case]
+
+
+_COUNTED = 0.5
+"""Share of the rate of grad nodes that the counters of all steps have to show where no container was seen to gain them.
+The graph of one step that is larger at each snapshot by chance adds 0, graphs that are
+kept about their rate.
+"""
+
+
+def find_candidates(case: RankCase) -> RankCase:
+    """Candidates: groups that grow, and garbage that comes back; of arrays only what something alive keeps gaining,
+    and of grad nodes.
+    """
+    nodes = with_nodes_for_storages(case.rank, case.looks, bytes_a_node(case.balances))
+    of_nodes = candidates_of(nodes, judged_looks(nodes, case.warmup)) if nodes else []
+    counted = counted_rate(case.rank, case.warmup) if of_nodes else None
+    arrays = with_arrays_for_storages(case.rank)
+    growing = candidates_of(arrays, judged_looks(arrays, case.warmup)) if arrays else []
+    return replace(
+        case,
+        candidates=tuple(candidates_among(case.rank, case.groups)),
+        # The graph of one step, larger at each look by chance, is let go of with its step: no counter goes up. What a
+        # container gains is attributed, whatever else moves the counters meanwhile.
+        graphs=tuple(c for c in of_nodes if counted is None or c.gaining >= 0 or counted >= _COUNTED * c.per_step),
+        arrays=tuple(candidate for candidate in growing if not candidate.group.freed),
+    )
+
+
+_SMALL = 1 / 16
+"""Share of the growth that makes a leak from which on one of objects is worth a note, chosen: a history of numbers is
+not."""
+
+
+def find_objects(case: RankCase) -> RankCase:
+    """Findings of objects that are no tensors; what one cut lets go of with tensors is told with those."""
+    rank = with_objects_for_storages(case.rank)
+    if rank is None:
+        return case
+    looks = judged_looks(rank, case.warmup)
+    # whatever is asked for, caches of Python and of libraries fill by a little
+    thresholds = replace(case.thresholds, noise=NO_GROWTH)
+    growing = (replace(c, is_of_container=True) for c in candidates_of(rank, looks) if not c.group.freed)
+    candidates = [
+        replace(c, counted=counted_series(c, looks))
+        for c in growing
+        if c.per_step >= _SMALL * thresholds.of_data() or collects_hooks(c)
+    ]
+    findings = [of_objects(build_finding(c, thresholds), c, looks) for c in candidates]
+    told = [downgraded(finding, candidate) for finding, candidate in zip(findings, candidates, strict=True)]
+    open_cases = [
+        OpenCase(finding.fingerprint, finding.subject)
+        for finding, candidate in zip(findings, candidates, strict=True)
+        if is_open(finding, candidate) and finding.severity == Severity.LEAK
+    ]
+    return replace(
+        case,
+        arrays=(*case.arrays, *candidates),
+        array_findings=(*case.array_findings, *told),
+        array_open_cases=(*case.array_open_cases, *open_cases),
+    )
+
+
+def take_looks(case: RankCase) -> RankCase:
+    """Series: the looks that growth is read from."""
+    looks = judged_looks(case.rank, case.warmup)
+    return replace(case, looks=looks, unjudged=(*case.unjudged, *_unjudged(case.rank, looks)))
+
+
+def group_looks(case: RankCase) -> RankCase:
+    """Groups: the storages of each look by what holds them."""
+    return replace(case, groups=groups_over(case.looks))
+
+
+def _unjudged(rank: Rank, looks: Sequence[Look]) -> list[Unjudged]:
+    """What the looks are too few for, and what they could not see."""
+    if looks and looks[-1].occasion == Occasion.BLOCK:
+        return []
+    unjudged = []
+    if (rank.looks or rank.steps) and len(looks) < MIN_LOOKS:
+        reason = UnjudgedReason.TOO_FEW_LOOKS if rank.steps else UnjudgedReason.NO_STEP
+        why = WhyUnjudged(reason=reason, looks=len(looks), needed=MIN_LOOKS)
+        unjudged.append(Unjudged(RuleName.STEP_GROWTH, rank.number, why))
+    for look in looks:
+        unjudged += [Unjudged(RuleName.NATIVE_HOLD, rank.number, problem) for problem in look.unjudged]
+    return list(dict.fromkeys(unjudged))
+
+
+def explain_gaps(case: RankCase) -> RankCase:
+    """Growth that was counted and that no storage explains, and which findings' graphs it is the memory of."""
+    rank, looks = case.rank, case.looks
+    joined = native_findings(rank, looks, case.thresholds.counted)
+    balances = _without_nodes(case.balances) if case.graphs else case.balances
+    gaps = gap_findings(rank, looks, balances, case.warmup, case.thresholds.counted) if joined is None else joined
+    findings, graphs = with_graphs(case.findings, case.candidates, case.graph_findings, case.graphs)
+    told = zip(findings, case.candidates, strict=True)
+    leaking = tuple(candidate for finding, candidate in told if finding.severity == Severity.LEAK)
+    scattered = scattered_findings(rank, case.groups, case.candidates, case.warmup, case.thresholds)
+    return replace(
+        case,
+        findings=tuple(findings),
+        graph_findings=tuple(graphs),
+        gaps=tuple(gaps),
+        scattered=tuple(scattered),
+        leaking=leaking,
+    )
+
+
+def _without_nodes(balances: Sequence[Balance]) -> list[Balance]:
+    """What was counted without the memory of grad nodes, which is told with the tensors that keep them."""
+    each = bytes_a_node(balances)
+    return [b if b.counted is None else replace(b, counted=b.counted - each * b.nodes) for b in balances]
+
+
+def apply_rules(case: RankCase) -> RankCase:
+    """Rules: a finding for each candidate, a note where something speaks against a leak."""
+    candidates = tuple(_unless_accumulated(candidate, case) for candidate in case.candidates)
+    case = replace(case, candidates=candidates)
+    built = [build_with_problems(candidate, case.thresholds) for candidate in case.candidates]
+    arrays = [build_with_problems(candidate, case.thresholds) for candidate in case.arrays]
+    of_tensors = [finding for finding, _ in built]
+    graphs = [build_with_problems(candidate, case.thresholds) for candidate in case.graphs]
+    on_accelerator = any(look.heap.device for look in case.looks)
+    of_graphs = [of_nodes(f, of, on_accelerator) for (f, _), of in zip(graphs, case.graphs, strict=True)]
+    weighed = weighed_together((*of_tensors, *of_graphs), (*case.candidates, *case.graphs), case.thresholds)
+    of_tensors, of_graphs = weighed[: len(of_tensors)], weighed[len(of_tensors) :]
+    others = [of_arrays(finding, case.rank.number) for finding, _ in arrays]
+    problems = [problem for _, problems in (*built, *arrays, *graphs) for problem in problems]
+    return replace(
+        case,
+        findings=_downgraded(of_tensors, case.candidates),
+        graph_findings=_downgraded(of_graphs, case.graphs),
+        open_cases=(*_open_cases(of_tensors, case.candidates), *_open_cases(of_graphs, case.graphs)),
+        array_findings=_downgraded(others, case.arrays),
+        array_open_cases=_open_cases(others, case.arrays),
+        unjudged=(*case.unjudged, *dict.fromkeys(problems)),
+    )
+
+
+def _unless_accumulated(candidate: Candidate, case: RankCase) -> Candidate:
+    """A candidate that follows the input, unless the source makes it from its own previous value."""
+    if candidate.follows is None:
+        return candidate
+    references = [reference.name for reference in candidate.references[: candidate.tensor_at]]
+    itself = is_made_from_itself(case.sources, variable_of(references))
+    return replace(candidate, follows=None) if itself else candidate
+
+
+def _downgraded(findings: Sequence[Finding], candidates: Sequence[Candidate]) -> tuple[Finding, ...]:
+    return tuple(downgraded(finding, candidate) for finding, candidate in zip(findings, candidates, strict=True))
+
+
+def _open_cases(findings: Sequence[Finding], candidates: Sequence[Candidate]) -> tuple[OpenCase, ...]:
+    """Those of the findings of which it cannot be said whether they are leaks."""
+    return tuple(
+        OpenCase(finding.fingerprint, finding.cut.written if finding.cut else finding.subject)
+        for finding, candidate in zip(findings, candidates, strict=True)
+        if is_open(finding, candidate) and finding.origin == Origin.APPLICATION
+    )
+
+
+_WRITTEN = (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR, ObjectKind.CLASS)
+"""Kinds of what is written on a line of its own, and told with that of the reference by which it holds."""
+
+
+def find_lines(case: Case) -> Case:
+    """Lines of the kept source that add to what the cuts name, and the edit that would mend it."""
+    sources, found, unjudged = Sources(case.run.sources), [], []
+    for finding in case.findings:
+        try:
+            found.append(with_lines(finding, sources, case.run))
+        except Exception as error:  # noqa: BLE001 - source of a form that was not foreseen must not cost the verdict
+            found.append(finding)
+            why = because(UnjudgedReason.NO_SOURCE, error)
+            unjudged.append(Unjudged(finding.rule, min(finding.ranks, default=0), why))
+    return replace(
+        case,
+        findings=tuple(replace(finding, trace=_with_one_line_each(finding.trace)) for finding in found),
+        unjudged=(*case.unjudged, *unjudged),
+    )
+
+
+def point_to_backward(case: RankCase) -> RankCase:
+    """What of leakscope's own backward does without a finding, where the rank is a stage of a pipeline."""
+    of_torch = any(name.startswith(TYPES) for look in case.looks[-1:] for name in look.heap.strings)
+    directions = () if of_torch or not case.findings else column(case.rank.operations, "direction")
+    by_hand = any(direction in tuple(Direction) for direction in directions)
+    return replace(case, findings=tuple(replace(finding, see=see(finding, by_hand)) for finding in case.findings))
+
+
+def _with_one_line_each(trace: Sequence[Hop]) -> tuple[Hop, ...]:
+    """A trace on which no function or class has two lines, and what closes a cycle has that of its first place."""
+    first: dict[int, str] = {}
+    for hop in trace:
+        if hop.index is not None and hop.where:
+            first.setdefault(hop.index, hop.where)
+    return tuple(
+        replace(hop, where=first.get(hop.index, hop.where))
+        if hop.index is not None and (hop.kind in _WRITTEN or not hop.reference)
+        else hop
+        for hop in trace
+    )
+
+
+def with_lines(finding: Finding, sources: Sources, run: Run | None = None) -> Finding:
+    """The finding with those lines at each reference of its cut; as it is where the sources show none.
+
+    A note where the source empties what gains, as far as the `run` has not seen that.
+    """
+    if finding.cut is None:
+        return finding
+    found = [stores_for(finding, reference, sources) for reference in finding.cut.references]
+    told = replace(finding, facts=_in_source(finding.facts, found, sources))
+    told = told if run is None else while_it_fills(told, found, run, sources)
+    suggestion = suggested(finding, found, sources) if told.settled_by is None else None
+    references = tuple(
+        _with_added(
+            reference, tuple(dict.fromkeys(store.where for store in stores)), _puts_tensor(finding, reference, stores)
+        )
+        for reference, stores in zip(finding.cut.references, found, strict=True)
+    )
+    references = tuple(
+        as_in_source(finding, reference, stores) for reference, stores in zip(references, found, strict=True)
+    )
+    trace = tuple(_at_its_line(hop, finding.cut.references, references) for hop in finding.trace)
+    is_cut = finding.subject == finding.cut.written
+    return replace(
+        told,
+        trace=trace,
+        cut=replace(finding.cut, references=references),
+        subject=references[0].written if is_cut else finding.subject,
+        suggestion=suggestion,
+    )
+
+
+def _in_source(facts: Facts, found: Sequence[Sequence[Store]], sources: Sources) -> Facts:
+    """What a rule knows, corrected by the source: whether a graph is needed, and whether an exception is more than its
+    text.
+    """
+    if isinstance(facts, GraphFacts) and not facts.of_gradient:
+        needed = any(Uses(store, sources).differentiated() for stores in found for store in stores)
+        return replace(facts, is_differentiated=needed)
+    if isinstance(facts, FrameFacts) and facts.keeper == Keeper.EXCEPTION:
+        stored = [store for stores in found for store in stores]
+        return replace(facts, is_text=bool(stored) and all(Uses(store, sources).as_text() for store in stored))
+    return facts
+
+
+def _at_its_line(hop: Hop, before: Sequence[CutReference], after: Sequence[CutReference]) -> Hop:
+    """A hop; that of a module's namespace, which shows the line of its reference, with the line told for the cut."""
+    if hop.kind != ObjectKind.NAMESPACE:
+        return hop
+    lines = {old.where: new.where for old, new in zip(before, after, strict=True)}
+    return replace(hop, where=lines.get(hop.where, hop.where))
+
+
+def _puts_tensor(finding: Finding, reference: CutReference, stores: Sequence[Store]) -> bool:
+    """Whether the reference holds a tensor itself: the lines, not the last one of its name, put the tensor there.
+
+    Those of a closure on a cycle are where its function is written and stored.
+    """
+    if reference.trace is None or reference.trace + 1 >= len(finding.trace):
+        return False
+    held = finding.trace[reference.trace + 1].kind
+    return held in (ObjectKind.TENSOR, ObjectKind.PARAMETER) and all(store.name != "def" for store in stores)
+
+
+def _with_added(reference: CutReference, added_at: tuple[str, ...], puts_tensor: bool) -> CutReference:
+    """The reference with the lines that add to it; the first of them its own, where they put a tensor there and it had
+    another line of that file.
+    """
+    files = {file_at(place) for place in added_at}
+    moves = puts_tensor and reference.where not in added_at and file_at(reference.where) in files
+    return replace(reference, added_at=added_at, where=added_at[0] if moves else reference.where)
+
+
+def add_proofs(case: Case) -> Case:
+    """What forked copies of the ranks found of each cut."""
+    return replace(case, findings=tuple(with_proof(finding, case.run) for finding in case.findings))
+
+
+def with_proof(finding: Finding, run: Run) -> Finding:
+    """The finding with what its cut really freed, or the reason why it was not tried."""
+    if finding.cut is None:
+        return finding
+    answers = [rank.proved[finding.fingerprint] for rank in run.ranks if finding.fingerprint in rank.proved]
+    answered = {rank.number for rank in run.ranks if finding.fingerprint in rank.proved}
+    sizes = [a for a in answers if isinstance(a, int)]
+    reasons = [a for a in answers if isinstance(a, str)]
+    if sizes and finding.counted_bytes:
+        return replace(finding, cut=replace(finding.cut, unproved=OnlyTensorsFreed(sum(sizes))))
+    if sizes and not reasons and answered >= set(finding.ranks):
+        return replace(finding, cut=replace(finding.cut, proved_bytes=sum(sizes)))
+    return replace(finding, cut=replace(finding.cut, unproved=reasons[0])) if reasons else finding
+
+
+def judged_alone(case: RankCase) -> JudgedRank:
+    """All that the stages over the ranks need of one that has gone through its own."""
+    rank = case.rank
+    named: dict[str, tuple[int, ...]] = {}
+    for finding in case.findings:
+        named[finding.fingerprint] = (*named.get(finding.fingerprint, ()), *finding.storages.get(rank.number, ()))
+    return JudgedRank(
+        number=rank.number,
+        findings=case.findings,
+        unjudged=case.unjudged,
+        open_cases=case.open_cases,
+        account=account_of(
+            case.looks,
+            case.balances,
+            case.groups,
+            tuple(zip(case.candidates, case.became, strict=True)),
+            tuple(zip(case.arrays, case.arrays_became, strict=True)),
+            named,
+        ),
+        summary=summary(rank, case.leaking),
+        held=held_at_last(rank),
+        garbage=garbage_of(rank),
+        listed=alive_at_end(rank),
+        shortage=shortage_of(rank),
+        device_failures=device_failures(rank),
+        drag=drag(rank),
+        loaders=loaders_of(rank),
+        also_grows=also_grows(rank, case.warmup, case.thresholds.counted),
+    )
+
+
+def add_memory_of_rank(case: RankCase) -> RankCase:
+    """What the allocator, libraries and the peak of a watched step tell of one rank."""
+    kept = kept_by_library(case.rank, case.looks, case.findings, case.thresholds)
+    return replace(
+        case,
+        findings=(
+            *(_timed(finding, case) for finding in case.findings),
+            *beyond_contexts(case.gaps, case.findings),
+            *case.scattered,
+            *allocator_findings(case.rank, case.looks),
+            *kept.values(),
+            *late_release_findings(case.rank, case.thresholds.counted, kept),
+            *idle_findings(case.rank, case.thresholds.counted, case.findings),
+            *worker_growth_findings(case.rank, case.thresholds.counted),
+            *copies_findings(case.rank, case.thresholds.counted),
+        ),
+        unjudged=(*case.unjudged, *late_release_unjudged(case.rank)),
+    )
+
+
+def _timed(finding: Finding, case: RankCase) -> Finding:
+    """A finding of hooks with how much longer the steps took at the end."""
+    if not isinstance(finding.facts, HookFacts):
+        return finding
+    return replace(finding, facts=replace(finding.facts, step_seconds=step_times(case.rank, case.warmup)))
+
+
+def gather(case: Case) -> Case:
+    """What is known of all ranks, and what the operations between them tell."""
+    first = min((rank.number for rank in case.run.ranks), default=0)
+    unloaded = (Unjudged(broken.name, first, broken.why) for broken in rules_of_others()[1])
+    of_ranks = [finding for rank in case.ranks for finding in rank.findings]
+    return replace(
+        case,
+        findings=(*of_ranks, *dropped_work_findings(case.run), *context_findings(case.run)),
+        summaries={rank.number: rank.summary for rank in case.ranks},
+        unjudged=(*(problem for rank in case.ranks for problem in rank.unjudged), *unloaded),
+    )
+
+
+def compare_ranks(case: Case) -> Case:
+    """What one rank keeps and its peers do not."""
+    held = {rank.number: rank.held for rank in case.ranks}
+    skewed = skew_findings(case.run, case.summaries, case.findings, held)
+    return replace(case, findings=(*case.findings, *skewed))
+
+
+def merge_by_cut(case: RankCase) -> RankCase:
+    """Merge, in one rank: what one cut lets go of is one finding, arrays with the tensors that go with them."""
+    found = (*case.findings, *case.graph_findings)
+    alike = _with_hooks_of_one(with_one_cut(found), found, (*case.candidates, *case.graphs))
+    findings = [_merged(found, places) for places in alike]
+    part_of = {
+        found[place].fingerprint: finding.fingerprint
+        for finding, places in zip(findings, alike, strict=True)
+        for place in places
+    }
+    open_cases = tuple(
+        replace(open_case, fingerprint=part_of[open_case.fingerprint])
+        for open_case in case.open_cases
+        if open_case.fingerprint in part_of  # a graph's may be that of tensors by now
+    )
+    became = tuple(part_of[finding.fingerprint] for finding in case.findings)
+    arrays_became = [""] * len(case.array_findings)
+    each = [(place,) for place in range(len(case.array_findings))]
+    for places in _with_hooks_of_one(each, case.array_findings, case.arrays):
+        before, findings = findings, beside_tensors(findings, _merged(case.array_findings, places))
+        name = next(new.fingerprint for new, old in zip_longest(findings, before) if new is not old)
+        for place in places:
+            arrays_became[place] = name
+    return replace(
+        case,
+        findings=tuple(findings),
+        became=became,
+        arrays_became=tuple(arrays_became),
+        open_cases=(*open_cases, *(_renamed(one, case.array_findings, arrays_became) for one in case.array_open_cases)),
+    )
+
+
+def _with_hooks_of_one(
+    alike: Sequence[tuple[int, ...]], findings: Sequence[Finding], candidates: Sequence[Candidate]
+) -> list[tuple[int, ...]]:
+    """Positions of findings that are one, those of hooks of one of several modules among those of the others."""
+    joined = [list(places) for places in alike]
+    of_hooks = [places for places in joined if findings[places[0]].rule == RuleName.HOOK_PILEUP]
+    for places, others in permutations(of_hooks, 2):
+        if not (places and others):
+            continue
+        one, other = places[0], others[0]
+        same = (findings[one].severity, findings[one].noun) == (findings[other].severity, findings[other].noun)
+        if same and is_of_one_like(candidates[one], candidates[other]):
+            others.extend(places)
+            places.clear()
+    return [tuple(places) for places in joined if places]
+
+
+def _merged(findings: Sequence[Finding], places: Sequence[int]) -> Finding:
+    """Findings that are one; of equal kind the first of them lends its words."""
+    first = findings[places[0]]
+    return merge_findings(
+        [findings[place] for place in places], lambda finding: (finding is not first, by_weight(finding))
+    )
+
+
+def _renamed(one: OpenCase, findings: Sequence[Finding], became: Sequence[str]) -> OpenCase:
+    """An open case of arrays with the fingerprint of the finding that its own has become part of."""
+    names = {finding.fingerprint: name for finding, name in zip(findings, became, strict=True)}
+    return replace(one, fingerprint=names.get(one.fingerprint, one.fingerprint))
+
+
+def name_upstream(case: Case) -> Case:
+    """Leaks that a library's developers know are the library's."""
+    return replace(case, findings=tuple(map(named_upstream, case.findings)))
+
+
+def merge_contexts(case: Case) -> Case:
+    """Merge, over what open contexts keep: it is one leak on each rank."""
+    return replace(case, findings=tuple(with_contexts(case.findings, case.run)))
+
+
+def merge_ranks(case: Case) -> Case:
+    """Merge, over the ranks: the same leak on several of them is one finding."""
+    return replace(case, findings=tuple(merge_by_fingerprint(case.findings)))
+
+
+def balance_looks(case: RankCase) -> RankCase:
+    """What was counted at each look, and how much of it is known."""
+    return replace(case, balances=balances_of(case.rank, case.looks, case.warmup))
+
+
+def heed_libraries(case: Case) -> Case:
+    """With `ignore_library`, what libraries leak is a note."""
+    if not case.ignore_library:
+        return case
+    of_library = [f.origin == Origin.LIBRARY and f.severity == Severity.LEAK for f in case.findings]
+    noted = (
+        replace(finding, severity=Severity.NOTE) if library else finding
+        for finding, library in zip(case.findings, of_library, strict=True)
+    )
+    return replace(case, findings=tuple(noted))
+
+
+def set_apart(case: Case) -> Case:
+    """What is known already says so."""
+    said = (replace(finding, suppressed_by=suppression_of(finding, case.known)) for finding in case.findings)
+    return replace(case, findings=tuple(said))
+
+
+def keep_ledger(case: Case) -> Case:
+    """Ledger: the growth of each rank between its looks, line by line."""
+    return replace(case, ledgers={rank.number: _ledger(case.findings, rank) for rank in case.ranks})
+
+
+def _ledger(findings: Sequence[Finding], rank: JudgedRank) -> tuple[LedgerInterval, ...]:
+    mine = [finding for finding in findings if rank.number in finding.ranks]
+    scattered = next((f for f in mine if f.fingerprint == SCATTERED), None)
+    unknown = next((f for f in mine if f.fingerprint == GAP and f.severity == Severity.LEAK), None)
+    graphs = next((f for f in mine if f.keeps_graphs and f.severity == Severity.LEAK), None)
+    by_name = {finding.fingerprint: finding for finding in reversed(mine)}  # the first of a name
+    lines = LinesOfFindings(
+        of_groups=[_line(_found(group, rank.number, mine, by_name)) for group in rank.account.groups],
+        of_objects=[_line(by_name.get(fingerprint)) for fingerprint, _ in rank.account.objects],
+        graphs=_line(graphs),
+        unknown=_line(unknown),
+        scattered=_line(scattered),
+    )
+    return ledger_of(rank.account, lines)
+
+
+def _found(group: GroupLevels, rank: int, mine: Sequence[Finding], by_name: Mapping[str, Finding]) -> Finding | None:
+    """The finding that is about a group: that of the candidate that it was, else one of a library that keeps most of
+    it.
+    """
+    for fingerprint, storages in reversed(group.became):
+        if fingerprint in by_name:
+            return by_name[fingerprint]
+        # what open contexts keep has a name of its own
+        contexts = (f for f in mine if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT)
+        same = next((f for f in contexts if set(storages) <= set(f.storages.get(rank, ()))), None)
+        if same is not None:
+            return same
+    return next((f for f in mine if f.fingerprint in group.kept_by and isinstance(f.facts, RetentionFacts)), None)
+
+
+def _line(finding: Finding | None) -> Line | None:
+    """The line of a finding, without its bytes; None for none."""
+    if finding is None:
+        return None
+    holder = finding.cut.written if finding.cut is not None and finding.cut.written else finding.subject
+    line = Line(_kind(finding), 0, finding.fingerprint, holder)
+    if line.kind == LineKind.RESTED:
+        return Line(LineKind.RESTED, 0, rested=RestedKind.OTHER)
+    return Line(LineKind.GARBAGE, 0) if line.kind == LineKind.GARBAGE else line
+
+
+def _kind(finding: Finding) -> LineKind:
+    if finding.suppressed_by is not None:
+        return LineKind.APART
+    if finding.origin == Origin.LIBRARY:
+        return LineKind.LIBRARY
+    if finding.severity == Severity.LEAK:
+        return LineKind.LEAKS
+    if isinstance(finding.settled_by, CameToRest):
+        return LineKind.RESTED
+    if isinstance(finding.settled_by, FollowsInput):
+        return LineKind.FOLLOWS
+    if isinstance(finding.settled_by, (Bounded, EmptiedLater)) or finding.facts.is_bounded:
+        return LineKind.BOUND
+    return LineKind.GARBAGE if finding.freed_by == FreedBy.GC else LineKind.SLOW
+
+
+def give_verdict(case: Case) -> Case:
+    """Verdict: what is shown, what is listed apart, and whether it is a leak."""
+    run = case.run
+    findings = [as_known(f, run) for f in case.findings]
+    apart = tuple(f for f in findings if f.suppressed_by is not None)
+    shown = tuple(f for f in findings if f.suppressed_by is None)
+    written = {found.fingerprint: found.written for rank in case.ranks for found in rank.open_cases}
+    open_cases = [written[f.fingerprint] for f in shown if f.fingerprint in written]
+    garbage = sum(rank.garbage for rank in case.ranks)
+    verdict, why = verdict_of(run, shown, apart, case.unjudged, open_cases, case.ledgers, garbage)
+    verdict, why = while_filling(verdict, why, shown)
+    over = avoidable_over(shown, case.fail_on_avoidable)
+    judged = Findings(
+        verdict=verdict,
+        why=why,
+        exit_status=0,
+        avoidable_over=over,
+        fail_on_inconclusive=case.fail_on_inconclusive,
+        findings=shown,
+        suppressed=apart,
+        unused=unused(case.known, findings) if verdict != Verdict.INCONCLUSIVE else (),
+        expired=case.known.expired,
+        unjudged=case.unjudged,
+        ranks={
+            number: replace(case.summaries[number], verdict=of_rank)
+            for number, of_rank in verdicts_of_ranks(run, verdict, shown).items()
+            if number in case.summaries
+        },
+        ledgers=case.ledgers,
+        listed=tuple(listed for rank in case.ranks for listed in rank.listed),
+        out_of_memory=(
+            *out_of_memory([rank.shortage for rank in case.ranks], run.device),
+            *(failure for rank in case.ranks for failure in rank.device_failures),
+        ),
+        gc_advice=gc_advice(run, shown),
+        loaders={rank.number: rank.loaders for rank in case.ranks if rank.loaders},
+        drag=tuple(fact for rank in case.ranks for fact in rank.drag),
+        also_grows=tuple(fact for rank in case.ranks for fact in rank.also_grows),
+    )
+    status = NOT_JUDGED if judged.unjudged_fails and over is None else case.leak_exit_code
+    return replace(case, judged=replace(judged, exit_status=status if judged.failed else 0))
+
+
+_CLEAN = (Reason.NOTHING_GREW, Reason.LITTLE_GREW, Reason.BALANCED)
+
+
+def while_filling(verdict: Verdict, why: Why, shown: Sequence[Finding]) -> tuple[Verdict, Why]:
+    """A clean verdict that names what grows until a line of the source empties it; inconclusive where that line may
+    never do so.
+    """
+    filling = [(f, f.settled_by) for f in shown if isinstance(f.settled_by, EmptiedLater)]
+    if verdict != Verdict.CLEAN or not filling:
+        return verdict, why
+    most, emptied = min(filling, key=lambda each: (each[1].is_decided, -each[0].bytes_per_step))
+    if emptied.is_decided and why.reason not in _CLEAN:
+        return verdict, why
+    told = replace(
+        why,
+        reason=Reason.FILLING,
+        detail=most.cut.written if most.cut is not None else most.subject,
+        bytes_per_step=most.bytes_per_step,
+        emptied=emptied,
+    )
+    return (Verdict.CLEAN if emptied.is_decided else Verdict.INCONCLUSIVE), told
+
+
+def as_known(finding: Finding, run: Run) -> Finding:
+    """A finding without the bytes that cuts would free, where a look did not show all that C++ holds."""
+    if not any(look.hides for rank in run.ranks if rank.number in finding.ranks for look in rank.looks):
+        return finding
+    cut = finding.cut and replace(finding.cut, is_told=False)
+    return replace(finding, cut=cut, trace=tuple(replace(hop, frees_bytes=None) for hop in finding.trace))
+
+
+def avoidable_over(shown: Sequence[Finding], limit: int | None) -> int | None:
+    """Avoidable bytes of all ranks, where they are more than the limit; each storage is in one finding alone."""
+    total = sum(f.retained_bytes for f in shown if f.severity == Severity.AVOIDABLE)
+    return total if limit is not None and total > limit else None
+
 
 LEAKS_FOUND = 23
 """Exit status where leaks are found; scripts and shells seldom use it themselves."""

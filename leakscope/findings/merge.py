@@ -1,4 +1,4 @@
-"""How do findings become one, over places, ranks and looks?"""
+"""Merges findings over places, ranks and snapshots, by one exhaustive table of fields."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from leakscope.findings.facts import Beside, CommBuffers, Facts
-from leakscope.findings.grouping.bounds import downgraded
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.kinds import FreedBy, Origin, Severity
+from leakscope.findings.candidates import Candidate, downgraded
+from leakscope.findings.facts import Beside, CommBuffers, Facts, FreedBy, Origin, Severity
 from leakscope.findings.model import Cut, Finding, Sighting
-from leakscope.findings.naming.trace import any_item
+from leakscope.findings.naming import any_item
 from leakscope.findings.thresholds import Thresholds
 
 Findings = Sequence[Finding]

@@ -1,13 +1,15 @@
-"""A finding: one distinct leak, the same however often it was seen."""
+"""The findings of a run as frozen data: `Finding`, `Cut`, `Hop`, the growth breakdown and the reasons of a verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
-from leakscope.findings.counts.growth import AlsoGrows
 from leakscope.findings.facts import (
     AliveAtEnd,
     Beside,
@@ -17,20 +19,520 @@ from leakscope.findings.facts import (
     EmptiedLater,
     Facts,
     FollowsInput,
+    FreedBy,
     HeldByCall,
+    HopStatus,
     OnlyTensorsFreed,
+    Origin,
     RunFacts,
+    Severity,
     TooLarge,
     Upstream,
 )
-from leakscope.findings.kinds import FreedBy, HopStatus, Origin, Severity
-from leakscope.findings.ledger import LedgerInterval
-from leakscope.findings.why import HopReason, Why, WhyUnjudged
-from leakscope.findings.workers.ledger import LoaderMemory
+from leakscope.findings.process_counts import AlsoGrows
 from leakscope.graph.model import ObjectKind
-from leakscope.record.suppression import Suppression
+from leakscope.run.model import Ended, Rank
+from leakscope.run.rows import StartedProcess
+from leakscope.run.rows_steps import SharedObjects, WorkerMemory, WorkersRead, WorkersStarted
+from leakscope.run.suppression import Suppression
 from leakscope.units import bytes_text
 from leakscope.verdict import Returned, Verdict
+
+
+class LineKind(StrEnum):
+    """What growth is, as far as it is known."""
+
+    LEAKS = "leaks"
+    LIBRARY = "library"
+    """Closed or held by a library, leak or not."""
+    BOUND = "filling_bound"
+    GARBAGE = "waiting_for_gc"
+    """In cycles, and no leak by its growth."""
+    SLOW = "too_little"
+    """Of something that grows, by too little or at too few looks for a verdict."""
+    RESTED = "came_to_rest"
+    """Grew once, or comes and goes."""
+    FOLLOWS = "follows_input"
+    """Made anew in each step, and larger where its input was larger."""
+    APART = "suppressed"
+    """Of findings that are suppressed or were there before."""
+    OBJECTS = "python_objects"
+    """Numpy arrays, bytes and other objects that are no tensors."""
+    GRAD_NODES = "grad_nodes"
+    """C++ memory of autograd graphs, by their number of nodes."""
+    BLOCKS = "native_blocks"
+    """Of an accelerator's allocator: blocks that are no storage, and what blocks are larger than their storages."""
+    UNATTRIBUTED = "unattributed"
+    """What is left of the counted bytes, with its sign."""
+
+
+class RestedKind(StrEnum):
+    """What the memory is for that came to rest."""
+
+    OPTIMIZER = "optimizer state"
+    PARAMETER = "parameters and gradients"
+    OTHER = "other tensors"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a ledger."""
+
+    kind: LineKind
+    bytes: int
+    """Growth, below zero where it shrank."""
+    fingerprint: str = ""
+    """Of the finding that it is of."""
+    holder: str = ""
+    """What keeps it, as the user would write it."""
+    rested: RestedKind | None = None
+
+    @property
+    def name(self) -> tuple[str, ...]:
+        """What it has in common with the same line of other intervals."""
+        return self.kind, self.fingerprint, self.rested or ""
+
+
+@dataclass(frozen=True)
+class LedgerInterval:
+    """Growth between two looks in a row of one rank, on one kind of device."""
+
+    from_step: int
+    to_step: int
+    counted_bytes: int | None
+    """Growth that the allocator counted, the sum of the lines; None where nothing counts."""
+    lines: tuple[Line, ...]
+    counted_on: str = "cpu"
+
+    @property
+    def grown(self) -> int:
+        """Growth that was counted or, where nothing counts, that was seen."""
+        return sum(line.bytes for line in self.lines) if self.counted_bytes is None else self.counted_bytes
+
+
+@dataclass(frozen=True)
+class Grown:
+    """What the memory of one rank did, and where its growth went."""
+
+    rank: int
+    bytes: int
+    """Growth, below zero where it shrank."""
+    from_step: int
+    to_step: int
+    looks: int
+    """Of which it was read; 0 for the counters at the end of each step, and at the end of the main code."""
+    per_step: float
+    """Bytes a step, as the counters at the steps tell it where they do."""
+    until: int | None = None
+    """The step from which on it did not rise any more; None where it rose to the last look, or not at all."""
+    to_end: bool = False
+    """It was counted to the end of the script's main code, too few steps having been seen."""
+    is_counted: bool = True
+    """False where nothing counts, and only storages and arrays are known."""
+    lines: tuple[Line, ...] = ()
+    among: int = 1
+    """Ranks of which it is the one that grew most."""
+
+    @property
+    def steps(self) -> int:
+        """Steps over which it grew, at least one."""
+        return max(self.to_step - self.from_step, 1)
+
+
+NO_GROWTH = 4096
+"""Bytes a step, chosen, below which nothing is said to have grown: what any process moves by."""
+Ledger = Sequence[LedgerInterval]
+
+
+def totals(intervals: Ledger) -> tuple[Line, ...]:
+    """The lines over all intervals, largest first; lines that did not move are left out."""
+    return merged_lines(line for interval in intervals for line in interval.lines)
+
+
+def merged_lines(lines: Iterable[Line]) -> tuple[Line, ...]:
+    """Lines of one name as one, largest first; those without a byte are left out."""
+    sizes: Counter[tuple[str, ...]] = Counter()
+    first: dict[tuple[str, ...], Line] = {}
+    for line in lines:
+        sizes[line.name] += line.bytes
+        first.setdefault(line.name, line)
+    found = (replace(first[name], bytes=size) for name, size in sizes.items() if size)
+    return tuple(sorted(found, key=lambda line: (-line.bytes, line.name)))
+
+
+def by_kind(lines: Iterable[Line]) -> dict[LineKind, int]:
+    """Bytes of each kind of line, 0 where there are none."""
+    sizes = dict.fromkeys(LineKind, 0)
+    for line in lines:
+        sizes[line.kind] += line.bytes
+    return sizes
+
+
+_REST = 0.05
+"""Share of a growth below which what comes after it is none; chosen."""
+
+
+def _until(same: Ledger, size: int) -> int | None:
+    """The step of the look after which the growth stopped."""
+    rises = [interval.grown > _REST * size for interval in same]
+    if size <= 0 or rises[-1] or not any(rises):
+        return None
+    return max(interval.to_step for interval, rise in zip(same, rises, strict=True) if rise)
+
+
+def grown_of(rank: int, intervals: Ledger) -> Grown | None:
+    """The growth over all intervals on the last kind of device; None where there are none."""
+    same = [interval for interval in intervals if interval.counted_on == intervals[-1].counted_on]
+    if not same:
+        return None
+    size, begin, end = sum(interval.grown for interval in same), same[0].from_step, same[-1].to_step
+    return Grown(
+        rank=rank,
+        bytes=size,
+        from_step=begin,
+        to_step=end,
+        looks=len(same) + 1,
+        per_step=size / max(end - begin, 1),
+        until=_until(same, size),
+        is_counted=all(interval.counted_bytes is not None for interval in same),
+        lines=totals(same),
+    )
+
+
+class WorkerLineKind(StrEnum):
+    """What the memory is that workers have for themselves."""
+
+    COPIES = "copies"
+    """Pages with the parent's Python objects of one container, copied as they were read."""
+    OTHER_COPIES = "other_copies"
+    """Other pages of the parent's: reading, and each full collection, writes to them."""
+    OWN = "own_heap"
+    """What they have allocated since they were first read."""
+    MAPPED = "mapped"
+    """Files, and shared memory that no other process has."""
+    BEGAN = "began_with"
+    """Of workers that were not forked, what they had when they were first read."""
+
+
+@dataclass(frozen=True)
+class WorkerLine:
+    """One line of the ledger of one loader's workers."""
+
+    kind: WorkerLineKind
+    bytes: int
+    """Below zero where it shrank."""
+    holder: str = ""
+    """The container whose objects were copied: `self.samples of Images`."""
+
+
+@dataclass(frozen=True)
+class WorkersInterval:
+    """Growth of what all workers of one loader have for themselves, between two readings in a row of one life."""
+
+    life: int
+    from_step: int
+    to_step: int
+    unique_bytes: int
+    """The sum of the lines."""
+    lines: tuple[WorkerLine, ...]
+
+
+@dataclass(frozen=True)
+class OneWorker:
+    """What one worker took at its fullest, by its id over all epochs, in bytes."""
+
+    worker: int
+    unique_bytes: int
+    proportional_bytes: int
+    grew_bytes: int
+    """By how much what it had for itself rose in its longest life."""
+
+
+@dataclass(frozen=True)
+class LoaderMemory:
+    """What the workers of one loader took."""
+
+    started: WorkersStarted
+    """Of its last life."""
+    lives: int
+    """Iterators that started workers; of persistent workers one, however many epochs there were."""
+    step: int
+    """Of the reading at which the workers had most for themselves."""
+    unique_bytes: int
+    """What they had then, all together: the sum of the lines."""
+    proportional_bytes: int
+    lines: tuple[WorkerLine, ...]
+    """Largest first."""
+    workers: tuple[OneWorker, ...]
+    intervals: tuple[WorkersInterval, ...]
+    sent_bytes: int = 0
+    """The most that waited to be taken, in shared memory."""
+    sent: int = 0
+    """Pieces of shared memory that was in."""
+    most_sent: int | None = None
+    """Batches that can wait, by what the loader was made with."""
+    pinned_bytes: int | None = None
+
+    @property
+    def gives_back(self) -> bool:
+        """Whether workers ended and were started anew: what they had was given back."""
+        return self.lives > 1
+
+
+@dataclass(frozen=True)
+class Life:
+    """All readings of the workers of one iterator."""
+
+    started: WorkersStarted
+    reads: tuple[WorkersRead, ...]
+
+
+def lives_of(rank: Rank) -> dict[int, list[Life]]:
+    """Loader to its lives, in order; those that were never read are left out."""
+    reads: dict[tuple[int, int], list[WorkersRead]] = {}
+    for row in rank.loader_workers:
+        if isinstance(row, WorkersRead):
+            reads.setdefault((row.loader, row.life), []).append(row)
+    found: dict[int, list[Life]] = {}
+    for row in rank.loader_workers:
+        if isinstance(row, WorkersStarted) and (row.loader, row.life) in reads:
+            found.setdefault(row.loader, []).append(Life(row, tuple(reads.pop((row.loader, row.life)))))
+    return found
+
+
+def loaders_of(rank: Rank) -> tuple[LoaderMemory, ...]:
+    """What the workers of each loader of one rank took."""
+    return tuple(_memory(lives, _starts(rank, number)) for number, lives in sorted(lives_of(rank).items()))
+
+
+def _starts(rank: Rank, loader: int) -> int:
+    return sum(isinstance(row, WorkersStarted) and row.loader == loader for row in rank.loader_workers)
+
+
+def _memory(lives: Sequence[Life], starts: int) -> LoaderMemory:
+    life, fullest = max(((life, read) for life in lives for read in life.reads), key=lambda found: unique(found[1]))
+    reads = [read for life in lives for read in life.reads]
+    most = max(reads, key=lambda read: read.sent_bytes)
+    started = lives[-1].started
+    return LoaderMemory(
+        started=started,
+        lives=starts,
+        step=fullest.step,
+        unique_bytes=unique(fullest),
+        proportional_bytes=sum(memory.proportional for memory in fullest.workers),
+        lines=tuple(sorted(_lines(life, fullest), key=lambda line: -line.bytes)),
+        workers=_each_worker(lives, fullest),
+        intervals=tuple(_intervals(lives)),
+        sent_bytes=most.sent_bytes,
+        sent=most.sent,
+        most_sent=None if started.prefetch is None else started.prefetch * started.workers,
+        pinned_bytes=max((read.pinned_bytes for read in reads if read.pinned_bytes is not None), default=None),
+    )
+
+
+def unique(read: WorkersRead) -> int:
+    """Bytes that all workers have for themselves."""
+    return sum(memory.unique for memory in read.workers)
+
+
+def named(shared: SharedObjects) -> str:
+    """`self.samples of Images`, or the variable of a module."""
+    return f"{shared.written} of {shared.owner}" if shared.written.startswith("self.") else shared.written
+
+
+def _lines(life: Life, read: WorkersRead) -> Iterator[WorkerLine]:
+    """What makes up all that the workers have for themselves; the last line is what remains."""
+    first = {memory.worker: memory for memory in life.reads[0].workers}
+    rest = unique(read)
+    for place, shared in enumerate(life.started.shared):
+        copied = sum(_copied(memory, place) for memory in read.workers)
+        rest -= copied
+        yield WorkerLine(WorkerLineKind.COPIES, copied, named(shared))
+    own = sum(memory.anonymous - first.get(memory.worker, memory).anonymous for memory in read.workers)
+    mapped = sum(memory.mapped for memory in read.workers)
+    yield WorkerLine(WorkerLineKind.OWN, own)
+    yield WorkerLine(WorkerLineKind.MAPPED, mapped)
+    forked = life.started.method == "fork"
+    yield WorkerLine(WorkerLineKind.OTHER_COPIES if forked else WorkerLineKind.BEGAN, rest - own - mapped)
+
+
+def _copied(memory: WorkerMemory, place: int) -> int:
+    return memory.copied[place] if place < len(memory.copied) else 0
+
+
+def _intervals(lives: Sequence[Life]) -> Iterator[WorkersInterval]:
+    for life in lives:
+        for before, after in pairwise(life.reads):
+            old, new = list(_lines(life, before)), list(_lines(life, after))
+            lines = tuple(
+                WorkerLine(line.kind, line.bytes - was.bytes, line.holder) for was, line in zip(old, new, strict=True)
+            )
+            grown = unique(after) - unique(before)
+            yield WorkersInterval(life.started.life, before.step, after.step, grown, lines)
+
+
+def _each_worker(lives: Sequence[Life], fullest: WorkersRead) -> tuple[OneWorker, ...]:
+    then = {memory.worker: memory for memory in fullest.workers}
+    return tuple(
+        OneWorker(worker, memory.unique, memory.proportional, max(_grew(life, worker) for life in lives))
+        for worker, memory in sorted(then.items())
+    )
+
+
+def _grew(life: Life, worker: int) -> int:
+    seen = [memory.unique for read in life.reads for memory in read.workers if memory.worker == worker]
+    return max(seen) - seen[0] if seen else 0
+
+
+class Reason(StrEnum):
+    """What decides a verdict."""
+
+    LEAKS = "leaks"
+    LEFT_BEHIND = "left behind"
+    """A block of code left leaks."""
+    NOTHING_RECORDED = "nothing recorded"
+    SUPPRESSED = "suppressed"
+    """All leaks that were found are known already."""
+    CLEAN_BLOCK = "clean block"
+    WITHIN_ALLOWANCE = "within allowance"
+    """A block can have left no more than it is allowed to, and no look says what it was."""
+    NO_STEP = "no step"
+    FUNCTION_SILENT = "function silent"
+    """The function of --step-function never returned."""
+    FUNCTION_MISSING = "function missing"
+    """The script neither defined nor imported it."""
+    SPAWNED = "spawned"
+    """No step was seen in the script's own process, and it started others."""
+    RECORDING_ENDED = "recording ended"
+    """A rank's recording ended before its script did."""
+    KILLED = "killed"
+    """A rank was killed before growth could be judged."""
+    HUNG = "hung"
+    DAMAGED = "damaged"
+    """Files that a leak could have been seen in are damaged."""
+    HIDDEN = "hidden"
+    """What grew may be held by what torch does not show."""
+    TOO_FEW_STEPS = "too few steps"
+    TOO_FEW_LOOKS = "too few looks"
+    """Too few looks saw something grow."""
+    NO_LOOKS = "no looks"
+    """There were steps enough, and nothing was looked at after any of them."""
+    UNBALANCED = "unbalanced"
+    """Growth that nothing explains, and of which it cannot be told whether it goes on."""
+    NEW_SHAPES = "new shapes"
+    """The same, while shapes were new at each look: it may be kernels that are kept for each."""
+    NOTHING_GREW = "nothing grew"
+    LITTLE_GREW = "little grew"
+    """Nothing by enough for a leak."""
+    FILLING = "filling"
+    """What grows is emptied by a line of the source that has not taken effect yet."""
+    BALANCED = "balanced"
+    """Every byte of growth stands in a line that is no leak."""
+
+
+class UnjudgedReason(StrEnum):
+    """What keeps a rule from being applied."""
+
+    TOO_FEW_LOOKS = "too few looks"
+    NO_STEP = "no step"
+    """No step was seen, so the looks are too few."""
+    RAISED = "raised"
+    """A rule of another package raised."""
+    NOT_LOADED = "not loaded"
+    """A rule of another package could not be loaded."""
+    NO_SOURCE = "no source"
+    """Reading the kept source raised: the finding has neither the line that adds to it nor an edit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhyUnjudged:
+    """The reason, and what its sentence needs."""
+
+    reason: UnjudgedReason
+    looks: int = 0
+    """Looks that there were after warm-up."""
+    needed: int = 0
+    """Looks that growth needs."""
+    error: str = ""
+    """What was raised: `LookupError: no such thing`."""
+
+
+class HopReason(StrEnum):
+    """Why an object on a trace is alive, or should not be."""
+
+    FUNCTION_RUNS = "function runs"
+    MODULE = "module"
+    THREAD_RUNS = "thread runs"
+    NATIVE = "native"
+    """A running call or native code holds it."""
+    INTERPRETER = "interpreter"
+    ABOVE_CUT = "above cut"
+    """A root leads to it, above the reference to cut."""
+    ABOVE_LIBRARY = "above library"
+    """A root leads to it, above what a library keeps."""
+    ONLY_CUT = "only cut"
+    """Only the reference to cut keeps it."""
+    ONLY_CUTS = "only cuts"
+    """Only the references to cut together keep it."""
+    MORE_HOLDERS = "more holders"
+    """More holds it than one cut lets go of."""
+    CYCLE_ITSELF = "cycle itself"
+    """It is on a cycle that no root leads to."""
+    HELD_BY_CYCLE = "held by cycle"
+    STILL_NEEDED = "still needed"
+    NOT_USED_AGAIN = "not used again"
+    """It is not used again before it is released."""
+    KEPT_BY_LIBRARY = "kept by library"
+    LEFT_OPEN = "left open"
+    """It is a context that was entered and not left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Why:
+    """The reason, and what its sentence needs."""
+
+    reason: Reason
+    count: int = 0
+    """Leaks, known ones too, or where there are none notes; of a run that was too short the steps seen, of a rank that
+    was killed or hung the looks.
+    """
+    bytes: int = 0
+    """What the leaks hold; of a block without any, what libraries left."""
+    bytes_per_step: float = 0.0
+    bytes_at_end: int = 0
+    """What the leaks hold at the end of the run, extrapolated by the counters; 0 where the last look was the end."""
+    full_at_step: int = 0
+    """By which memory is full if the leaks go on; 0 where that is not known or far off."""
+    rank: int = 0
+    """The rank that was killed or hung, whose recording ended, or whose files are damaged."""
+    ended: Ended | None = None
+    """How that rank ended."""
+    is_only_rank: bool = False
+    """The run has no other."""
+    steps: int = 0
+    """Steps that would be enough."""
+    detail: str = ""
+    """What grew, as the user would write it; the function whose returns should have ended steps; what ended the
+    recording; damaged files; the files that say what is known.
+    """
+    near: tuple[str, ...] = ()
+    """Functions of the script whose names are like that of one that is not there."""
+    notes: int = 0
+    """Notes beside known leaks."""
+    emptied: EmptiedLater | None = None
+    """What empties `detail`, where that has not taken effect yet."""
+    processes: tuple[StartedProcess, ...] = ()
+    """Those that the script started, where no step was seen."""
+    unjudged: WhyUnjudged | str = ""
+    """What there was too little of to judge growth."""
+    grown: Grown | None = None
+    """What was counted on the rank that grew most; None where nothing was."""
+    garbage: int = 0
+    """Bytes that waited for gc at the last look, all ranks."""
+    horizon: int = 0
+    """Steps over which growth was projected; 0 where the user gave a threshold of their own."""
+    freed_late: int = 0
+    """Bytes a step of the leaks that are made each step, hold as much at each look, and are freed late."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leakscope.findings.kinds import Origin, RuleName
-from leakscope.record.model import Rank, Run
+from leakscope.findings.facts import Origin, RuleName
+from leakscope.run.model import Rank, Run
 
 SHARE_OF_MEMORY = 0.01
 """Share of all memory that growth of plain data reaches over the horizon where it is a leak. At ten times as much a

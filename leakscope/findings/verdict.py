@@ -5,23 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from leakscope.findings.breakdown import GAP, OVERHEAD, UnattributedFacts
+from leakscope.findings.capacity import at_end_of_run
 from leakscope.findings.counters import counted_rate, counted_steps, late_growth, rate_at_end
-from leakscope.findings.grouping.growth import MIN_LOOKS
-from leakscope.findings.grouping.looks import JUDGED, judged_looks
-from leakscope.findings.kinds import RuleName, Severity
-from leakscope.findings.ledger import NO_GROWTH, Grown, LedgerInterval, LineKind, by_kind, grown_of
-from leakscope.findings.memory.full import at_end_of_run
-from leakscope.findings.memory.unattributed import GAP, OVERHEAD, UnattributedFacts
-from leakscope.findings.model import Finding, Unjudged
-from leakscope.findings.source.functions import like_in
+from leakscope.findings.facts import RuleName, Severity
+from leakscope.findings.grouping import JUDGED, judged_looks
+from leakscope.findings.growth import MIN_LOOKS
+from leakscope.findings.model import (
+    NO_GROWTH,
+    Finding,
+    Grown,
+    LedgerInterval,
+    LineKind,
+    Reason,
+    Unjudged,
+    Why,
+    by_kind,
+    grown_of,
+)
+from leakscope.findings.source.scopes import like_in
 from leakscope.findings.thresholds import Thresholds
-from leakscope.findings.why import Reason, Why
-from leakscope.record.ends import NAME as ENDED
-from leakscope.record.kinds import ClockKind, EndKind, Occasion
-from leakscope.record.model import Rank, Run, Step
-from leakscope.record.rows.clock import RecordingEnded, StepsBy
-from leakscope.record.rows.comm import CommOperation, ContextsAtStep
-from leakscope.record.rows.device import DeviceBlocks
+from leakscope.run.kinds import ClockKind, EndKind, Occasion
+from leakscope.run.model import Rank, Run, Step
+from leakscope.run.rank_end import NAME as ENDED
+from leakscope.run.rows import RecordingEnded, StepsBy
+from leakscope.run.rows_device import CommOperation, ContextsAtStep, DeviceBlocks
 from leakscope.verdict import Verdict
 
 Ledgers = Mapping[int, tuple[LedgerInterval, ...]]

@@ -1,1 +1,1 @@
-"""Who refers to whom? The heap as plain data, and the questions that are asked of it."""
+"""The heap as plain data, and its algorithms: reference paths, retained size, cycles, ownership."""

@@ -1,11 +1,13 @@
-"""What is the heap, once nothing in it is alive any more?"""
+"""`HeapGraph`, the heap as columns of plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, wraps
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -299,3 +301,55 @@ def _grouped(keys: Ints, count: int) -> tuple[Ints, Ints]:
     start = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(np.bincount(keys, minlength=count), out=start[1:])
     return start, order
+
+
+def build(
+    objects: Sequence[Object], references: Sequence[Reference], made_at: Mapping[int, str] | None = None
+) -> HeapGraph:
+    """A graph from single objects and references, in order; for small graphs and tests."""
+    strings: dict[str, int] = {}
+
+    def code(text: str) -> int:
+        return strings.setdefault(text, len(strings))
+
+    def column(values: Sequence[int]) -> Ints:
+        return np.asarray(values, dtype=np.int64)
+
+    return HeapGraph(
+        type=column([code(o.type) for o in objects]),
+        kind=column([KINDS.index(o.kind) for o in objects]),
+        label=column([code(o.label) for o in objects]),
+        name=column([code(o.name) for o in objects]),
+        where=column([code(o.where) for o in objects]),
+        bytes=column([o.bytes for o in objects]),
+        size=column([o.size for o in objects]),
+        root=column([ROOTS.index(o.root) for o in objects]),
+        freed=column([o.freed for o in objects]),
+        unexplained=column([o.unexplained for o in objects]),
+        holder=column([r.holder for r in references]),
+        held=column([r.held for r in references]),
+        reference_kind=column([REFERENCE_KINDS.index(r.kind) for r in references]),
+        reference_name=column([code(r.name) for r in references]),
+        reference_where=column([code(r.where) for r in references]),
+        strings=tuple(strings),
+        made_at=dict(made_at or {}),
+    )
+
+
+Answer = TypeVar("Answer")
+
+
+def once(work: Callable[[HeapGraph], Answer]) -> Callable[[HeapGraph], Answer]:
+    """What `work` finds in a graph is found once, and kept for as long as the graph is.
+
+    The answer must not hold the graph itself, or neither is ever freed.
+    """
+    known: WeakKeyDictionary[HeapGraph, Answer] = WeakKeyDictionary()
+
+    @wraps(work)
+    def answer(graph: HeapGraph) -> Answer:
+        if graph not in known:
+            known[graph] = work(graph)
+        return known[graph]
+
+    return answer

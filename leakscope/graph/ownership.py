@@ -1,16 +1,4 @@
-"""Whose is an object, the user's, a library's, or one of what both build with, and whose is what has it?
-
-One climb and these predicates answer for every part of leakscope:
-
-| asked | by | predicate |
-|-|-|-|
-| what a line belongs to | `paths`, `owner_of` | `is_library_line`: code without a file may be the user's |
-| whether no line shows the user's hand | cycles, holders | `is_outside_users_files`: code without a file shows none |
-| whose one object is | expressions, what is idle | `owner_of`, `is_users` |
-| whether torch fills its attributes itself | known leaks, holders | `is_library_state` |
-| whether only libraries have a container or Work | holders | `belongs_to_library` |
-| by what the user's code reaches an object | holders | `reach_of` |
-"""
+"""Attributes objects to the user's code, to a library, or to what both build with."""
 
 from __future__ import annotations
 
@@ -24,7 +12,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from leakscope.graph.model import ROOTS, HeapGraph, Object, ObjectKind, ReferenceKind, RootKind
-from leakscope.graph.reach import Mask, reachable
+from leakscope.graph.walks import Mask, reachable
 
 BUILT_WITH = frozenset({"torch", "numpy", "scipy", *sys.stdlib_module_names})
 """Packages whose objects hold what others put there: a Sequential's hooks, a deque, a partial, a queue."""

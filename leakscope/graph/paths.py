@@ -1,4 +1,4 @@
-"""Who holds this? Shortest readable paths from a root, or from a cycle, down to each object."""
+"""Shortest readable reference paths from a root or a cycle to each object."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from leakscope.graph.model import REFERENCE_KINDS, ROOTS, HeapGraph, Ints, ReferenceKind, RootKind
-from leakscope.graph.once import once
+from leakscope.graph.model import REFERENCE_KINDS, ROOTS, HeapGraph, Ints, ReferenceKind, RootKind, once
 from leakscope.graph.ownership import is_built_with, is_library_line
-from leakscope.graph.reach import column, fits
-from leakscope.graph.small import check_costs, distances, is_small
+from leakscope.graph.walks import check_costs, column, distances, fits, is_small
 from leakscope.native import walks
 
 _REFERENCE_COST = {

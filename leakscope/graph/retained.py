@@ -1,14 +1,166 @@
-"""What would go free if a reference were cut?"""
+"""Retained size by dominators, and the garbage above an object."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import numpy as np
 
-from leakscope.graph.cycles import find_cycles
-from leakscope.graph.dominators import Dominators, find_dominators
-from leakscope.graph.model import KINDS, REFERENCE_KINDS, HeapGraph, Ints, ObjectKind, ReferenceKind
-from leakscope.graph.once import once
-from leakscope.graph.reach import Mask, reachable
+from leakscope.graph.model import KINDS, REFERENCE_KINDS, HeapGraph, Ints, ObjectKind, ReferenceKind, once
+from leakscope.graph.walks import (
+    Below,
+    Mask,
+    breadth_first,
+    components,
+    find_cycles,
+    from_starts,
+    held_by_each,
+    is_small,
+    matrix,
+    reachable,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Dominators:
+    """Which objects are kept, by roots and by cycles, and which by one reference alone."""
+
+    kept: Mask
+    """Whether a root or a cycle keeps an object."""
+    component: Ints
+    """Strongly connected component of each object."""
+    sole: Ints
+    """The one reference that keeps each object; -1 where several do, or where it is a root or on a cycle."""
+    below: Below
+    """All references, to be walked from each root and each object on a cycle."""
+    _known: dict[int, Mask] = field(default_factory=dict)
+
+    def dominated(self, index: int) -> Mask:
+        """Which objects would be freed if this one were, itself among them."""
+        if index not in self._known:
+            self._known[index] = self.kept & ~self.below.reached(past=index)
+        return self._known[index]
+
+    def freed_by(self, graph: HeapGraph, reference: int) -> Mask | None:
+        """Which objects cutting one reference would free.
+
+        None where the reference lies on a cycle: only looking for cycles again tells whether one still closes.
+        """
+        held = int(graph.held[reference])
+        if self.component[held] == self.component[graph.holder[reference]]:
+            return None
+        return self.dominated(held) if self.sole[held] == reference else np.zeros(len(graph), dtype=bool)
+
+
+def find_dominators(graph: HeapGraph, without: Ints) -> Dominators:
+    """What keeps what in a graph that some references are left out of."""
+    keep = np.ones(len(graph.holder), dtype=bool)
+    keep[without] = False
+    cycles = find_cycles(graph, without)
+    starts = (graph.root > 0) | cycles.cyclic[cycles.label]
+    below = from_starts(len(graph), graph.holder[keep], graph.held[keep], np.flatnonzero(starts))
+    kept = below.reached()
+    # Who keeps a start is not asked: it stays anyway.
+    keeping = np.flatnonzero(keep & kept[graph.holder] & ~starts[graph.held])
+    times = np.bincount(graph.held[keeping], minlength=len(graph))
+    alone = keeping[times[graph.held[keeping]] == 1]
+    sole = np.full(len(graph), -1, dtype=np.int64)
+    sole[graph.held[alone]] = alone
+    return Dominators(kept, cycles.label, sole, below)
+
+
+@dataclass(frozen=True)
+class Left:
+    """What is left of the garbage after a cut."""
+
+    kept: Mask
+    """Whether a cycle that still closes reaches each object."""
+    component: Ints
+    closed: Mask
+    """Whether each object is on such a cycle."""
+
+
+@dataclass(frozen=True, eq=False)
+class GarbageAbove:
+    """The garbage from which a walk reaches some storages, its objects and references numbered anew from 0."""
+
+    objects: Ints
+    """Their numbers in the heap graph, rising."""
+    references: Ints
+    """The same of the references between them."""
+    holder: Ints
+    held: Ints
+    inner: Mask
+    """Whether each reference lies on a cycle: both its ends are in one strongly connected component."""
+
+    def left(self, cut: Mask) -> Left:
+        """What stays once these references are gone, by reference counting alone."""
+        count = len(self.objects)
+        holder, held = self.holder[~cut], self.held[~cut]
+        component, cyclic = components(count, holder, held)
+        closed: Mask = cyclic[component] if count else np.zeros(0, dtype=bool)
+        return Left(reachable(count, holder, held, np.flatnonzero(closed)), component, closed)
+
+    def kept_by(self, left: Left, cut: Mask, target: int) -> list[int]:
+        """References of a cycle that still keeps an object, and of the way down from there: a shortest cycle through
+        the object of one that is nearest above.
+
+        Whatever frees the object cuts one of them, or one below the cycles.
+        """
+        there = np.flatnonzero(~cut)
+        count, label = len(self.objects), left.component
+        upwards, below = _first_order(count, self.held[there], self.holder[there], target)
+        start = int(upwards[left.closed[upwards]][0])
+        down = [start]
+        while down[-1] != target:
+            down.append(int(below[down[-1]]))
+        inside = there[(label[self.holder[there]] == label[start]) & (label[self.held[there]] == label[start])]
+        order, before = _first_order(count, self.holder[inside], self.held[inside], start)
+        place = np.full(count, len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        closing = self.holder[inside[self.held[inside] == start]]
+        around = [start, int(closing[np.argmin(place[closing])])]
+        while around[-1] != start:
+            around.append(int(before[around[-1]]))
+        return self._references_along(inside, around[::-1]) + self._references_along(there, down)
+
+    def _references_along(self, among: Ints, objects: Sequence[int]) -> list[int]:
+        """One of the references for each step from an object to the next."""
+        count = len(self.objects)
+        steps = np.asarray(objects[:-1], dtype=np.int64) * count + np.asarray(objects[1:], dtype=np.int64)
+        pairs = self.holder[among] * count + self.held[among]
+        order = np.argsort(pairs, kind="stable")
+        return [int(r) for r in among[order[np.searchsorted(pairs[order], steps)]]]
+
+
+def garbage_above(graph: HeapGraph, storages: Sequence[int]) -> GarbageAbove:
+    """All that is no longer alive and leads to these storages; nothing that is alive does."""
+    dead = graph.freed != 0
+    among = np.flatnonzero(dead[graph.holder] & dead[graph.held])
+    starts = np.asarray(storages, dtype=np.int64)
+    above = reachable(len(graph), graph.held[among], graph.holder[among], starts)
+    references = among[above[graph.held[among]]]
+    objects = np.flatnonzero(above)
+    label = find_cycles(graph).label
+    number = np.full(len(graph), -1, dtype=np.int64)
+    number[objects] = np.arange(len(objects))
+    inner = label[graph.holder[references]] == label[graph.held[references]]
+    return GarbageAbove(objects, references, number[graph.holder[references]], number[graph.held[references]], inner)
+
+
+def _first_order(count: int, holder: Ints, held: Ints, start: int) -> tuple[Ints, Ints]:
+    """(Objects in the order of a breadth-first walk, the one before each)."""
+    if is_small(holder):
+        order, before = breadth_first(held_by_each(count, holder, held), start)
+        above = np.full(count, -1, dtype=np.int64)
+        above[list(before)] = list(before.values())
+        return np.asarray(order, dtype=np.int64), above
+    from scipy.sparse.csgraph import breadth_first_order
+
+    walked, came = breadth_first_order(matrix(count, holder, held), start, directed=True, return_predecessors=True)
+    return walked.astype(np.int64), came.astype(np.int64)
+
 
 _NONE: Ints = np.zeros(0, dtype=np.int64)
 _BY_NATIVE_CODE = [

@@ -1,4 +1,4 @@
-"""leakscope inside the frameworks people train with: one line to add, findings in the framework's own logger.
+"""Callbacks for Lightning, transformers and accelerate, and for training loops in classes.
 
 Each module is imported by whoever uses its framework, and needs that one installed.
 """

@@ -1,4 +1,4 @@
-"""Which leaks has a training loop written with Hugging Face's accelerate?"""
+"""Training loops written with Hugging Face's accelerate."""
 
 from __future__ import annotations
 

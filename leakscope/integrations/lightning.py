@@ -1,4 +1,4 @@
-"""Which leaks has a training that Lightning's Trainer runs?"""
+"""Trainings that Lightning's Trainer runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which leaks has a training loop that lives in a class, as torchtitan's Trainer does?"""
+"""Training loops in a class, as torchtitan's Trainer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self
 from leakscope.integrations.training import Watching
 from leakscope.options import Options
 from leakscope.originals import Path
-from leakscope.profiler.ranks import rank_and_world
+from leakscope.profiler.loop import rank_and_world
 
 Log = Callable[[dict[str, float], int], object]
 """Takes figures by name and the number of the step, as the loggers of torchtitan do."""

@@ -1,4 +1,4 @@
-"""Which leaks has a training whose loop somebody else runs? What all frameworks have in common."""
+"""What the callbacks of all frameworks share."""
 
 from __future__ import annotations
 
@@ -130,7 +130,9 @@ def values_of(findings: Result) -> dict[str, float | str]:
 
     Where nobody can tell, no figure is one: only why.
     """
-    from leakscope.report.wording import first_cut, leaks, title, why_text
+    from leakscope.report.messages.sections import leaks
+    from leakscope.report.messages.sentences import title
+    from leakscope.report.messages.verdict import first_cut, why_text
 
     found = leaks(findings)
     if findings.verdict == Verdict.INCONCLUSIVE and not found:

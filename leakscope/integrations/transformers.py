@@ -1,4 +1,4 @@
-"""Which leaks has a training that the Trainer of Hugging Face's transformers runs?"""
+"""Trainings that the Trainer of Hugging Face's transformers runs."""
 
 from __future__ import annotations
 

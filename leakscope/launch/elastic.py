@@ -1,27 +1,122 @@
-"""Starts several ranks through torch's elastic launcher, as torchrun does, and keeps their logs."""
+"""Starts ranks through torch's elastic launcher, with its store and signal handlers."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
+import socket
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from leakscope.errors import LaunchFailed
-from leakscope.launch.loopback import loopback_rendezvous
 from leakscope.launch.outcome import LAUNCHER
 from leakscope.launch.output import Stream, passed_on
-from leakscope.launch.signals import CHANGED, signals_kept
 from leakscope.options import Options
-from leakscope.record.descriptors import open_private
-from leakscope.record.folder import make_private
-from leakscope.record.secrets import without
+from leakscope.run.descriptors import open_private
+from leakscope.run.secrets import without
+from leakscope.run.writer import make_private
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+
+CHANGED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""What we and torch's elastic launcher answer while ranks run."""
+
+
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """After the block every handler is the one that was there before."""
+    before = {number: signal.getsignal(number) for number in CHANGED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+_NAME = "leakscope"
+_LOOPBACK = "127.0.0.1"
+
+
+@cache
+def loopback_rendezvous() -> str:
+    """Name of a rendezvous of one agent on this machine, made known to torch's launcher (elastic/rendezvous/api.py)."""
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+    from torch.distributed.elastic.rendezvous import (
+        RendezvousHandler,
+        RendezvousInfo,
+        RendezvousParameters,
+        RendezvousStoreInfo,
+        rendezvous_handler_registry,
+    )
+
+    class OneMachine(RendezvousHandler):
+        """The one agent is there at once, and nobody joins it later."""
+
+        use_agent_store = True  # the ranks' own `init_process_group` meets at this store too
+
+        def __init__(self, run_id: str) -> None:
+            self._run_id = run_id
+            self._store, self._port = loopback_store()
+
+        def get_backend(self) -> str:
+            return _NAME
+
+        def get_run_id(self) -> str:
+            return self._run_id
+
+        def next_rendezvous(self) -> RendezvousInfo:
+            store = PrefixStore(self._run_id, self._store)
+            return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(_LOOPBACK, self._port))
+
+        def is_closed(self) -> bool:
+            return False
+
+        def set_closed(self) -> None:
+            pass
+
+        def num_nodes_waiting(self) -> int:
+            return 0
+
+        def shutdown(self) -> bool:
+            return True
+
+    def create(parameters: RendezvousParameters) -> RendezvousHandler:
+        return OneMachine(parameters.run_id)
+
+    rendezvous_handler_registry.register(_NAME, create)
+    return _NAME
+
+
+def loopback_store() -> tuple[TCPStore, int]:
+    """A store of this process and the port at which others find it. Raises OSError or RuntimeError."""
+    import torch
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    with socket.socket() as listening:
+        listening.bind((_LOOPBACK, 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        store = TCPStore(
+            _LOOPBACK,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listening.fileno(),
+            # before, that kind takes no socket of ours (pytorch#150215)
+            use_libuv=torch.__version__ >= (2, 8),  # type: ignore[operator]
+        )
+        listening.detach()  # the store has taken it
+    return store, port
+
 
 _LOGGER = "torch.distributed.elastic"
 _ERROR = "error_"

@@ -1,7 +1,4 @@
-"""What do the ranks print? It comes through pipes: to the terminal with the rank before each line, and into logs.
-
-torch's launcher lets the ranks write into files that it shows, so that a full disk makes the script's `print` raise.
-"""
+"""Output of the ranks: to the terminal with the rank before each line, and into logs."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from fcntl import F_GETPIPE_SZ, fcntl
 from pathlib import Path
 from typing import TextIO
 
-from leakscope.record.descriptors import open_private
+from leakscope.run.descriptors import open_private
 
 _READ = 1 << 16
 """Bytes read at a time: what a pipe holds on Linux."""

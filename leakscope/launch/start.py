@@ -1,4 +1,4 @@
-"""Starts the ranks of a run, each under a recorder, and waits for their end."""
+"""Starts a run: interpreter flags, environment, ranks, and the requests made of them."""
 
 from __future__ import annotations
 
@@ -7,33 +7,155 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from leakscope import bootstrap
 from leakscope._version import __version__
 from leakscope.errors import LaunchFailed, Unreadable
-from leakscope.launch.as_started import interpreter_flags
-from leakscope.launch.asked import asked_by_signal
-from leakscope.launch.elastic import run_under_elastic
-from leakscope.launch.followed import clear, codes_of, outcome_of_main, settled
-from leakscope.launch.gathering import folders_to_read, forget, gather, places_elsewhere, sweep
-from leakscope.launch.oom_killer import processes_ended
-from leakscope.launch.outcome import Outcome, collect_outcome, outcome_of
-from leakscope.launch.outside import Outside
-from leakscope.launch.repository import in_repository
-from leakscope.launch.signals import signals_kept
+from leakscope.launch.elastic import run_under_elastic, signals_kept
+from leakscope.launch.external import Outside
+from leakscope.launch.outcome import (
+    Outcome,
+    clear,
+    codes_of,
+    collect_outcome,
+    folders_to_read,
+    forget,
+    gather,
+    outcome_of,
+    outcome_of_main,
+    places_elsewhere,
+    processes_ended,
+    settled,
+    sweep,
+)
 from leakscope.options import Options
-from leakscope.record.ends import ended_file, rank_name, ranks_in
-from leakscope.record.folder import ASKED, make_private, time_now, write_run
-from leakscope.record.header import read_header
-from leakscope.record.parts.elsewhere import machines, ranks_elsewhere
-from leakscope.record.parts.job import Job, job_here
-from leakscope.record.processes.process import MAIN
-from leakscope.record.secrets import conceal, masked
+from leakscope.run.live import ask, is_over, last_by_signal, live_ranks
+from leakscope.run.metadata import read_header
+from leakscope.run.multi_node import Job, job_here, machines, ranks_elsewhere
+from leakscope.run.processes import MAIN
+from leakscope.run.rank_end import ended_file, rank_name, ranks_in
+from leakscope.run.secrets import conceal, masked
+from leakscope.run.writer import ASKED, make_private, time_now, write_run
+
+
+def interpreter_flags() -> list[str]:
+    """What stood between `python` and `-m leakscope`, as `-O`, `-X dev` or `-W error`.
+
+    Where the command line shows no such place, what is known of them, as `multiprocessing` does for its processes.
+    """
+    words = sys.argv[1:]
+    before = sys.orig_argv[1 : len(sys.orig_argv) - len(words)]
+    if sys.orig_argv[len(before) + 1 :] == words:
+        if before[-2:] == ["-m", "leakscope"]:
+            return before[:-2]
+        if before[-1:] == sys.argv[:1]:  # the console script, whose first line may have some
+            return before[:-1]
+    return subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined,no-any-return]
+
+
+_MARK = ".git"
+"""A folder, or a file in a work tree of its own, at the root of a repository."""
+
+
+def in_repository(script: str) -> dict[str, str]:
+    """The working folder and the script, each from the root of the repository that the script is in, else the folder:
+    `{"folder": "examples", "script": "examples/train.py"}`; what is not in it is left out, and all where there is none.
+
+    Args:
+        script: its path; "" where a module is run.
+
+    """
+    try:
+        folder = Path.cwd().resolve()
+        file = (folder / script).resolve() if script else folder
+        root = next((above for start in (file, folder) for above in (start, *start.parents) if _is_root(above)), None)
+    except OSError:
+        return {}
+    if root is None:
+        return {}
+    paths = {"folder": folder, **({"script": file} if script else {})}
+    return {name: path.relative_to(root).as_posix() for name, path in paths.items() if path.is_relative_to(root)}
+
+
+def _is_root(folder: Path) -> bool:
+    return os.path.lexists(folder / _MARK)
+
+
+_ASKED_POLL_S = 1.0
+"""Seconds, chosen, between two looks at whether there is something to judge: it takes a person longer to come by."""
+
+
+@contextmanager
+def asked_by_signal(folder: Path, judges: Callable[[], bool], quiet: bool) -> Iterator[None]:
+    """While the block runs SIGUSR1 sent to this process asks all ranks of the run for a look, as it would end it else.
+
+    Where it `judges`, as one of the launchers that share a folder does, what was asked by that signal, here or of a
+    rank, is judged by a process of its own, into the run's `interim`.
+    """
+    before = signal.getsignal(signal.SIGUSR1)
+    taken = before == signal.SIG_DFL and threading.current_thread() is threading.main_thread()
+    if taken:
+        signal.signal(signal.SIGUSR1, lambda *_: _ask(folder))
+    over = threading.Event()
+    thread = threading.Thread(target=_judge_what_is_asked, args=(folder, over, judges, quiet), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        if taken:
+            signal.signal(signal.SIGUSR1, before)
+
+
+def _ask(folder: Path) -> None:
+    with suppress(OSError):  # the folder is full or gone: nobody would read the answer
+        ask(folder, by_signal=True)
+
+
+def _judge_what_is_asked(folder: Path, over: threading.Event, judges: Callable[[], bool], quiet: bool) -> None:
+    judged = 0
+    while not over.wait(_ASKED_POLL_S):
+        asked = last_by_signal(folder / ASKED)
+        if asked <= judged:
+            continue
+        try:
+            ranks = live_ranks(folder) if judges() else ()
+        except (Unreadable, OSError, ValueError):  # the script has removed it
+            return
+        if not ranks:
+            continue
+        if is_over(ranks):
+            return
+        if all(rank.has_answered(asked) for rank in ranks):
+            judged = asked
+            _judge(folder, asked, over, quiet)
+
+
+def _judge(folder: Path, asked: int, over: threading.Event, quiet: bool) -> None:
+    """By another process: what judges takes memory, and this one may have little; it ends with the run."""
+    words = [
+        sys.executable,
+        *bootstrap.command(
+            bootstrap.COMMAND_LINE, ["look", "--answered", str(asked), *(["-q"] if quiet else []), str(folder)]
+        ),
+    ]
+    try:
+        judge = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    except OSError:  # no process, no file or no memory to be had: what is recorded is judged at the end
+        return
+    while judge.poll() is None:
+        if over.wait(_ASKED_POLL_S / 10):
+            judge.terminate()
+            judge.wait()
+
 
 _PEERS_TIMEOUT_S = 10.0
 """Seconds that rank 0 of an outside launcher waits for the others of its folder to say how they ended; as the grace."""
@@ -193,7 +315,7 @@ def about_run(options: Options, outside: Outside | None = None) -> dict[str, Any
 def rank_command(options: Options) -> list[str]:
     """What starts the process of a rank; the folder is made absolute, for the script may change its directory."""
     options = replace(options, folder=options.folder.resolve(), launcher=os.getpid())
-    return [sys.executable, *interpreter_flags(), *bootstrap.command(bootstrap.CAPTURE, options.to_words())]
+    return [sys.executable, *interpreter_flags(), *bootstrap.command(bootstrap.RECORDER, options.to_words())]
 
 
 def _once_more(child: subprocess.Popen[bytes]) -> Callable[..., None]:

@@ -1,11 +1,10 @@
-"""leakscope from Python code: `watch` a block, `Profiler` around a training loop, `check` a training step."""
+"""The Python API: `watch`, `Profiler`, `check`, `holders` and `draw`."""
 
 from __future__ import annotations
 
 from leakscope.profiler.block import watch
-from leakscope.profiler.leaks import LeaksFound
 from leakscope.profiler.loop import Profiler
 from leakscope.profiler.repeats import check
-from leakscope.profiler.result import Result, judge
+from leakscope.profiler.result import LeaksFound, Result, judge
 
 __all__ = ["LeaksFound", "Profiler", "Result", "check", "judge", "watch"]

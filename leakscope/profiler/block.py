@@ -1,38 +1,77 @@
-"""Does a block of code leave tensor memory behind?"""
+"""`watch`: a block of code must leave no tensor memory behind."""
 
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
-from leakscope.findings.kinds import FreedBy, Origin, RuleName
-from leakscope.findings.why import Reason, Why
-from leakscope.profiler.decorated import decorated
+from leakscope.findings.facts import FreedBy, Origin, RuleName
+from leakscope.findings.model import Reason, Why
 from leakscope.profiler.in_memory import look_now, run_of_rank, why_no_look
-from leakscope.profiler.leaks import left_behind, raise_leaks
-from leakscope.profiler.result import Result
-from leakscope.record.kinds import EndKind, MadeBy, Occasion
+from leakscope.profiler.result import Result, left_behind, raise_leaks
+from leakscope.run.kinds import EndKind, MadeBy, Occasion
 from leakscope.shield import PureBlock, ending_with
 from leakscope.units import parse_bytes
 from leakscope.verdict import Verdict
 
 if TYPE_CHECKING:
-    from leakscope.capture.heap.explain import ExplainedHeap
-    from leakscope.capture.held.tensors import Mark
     from leakscope.findings.model import Finding, Findings
-    from leakscope.record.model import Look, Run
-
-_IN_FLIGHT = (RuleName.DIST_AUTOGRAD_CONTEXT, RuleName.P2P_BUFFER)
-"""Rules that a block answers for although something alive holds the memory."""
+    from leakscope.heap.fast_check_walk import Mark
+    from leakscope.heap.garbage import ExplainedHeap
+    from leakscope.run.model import Look, Run
 
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+Enter = Callable[[], AbstractContextManager[Callable[[Any], object] | None]]
+"""Gives the block of one call; what that is entered with is told what the call returns, before the block is left."""
+
+
+def decorated(name: str, enter: Enter, function: Callable[P, T]) -> Callable[P, T]:
+    """The function with each of its calls in a block of its own; of a coroutine function, from its start to its end.
+
+    Raises TypeError for a generator function, whose calls run nothing, and for what is no function: `name` says whose.
+    """
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        told = f"{name} around a generator function sees nothing: calling it runs nothing"
+        raise TypeError(f"{told}; write `with {name}:` in its body, or around the loop that consumes it")
+    if inspect.isclass(function) or not callable(function):
+        raise TypeError(f"{name} decorates functions and methods; {function!r:.80} is none")
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
+            with enter() as returns:
+                result = await function(*args, **kwargs)
+                if returns is not None:
+                    returns(result)
+            return result
+
+        return cast("Callable[P, T]", awaited)
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        with enter() as returns:
+            result = function(*args, **kwargs)
+            if returns is not None:
+                returns(result)
+        return result
+
+    return called
+
+
+_IN_FLIGHT = (RuleName.DIST_AUTOGRAD_CONTEXT, RuleName.P2P_BUFFER)
+"""Rules that a block answers for although something alive holds the memory."""
+
 
 HIDDEN = "this torch does not show all that C++ holds, so garbage may have been left behind"
 
@@ -110,14 +149,14 @@ class watch:
         """Bytes that the block which ended last can have left behind, where no look was needed."""
 
     def __enter__(self) -> Self:
-        from leakscope.capture.process.pause import no_automatic_gc
+        from leakscope.process.gc_control import no_automatic_gc
 
         entered = _Entered(no_automatic_gc())
         try:
             entered.without_gc.__enter__()
             entered.unseen = why_no_look() if "torch" in sys.modules else ""
             if "torch" in sys.modules and not entered.unseen:
-                from leakscope.capture.held.question import QUESTION
+                from leakscope.heap.fast_check import QUESTION
 
                 entered.left = self._left_within() if _ENTERED else self._left_before()
                 entered.mark = QUESTION.begin()
@@ -133,7 +172,7 @@ class watch:
 
     def _left_before(self) -> Mapping[str, int]:
         """What is garbage before the block and will stay, by fingerprint; what gc can free, it frees."""
-        from leakscope.capture.held.question import QUESTION
+        from leakscope.heap.fast_check import QUESTION
 
         if not (QUESTION.held_before() or QUESTION.held_before(full=True)):
             before = _findings_of(look_now(0, Occasion.BLOCK, explained=self._learn_before))
@@ -142,7 +181,7 @@ class watch:
 
     def _left_within(self) -> Mapping[str, int]:
         """What is garbage before a block within another, which is to find it yet: nothing is collected."""
-        from leakscope.capture.held.question import QUESTION
+        from leakscope.heap.fast_check import QUESTION
 
         if QUESTION.held_within():
             return dict(QUESTION.left)
@@ -204,7 +243,7 @@ class watch:
 
     def _look_where_doubtful(self, mark: Mark | None) -> Look | None:
         """A look after the block; None where all tensors are certainly held."""
-        from leakscope.capture.held.question import QUESTION
+        from leakscope.heap.fast_check import QUESTION
 
         if QUESTION.held_after(mark, self._returned, self._allowance):
             self._at_most = QUESTION.at_most
@@ -213,13 +252,13 @@ class watch:
 
     def _learn_before(self, heap: ExplainedHeap) -> None:
         """Told what the look before the block found, while the process stands still."""
-        from leakscope.capture.held.question import QUESTION
+        from leakscope.heap.fast_check import QUESTION
 
         QUESTION.learn_before(heap)
 
     def _learn(self, heap: ExplainedHeap) -> None:
         """Told what the look after the block found."""
-        from leakscope.capture.held.question import QUESTION
+        from leakscope.heap.fast_check import QUESTION
 
         QUESTION.learn(heap)
 
@@ -260,7 +299,7 @@ def _within(at_most: int) -> Why:
 
 
 def _run_of_block(look: Look | None) -> Run:
-    from leakscope.record.model import Ended, Rank
+    from leakscope.run.model import Ended, Rank
 
     rank = Rank(0, (), () if look is None else (look,), Ended(EndKind.FINISHED, 0, 0))
     return run_of_rank(rank, MadeBy.BLOCK)

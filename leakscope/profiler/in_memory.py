@@ -10,11 +10,11 @@ from leakscope.originals import Path
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from leakscope.capture.device.counters import Counter
-    from leakscope.capture.heap.explain import ExplainedHeap
-    from leakscope.capture.heap.objects.gains import Gains
-    from leakscope.record.kinds import MadeBy, Occasion
-    from leakscope.record.model import Look, Rank, Run
+    from leakscope.heap.garbage import ExplainedHeap
+    from leakscope.heap.growth import Gains
+    from leakscope.recorder.device.accelerator import Counter
+    from leakscope.run.kinds import MadeBy, Occasion
+    from leakscope.run.model import Look, Rank, Run
 
 
 def look_now(
@@ -30,8 +30,8 @@ def look_now(
     `gains` are of the looks before, where what containers gain is to be told; `explained` is told what was found;
     `made_at`: a storage's address to the place that made it.
     """
-    from leakscope.capture.device.counters import Counter
-    from leakscope.capture.heap.look import LookContext, look
+    from leakscope.heap.snapshot import LookContext, look
+    from leakscope.recorder.device.accelerator import Counter
 
     counter = counter or Counter()
     counted = counter.read().bytes
@@ -42,7 +42,7 @@ def look_now(
 
 def why_no_look() -> str:
     """The sentence that says why this process cannot be looked at; "" where it can."""
-    from leakscope.capture.private_names import Part, lacks, sentences
+    from leakscope.process.torch_compat import Part, lacks, sentences
 
     return "; ".join(sentences()) if lacks(Part.LOOKS) else ""
 
@@ -51,7 +51,7 @@ def run_of_rank(rank: Rank, made_by: MadeBy, warmup: int = 0, min_bytes: int = 0
     """A run of this process, its one rank."""
     from leakscope._version import __version__
     from leakscope.native import heap_reader
-    from leakscope.record.model import Run
+    from leakscope.run.model import Run
 
     torch = sys.modules.get("torch")
     return Run(

@@ -1,4 +1,4 @@
-"""What leaks in a training loop whose steps the caller marks?"""
+"""`Profiler`: records a training loop, with marks where a step ends."""
 
 from __future__ import annotations
 
@@ -8,23 +8,150 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Protocol, Self, TypeVar
 
 from leakscope.errors import LeakscopeError, Unreadable
-from leakscope.options import Options
-from leakscope.originals import Path, _thread, tempfile
-from leakscope.profiler.decorated import decorated
-from leakscope.profiler.marks import StepMark, started, stopped
-from leakscope.profiler.ranks import rank_and_world
+from leakscope.options import Options, launchers_number
+from leakscope.originals import Path, _thread, atexit, os, tempfile
+from leakscope.profiler.block import decorated
 from leakscope.profiler.result import Result, judge
-from leakscope.profiler.roots import weakly
-from leakscope.record.kinds import EndKind, MadeBy
+from leakscope.run.kinds import EndKind, MadeBy
 from leakscope.shield import ending_with
 from leakscope.units import parse_bytes
 
 if TYPE_CHECKING:
-    from leakscope.capture.recorder import Recorder
-    from leakscope.record.model import Run
+    from leakscope.recorder.recorder import Recorder
+    from leakscope.run.model import Run
+
+
+class StepMark:
+    """A step of the loop: the `with` block that it is entered with, or what ends where nobody enters it.
+
+    A plain call drops it at once, which ends the step there; where it is kept, as a notebook keeps a cell's last value,
+    the step ends with the next mark at the latest.
+    """
+
+    __slots__ = ("__weakref__", "_counts", "_over")
+
+    def __init__(self, over: Callable[[], None]) -> None:
+        self._over, self._counts = over, True
+
+    def __repr__(self) -> str:
+        return "<the end of a step>"
+
+    def __enter__(self) -> None:
+        self._counts = False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._over()
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    def __del__(self) -> None:
+        self.count()
+
+    def count(self) -> None:
+        """End the step here, unless it was entered or has ended."""
+        if self._counts:
+            self._counts = False
+            self._over()
+
+
+class Started(Protocol):
+    """A recording that somebody has to stop."""
+
+    def stop(self) -> object:
+        """End it."""
+
+
+_STARTED: dict[int, tuple[Started, int]] = {}
+"""By the id of each: the recording, and the process that started it."""
+
+
+def started(recording: Started) -> None:
+    """Note a recording that goes on until it is stopped; one that was started before and forgotten ends here."""
+    for other in _own():
+        _end(other, "a Profiler that was started before was not stopped: it ends here")
+    if not _STARTED:
+        atexit.unregister(_end_all)
+        atexit.register(_end_all)
+    _STARTED[id(recording)] = recording, os.getpid()
+
+
+def stopped(recording: Started) -> None:
+    """It is over."""
+    _STARTED.pop(id(recording), None)
+
+
+def _end_all() -> None:
+    for recording in _own():
+        _end(recording, "")
+
+
+def _own() -> list[Started]:
+    """Those of this process; a forked one leaves its parent's alone."""
+    return [recording for recording, process in _STARTED.values() if process == os.getpid()]
+
+
+def _end(recording: Started, why: str) -> None:
+    from leakscope.process.guard import say_on_stderr
+
+    if why:
+        say_on_stderr(why)
+    try:
+        recording.stop()
+    except Exception as error:  # noqa: BLE001 - it was forgotten: nobody waits for what it found
+        say_on_stderr(f"what was recorded was not judged: {type(error).__name__}: {error}")
+    finally:
+        stopped(recording)
+
+
+def rank_and_world() -> tuple[int, int]:
+    """The rank of this process and how many there are: as torch.distributed has it, else as a launcher said.
+
+    Lightning, accelerate and spawned processes join a group without the variables RANK and WORLD_SIZE.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    rank, world = (launchers_number(os.environ, *said) for said in (("RANK", 0), ("WORLD_SIZE", 1)))
+    return (rank, world) if 0 <= rank < world else (0, 1)
+
+
+Given = tuple[tuple[str, weakref.ref[object]], ...]
+"""Each name with what it stands for, which is not kept alive."""
+
+
+def weakly(roots: Mapping[str, object]) -> Given:
+    """The roots with their names, none of them kept alive.
+
+    Raises TypeError for what takes no weak reference, or is named by no text.
+    """
+    return tuple((_text(name), _weak(name, root)) for name, root in roots.items())
+
+
+def _text(name: object) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise TypeError(f"roots: {name!r} is no name; give the text that the object is to be written as")
+    return name
+
+
+def _weak(name: str, root: object) -> weakref.ref[object]:
+    try:
+        return weakref.ref(root)
+    except TypeError:
+        kind = type(root).__name__
+        raise TypeError(f"roots: a {kind} cannot be held weakly; give the object that holds {name!r}") from None
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -133,10 +260,10 @@ class Profiler:
         if self._recorder is not None:
             raise RuntimeError("this Profiler records already; what is to be recorded beside it needs one of its own")
         from leakscope._version import __version__
-        from leakscope.capture.recorder import Recorder
         from leakscope.native import heap_reader
-        from leakscope.record.folder import time_now, write_run
-        from leakscope.record.secrets import conceal, masked
+        from leakscope.recorder.recorder import Recorder
+        from leakscope.run.secrets import conceal, masked
+        from leakscope.run.writer import time_now, write_run
 
         rank, world = self._rank, self._world = rank_and_world()
         options = replace(self._options, folder=self._folder(), rank=rank, world=world)
@@ -186,8 +313,8 @@ class Profiler:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        from leakscope.capture.process.guard import say_on_stderr
-        from leakscope.record.model import Ended
+        from leakscope.process.guard import say_on_stderr
+        from leakscope.run.model import Ended
 
         assert self._recorder is not None
         self._count_mark()
@@ -208,9 +335,9 @@ class Profiler:
             say_on_stderr(f"what was recorded was not judged: {type(problem).__name__}: {problem}")
 
     def _judge(self) -> None:
-        from leakscope.capture.process.guard import say_on_stderr
-        from leakscope.record.reading import read_run
+        from leakscope.process.guard import say_on_stderr
         from leakscope.report import write
+        from leakscope.run.reader import read_run
 
         self.run = read_run(self._folder(), snapshots=True)
         if self._world > 1:  # the others still run, or have folders of their own
@@ -279,9 +406,9 @@ class _Call:
 
 def _prepare(folder: Path) -> None:
     """Make the folder, in place of an earlier run of a Profiler's. Raises LeakscopeError for anything else in it."""
-    from leakscope.capture.process.guard import say_on_stderr
-    from leakscope.record.folder import prepare_folder, who_else_may_enter
-    from leakscope.record.header import read_header
+    from leakscope.process.guard import say_on_stderr
+    from leakscope.run.metadata import read_header
+    from leakscope.run.writer import prepare_folder, who_else_may_enter
 
     try:
         own = read_header(folder).get("made_by") == MadeBy.PROFILER

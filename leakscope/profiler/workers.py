@@ -1,4 +1,4 @@
-"""What must be in the environment of workers that somebody else starts, so that they record themselves?"""
+"""The environment of workers that a service starts, so that they record themselves."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def worker_environment() -> dict[str, str]:
         Name to value; nothing where this process is not recorded, or with `--no-follow`.
 
     """
-    from leakscope.capture.follow.tree import environment
+    from leakscope.process.propagate import environment
 
     return environment()

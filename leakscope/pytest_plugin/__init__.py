@@ -1,4 +1,4 @@
-"""`@pytest.mark.no_tensor_leaks` and `pytest --leakscope`: a test fails that leaves tensor memory behind."""
+"""The marker `no_tensor_leaks` and `pytest --leakscope`: a test fails that retains tensor memory."""
 
 from __future__ import annotations
 

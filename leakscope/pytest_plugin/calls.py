@@ -1,4 +1,4 @@
-"""What does one call of a test leave behind, and what do more calls of it add?"""
+"""Runs a test once or several times and records what it leaves behind or adds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What do the fixtures of a test leave behind, when they are set up and when they are torn down?
-
-Asked with `--leakscope-fixtures` alone. What they leave is an error of the tear-down, so that the test itself runs and
-ends as it would. `setup_method`, `setUpClass` and their like are fixtures to pytest.
-"""
+"""Records what fixtures leave behind at setup and teardown."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""What does a leak do to the test that shows it, and what does the test's report carry of it?"""
+"""Judges tests, and groups the leaks of a session."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from leakscope.originals import os, time
-from leakscope.pytest_plugin.grouped import Judgement, Left, Outcome, State
 from leakscope.pytest_plugin.known import ignored_by
 from leakscope.pytest_plugin.settings import Settings
 from leakscope.shield import ending_with
@@ -16,7 +16,151 @@ from leakscope.shield import ending_with
 if TYPE_CHECKING:
     from leakscope.findings.model import Finding, Findings
     from leakscope.profiler import watch
-    from leakscope.record.model import Run
+    from leakscope.run.model import Run
+
+
+class State(StrEnum):
+    """What a leak does to the test that shows it; the gravest first."""
+
+    FAILS = "fails"
+    ALLOWED = "allowed"
+    """All that the test left is within its allowance."""
+    OF_LIBRARY = "library"
+    """A library closes it, and nobody asked to be strict."""
+    KNOWN = "known"
+    """The baseline has it."""
+    IGNORED = "ignored"
+
+
+WORDS = {
+    State.FAILS: "that fail tests",
+    State.ALLOWED: "within the allowance",
+    State.OF_LIBRARY: "closed by libraries",
+    State.KNOWN: "in the baseline",
+    State.IGNORED: "ignored",
+}
+"""What is said behind the number of leaks of each state."""
+
+
+class Outcome(StrEnum):
+    """What became of the judging of one test; the gravest first."""
+
+    FAILED = "failed"
+    INCONCLUSIVE = "inconclusive"
+    JUDGED = "judged"
+    NOT_JUDGED = "not judged"
+
+    @property
+    def gravity(self) -> int:
+        """0 for the gravest."""
+        return list(Outcome).index(self)
+
+
+@dataclass(frozen=True)
+class Left:
+    """One leak that one test left."""
+
+    fingerprint: str
+    rule: str
+    title: str
+    bytes: int
+    state: State
+    cut: str = ""
+    """What to cut, and what that would free; why nothing can be cut."""
+    line: str = ""
+    """The line to edit; "" where none is known."""
+    library: str = ""
+    """The library that closes it; "" for the application's own."""
+    by: str = ""
+    """What ignores it."""
+    pages: Mapping[str, str] = field(default_factory=dict)
+    """Files of a report on it, by name: where a report was asked for, and it is the first of the process."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is known of one test after one of its phases."""
+
+    outcome: Outcome
+    why: str = ""
+    """Why it was not judged, or is inconclusive."""
+    left: tuple[Left, ...] = ()
+    seconds: float = 0.0
+    """What leakscope took for it."""
+    processes: bool = False
+    """The test started processes and waited for their end: what those left nobody looked at."""
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data, as xdist sends it from a worker along with the test's report."""
+        data = asdict(self)
+        return data | {
+            "outcome": str(self.outcome),
+            "left": [one | {"state": str(one["state"])} for one in data["left"]],
+        }
+
+
+def judgement_of(data: Mapping[str, Any]) -> Judgement:
+    """What `as_data` made plain."""
+    left = tuple(Left(**(one | {"state": State(one["state"])})) for one in data["left"])
+    return Judgement(**(dict(data) | {"outcome": Outcome(data["outcome"]), "left": left}))
+
+
+@dataclass(frozen=True)
+class Group:
+    """One distinct leak, and the tests that show it."""
+
+    largest: Left
+    """As the test shows it that leaves most."""
+    tests: tuple[str, ...]
+    """Their node ids, in the order in which they ran."""
+    bytes: int
+    """What all of them left."""
+    states: tuple[State, ...]
+    """What it does to them, the gravest first."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same leak."""
+        return self.largest.fingerprint
+
+    @property
+    def title(self) -> str:
+        """Of the largest."""
+        return self.largest.title
+
+    @property
+    def counts(self) -> bool:
+        """Whether a baseline that is written takes it: it fails tests, or would without that baseline."""
+        return bool({State.FAILS, State.KNOWN}.intersection(self.states))
+
+
+def grouped(judgements: Iterable[tuple[str, Judgement]]) -> tuple[Group, ...]:
+    """Leaks by fingerprint, of (node id, judgement): those that fail tests first, and of those the largest in all."""
+    shown: dict[str, list[tuple[str, Left]]] = {}
+    for test, judgement in judgements:
+        for left in judgement.left:
+            shown.setdefault(left.fingerprint, []).append((test, left))
+    order = list(State)
+    groups = [
+        Group(
+            largest=max((left for _, left in those), key=lambda left: left.bytes),
+            tests=tuple(dict.fromkeys(test for test, _ in those)),
+            bytes=sum(left.bytes for _, left in those),
+            states=tuple(sorted({left.state for _, left in those}, key=order.index)),
+        )
+        for those in shown.values()
+    ]
+    return tuple(sorted(groups, key=lambda group: (order.index(group.states[0]), -group.bytes, group.fingerprint)))
+
+
+def pages_of(judgements: Iterable[tuple[str, Judgement]]) -> dict[str, Mapping[str, str]]:
+    """Fingerprint to the files of the first report on it."""
+    pages: dict[str, Mapping[str, str]] = {}
+    for _, judgement in judgements:
+        for left in judgement.left:
+            if left.pages:
+                pages.setdefault(left.fingerprint, left.pages)
+    return pages
 
 
 @dataclass(frozen=True)
@@ -107,7 +251,7 @@ def weighed(findings: Findings, settings: Settings, known: Collection[str]) -> t
 
 
 def _weighed(finding: Finding, settings: Settings, known: Collection[str]) -> Weighed:
-    from leakscope.findings.kinds import Origin
+    from leakscope.findings.facts import Origin
 
     size, by = finding.retained_bytes, ignored_by(finding, settings.ignore)
     if by:
@@ -122,7 +266,7 @@ def judgement(
     run: Run, findings: Findings, leaks: Sequence[Weighed], told: Collection[str], settings: Settings
 ) -> Judgement:
     """What the test's report carries; `told` are the fingerprints that an earlier report of this process carried."""
-    from leakscope.report.wording import why_text
+    from leakscope.report.messages.verdict import why_text
     from leakscope.verdict import Verdict
 
     failed = any(leak.state == State.FAILS for leak in leaks)
@@ -135,8 +279,9 @@ def judgement(
 
 
 def _left(run: Run, findings: Findings, leak: Weighed, with_pages: bool, told: Collection[str]) -> Left:
-    from leakscope.report.cleaning import cleaned
-    from leakscope.report.wording import also_text, cut_name, line_to_edit, no_cut_text, title, would_be_freed
+    from leakscope.report.escape import cleaned
+    from leakscope.report.messages.held import also_text, cut_name, line_to_edit, no_cut_text, would_be_freed
+    from leakscope.report.messages.sentences import title
 
     finding = cleaned(leak.finding)
     cut = no_cut_text(finding)

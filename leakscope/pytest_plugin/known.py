@@ -1,4 +1,4 @@
-"""Which leaks fail no test, and by whose word?"""
+"""Leaks that fail no test: `ignore`, baselines and suppressions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from leakscope.originals import Path, json
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Finding
-    from leakscope.pytest_plugin.grouped import Group
-    from leakscope.record.suppression import Suppression
+    from leakscope.pytest_plugin.judging import Group
+    from leakscope.run.suppression import Suppression
 
 Ignored: TypeAlias = "str | Callable[[Finding], bool]"
 """A pattern as of `leakscope run --suppress`, or a function of a finding."""
@@ -60,7 +60,7 @@ def patterns_in(lines: Iterable[str], source: str) -> tuple[Suppression, ...]:
     if not text:
         return ()
     from leakscope.errors import LeakscopeError
-    from leakscope.record.suppression import suppressions_in
+    from leakscope.run.suppression import suppressions_in
 
     try:
         return suppressions_in(text, source)
@@ -73,7 +73,7 @@ def ignored_by(finding: Finding, ignore: Sequence[Ignored]) -> str:
 
     Raises PredicateRaised.
     """
-    from leakscope.findings.known.suppressed import Known, suppression_of
+    from leakscope.findings.suppressions import Known, suppression_of
 
     today = date.today().isoformat()
     patterns = _parsed(tuple(one for one in ignore if isinstance(one, str)))

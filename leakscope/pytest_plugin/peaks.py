@@ -68,7 +68,7 @@ def _watched(item: pytest.Item) -> Generator[None, Any, Any]:
     limit = None if is_called_again(item) else limit_of(item)
     if limit is None:
         return (yield)
-    from leakscope.profiler.rise import TensorPeak
+    from leakscope.profiler.peak import TensorPeak
 
     with TensorPeak(limit) as peak:
         result = yield
@@ -77,7 +77,7 @@ def _watched(item: pytest.Item) -> Generator[None, Any, Any]:
     if peak.why:
         item.warn(pytest.PytestWarning(f"@pytest.mark.{MARKER}: the peak was not watched: {peak.why}"))
     elif peak.rise is not None and peak.is_over and not has_ended(item):
-        from leakscope.report.wording.peak import rise_text
+        from leakscope.report.messages.memory import rise_text
 
         fail_with(item, rise_text(peak.rise))
     return result

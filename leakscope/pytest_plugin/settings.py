@@ -1,4 +1,4 @@
-"""What is pytest told to judge: on the command line, in its ini file, by a test's marker?"""
+"""Settings from the command line, the ini file and markers."""
 
 from __future__ import annotations
 

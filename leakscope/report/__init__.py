@@ -1,4 +1,4 @@
-"""How is one story told in each format? A terminal, a page, JSON, SARIF, JUnit and snapshots, all in the same words."""
+"""Renders a run and its findings: terminal, page, JSON, SARIF, JUnit, Markdown, memory snapshots."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leakscope.record.descriptors import write_whole
-from leakscope.record.folder import write_json
 from leakscope.report.formats import format_named, format_names
+from leakscope.run.descriptors import write_whole
+from leakscope.run.writer import write_json
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
-    from leakscope.record.model import Run
+    from leakscope.run.model import Run
 
 Render = Callable[["Run", "Findings"], str]
 

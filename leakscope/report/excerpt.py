@@ -1,17 +1,63 @@
-"""Which of the user's own lines, and which objects of a trace, does a reader need to see first?"""
+"""The user's own lines around a finding: the cut, the lines that add to it, the suggested edit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import ndiff
 from enum import StrEnum
-from itertools import groupby
+from itertools import groupby, zip_longest
 
-from leakscope.findings.model import Finding
-from leakscope.record.model import Run
-from leakscope.report.adding_lines import adding_lines
-from leakscope.report.marks import closes_cycle, kept_line
-from leakscope.report.wording.held import cut_in_library, line_to_edit
+from leakscope.findings.model import Finding, Suggestion
+from leakscope.report.messages.held import cut_in_library, line_to_edit
+from leakscope.report.trace_marks import PLACES_SHOWN, closes_cycle, kept_line, source_line
+from leakscope.run.model import Run
+
+ADDED_AT = "added at (found in the source):"
+"""Opens the lines that put something there; nobody has seen them run."""
+SUGGESTION = "suggestion (advice, not tried):"
+"""Opens an edit."""
+
+
+def edit_lines(suggestion: Suggestion) -> tuple[str, ...]:
+    """The edit as `diff` writes it: lines that go after a `-`, lines that come after a `+`, those that stay after
+    neither, and `@@` with the place before those of a further place.
+    """
+    first, *others = suggestion.places
+    return (*_compared(first), *(line for one in others for line in (f"@@ {one.where}", *_compared(one))))
+
+
+def _compared(edit: Suggestion) -> Iterator[str]:
+    compared = ndiff(edit.before.splitlines(), edit.after.splitlines())
+    return (line.rstrip() for line in compared if not line.startswith("?"))
+
+
+def edit_text(finding: Finding) -> str:
+    """The edit as a sentence without its full stop; "" where there is none."""
+    edit = finding.suggestion
+    if edit is None:
+        return ""
+    each = (
+        f"at {one.where}, `{_in_a_line(one.before)}` -> {f'`{_in_a_line(one.after)}`' if one.after else 'nothing'}"
+        for one in edit.places
+    )
+    return f"{SUGGESTION} {'; and '.join(each)}"
+
+
+def _in_a_line(text: str) -> str:
+    return "; ".join(line.strip() for line in text.splitlines())
+
+
+def adding_lines(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
+    """(place, source line) of what puts something where the cut is, one of each reference first; not the line that is
+    told with the cut.
+    """
+    references = finding.cut.references if finding.cut is not None else ()
+    rounds = zip_longest(*(reference.added_at for reference in references))
+    places = dict.fromkeys(place for each in rounds for place in each if place is not None)
+    told = finding.cut.where if finding.cut is not None else ""
+    shown = [place for place in places if place != told][: max(PLACES_SHOWN, len(references))]
+    return tuple((place, source_line(run, place)) for place in shown)
 
 
 class LineMark(StrEnum):

@@ -1,4 +1,4 @@
-"""Does a test leave tensors behind, and how many are there? For tests that already ask this in ways of their own."""
+"""Replacements for torch's `check_leaked_tensors` and for counting tensors with gc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tensors does a block leave in the garbage, and what holds them there?"""
+"""Tensors that a block leaves in the garbage, and what holds them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from leakscope.profiler import watch
 from leakscope.verdict import Verdict
 
 if TYPE_CHECKING:
-    from leakscope.capture.heap.explain import ExplainedHeap
-    from leakscope.capture.held.seen import Seen
     from leakscope.findings.model import Findings
-    from leakscope.record.model import Run
+    from leakscope.heap.fast_check_walk import Seen
+    from leakscope.heap.garbage import ExplainedHeap
+    from leakscope.run.model import Run
 
 
 class LeakedTensors(list[Any]):
@@ -81,7 +81,7 @@ class check_leaked_tensors(watch):
 
     def _learn_before(self, heap: ExplainedHeap) -> None:
         super()._learn_before(heap)
-        from leakscope.capture.held.seen import Seen
+        from leakscope.heap.fast_check_walk import Seen
 
         self._before = Seen(self._garbage_among(heap))
 
@@ -91,8 +91,7 @@ class check_leaked_tensors(watch):
 
     def _garbage_among(self, heap: ExplainedHeap) -> list[Any]:
         """What is garbage now and was none before, of the types asked for."""
-        from leakscope.capture.held.garbage import garbage_among
-        from leakscope.capture.held.question import QUESTION
+        from leakscope.heap.fast_check import QUESTION, garbage_among
 
         types = self._matched_type if self._matched_type is not None else sys.modules["torch"].Tensor
         found = garbage_among(heap, types if type(types) is tuple else (types,))

@@ -1,4 +1,4 @@
-"""How many tensors are alive, and who holds those that came on top?"""
+"""Counts live tensors, and what holds those that were added."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from leakscope.errors import LeakscopeError
-from leakscope.findings.holding.alive import alive_now
+from leakscope.findings.holders import alive_now
 from leakscope.graph.model import ObjectKind
 from leakscope.profiler.holding.holders import Holders
 from leakscope.profiler.in_memory import why_no_look
-from leakscope.record.kinds import Occasion
 from leakscope.report.holding.as_text import alive_as_text
-from leakscope.report.wording.numbers import plural
+from leakscope.report.messages.numbers import plural
+from leakscope.run.kinds import Occasion
 from leakscope.units import bytes_text
 
 if TYPE_CHECKING:
-    from leakscope.record.model import Look
+    from leakscope.run.model import Look
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -94,8 +94,8 @@ def live_tensors() -> LiveTensors:
     """
     if why := why_no_look():
         raise LeakscopeError(why)
-    from leakscope.capture.heap.garbage import Watched
-    from leakscope.capture.heap.look import look
+    from leakscope.heap.garbage import Watched
+    from leakscope.heap.snapshot import look
 
     watched: Watched = []
     seen = look(0, Occasion.BLOCK, watched=watched)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from leakscope.allocator import read_bytes
-from leakscope.allocator.snapshot import Snapshot
+from leakscope.memory_snapshot.model import Snapshot
+from leakscope.memory_snapshot.reader import read_bytes
 
 
 @pytest.fixture

@@ -12,11 +12,10 @@ import pytest
 from support import ROOT
 from support.snapshots.building import block, segment, snapshot
 
-from leakscope.allocator import read_snapshots
-from leakscope.allocator.joining import Placed, join, layouts
-from leakscope.allocator.load.snapshot_files import read_segments
-from leakscope.allocator.of_rank import files_in, snapshots_in
-from leakscope.allocator.snapshot import INACTIVE, PENDING_FREE, Snapshot
+from leakscope.memory_snapshot.analysis import Placed, join, layouts
+from leakscope.memory_snapshot.examine import files_in, snapshots_in
+from leakscope.memory_snapshot.model import INACTIVE, PENDING_FREE, Snapshot
+from leakscope.memory_snapshot.reader import read_segments, read_snapshots
 
 Read = Callable[[Any], Snapshot]
 FOLDER = ROOT.parent / "shared" / "snapshots"

@@ -16,10 +16,8 @@ from click.testing import CliRunner
 from leakscope_cli import main
 from support.snapshots.building import START, block, event, frame, segment, training
 
-from leakscope.allocator import examine
-from leakscope.report.snapshot.as_html import snapshot_html
-from leakscope.report.snapshot.as_json import snapshot_json
-from leakscope.report.snapshot.as_text import snapshot_text
+from leakscope.memory_snapshot.examine import examine
+from leakscope.report.memory_snapshot.page import snapshot_html, snapshot_json, snapshot_text
 
 
 @pytest.fixture
@@ -193,9 +191,10 @@ def test_command_prints_writes_and_refuses(leaking: Path, tmp_path: Path) -> Non
 @pytest.mark.process
 def test_reading_and_rendering_need_no_torch(leaking: Path) -> None:
     script = (
-        "import sys; sys.modules['torch'] = None; from pathlib import Path; from leakscope.allocator import examine;"
+        "import sys; sys.modules['torch'] = None; from pathlib import Path;"
+        "from leakscope.memory_snapshot import examine;"
         "assert 'jinja2' not in sys.modules; r = examine([Path(sys.argv[1])]);"
-        "from leakscope.report.snapshot.as_html import snapshot_html; print(len(snapshot_html(r)))"
+        "from leakscope.report.memory_snapshot.page import snapshot_html; print(len(snapshot_html(r)))"
     )
     paths = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
     done = subprocess.run(

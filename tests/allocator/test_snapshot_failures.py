@@ -10,11 +10,11 @@ from support.snapshots.building import TRAIN, block, event, freed, segment, snap
 from support.snapshots.caching_allocator import MIB
 from support.snapshots.failing import out_of_memory, room_of
 
-from leakscope.allocator.analysis import analyse
-from leakscope.allocator.judging import judge_snapshots
-from leakscope.allocator.moment.room import Help, Remedy, Room
-from leakscope.allocator.snapshot import Snapshot
-from leakscope.report.snapshot.wording import room_texts
+from leakscope.memory_snapshot.analysis import analyse
+from leakscope.memory_snapshot.model import Snapshot
+from leakscope.memory_snapshot.oom import Help, Remedy, Room
+from leakscope.memory_snapshot.verdict import judge_snapshots
+from leakscope.report.memory_snapshot.words import room_texts
 
 Read = Callable[[Any], Snapshot]
 BASE = 1 << 40

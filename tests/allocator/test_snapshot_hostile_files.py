@@ -15,14 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.snapshots.building import block, event, frame, freed, segment, snapshot, training
 
-from leakscope.allocator import read_bytes
-from leakscope.allocator.analysis import analyse
-from leakscope.allocator.judging import SnapshotsReport, compare, judge_snapshots
-from leakscope.allocator.load.plain_pickle import BUDGET_PER_BYTE, FREE_BUDGET, load_plain
 from leakscope.errors import Unreadable
-from leakscope.report.snapshot.as_html import snapshot_html
-from leakscope.report.snapshot.as_json import snapshot_json
-from leakscope.report.snapshot.as_text import snapshot_text
+from leakscope.memory_snapshot._unpickle import BUDGET_PER_BYTE, FREE_BUDGET, load_plain
+from leakscope.memory_snapshot.analysis import analyse
+from leakscope.memory_snapshot.reader import read_bytes
+from leakscope.memory_snapshot.verdict import SnapshotsReport, compare, judge_snapshots
+from leakscope.report.memory_snapshot.page import snapshot_html, snapshot_json, snapshot_text
 
 
 class Exploit:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from support.snapshots.building import block, event, frame, freed, segment, snapshot
 
-from leakscope.allocator.analysis import analyse
-from leakscope.allocator.judging import Judgement, judge_snapshots
-from leakscope.allocator.snapshot import NO_FRAMES, Snapshot
+from leakscope.memory_snapshot.analysis import analyse
+from leakscope.memory_snapshot.model import NO_FRAMES, Snapshot
+from leakscope.memory_snapshot.verdict import Judgement, judge_snapshots
 
 Read = Callable[[Any], Snapshot]
 KIB = 1 << 10
@@ -75,7 +75,7 @@ def test_growth_over_repeated_steps_is_a_leak_and_said_to_be_inferred(read: Read
 
 
 WATCHED = frame(
-    "/v/lib/python3.11/site-packages/leakscope/capture/lifetimes/dispatch_mode.py", 65, "__torch_dispatch__"
+    "/v/lib/python3.11/site-packages/leakscope/recorder/lifetimes/dispatch_mode.py", 65, "__torch_dispatch__"
 )
 HOOKED = frame("/v/lib/python3.11/site-packages/torch/nn/modules/module.py", 1832, "inner")
 

@@ -16,16 +16,15 @@ from leakscope_cli import main
 from support import ROOT
 from support.snapshots.building import annotation, block, event, frame, freed, segment, snapshot
 
-from leakscope.allocator import read_bytes, read_snapshots
-from leakscope.allocator.analysis import analyse
-from leakscope.allocator.figures import DeviceReport
-from leakscope.allocator.judging import SnapshotsReport, judge_snapshots
-from leakscope.allocator.moment.categories import categories_of
-from leakscope.allocator.moment.over_time import labelled
-from leakscope.allocator.replaying import replay
-from leakscope.allocator.snapshot import Snapshot
-from leakscope.report.snapshot.as_text import snapshot_text
-from leakscope.report.snapshot.wording import label_text
+from leakscope.memory_snapshot.analysis import DeviceReport, analyse
+from leakscope.memory_snapshot.model import Snapshot
+from leakscope.memory_snapshot.peak import categories_of
+from leakscope.memory_snapshot.reader import read_bytes, read_snapshots
+from leakscope.memory_snapshot.replay import replay
+from leakscope.memory_snapshot.timeline import labelled
+from leakscope.memory_snapshot.verdict import SnapshotsReport, judge_snapshots
+from leakscope.report.memory_snapshot.page import snapshot_text
+from leakscope.report.memory_snapshot.words import label_text
 
 Read = Callable[[Any], Snapshot]
 REAL = ROOT.parent / "shared" / "snapshots"

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from support.snapshots.building import OTHER, START, TRAIN, block, event, frame, freed, segment, snapshot, training
 
-from leakscope.allocator import read_bytes, read_snapshots
-from leakscope.allocator.analysis import analyse
-from leakscope.allocator.of_rank import rank_in
-from leakscope.allocator.snapshot import NOT_RECORDED, Snapshot, Trace
 from leakscope.errors import Unreadable
-from leakscope.report.snapshot.wording import host_text
+from leakscope.memory_snapshot.analysis import analyse
+from leakscope.memory_snapshot.examine import rank_in
+from leakscope.memory_snapshot.model import NOT_RECORDED, Snapshot, Trace
+from leakscope.memory_snapshot.reader import read_bytes, read_snapshots
+from leakscope.report.memory_snapshot.words import host_text
 
 Read = Callable[[Any], Snapshot]
 

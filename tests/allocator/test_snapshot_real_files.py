@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 from support import ROOT
 
-from leakscope.allocator import read_snapshots
-from leakscope.allocator.analysis import analyse
-from leakscope.allocator.figures import DeviceReport
-from leakscope.allocator.load.event_columns import FIRST_SPELLED, decode_runs
-from leakscope.allocator.load.event_lane import EventRun
-from leakscope.allocator.load.plain_pickle import load_plain
+from leakscope.memory_snapshot._event_columns import FIRST_SPELLED, EventRun, decode_runs
+from leakscope.memory_snapshot._unpickle import load_plain
+from leakscope.memory_snapshot.analysis import DeviceReport, analyse
+from leakscope.memory_snapshot.reader import read_snapshots
 
 FOLDER = ROOT.parent / "shared" / "snapshots"
 NAMES = (

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.snapshots.building import OTHER, TRAIN, block, event, freed, segment, snapshot
 
-from leakscope.allocator import read_bytes
-from leakscope.allocator.analysis import analyse
-from leakscope.allocator.figures import DeviceReport
-from leakscope.allocator.replaying import replay
-from leakscope.allocator.snapshot import Snapshot
+from leakscope.memory_snapshot.analysis import DeviceReport, analyse
+from leakscope.memory_snapshot.model import Snapshot
+from leakscope.memory_snapshot.reader import read_bytes
+from leakscope.memory_snapshot.replay import replay
 
 Read = Callable[[Any], Snapshot]
 

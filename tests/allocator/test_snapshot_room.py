@@ -16,11 +16,10 @@ from support.snapshots.building import block, event, freed, segment, snapshot
 from support.snapshots.caching_allocator import KIB, MIB, CachingAllocator, Piece
 from support.snapshots.failing import room_of
 
-from leakscope.allocator import read_bytes, read_snapshots
-from leakscope.allocator.analysis import analyse
-from leakscope.allocator.moment.reserved import rounded
-from leakscope.allocator.moment.room import room_at, segment_size
-from leakscope.allocator.replaying import replay
+from leakscope.memory_snapshot.analysis import analyse
+from leakscope.memory_snapshot.oom import room_at, rounded, segment_size
+from leakscope.memory_snapshot.reader import read_bytes, read_snapshots
+from leakscope.memory_snapshot.replay import replay
 
 BASE = 1 << 40
 REAL = ROOT.parent / "shared" / "snapshots"

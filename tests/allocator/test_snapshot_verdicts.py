@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from support.snapshots.building import OTHER, TRAIN, annotation, block, event, frame, freed, segment, snapshot, training
 
-from leakscope.allocator import examine
-from leakscope.allocator.analysis import analyse
-from leakscope.allocator.figures import SnapshotReport
-from leakscope.allocator.judging import compare, judge_snapshots
-from leakscope.allocator.sites import site_of
-from leakscope.allocator.snapshot import Frame, Snapshot
 from leakscope.errors import LeakscopeError
+from leakscope.memory_snapshot.analysis import SnapshotReport, analyse
+from leakscope.memory_snapshot.examine import examine
+from leakscope.memory_snapshot.model import Frame, Snapshot
+from leakscope.memory_snapshot.sites import site_of
+from leakscope.memory_snapshot.verdict import compare, judge_snapshots
 
 Read = Callable[[Any], Snapshot]
 
@@ -178,7 +177,7 @@ def test_comparing_takes_exactly_two(tmp_path: Path) -> None:
         ([("f", "??", 0), ("linear", "/v/site-packages/torch/nn/functional.py", 3), ("fit", "C:\\me\\a.py", 9)],
          "a.py:9 fit", "user"),
         ([("norm", "/v/site-packages/einops/einops.py", 4)], "einops/einops.py:4 norm", "package"),
-        ([("__torch_dispatch__", "/v/site-packages/leakscope/capture/dispatching.py", 4), ("fit", "/me/a.py", 9)],
+        ([("__torch_dispatch__", "/v/site-packages/leakscope/recorder/dispatching.py", 4), ("fit", "/me/a.py", 9)],
          "a.py:9 fit", "user"),
         ([("run", "/usr/lib/python3.11/threading.py", 5)], "python3.11/threading.py:5 run", "library"),
         ([("cell", "<ipython-input-3-abc>", 1)], "<ipython-input-3-abc>:1 cell", "user"),

@@ -9,7 +9,7 @@ import pytest
 from support.browser import Pages
 from support.browser.recorded_pages import page
 
-from leakscope.report.html.script import policy, script
+from leakscope.report.html.page import policy, script
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -17,22 +17,22 @@ from typing import NamedTuple
 import pytest
 from support import ROOT
 
-import leakscope.capture.torch_private
+import leakscope.process.torch_compat
 from leakscope._version import __version__
-from leakscope.capture.private_names import TABLE, Part
 from leakscope.findings import judge
 from leakscope.findings.model import Findings
 from leakscope.options import Options
-from leakscope.record.folder import write_run
-from leakscope.record.model import Run
-from leakscope.record.reading import read_run
+from leakscope.process.torch_compat import TABLE, Part
+from leakscope.report.messages.verdict import why_text
 from leakscope.report.text.page import render
-from leakscope.report.wording import why_text
+from leakscope.run.model import Run
+from leakscope.run.reader import read_run
+from leakscope.run.writer import write_run
 from leakscope.verdict import Verdict
 
 pytestmark = pytest.mark.process
 
-assert leakscope.capture.torch_private  # fills the table
+assert leakscope.process.torch_compat  # fills the table
 
 LEAKING = """
 import sys, torch

@@ -16,12 +16,11 @@ import torch
 from support import ROOT
 
 import leakscope
-from leakscope.capture import private_names, torch_private
-from leakscope.capture.device.accelerator import described, untold
-from leakscope.capture.private_names import NEEDS, TABLE, Part, Private, lacking, lacks, sentences
-from leakscope.capture.process.dynamo import leave_us_out
-from leakscope.capture.process.patches import Patches
 from leakscope.errors import LeakscopeError
+from leakscope.process import torch_compat
+from leakscope.process.patches import Patches, leave_us_out
+from leakscope.process.torch_compat import NEEDS, TABLE, Part, Private, lacking, lacks, sentences
+from leakscope.recorder.device.accelerator import described, untold
 from leakscope.verdict import Verdict
 
 OF_OTHERS = {
@@ -40,13 +39,12 @@ def test_capture_names_what_is_private_to_torch_in_one_file() -> None:
     """
     trees = {
         path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-        for path in (ROOT / "leakscope" / "capture").rglob("*.py")
+        for name in ("comm", "dataloader", "heap", "process", "recorder")
+        for path in (ROOT / "leakscope" / name).rglob("*.py")
     }
     own = OF_OTHERS | {name for tree in trees.values() for name in defined(tree)}
     own -= {part for private in TABLE for part in private.path.split(".")}
-    # the second says how the first's are had from older torch, the third is of DataLoader
-    for name in ("torch_private", "torch_older", "torch_data"):
-        del trees[f"leakscope/capture/{name}.py"]
+    del trees["leakscope/process/torch_compat.py"]
     assert [f"{path}:{line} {name}" for path, tree in trees.items() for name, line in private_in(tree, own)] == []
 
 
@@ -100,14 +98,14 @@ def test_this_torch_has_all_of_it() -> None:
 
 def test_finding_out_is_quick_and_leaves_nothing_behind() -> None:
     random, grad = torch.get_rng_state(), torch.is_grad_enabled()
-    modes = torch_private.modes_running()
+    modes = torch_compat.modes_running()
     began = time.thread_time()
     missing = lacking.__wrapped__()
     spent = time.thread_time() - began
     assert missing == lacking()
     assert spent * 1000 < AT_MOST_MS
     assert torch.equal(random, torch.get_rng_state())
-    assert (torch.is_grad_enabled(), torch_private.modes_running()) == (grad, modes)
+    assert (torch.is_grad_enabled(), torch_compat.modes_running()) == (grad, modes)
 
 
 def test_no_mode_of_the_scripts_hears_of_it() -> None:
@@ -118,7 +116,7 @@ def test_no_mode_of_the_scripts_hears_of_it() -> None:
             heard.append(func)
             return func(*args, **(kwargs or {}))
 
-    class Operations(torch_private.DispatchMode):  # type: ignore[misc, valid-type]
+    class Operations(torch_compat.DispatchMode):  # type: ignore[misc, valid-type]
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
             heard.append(func)
             return func(*args, **(kwargs or {}))
@@ -139,7 +137,7 @@ def no_answers_kept() -> Iterator[None]:
 @pytest.mark.usefixtures("no_answers_kept")
 @pytest.mark.parametrize("part", list(NEEDS))
 def test_what_builds_on_a_part_goes_with_it(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private_names, "TABLE", [Private("torch._nothing_there", NEEDS[part])])
+    monkeypatch.setattr(torch_compat, "TABLE", [Private("torch._nothing_there", NEEDS[part])])
     assert lacks(part)
     assert len(sentences()) == 1
 
@@ -159,7 +157,7 @@ def test_what_a_torch_was_built_without_is_not_lacking() -> None:
 
 
 def test_a_stand_in_is_named_further_and_raises_when_it_is_called() -> None:
-    stand_in = private_names.Lacked("torch._C._gone")
+    stand_in = torch_compat.Lacked("torch._C._gone")
     with pytest.raises(RuntimeError, match=r"this torch has no torch\._C\._gone"):
         stand_in.inner.__get__(torch)
     assert functools.reduce(getattr, ["a", "b"], stand_in) is stand_in
@@ -167,7 +165,7 @@ def test_a_stand_in_is_named_further_and_raises_when_it_is_called() -> None:
 
 @pytest.mark.usefixtures("no_answers_kept")
 def test_a_block_that_cannot_be_looked_at_is_not_called_clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private_names, "TABLE", [Private("torch._C._no_such_count", Part.LOOKS)])
+    monkeypatch.setattr(torch_compat, "TABLE", [Private("torch._C._no_such_count", Part.LOOKS)])
     warned = pytest.warns(
         UserWarning, match=r"not looked at: this torch has no torch\._C\._no_such_count: what is alive"
     )
@@ -189,7 +187,7 @@ def test_what_an_accelerator_does_not_offer_is_told() -> None:
 
 
 def test_a_dynamo_that_skips_folders_in_another_way_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, torch_private.DYNAMO_RULES, ModuleType("rules"))
+    monkeypatch.setitem(sys.modules, torch_compat.DYNAMO_RULES, ModuleType("rules"))
     told: list[str] = []
     patches = Patches()
     leave_us_out(patches, told.append)

@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils import signal_handling
 
 import leakscope
-from leakscope.findings.kinds import RuleName
-from leakscope.findings.workers.ledger import LoaderMemory, WorkerLineKind
+from leakscope.findings.facts import RuleName
+from leakscope.findings.model import LoaderMemory, WorkerLineKind
 from leakscope.report.html import page
-from leakscope.report.wording import loader_text
+from leakscope.report.messages.sections import loader_text
 from leakscope.verdict import Verdict
 
 pytestmark = pytest.mark.process

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from leakscope_cli import main
-from leakscope_cli.asked_formats import asked_formats, check_writable, on_stdout, rendered, write_files
+from leakscope_cli.outputs import asked_formats, check_writable, on_stdout, rendered, write_files
 from support import ROOT, examples
 
 from leakscope.errors import LeakscopeError

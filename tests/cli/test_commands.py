@@ -15,9 +15,9 @@ import pytest
 from leakscope_cli.run import run
 from leakscope_cli.shared import baseline_of
 
+from leakscope.findings.judge import JudgedRank
 from leakscope.findings.model import Findings
-from leakscope.findings.stages.case import JudgedRank
-from leakscope.record.model import Run
+from leakscope.run.model import Run
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Write = Callable[..., Path]
@@ -160,7 +160,7 @@ def test_a_run_is_judged_again_as_it_was_told_or_as_is_typed(
     from leakscope_cli import main
 
     import leakscope.findings
-    from leakscope.record.folder import write_run
+    from leakscope.run.writer import write_run
 
     write_run(tmp_path / "seen", {"command": ["train.py"], "ranks": 1, "options": told})
     asked: list[tuple[object, object]] = []

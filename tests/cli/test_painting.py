@@ -13,8 +13,7 @@ import termios
 from pathlib import Path
 
 import pytest
-from leakscope_cli.telling import in_encoding_of
-from leakscope_cli.terminal import NARROWEST, WIDEST, Terminal, files_of, painted, terminal_of
+from leakscope_cli.console import NARROWEST, WIDEST, Terminal, files_of, in_encoding_of, painted, terminal_of
 from support import SAMPLES, examples
 
 from leakscope.report.text.lines import WIDTH, cells

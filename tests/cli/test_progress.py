@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from leakscope_cli.progress import Following, Standing, follow, progress
+from leakscope_cli.console import Following, Standing, follow, progress
 
 from leakscope.options import Options
 

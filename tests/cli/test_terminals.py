@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from leakscope_cli import main
-from leakscope_cli.telling import note, tell
+from leakscope_cli.console import note, tell
 from support import SAMPLES
 
 RUN = str(SAMPLES / "p2p_pipeline" / "stage-backward-cycle")
@@ -33,7 +33,7 @@ class Refusing(io.StringIO):
 @pytest.fixture(autouse=True)
 def streams_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is forgotten is that of the tests."""
-    monkeypatch.setattr("leakscope_cli.telling._forget", lambda _: None)
+    monkeypatch.setattr("leakscope_cli.console._forget", lambda _: None)
 
 
 LINES = {
@@ -111,7 +111,7 @@ def test_what_no_command_can_help_is_one_sentence(
         raise error
 
     (tmp_path / "run.json").write_text("{}")
-    monkeypatch.setattr("leakscope.record.reading.open_run", fail)
+    monkeypatch.setattr("leakscope.run.reader.open_run", fail)
     with pytest.raises(SystemExit) as end:
         main(["report", str(tmp_path)], prog_name="leakscope")
     told = capsys.readouterr().err

@@ -16,13 +16,13 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leakscope.capture.heap import look as heap
-from leakscope.capture.source.user_source import short
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Findings
-from leakscope.record.model import Ended, Look, Rank, Run, Step
-from leakscope.record.rows.host import MemoryThere
-from leakscope.report.wording import advice, title
+from leakscope.heap import snapshot as heap
+from leakscope.process.source.user_code import short
+from leakscope.report.messages.sentences import advice, title
+from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.rows import MemoryThere
 
 LOOKS_AT = (3, 5, 9, 10)
 MIN_BYTES = 512

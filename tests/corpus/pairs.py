@@ -17,7 +17,7 @@ from itertools import combinations
 
 from corpus.case import CASES, FLOAT, Watched, load, watch
 from leakscope.findings.model import Finding
-from leakscope.findings.naming.trace import any_item
+from leakscope.findings.naming import any_item
 
 Told = tuple[object, ...]
 

@@ -11,9 +11,9 @@ import pytest
 from support.pages import DOCS, PAGES
 from support.pages.blocks import Block, blocks_of
 
-from leakscope.findings.kinds import RuleName
+from leakscope.findings.facts import RuleName
 from leakscope.findings.rules import rule_texts
-from leakscope.report.formats.rule_help import rule_help
+from leakscope.report.formats.as_sarif import rule_help
 
 MARKED = re.compile(r"^ *> (?:adds|edit|holds) +(\d+) \| (.*)$", re.MULTILINE)
 """The line to edit, as the report shows it."""

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from leakscope.capture.heap import look as heap
 from leakscope.findings.categories import CATEGORIES, categories
+from leakscope.heap import snapshot as heap
 
 pytestmark = pytest.mark.usefixtures("nothing_collected")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from support.comm_examples import rank_with, run_of
 
-from leakscope.capture.heap.look import look
 from leakscope.findings.categories import summary
-from leakscope.findings.compare_ranks import held_at_last, skew_findings
 from leakscope.findings.facts import Said
 from leakscope.findings.model import Finding, RankSummary, Sighting
-from leakscope.record.model import Ended, Rank, Run
-from leakscope.report.wording import title
+from leakscope.findings.ranks import held_at_last, skew_findings
+from leakscope.heap.snapshot import look
+from leakscope.report.messages.sentences import title
+from leakscope.run.model import Ended, Rank, Run
 
 
 def _summary(model: int, beside: int) -> RankSummary:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from support.heap_text import heap_from
 
 from leakscope.findings.judge import judge
-from leakscope.record.model import Ended, Look, Rank, Run, Step
-from leakscope.report.wording import advice, title
+from leakscope.report.messages.sentences import advice, title
+from leakscope.run.model import Ended, Look, Rank, Run, Step
 
 MIB = 1 << 20
 

@@ -8,15 +8,16 @@ from dataclasses import replace
 import pytest
 from support.heap_text import heap_from
 
-from leakscope.findings.grouping.groups import group_storages
-from leakscope.findings.grouping.growth import series
-from leakscope.findings.judge import judge
+from leakscope.findings.grouping import group_storages
+from leakscope.findings.growth import series
+from leakscope.findings.judge import judge, with_proof
 from leakscope.findings.model import Sighting
-from leakscope.findings.stages.proof import with_proof
-from leakscope.record.kinds import EndKind
-from leakscope.record.model import Collection, Ended, Look, Rank, Run, Step
-from leakscope.record.rows.clock import RecordingEnded
-from leakscope.report.wording import advice, held_text, next_text, proved_text, title, why_text, would_be_freed
+from leakscope.report.messages.held import held_text, proved_text, would_be_freed
+from leakscope.report.messages.sentences import advice, title
+from leakscope.report.messages.verdict import next_text, why_text
+from leakscope.run.kinds import EndKind
+from leakscope.run.model import Collection, Ended, Look, Rank, Run, Step
+from leakscope.run.rows import RecordingEnded
 
 STEPS = (3, 5, 9, 10)
 TENSOR = 1 << 20

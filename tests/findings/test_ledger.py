@@ -13,17 +13,16 @@ from hypothesis import strategies as st
 from support.heap_text import heap_from
 
 from leakscope.findings.counters import counted_rate, rate_at_end
-from leakscope.findings.grouping.growth import MIN_LOOKS, Series
+from leakscope.findings.growth import MIN_LOOKS, Series
 from leakscope.findings.judge import judge
-from leakscope.findings.ledger import NO_GROWTH, LineKind, by_kind, grown_of, totals
-from leakscope.findings.model import Findings
-from leakscope.findings.why import Reason, Why
-from leakscope.record.kinds import EndKind, Occasion
-from leakscope.record.model import Collection, Ended, Look, Rank, Run, Step
-from leakscope.record.rows.host import MemoryThere
-from leakscope.record.rows.lifetimes import LifetimesUnjudged
+from leakscope.findings.model import NO_GROWTH, Findings, LineKind, Reason, Why, by_kind, grown_of, totals
 from leakscope.report import FORMATS
-from leakscope.report.wording import held_text, next_text, why_text
+from leakscope.report.messages.held import held_text
+from leakscope.report.messages.verdict import next_text, why_text
+from leakscope.run.kinds import EndKind, Occasion
+from leakscope.run.model import Collection, Ended, Look, Rank, Run, Step
+from leakscope.run.rows import MemoryThere
+from leakscope.run.rows_steps import LifetimesUnjudged
 from leakscope.units import parse_bytes
 
 KIB = 1024

@@ -12,9 +12,9 @@ from leakscope.findings.facts import Beside, BufferKind, CameToRest, CommBuffers
 from leakscope.findings.judge import judge
 from leakscope.findings.merge import MERGED, merge_findings
 from leakscope.findings.model import Finding, Sighting
-from leakscope.record.model import Ended, Look, Rank, Run, Step
-from leakscope.report.wording import title
-from leakscope.report.wording.verdict.next_step import cut_in_short
+from leakscope.report.messages.sentences import title
+from leakscope.report.messages.verdict import cut_in_short
+from leakscope.run.model import Ended, Look, Rank, Run, Step
 
 STEPS = (3, 5, 9, 10)
 MIB = 1 << 20

@@ -10,9 +10,9 @@ from support.heap_text import heap_from
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
 from leakscope.findings.thresholds import COUNTED, USUAL_MEMORY, Thresholds
-from leakscope.record.kinds import EndKind, Occasion
-from leakscope.record.model import Ended, Look, Rank, Run, Step
-from leakscope.record.rows.host import MemoryThere
+from leakscope.run.kinds import EndKind, Occasion
+from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.rows import MemoryThere
 
 GIB = 1 << 30
 STEPS = (3, 5, 7, 9)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support.heap_text import heap_from
 
-from leakscope.graph.as_json import from_json, is_same, to_json
+from leakscope.graph.serialize import from_json, is_same, to_json
 
 GRAPH = replace(
     heap_from("object net freed=1 -> .strategy -> object other freed=1\nobject other -> .model -> object net"),

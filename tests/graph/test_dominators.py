@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from leakscope.graph.build import build
-from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind
+from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind, build
 from leakscope.graph.retained import dominators, freed_by_walk, freed_storages, freed_without, passing
 
 KINDS = (ReferenceKind.ATTRIBUTE, ReferenceKind.OPERAND)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from support.heap_text import heap_from, way_text
 
-from leakscope.graph.as_json import from_json, to_json
-from leakscope.graph.cycles import find_cycles, smallest_cycle
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.paths import paths_from_roots
 from leakscope.graph.retained import bytes_freed, freed_storages
+from leakscope.graph.serialize import from_json, to_json
+from leakscope.graph.walks import find_cycles, smallest_cycle
 
 SHARED = """
     module train -> .losses -> list losses

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leakscope.graph import held_by as module
-from leakscope.graph.held_by import HeldBy, in_rows, occurrences
+from leakscope.graph import walks as module
+from leakscope.graph.walks import HeldBy, in_rows, occurrences
 from leakscope.native import walks
 
 COUNT = 9

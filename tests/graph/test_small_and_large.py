@@ -10,10 +10,11 @@ import pytest
 from support.heap_text import heap_from
 
 from leakscope import native
-from leakscope.graph import above, small
+from leakscope.graph import retained
+from leakscope.graph import walks as graph_walks
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.paths import paths_from, paths_from_roots
-from leakscope.graph.reach import components, from_starts, reachable
+from leakscope.graph.walks import components, from_starts, reachable
 
 SEEDS = range(12)
 
@@ -22,7 +23,7 @@ def of_all(monkeypatch: pytest.MonkeyPatch, ask: Callable[[], Any]) -> Any:
     """What is answered of a graph that counts as small, and as large, in C and by scipy: the same."""
     answers = []
     for most, pure in ((10**9, "1"), (-1, "1"), (-1, "")):
-        monkeypatch.setattr(small, "SMALL", most)
+        monkeypatch.setattr(graph_walks, "SMALL", most)
         monkeypatch.setenv("LEAKSCOPE_PURE", pure)
         answers.append(ask())
     assert answers[0] == answers[1] == answers[2]
@@ -84,7 +85,7 @@ def test_all_walk_in_the_same_order(monkeypatch: pytest.MonkeyPatch, seed: int) 
     graph = random_graph(seed)
 
     def ask() -> list[list[int]]:
-        order, before = above._first_order(len(graph), graph.holder, graph.held, 0)
+        order, before = retained._first_order(len(graph), graph.holder, graph.held, 0)
         return [order.tolist(), before[order[1:]].tolist()]
 
     of_all(monkeypatch, ask)
@@ -101,7 +102,7 @@ def test_of_holders_as_near_the_one_found_last_is_on_the_path() -> None:
     assert paths_from_roots(graph).path_to(graph, 3) == [1, 2]
 
 
-@pytest.mark.parametrize("count", [small.SMALL, 300_000])
+@pytest.mark.parametrize("count", [graph_walks.SMALL, 300_000])
 def test_a_long_chain_is_walked_without_recursion(count: int) -> None:
     holder, held = np.arange(count - 1), np.arange(1, count)
     assert reachable(count, holder, held, np.array([0])).all()

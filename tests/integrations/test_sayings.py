@@ -19,7 +19,7 @@ from torchmetrics.classification import BinaryAUROC
 from transformers import DynamicCache
 
 import leakscope
-from leakscope.findings.ownership.sayings import saying_of
+from leakscope.findings.known_leaks import saying_of
 
 pytestmark = pytest.mark.integrations
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from leakscope.profiler.ranks import rank_and_world
+from leakscope.profiler.loop import rank_and_world
 
 
 def test_without_lightning_its_callback_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

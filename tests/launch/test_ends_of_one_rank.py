@@ -14,8 +14,8 @@ import pytest
 
 from leakscope.launch import Outcome, launch
 from leakscope.options import Options
-from leakscope.record.model import Rank
-from leakscope.record.reading import read_run
+from leakscope.run.model import Rank
+from leakscope.run.reader import read_run
 
 pytestmark = pytest.mark.process
 

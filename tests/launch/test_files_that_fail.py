@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.launch.gathering import gather
+from leakscope.launch.outcome import gather
 
 pytestmark = pytest.mark.process
 

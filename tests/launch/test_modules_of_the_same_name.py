@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leakscope import bootstrap
-from leakscope.record.reading import read_run
+from leakscope.run.reader import read_run
 
 pytestmark = pytest.mark.process
 

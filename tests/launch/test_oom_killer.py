@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from leakscope.launch.oom_killer import processes_ended
+from leakscope.launch.outcome import processes_ended
 
 
 def test_processes_that_the_system_ended_are_counted(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from leakscope_cli.targets import check_module, check_script
 
-from leakscope.launch.as_started import interpreter_flags
-from leakscope.launch.start import rank_command
+from leakscope.launch.start import interpreter_flags, rank_command
 from leakscope.options import Options
 
 pytestmark = pytest.mark.process

@@ -11,10 +11,10 @@ from leakscope.findings import judge
 from leakscope.launch import Outcome, launch
 from leakscope.option import When
 from leakscope.options import Options
-from leakscope.record.kinds import ClockKind
-from leakscope.record.model import Rank, Run
-from leakscope.record.reading import read_run
-from leakscope.record.rows.clock import StepsBy
+from leakscope.run.kinds import ClockKind
+from leakscope.run.model import Rank, Run
+from leakscope.run.reader import read_run
+from leakscope.run.rows import StepsBy
 
 pytestmark = pytest.mark.process
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.launch.repository import in_repository
+from leakscope.launch.start import in_repository
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Write = Callable[..., Path]

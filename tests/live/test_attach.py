@@ -13,9 +13,8 @@ from click.testing import CliRunner, Result
 from leakscope_cli import main
 from support.runs.asked import until
 
-from leakscope.record.live.answers import last_answer
-from leakscope.record.live.asked import ask
-from leakscope.record.reading import read_run
+from leakscope.run.live import ask, last_answer
+from leakscope.run.reader import read_run
 
 Write = Callable[..., Path]
 

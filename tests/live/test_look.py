@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from support.runs.asked import TRAINING, at_step_20, job, let_go_on, losses, until
 
-from leakscope.record.live.answers import last_answer, live_ranks
-from leakscope.record.live.asked import ask
-from leakscope.record.reading import read_run
+from leakscope.run.live import ask, last_answer, live_ranks
+from leakscope.run.reader import read_run
 
 pytestmark = pytest.mark.process
 
@@ -24,7 +23,7 @@ Write = Callable[..., Path]
 
 
 UNASKED = 400
-"""Steps after which, without a budget, there is no look that nobody asks for (capture/schedule/looks.py)."""
+"""Steps after which, without a budget, there is no look that nobody asks for (recorder/steps/policy.py)."""
 
 
 def steps_of(rank: Path) -> int:

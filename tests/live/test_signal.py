@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.capture.asked.by_signal import SignalHeard
-from leakscope.capture.process.patches import Patches
+from leakscope.process.patches import Patches
+from leakscope.recorder.steps.requests import SignalHeard
 
 US = signal.SIGUSR1
 

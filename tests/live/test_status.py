@@ -18,10 +18,9 @@ import pytest
 from leakscope_cli.live.status import HEADS, as_text
 from support.runs.asked import TRAINING, at_step_20, job, let_go_on
 
-from leakscope.record.live import standing
-from leakscope.record.live.answers import live_ranks
-from leakscope.record.live.process import RecordingProcess, this_process
-from leakscope.record.live.standing import RankStanding, RunStanding, standing_of
+from leakscope.run import status
+from leakscope.run.live import RecordingProcess, live_ranks, this_process
+from leakscope.run.status import RankStanding, RunStanding, standing_of
 
 Write = Callable[..., Path]
 
@@ -80,10 +79,10 @@ def test_of_a_long_run_only_the_end_is_read(tmp_path: Path, monkeypatch: pytest.
         read.append(size)
         return os.pread(file, size, offset)
 
-    monkeypatch.setattr("leakscope.record.live.answers.os", type("", (), {**vars(os), "pread": staticmethod(reading)}))
+    monkeypatch.setattr("leakscope.run.live.os", type("", (), {**vars(os), "pread": staticmethod(reading)}))
     assert standing_of(folder).ranks[0].step == 4000
     assert sum(read) <= 1 << 16
-    assert standing._STEPS_READ * 200 < 1 << 16  # a row takes about 150 bytes
+    assert status._STEPS_READ * 200 < 1 << 16  # a row takes about 150 bytes
 
 
 @pytest.mark.unit

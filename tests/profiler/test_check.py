@@ -16,8 +16,8 @@ from support import examples
 
 import leakscope
 from leakscope.findings.model import Finding, Sighting
-from leakscope.profiler.repeats.added import only_added
-from leakscope.record.model import Collection, Step
+from leakscope.profiler.repeats import only_added
+from leakscope.run.model import Collection, Step
 
 KEPT: list[torch.Tensor] = []
 

@@ -13,9 +13,9 @@ from support import examples
 from leakscope.errors import LeakscopeError
 from leakscope.findings.model import Findings
 from leakscope.profiler.result import Result, judge
-from leakscope.record.kinds import MadeBy
-from leakscope.record.reading import read_run
 from leakscope.report import FORMATS
+from leakscope.run.kinds import MadeBy
+from leakscope.run.reader import read_run
 from leakscope.verdict import Returned
 
 

@@ -2,7 +2,7 @@
 
 import torch  # noqa: F401
 
-import leakscope.capture.heap.look
 import leakscope.findings
+import leakscope.heap.snapshot
 import leakscope.profiler.repeats
 import leakscope.report.text.page  # noqa: F401

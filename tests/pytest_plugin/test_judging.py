@@ -9,12 +9,11 @@ from dataclasses import replace
 import pytest
 from support.examples import KIB, cycle_finding, growth_finding, leaking, note_finding, rank, run
 
-from leakscope.findings.kinds import Origin
+from leakscope.findings.facts import Origin
 from leakscope.findings.model import Finding, Findings
-from leakscope.pytest_plugin.grouped import Judgement, Outcome, State, judgement_of
-from leakscope.pytest_plugin.judging import judgement, together, weighed
+from leakscope.pytest_plugin.failing import failing_text
+from leakscope.pytest_plugin.judging import Judgement, Outcome, State, judgement, judgement_of, together, weighed
 from leakscope.pytest_plugin.settings import Settings
-from leakscope.pytest_plugin.telling import failing_text
 from leakscope.verdict import Verdict
 
 CYCLE = replace(cycle_finding(), sightings=(), retained_bytes=768 * KIB)

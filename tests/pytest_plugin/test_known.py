@@ -10,7 +10,7 @@ import pytest
 from support.examples import cycle_finding, growth_finding
 
 from leakscope.findings.model import Finding
-from leakscope.pytest_plugin.grouped import Group, Left, State
+from leakscope.pytest_plugin.judging import Group, Left, State
 from leakscope.pytest_plugin.known import (
     Baseline,
     BaselineLeak,
@@ -23,7 +23,7 @@ from leakscope.pytest_plugin.known import (
     patterns_in,
     read_baseline,
 )
-from leakscope.record.suppression import known_before
+from leakscope.run.suppression import known_before
 
 CYCLE = replace(cycle_finding(), library="gpytorch")
 LEAK = BaselineLeak("aaaaaaaa", "a cycle", 2, ("a.py::one", "a.py::two"))

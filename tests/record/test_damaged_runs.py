@@ -14,12 +14,12 @@ from support.damage.small_run import LOOKS, STEPS, write_small_run
 
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.findings import judge
-from leakscope.record.ends import as_written, lost
-from leakscope.record.model import Rank, Run
-from leakscope.record.reading import read_run
 from leakscope.report import FORMATS
 from leakscope.report.formats import OWN
-from leakscope.report.wording import why_text
+from leakscope.report.messages.verdict import why_text
+from leakscope.run.model import Rank, Run
+from leakscope.run.rank_end import as_written, lost
+from leakscope.run.reader import read_run
 from leakscope.verdict import Verdict
 
 FOUND = [json.loads(line) for line in Path(__file__).with_name("damage_found.jsonl").read_text().splitlines()]

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.capture.schedule.rank_state import RankStateFile
-from leakscope.record import places
-from leakscope.record.descriptors import Descriptor, GrowingFile, Reserve, write_whole
-from leakscope.record.folder import RankFolder
-from leakscope.record.places import Places
+from leakscope.recorder.steps.peers import RankStateFile
+from leakscope.run import writer
+from leakscope.run.descriptors import Descriptor, GrowingFile, Reserve, write_whole
+from leakscope.run.writer import Places, RankFolder
 
 
 @pytest.fixture
@@ -115,7 +114,7 @@ def test_one_descriptor_is_kept_back(tmp_path: Path) -> None:
 
 def test_what_goes_elsewhere_is_told_once_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run").write_text("no folder")
-    monkeypatch.setattr(places, "MAX_ELSEWHERE", 400)
+    monkeypatch.setattr(writer, "MAX_ELSEWHERE", 400)
     folder = RankFolder(tmp_path / "run", 3, [str(tmp_path / "other")])
     folder.note("one")
     folder.note("two")

@@ -9,11 +9,11 @@ from pathlib import Path
 from support import ROOT
 from support.examples import comm_operations
 
-from leakscope.graph.as_json import is_same
-from leakscope.record.read.damage import Damage
-from leakscope.record.read.operations import Operations, column, read_operations
-from leakscope.record.reading import read_run
-from leakscope.record.rows.row import to_json
+from leakscope.graph.serialize import is_same
+from leakscope.run.damage import Damage
+from leakscope.run.operations import Operations, column, read_operations
+from leakscope.run.reader import read_run
+from leakscope.run.rows import to_json
 
 
 def test_columns_give_back_what_was_put_in_in_the_order_of_issue() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.record.descriptors import Descriptor
+from leakscope.run.descriptors import Descriptor
 
 pytestmark = pytest.mark.process
 

@@ -15,9 +15,9 @@ from support import TESTS
 
 from leakscope.errors import LeakscopeError
 from leakscope.findings import judge
-from leakscope.record.parts.merge import merge_parts
-from leakscope.record.reading import read_run
 from leakscope.report.formats.as_json import as_data
+from leakscope.run.multi_node import merge_parts
+from leakscope.run.reader import read_run
 
 WHOLE = TESTS.parent / "sample_runs" / "p2p_pipeline" / "stage-backward-cycle"
 RANKS = (0, 1)

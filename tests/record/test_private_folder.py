@@ -12,15 +12,8 @@ import pytest
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import Options
-from leakscope.record.descriptors import open_private, write_whole_for_all
-from leakscope.record.folder import (
-    RankFolder,
-    make_private,
-    prepare_folder,
-    who_else_may_enter,
-    write_named,
-    write_run,
-)
+from leakscope.run.descriptors import open_private, write_whole_for_all
+from leakscope.run.writer import RankFolder, make_private, prepare_folder, who_else_may_enter, write_named, write_run
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o777], ids=oct)

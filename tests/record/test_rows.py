@@ -12,20 +12,36 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leakscope.capture.comm.operation import Channel, Operation
-from leakscope.record.ends import ended_from_json, ended_to_json
-from leakscope.record.folder import RankFolder, write_run
-from leakscope.record.kinds import EndKind, Occasion, OperationState
-from leakscope.record.last_operation import FAILED, ISSUED, WAITED, WAITING
-from leakscope.record.model import ROWS, Ended, Look, Rank
-from leakscope.record.reading import read_run
-from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOperation
-from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
-from leakscope.record.rows.host import SHORTAGE_ROWS, AllocationFailure, GcFreeze, MemoryThere
-from leakscope.record.rows.lifetimes import LIFETIME_ROWS
-from leakscope.record.rows.objects import GainingContainer
-from leakscope.record.rows.row import LARGEST, Row, Signed, from_json, from_line, to_json, to_line
-from leakscope.record.rows.workers import WORKERS_ROWS
+from leakscope.comm.operations import Channel, Operation
+from leakscope.run.kinds import EndKind, Occasion, OperationState
+from leakscope.run.model import ROWS, Ended, Look, Rank
+from leakscope.run.operations import FAILED, ISSUED, WAITED, WAITING
+from leakscope.run.rank_end import ended_from_json, ended_to_json
+from leakscope.run.reader import read_run
+from leakscope.run.rows import (
+    LARGEST,
+    SHORTAGE_ROWS,
+    AllocationFailure,
+    GainingContainer,
+    GcFreeze,
+    MemoryThere,
+    Row,
+    Signed,
+    from_json,
+    from_line,
+    to_json,
+    to_line,
+)
+from leakscope.run.rows_device import (
+    CommOperation,
+    ContextsAtStep,
+    DeviceBlocks,
+    DeviceFailure,
+    DeviceStep,
+    FinalOperation,
+)
+from leakscope.run.rows_steps import LIFETIME_ROWS, WORKERS_ROWS
+from leakscope.run.writer import RankFolder, write_run
 from tests.support.heap_text import heap_from
 
 OF_FIELD: dict[str, tuple[type[Row], ...]] = {

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from leakscope.record import secrets
-from leakscope.record.kinds import EndKind
-from leakscope.record.secrets import MASK, masked, without
+from leakscope.run import secrets
+from leakscope.run.kinds import EndKind
+from leakscope.run.secrets import MASK, masked, without
 
 HUGGING = "hf_" + "aB3" * 11
 OPENAI = "sk-proj-" + "x9Y" * 12

@@ -12,10 +12,10 @@ import pytest
 from support import ROOT, examples
 from support.browser import Pages
 
-from leakscope.record.kinds import EndKind
-from leakscope.record.model import Ended
 from leakscope.report import FORMATS
-from leakscope.report.html.script import script
+from leakscope.report.html.page import script
+from leakscope.run.kinds import EndKind
+from leakscope.run.model import Ended
 
 VOID = {"meta", "br", "img", "link", "hr", "input", "wbr"}
 LOADING = {"src", "href", "xlink:href", "data", "action", "srcset", "poster", "formaction"}

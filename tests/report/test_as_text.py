@@ -11,13 +11,13 @@ import pytest
 from support import examples
 
 from leakscope.findings.model import CutReference, Sighting
-from leakscope.record.kinds import EndKind
-from leakscope.record.model import Ended, Rank, Step
 from leakscope.report import FORMATS
-from leakscope.report.per_rank import counted_steps
+from leakscope.report.messages.held import held_text
+from leakscope.report.ranks import counted_steps
 from leakscope.report.text.lines import WIDTH
 from leakscope.report.text.page import render
-from leakscope.report.wording import held_text
+from leakscope.run.kinds import EndKind
+from leakscope.run.model import Ended, Rank, Step
 
 GOLDEN = Path(__file__).parent / "golden"
 

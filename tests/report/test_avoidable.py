@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 from support import examples
 
-from leakscope.findings.kinds import Severity
+from leakscope.findings.facts import Severity
+from leakscope.findings.judge import avoidable_over
 from leakscope.findings.model import Cut, CutReference, Finding, Findings, Sighting
-from leakscope.findings.peak.idle import Releaser
-from leakscope.findings.peak.late_release import LateReleaseFacts
-from leakscope.findings.peak.library_drag import OthersFacts
-from leakscope.findings.stages.verdict import avoidable_over
-from leakscope.record.model import Run
+from leakscope.findings.peak import LateReleaseFacts, OthersFacts, Releaser
 from leakscope.report import FORMATS
+from leakscope.report.messages.sentences import title
+from leakscope.report.messages.verdict import next_text
 from leakscope.report.text.page import render
-from leakscope.report.wording import next_text, title
+from leakscope.run.model import Run
 
 MIB = 1 << 20
 

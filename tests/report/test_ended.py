@@ -8,13 +8,12 @@ import pytest
 from support import examples
 
 from leakscope.findings.facts import AliveAtEnd
-from leakscope.findings.model import Unjudged
-from leakscope.findings.why import UnjudgedReason, WhyUnjudged
-from leakscope.record.kinds import EndKind
-from leakscope.record.model import Ended
+from leakscope.findings.model import Unjudged, UnjudgedReason, WhyUnjudged
 from leakscope.report import FORMATS
+from leakscope.report.messages.ended import ended_text, error_text, failure_text
 from leakscope.report.text.page import render
-from leakscope.report.wording import ended_text, error_text, failure_text
+from leakscope.run.kinds import EndKind
+from leakscope.run.model import Ended
 from leakscope.verdict import Verdict
 
 LONG = "RuntimeError: " + "shape mismatch, " * 30

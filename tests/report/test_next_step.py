@@ -7,15 +7,14 @@ from dataclasses import replace
 import pytest
 from support.examples import clean, cycle_finding, growth_finding
 
-from leakscope.findings.facts import Bounded, CameToRest, Facts, Said
-from leakscope.findings.kinds import RuleName, Severity
+from leakscope.findings.facts import Bounded, CameToRest, Facts, RuleName, Said, Severity
 from leakscope.findings.model import Cut, CutReference, Finding, HeapId, Suggestion
 from leakscope.findings.rules.frame_hold import CallsFacts
 from leakscope.findings.rules.tensor_cycle import Closing, CycleFacts, InLibrary, MadeClass
+from leakscope.report.messages.held import line_to_edit, no_cut_text
+from leakscope.report.messages.verdict import first_cut, growing_text, headline, next_text
 from leakscope.report.text.lines import laid_out
-from leakscope.report.text.verdict import verdict_lines
-from leakscope.report.wording import first_cut, growing_text, headline, line_to_edit, no_cut_text
-from leakscope.report.wording.verdict.next_step import next_text
+from leakscope.report.text.page import verdict_lines
 from leakscope.verdict import Verdict
 
 PYTREE = "<torch/utils/_pytree.py>:1471"

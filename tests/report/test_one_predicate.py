@@ -11,13 +11,13 @@ from xml.etree import ElementTree
 import pytest
 from support import ROOT, examples
 
+from leakscope.findings.facts import Origin, Severity
 from leakscope.findings.judge import judge
-from leakscope.findings.kinds import Origin, Severity
 from leakscope.findings.model import Findings
-from leakscope.record.model import Run
-from leakscope.record.reading import read_run
 from leakscope.report import FORMATS
 from leakscope.report.notebook.cell import render as in_notebook
+from leakscope.run.model import Run
+from leakscope.run.reader import read_run
 from leakscope.verdict import Returned, Verdict
 
 pytestmark = pytest.mark.process  # graphviz draws on the page

@@ -10,13 +10,14 @@ from support import examples
 from support.heap_text import heap_from
 
 from leakscope.findings import judge
-from leakscope.findings.memory.oom import AllocationFailed, CameNear, largest_holder
 from leakscope.findings.model import Finding, Findings, Sighting
+from leakscope.findings.oom import AllocationFailed, CameNear, largest_holder
 from leakscope.graph.model import KINDS
-from leakscope.record.model import Ended, Look, Rank, Run
-from leakscope.record.rows.host import AllocationFailure
 from leakscope.report import FORMATS
-from leakscope.report.wording import next_text, run_text
+from leakscope.report.messages.sentences import run_text
+from leakscope.report.messages.verdict import next_text
+from leakscope.run.model import Ended, Look, Rank, Run
+from leakscope.run.rows import AllocationFailure
 
 MIB = examples.MIB
 

@@ -13,9 +13,9 @@ from leakscope.errors import LeakscopeError
 from leakscope.findings.facts import Said
 from leakscope.findings.model import Finding, Hop
 from leakscope.report import FORMATS, write
-from leakscope.report.cleaning import cleaned
-from leakscope.report.marks import source_line, suspects
-from leakscope.report.wording import listed_numbers
+from leakscope.report.escape import cleaned
+from leakscope.report.messages.numbers import listed_numbers
+from leakscope.report.trace_marks import source_line, suspects
 
 NAMES = ["text", "json", "html", "markdown", "sarif", "junit", "csv", "trace", "speedscope"]
 

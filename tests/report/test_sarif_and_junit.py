@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from support import examples
 
-from leakscope.findings.kinds import RuleName
+from leakscope.findings.facts import RuleName
 from leakscope.findings.rules import rule_texts
 from leakscope.report import FORMATS
 

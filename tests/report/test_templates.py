@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from jinja2.environment import Template
 
-from leakscope.report.html.templates import templates
+from leakscope.report.html.filters import templates
 
 
 @pytest.fixture

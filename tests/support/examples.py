@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from leakscope.findings.backward_hint import SEES, Fault
 from leakscope.findings.facts import AliveAtEnd, Said
 from leakscope.findings.model import (
     Cut,
@@ -18,10 +19,9 @@ from leakscope.findings.model import (
     Sighting,
     Unjudged,
 )
-from leakscope.findings.pipeline.see import SEES, Fault
-from leakscope.graph.build import build
-from leakscope.record.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
-from leakscope.record.rows.comm import CommOperation
+from leakscope.graph.model import build
+from leakscope.run.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
+from leakscope.run.rows_device import CommOperation
 
 KIB = 1024
 MIB = 1024 * 1024

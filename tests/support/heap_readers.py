@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from leakscope.capture.heap.python import native_reader, pure_reader
-from leakscope.capture.heap.python.columns import HeapColumns
-from leakscope.capture.heap.raw_types import type_name
+from leakscope.heap import _sweep_fallback, sweep
+from leakscope.heap.address_index import HeapColumns
+from leakscope.process.raw_types import type_name
 
 
 def tracked(built: list[Any]) -> list[Any]:
@@ -20,10 +20,10 @@ def tracked(built: list[Any]) -> list[Any]:
 def differences(objects: list[Any], *, counts: bool = True) -> list[str]:
     """What both readers say otherwise of these objects."""
     names = [field.name for field in fields(HeapColumns)]
-    python = pure_reader.read(objects, True)
+    python = _sweep_fallback.read(objects, True)
     untracked = [(id(obj), type_name(type(obj))) for obj in python.untracked]
     python.untracked.clear()  # it would count among their references
-    read = native_reader.read(objects, True)
+    read = sweep.read_natively(objects, True)
     found = []
     for name in names:
         ours, theirs = getattr(read, name), getattr(python, name)

@@ -11,8 +11,7 @@ calls of one function.
 
 from __future__ import annotations
 
-from leakscope.graph.build import build
-from leakscope.graph.model import IMMORTAL, HeapGraph, Object, Reference
+from leakscope.graph.model import IMMORTAL, HeapGraph, Object, Reference, build
 
 _KINDS = {
     "module": "namespace", "list": "container", "dict": "container", "tensor": "tensor", "storage": "storage",

@@ -8,19 +8,13 @@ from typing import Any
 
 import torch
 
-from leakscope.capture.heap.look import LookContext, inspect
-from leakscope.capture.lifetimes.tracker import LifetimeTracker
-from leakscope.capture.process.patches import Patches
 from leakscope.findings.model import Finding, Unjudged
-from leakscope.findings.peak.late_release import (
-    LateReleaseFacts,
-    PeakOfStep,
-    late_release_findings,
-    late_release_unjudged,
-    peak_of,
-)
-from leakscope.record.model import Ended, Rank
-from leakscope.record.rows.lifetimes import WatchedStep
+from leakscope.findings.peak import LateReleaseFacts, PeakOfStep, late_release_findings, late_release_unjudged, peak_of
+from leakscope.heap.snapshot import LookContext, inspect
+from leakscope.process.patches import Patches
+from leakscope.recorder.lifetimes.tracker import LifetimeTracker
+from leakscope.run.model import Ended, Rank
+from leakscope.run.rows_steps import WatchedStep
 
 KIB = 1024
 

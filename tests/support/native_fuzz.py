@@ -32,12 +32,13 @@ from typing import Any
 import numpy as np
 
 from leakscope import native
-from leakscope.capture.process.unheard import _between, _enter, _leave
-from leakscope.graph import paths, reach, small
+from leakscope.graph import paths
+from leakscope.graph import walks as graph_walks
+from leakscope.process.guard import _between, _enter, _leave
 
 PARTS = {
-    "leakscope.capture.heap._gc_heap": "leakscope/capture/heap/_gc_heap.c",
-    "leakscope.capture.process._unheard": "leakscope/capture/process/_unheard.c",
+    "leakscope.heap._gc_heap": "leakscope/heap/_gc_heap.c",
+    "leakscope.process._unheard": "leakscope/process/_unheard.c",
     "leakscope.graph._walks": "leakscope/graph/_walks.c",
 }
 ROOT = Path(__file__).parents[2]
@@ -77,25 +78,25 @@ def valid_walks(rng: Random) -> None:
     weight, start_cost = costs(rng, references), costs(rng, len(starts))
     far = [
         np.frombuffer(walks.distances(count, holder, held, weight, starts, start_cost), dtype=float),
-        small.distances(count, holder, held, weight, starts, start_cost),
+        graph_walks.distances(count, holder, held, weight, starts, start_cost),
         paths._distances_over_many(count, holder, held, weight, starts, start_cost),
     ]
     check(all(np.array_equal(far[0], other) for other in far), "distances", holder, held, weight, starts, start_cost)
     first, below = walks.rows(count, holder, held)
     rows = [below[4 * a : 4 * b] for a, b in zip(ints(first)[:-1], ints(first)[1:], strict=True)]
-    each = small.held_by_each(count, holder, held)
+    each = graph_walks.held_by_each(count, holder, held)
     check([sorted(ints(row)) for row in rows] == [list(row) for row in each], "rows", holder, held)
     past = rng.randrange(-2, count + 2)
     mask = np.frombuffer(walks.reached(view(first), view(below), starts, past), dtype=bool)
     open_ = [[] if k == past else row for k, row in enumerate(each)]
     expected = np.zeros(count, dtype=bool)
-    expected[small.walk(open_, starts.tolist())] = True
+    expected[graph_walks.walk(open_, starts.tolist())] = True
     if 0 <= past < count:
         expected[past] = False
     check(np.array_equal(mask, expected), "reached", holder, held, starts, past)
     label = np.frombuffer(walks.components(view(first), view(below)), dtype=np.int32)
-    check(alike(label, np.asarray(small.strong_components(each))), "components", holder, held)
-    check(reach.fits(count, holder), "fits")
+    check(alike(label, np.asarray(graph_walks.strong_components(each))), "components", holder, held)
+    check(graph_walks.fits(count, holder), "fits")
 
 
 def ints(data: bytes | bytearray) -> list[int]:
@@ -147,7 +148,7 @@ def refused_costs(rng: Random) -> None:
         bad = rng.choice(each)
         bad[rng.randrange(len(bad))] = rng.choice((-1.0, -1e-300, float("nan"), float("-inf"), -1e9))
     said = set()
-    for function in (native.walks().distances, small.distances, paths._distances_over_many):
+    for function in (native.walks().distances, graph_walks.distances, paths._distances_over_many):
         try:
             function(count, holder, held, each[0], starts, each[1])
         except ValueError as error:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from leakscope.graph.build import build
-from leakscope.graph.model import CommUse, HeapGraph, Object, Reference
-from leakscope.record.kinds import EndKind, Occasion, Phase
-from leakscope.record.model import Ended, Look, Rank
-from leakscope.record.rows.lifetimes import IdleStorage, WatchedStep
+from leakscope.graph.model import CommUse, HeapGraph, Object, Reference, build
+from leakscope.run.kinds import EndKind, Occasion, Phase
+from leakscope.run.model import Ended, Look, Rank
+from leakscope.run.rows_steps import IdleStorage, WatchedStep
 
 KIB = 1024
 STAGE = "torch.distributed.pipelining.stage.PipelineStage"

@@ -8,10 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from leakscope.record.read.damage import Damage
-from leakscope.record.read.rank import read_rows
-from leakscope.record.rows.comm import FinalOperation
-from leakscope.record.rows.row import from_json
+from leakscope.run.damage import Damage
+from leakscope.run.reader import read_rows
+from leakscope.run.rows import from_json
+from leakscope.run.rows_device import FinalOperation
 
 Line = Mapping[str, Any]
 

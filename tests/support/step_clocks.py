@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from leakscope.capture.schedule.events import StepEvents
-from leakscope.capture.schedule.steps import StepClock
-from leakscope.record.kinds import ClockKind
+from leakscope.recorder.steps.detector import StepClock, StepEvents
+from leakscope.run.kinds import ClockKind
 
 STEPS = 12
 WIDTH = 4

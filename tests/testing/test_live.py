@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from leakscope.findings.holding.model import Kept
+from leakscope.findings.live_objects import Kept
 from leakscope.testing import live_tensors
 
 

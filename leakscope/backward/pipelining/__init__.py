@@ -1,4 +1,4 @@
-"""How does torch.distributed.pipelining come to run this backward? `install()` rebinds its names."""
+"""Makes torch.distributed.pipelining use this backward: `install()` rebinds its names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From when on is a send over for certain? Read off a schedule's order of actions, so that nobody waits for it."""
+"""The point of a schedule from which on a send has completed, read off its order of actions."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from leakscope.findings.facts import Facts
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.kinds import RuleName
+from leakscope.findings.candidates import Candidate
+from leakscope.findings.facts import Facts, RuleName
+from leakscope.findings.model import UnjudgedReason
 from leakscope.findings.rules import (
     dist_autograd_context,
     frame_hold,
@@ -21,7 +21,6 @@ from leakscope.findings.rules import (
     view_hold,
 )
 from leakscope.findings.rules.rule import BrokenRule, OwnRule, Rule, ToCut, because, rules_of_others
-from leakscope.findings.why import UnjudgedReason
 
 __all__ = ["OWN_RULES", "BrokenRule", "OwnRule", "Rule", "RuleFacts", "ToCut", "all_rules", "facts_of", "rule_texts"]
 

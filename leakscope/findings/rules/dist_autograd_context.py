@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from leakscope.findings.comm.operations import CONTEXT_TYPE, buffers_of
-from leakscope.findings.facts import OpenContextsFacts
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.kinds import RuleName
+from leakscope.findings.candidates import Candidate
+from leakscope.findings.comm import CONTEXT_TYPE, buffers_of
+from leakscope.findings.facts import OpenContextsFacts, RuleName
 from leakscope.findings.rules.rule import OwnRule, ToCut
 
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from leakscope.findings.facts import Facts
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.grouping.growth import MIN_LOOKS
-from leakscope.findings.kinds import RuleName
+from leakscope.findings.candidates import Candidate
+from leakscope.findings.facts import Facts, RuleName
+from leakscope.findings.growth import MIN_LOOKS
 from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import Object, ObjectKind, ReferenceKind, RootKind
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leakscope.findings.facts import Facts
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.kinds import RuleName
-from leakscope.findings.naming.trace import generic
+from leakscope.findings.candidates import Candidate
+from leakscope.findings.facts import Facts, RuleName
+from leakscope.findings.naming import generic
 from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import ObjectKind, ReferenceKind
 

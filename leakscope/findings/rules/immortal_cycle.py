@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from leakscope.findings.facts import Facts
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.kinds import RuleName
+from leakscope.findings.candidates import Candidate
+from leakscope.findings.facts import Facts, RuleName
 from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.findings.rules.tensor_cycle import CutAt, cycle_of, kinds_of_cut
 from leakscope.graph.model import IMMORTAL, HeapGraph, ObjectKind, Reference, ReferenceKind

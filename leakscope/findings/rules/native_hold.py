@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leakscope.findings.facts import Facts
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.kinds import RuleName
+from leakscope.findings.candidates import Candidate
+from leakscope.findings.facts import Facts, RuleName
 from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import ObjectKind, RootKind
 

@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from leakscope.findings.facts import Facts
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.grouping.growth import Series
-from leakscope.findings.grouping.objects import counted_of, row_of
-from leakscope.findings.kinds import RuleName
+from leakscope.findings.candidates import Candidate
+from leakscope.findings.facts import Facts, RuleName
+from leakscope.findings.growth import Series
 from leakscope.findings.model import Finding
+from leakscope.findings.nontensor import counted_of, row_of
 from leakscope.findings.rules.hook_pileup import collects_hooks, facts_of_objects
 from leakscope.graph.model import ObjectKind
-from leakscope.record.model import Look
+from leakscope.run.model import Look
 
 
 class Collects(StrEnum):

@@ -7,10 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from leakscope.findings.comm.operations import CONTEXT, buffers_of, comm_buffers
-from leakscope.findings.facts import CommBuffers, Facts
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.kinds import RuleName
+from leakscope.findings.candidates import Candidate
+from leakscope.findings.comm import CONTEXT, buffers_of, comm_buffers
+from leakscope.findings.facts import CommBuffers, Facts, RuleName
 from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import ReferenceKind, RootKind
 

@@ -1,14 +1,16 @@
-"""A small tensor (a logged loss) that keeps a graph and its activations."""
+"""A small tensor, as a logged loss, that keeps an autograd graph and its activations."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from leakscope.findings.facts import Facts
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.kinds import RuleName
-from leakscope.findings.naming.expressions import is_lru_cache
+from leakscope.findings.candidates import Candidate
+from leakscope.findings.facts import Facts, RuleName, Severity
+from leakscope.findings.merge import merge_findings
+from leakscope.findings.model import Finding
+from leakscope.findings.naming import is_lru_cache
 from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import CACHED_ARGUMENTS, ObjectKind, ReferenceKind
 
@@ -82,3 +84,91 @@ RULE = OwnRule(
     _applies,
     _facts,
 )
+
+
+_TELLING = 0.5
+"""Share of what the tensors of a finding grow by from which their grad nodes are told with them; chosen."""
+
+
+def of_nodes(finding: Finding, candidate: Candidate, on_accelerator: bool) -> Finding:
+    """A finding made by the rules for tensors as one of grad nodes: none of its bytes are a storage's."""
+    facts = finding.facts
+    if isinstance(facts, GraphFacts):
+        nodes, size = len(candidate.group.storages), max(candidate.group.bytes, 1)
+        a_step = finding.bytes_per_step * nodes / size
+        facts = replace(facts, nodes=nodes, nodes_per_step=a_step, gathers=candidate.gaining < 0)
+    return replace(
+        finding,
+        facts=facts,
+        count=0,
+        host_bytes=finding.retained_bytes if on_accelerator else 0,
+        counted_bytes=finding.retained_bytes,
+        keeps_graphs=True,
+        storages={candidate.rank: ()},
+    )
+
+
+def with_graphs(
+    findings: Sequence[Finding], candidates: Sequence[Candidate], graphs: Sequence[Finding], of: Sequence[Candidate]
+) -> tuple[list[Finding], list[Finding]]:
+    """The findings of tensors, with the grad nodes that hang on the same tensors; and those that hang on others.
+
+    `losses.append(loss)` after its backward keeps four bytes of storage, and a node for each operation of the step.
+    `candidates` are those of the findings, `of` those of the graphs.
+    """
+    told, others = list(findings), []
+    for graph, candidate in zip(graphs, of, strict=True):
+        place = next((k for k in range(len(told)) if _is_same(told[k], candidates[k], graph, candidate)), None)
+        if place is None:
+            if graph.severity == Severity.LEAK or isinstance(graph.facts, GraphFacts):
+                others.append(graph)  # a few nodes that hang on no tensor are no remark
+        elif graph.bytes_per_step >= _TELLING * told[place].bytes_per_step or _decides(graph, told[place]):
+            told[place] = _with(_by_its_graph(told[place], candidates[place], graph), graph)
+    return told, others
+
+
+def _is_same(tensors: Finding, of_tensors: Candidate, graph: Finding, of_graph: Candidate) -> bool:
+    """Whether both are of one group, or one cut mends both."""
+    if of_tensors.group.freed:
+        return False
+    mine, other = tensors.cut, graph.cut
+    by_cut = (mine and (mine.written, mine.where, mine.also)) == (other and (other.written, other.where, other.also))
+    return of_tensors.group.key == of_graph.group.key or (mine is not None and by_cut)
+
+
+def _decides(graph: Finding, finding: Finding) -> bool:
+    """Whether it is the graph that makes a leak of what is too small for one by its tensors, however little it is."""
+    return graph.severity == Severity.LEAK and finding.severity != Severity.LEAK and finding.settled_by is None
+
+
+def _by_its_graph(finding: Finding, candidate: Candidate, graph: Finding) -> Finding:
+    """The finding of tensors, in the words of their graph where that is all that gains: `ema = 0.9 * ema + 0.1 * p`
+    has a weight of its own, far larger than the factors that its graph saves.
+    """
+    if candidate.gaining >= 0 or not isinstance(graph.facts, GraphFacts) or isinstance(finding.facts, GraphFacts):
+        return finding
+    cut = graph.cut and replace(graph.cut, frees_bytes=finding.cut.frees_bytes if finding.cut else 0)
+    return replace(
+        finding, rule=graph.rule, facts=graph.facts, trace=graph.trace, subject=graph.subject, noun=graph.noun, cut=cut
+    )
+
+
+def _with(finding: Finding, graph: Finding) -> Finding:
+    """The finding of tensors with what their grad nodes take."""
+    leak = Severity.LEAK in (finding.severity, graph.severity)
+    nodes = replace(
+        finding,
+        severity=Severity.LEAK if leak else Severity.NOTE,
+        settled_by=graph.settled_by,
+        too_large=graph.too_large or finding.too_large,
+        retained_bytes=graph.retained_bytes,
+        bytes_per_step=graph.bytes_per_step,
+        count=0,
+        host_bytes=graph.host_bytes,
+        counted_bytes=graph.counted_bytes,
+        made_at=(),
+        sightings=graph.sightings,
+        storages={},
+        cut=finding.cut and replace(finding.cut, frees_bytes=graph.cut.frees_bytes if graph.cut else 0),
+    )
+    return replace(merge_findings((finding, nodes)), keeps_graphs=True)

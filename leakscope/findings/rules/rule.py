@@ -1,4 +1,4 @@
-"""What is a rule, and which are there?"""
+"""The interface of a rule."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Protocol
 
-from leakscope.findings.facts import Facts
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.kinds import RuleName
-from leakscope.findings.why import UnjudgedReason, WhyUnjudged
+from leakscope.findings.candidates import Candidate
+from leakscope.findings.facts import Facts, RuleName
+from leakscope.findings.model import UnjudgedReason, WhyUnjudged
 
 ENTRY_POINTS = "leakscope.rules"
 """Entry point group in which other packages name their rules."""

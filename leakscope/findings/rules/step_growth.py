@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from leakscope.findings.facts import Facts
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.kinds import RuleName
-from leakscope.findings.naming.expressions import is_lru_cache
+from leakscope.findings.candidates import Candidate
+from leakscope.findings.facts import Facts, RuleName
+from leakscope.findings.naming import is_lru_cache
 from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import Object, ObjectKind
 from leakscope.graph.ownership import is_users

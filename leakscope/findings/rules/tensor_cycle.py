@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from leakscope.findings.facts import Facts
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.grouping.groups import holds_itself
-from leakscope.findings.kinds import RuleName
-from leakscope.findings.naming.expressions import is_hook, is_lru_cache
+from leakscope.findings.candidates import Candidate
+from leakscope.findings.facts import Facts, RuleName
+from leakscope.findings.grouping import holds_itself
+from leakscope.findings.naming import is_hook, is_lru_cache
 from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import Object, ObjectKind, Reference, ReferenceKind
 from leakscope.graph.ownership import is_library_line, is_users

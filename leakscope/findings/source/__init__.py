@@ -1,1 +1,1 @@
-"""Which lines of the user's source put something there, and which edit would mend it?"""
+"""Reads the user's source: the lines that add to a leak, and the edit that stops it."""

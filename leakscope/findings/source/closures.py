@@ -1,4 +1,4 @@
-"""Where is the function written that a cycle or a pile of hooks keeps, and where is it stored?"""
+"""Functions that a cycle or a pile of hooks keeps: where they are written and stored."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from leakscope.findings.model import Hop
-from leakscope.findings.naming.place import place_of
-from leakscope.findings.source.meaning import Meaning
-from leakscope.findings.source.names import file_of, last_name
-from leakscope.findings.source.parsed import Found, ParsedFile, Scope, qualified
-from leakscope.findings.source.sources import Sources
+from leakscope.findings.naming import place_of
+from leakscope.findings.source.index import Found, ParsedFile, Scope, Sources, file_of, last_name, qualified
+from leakscope.findings.source.scopes import Meaning
 from leakscope.findings.source.stores import How, Store
 from leakscope.graph.model import ObjectKind
 

@@ -1,37 +1,291 @@
-"""The edit that would mend a leak."""
+"""Suggested edits, offered where heap and source bear them out."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from leakscope.findings.kinds import RuleName
+from leakscope.findings.facts import RuleName
 from leakscope.findings.model import CutReference, Finding, Hop, Suggestion
+from leakscope.findings.source.adding_lines import CACHE, on_trace, stores_for
+from leakscope.findings.source.bounds import QUEUES
 from leakscope.findings.source.closures import PACK, is_hooks, runs_hook
-from leakscope.findings.source.emptying import QUEUES
-from leakscope.findings.source.lines import CACHE, on_trace, stores_for
-from leakscope.findings.source.names import class_of, is_cell, key_of, last_name
-from leakscope.findings.source.parsed import Found, ParsedFile
-from leakscope.findings.source.rewriting import (
-    text_of,
-    with_lines_after,
-    with_lines_around,
-    with_lines_before,
-    with_lines_behind,
-    with_lines_inside,
-    with_method,
-    with_text,
-    with_texts,
-    without,
-)
-from leakscope.findings.source.sources import Sources
-from leakscope.findings.source.stores import How, Store
+from leakscope.findings.source.index import Found, ParsedFile, Sources, class_of, is_cell, key_of, last_name
+from leakscope.findings.source.stores import How, Store, may_hold, mentions, mentions_of
 from leakscope.findings.source.uses import Uses, of_default
-from leakscope.findings.source.values import stored_value
 from leakscope.graph.model import ObjectKind
+
+_DISPLAYS = (ast.List, ast.Tuple, ast.Set)
+_OF_MANY = ("extend", "extendleft", "update")
+_SUMS = (ast.Add, ast.Sub)
+_PRODUCTS = (ast.Mult, ast.Div)
+_JOINS = ("cat", "concat", "concatenate", "hstack", "vstack", "dstack")
+_CUTS_OFF = ("with_traceback", "detach", "clone", "copy")
+
+
+def stored_value(store: Store, between: Sequence[Hop]) -> ast.expr | None:
+    """The expression in a line that gives what the trace shows to hang there; None where it could be one of several.
+
+    `between` are the containers of the trace inside of the one that gains: where the line writes one out, it puts the
+    last of them there with the value in it. Of a sum it is what is
+    added, of a line that carries a value on (`h = cell(x, h)`) the value as it was.
+    """
+    if not store.values:
+        return None
+    value, found = store.values[0], store.found
+    if isinstance(value, ast.Starred):
+        return None
+    if store.how == How.BINDS:
+        bound = _carried(store, value)
+        return bound if not between else None
+    if store.name in _OF_MANY or (store.key is None and isinstance(found.node, ast.AugAssign)):
+        if not isinstance(value, _DISPLAYS) or len(value.elts) != 1:
+            return None
+        value = value.elts[0]
+    if between:
+        part = _part(value, between[-1].reference, found)
+        return _branch(part, found) if part is not None else None
+    return _branch(value, found)
+
+
+def _carried(store: Store, value: ast.expr) -> ast.expr | None:
+    """What an assignment adds to its own target, or the target where it is handed on; the value of one that does
+    neither.
+    """
+    if isinstance(store.found.node, ast.AugAssign):
+        adds = isinstance(store.found.node.op, _SUMS)
+        return _factor(_branch(value, store.found)) if adds else None
+    node = store.found.node
+    if isinstance(node, ast.Assign) and value is node.value and not any(store.target is one for one in node.targets):
+        return None  # `out, state = net(x)`: what is unpacked has no method of a tensor's
+    if not mentions(value, store.target):
+        return _branch(value, store.found)
+    if isinstance(value, ast.BinOp) and isinstance(value.op, _SUMS):
+        others = [term for term in _terms(value) if not mentions(term, store.target)]
+        return _factor(_branch(others[0], store.found)) if len(others) == 1 else None
+    if isinstance(value, ast.Call):
+        if last_name(value.func) in _JOINS and value.args and isinstance(value.args[0], (ast.List, ast.Tuple)):
+            others = [part for part in value.args[0].elts if not mentions(part, store.target)]
+            return others[0] if len(others) == 1 and len(value.args[0].elts) > 1 else None
+        carried = list(mentions_of(value, store.target))
+        return carried[0] if len(carried) == 1 else None
+    return None
+
+
+def _terms(value: ast.expr) -> list[ast.expr]:
+    """The terms of a sum."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, _SUMS):
+        return [*_terms(value.left), *_terms(value.right)]
+    return [value]
+
+
+def _factor(value: ast.expr | None) -> ast.expr | None:
+    """What a number multiplies: `loss` of `0.1 * loss`."""
+    while isinstance(value, ast.BinOp) and isinstance(value.op, _PRODUCTS):
+        if isinstance(value.left, ast.Constant):
+            value = value.right
+        elif isinstance(value.right, ast.Constant):
+            value = value.left
+        else:
+            break
+    return value
+
+
+def _part(value: ast.expr, reference: str, found: Found) -> ast.expr | None:
+    """The part of a tuple or a dict that a reference of the trace leads to; where it tells no place, the only part
+    that may hold memory.
+    """
+    if isinstance(value, ast.Dict):
+        return next((v for k, v in zip(value.keys, value.values, strict=True) if k and key_of(k) == reference), None)
+    if not isinstance(value, _DISPLAYS):
+        return None
+    numbered = [e for k, e in enumerate(value.elts) if reference == f"[{k}]"]
+    parts = numbered or [e for e in value.elts if may_hold(e, found) and not _is_count(e, found)]
+    return parts[0] if len(parts) == 1 and not isinstance(parts[0], ast.Starred) else None
+
+
+def _is_count(value: ast.expr, found: Found) -> bool:
+    """Whether a name is that of a loop over `range`."""
+    owner = found.scope.owner(value.id) if isinstance(value, ast.Name) else None
+    if owner is None or not isinstance(value, ast.Name):
+        return False
+    bound = owner.bound.get(value.id, [])
+    return bool(bound) and all(
+        b.of_item
+        and isinstance(b.value, ast.Call)
+        and isinstance(b.value.func, ast.Name)
+        and b.value.func.id == "range"
+        for b in bound
+    )
+
+
+def _is_cut_off(value: ast.expr) -> bool:
+    """Whether an expression gives a value without its graph, its base or its traceback."""
+    return isinstance(value, ast.Call) and last_name(value.func) in _CUTS_OFF
+
+
+def _branch(value: ast.expr, found: Found) -> ast.expr | None:
+    """Of `a if test else b` the branch that may hold memory."""
+    while isinstance(value, ast.IfExp):
+        parts = [part for part in (value.body, value.orelse) if may_hold(part, found) and not _is_cut_off(part)]
+        if len(parts) != 1:
+            return None
+        value = parts[0]
+    return value
+
+
+_ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant, ast.List, ast.Tuple, ast.Dict)
+"""Expressions to which a method can be written without brackets."""
+
+
+_MOST_LINES = 12
+"""Lines of one edit, chosen: more would be a rewriting of the program."""
+
+
+def with_method(parsed: ParsedFile, value: ast.expr, method: str) -> Suggestion | None:
+    """The line with `.detach()` or the like behind one of its expressions; the last line of one that has several."""
+    text, end = _text(parsed, value), value.end_lineno
+    if text is None:
+        if not isinstance(value, (ast.Call, ast.Subscript)) or end is None or end > len(parsed.lines):
+            return None
+        line = parsed.lines[end - 1].encode()
+        after = line[: value.end_col_offset] + f".{method}()".encode() + line[value.end_col_offset :]
+        return _suggestion(parsed, end, after.decode(errors="replace").strip())
+    bare = isinstance(value, _ATOMS) and not (isinstance(value, ast.Tuple) and not text.startswith("("))
+    return with_text(parsed, value, f"{text if bare else f'({text})'}.{method}()")
+
+
+def with_text(parsed: ParsedFile, value: ast.expr | ast.stmt, new: str) -> Suggestion | None:
+    """The line with other text for one of its expressions; None where that does not stand on one line."""
+    if _text(parsed, value) is None or value.end_col_offset is None:
+        return None
+    line = _line(parsed, value).encode()  # offsets of ast count bytes of UTF-8
+    after = line[: value.col_offset] + new.encode() + line[value.end_col_offset :]
+    return _suggestion(parsed, value.lineno, after.decode(errors="replace").strip())
+
+
+def with_texts(parsed: ParsedFile, texts: Mapping[ast.AST, str]) -> Suggestion | None:
+    """The lines from the first of some nodes to the last, with other text for each; None where they are too far apart
+    or one does not stand on one line.
+    """
+    nodes = sorted(texts, key=lambda node: (getattr(node, "lineno", 0), getattr(node, "col_offset", 0)))
+    first, last = (int(getattr(node, "lineno", 0)) for node in (nodes[0], nodes[-1]))
+    if last - first >= _MOST_LINES or any(
+        getattr(node, "end_lineno", 0) != getattr(node, "lineno", 0) for node in nodes
+    ):
+        return None
+    lines = [line.encode() for line in parsed.lines[first - 1 : last]]
+    before = textwrap.dedent("\n".join(parsed.lines[first - 1 : last]))
+    for node in reversed(nodes):
+        place, start, end = (getattr(node, name) for name in ("lineno", "col_offset", "end_col_offset"))
+        line = lines[place - first]
+        lines[place - first] = line[:start] + texts[node].encode() + line[end:]
+    after = textwrap.dedent("\n".join(line.decode(errors="replace") for line in lines))
+    return Suggestion(f"{parsed.name}:{first}", before, after)
+
+
+def with_lines_after(parsed: ParsedFile, node: ast.AST, prefix: str, *more: str) -> Suggestion | None:
+    """The line of a statement that has it for itself, with `prefix` before it and further lines behind."""
+    start, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", None)
+    if start != end or not 0 < start <= len(parsed.lines):
+        return None
+    line = parsed.lines[start - 1]
+    if line.encode()[: getattr(node, "col_offset", 0)].strip():
+        return None
+    return _suggestion(parsed, start, "\n".join((prefix + line.strip(), *more)))
+
+
+def with_lines_before(parsed: ParsedFile, statement: ast.stmt, *more: str) -> Suggestion | None:
+    """The first line of a statement with further lines before it; None where another statement begins that line."""
+    line = parsed.lines[statement.lineno - 1]
+    if line.encode()[: statement.col_offset].strip():
+        return None
+    return _suggestion(parsed, statement.lineno, "\n".join((*more, line.strip())))
+
+
+def with_lines_behind(parsed: ParsedFile, statement: ast.stmt, *more: str) -> Suggestion | None:
+    """The last lines of a statement with further lines behind them, those of its block; None where the line is that of
+    a block's head as well.
+    """
+    above = next(parsed.above(statement), parsed.module.node)
+    same_line = getattr(above, "lineno", 0) == statement.lineno
+    block = [s for name in ("body", "orelse", "finalbody") for s in getattr(above, name, ()) or ()]
+    last, blocks = statement, block if statement in block else []
+    while after := next((s for s in blocks if s.lineno == last.end_lineno and s.col_offset > last.col_offset), None):
+        last = after
+    first = next((s for s in blocks if s.lineno == statement.lineno), statement)
+    return None if same_line else with_lines_around(parsed, first, last, "", *more)
+
+
+def with_lines_inside(parsed: ParsedFile, statement: ast.stmt, head: str) -> Suggestion | None:
+    """The lines of a statement, one level deeper, behind the head of a block."""
+    edit = with_lines_around(parsed, statement, statement, "")
+    return edit and Suggestion(edit.where, edit.before, f"{head}\n{textwrap.indent(edit.before, '    ')}")
+
+
+def with_lines_around(
+    parsed: ParsedFile, first: ast.stmt, last: ast.stmt, prefix: str, *more: str
+) -> Suggestion | None:
+    """The lines of some statements, with `prefix` before the first and further lines behind the last."""
+    end = last.end_lineno or last.lineno
+    if end > len(parsed.lines) or end - first.lineno >= _MOST_LINES:
+        return None
+    if parsed.lines[first.lineno - 1].encode()[: first.col_offset].strip():
+        return None
+    before = textwrap.dedent("\n".join(parsed.lines[first.lineno - 1 : end]))
+    return Suggestion(f"{parsed.name}:{first.lineno}", before, "\n".join((prefix + before, *more)))
+
+
+def without(parsed: ParsedFile, statement: ast.stmt, rest: str = "") -> Suggestion | None:
+    """The lines of a statement without it, or with what is left of it: `pass` where its block has no other; None where
+    it shares its lines with another one and does not stand on one line.
+    """
+    above = next(parsed.above(statement), parsed.module.node)
+    fields = (getattr(above, name, None) for name in ("body", "orelse", "finalbody"))
+    block = next((block for block in fields if isinstance(block, list) and statement in block), [])
+    rest = rest or ("pass" if len(block) <= 1 else "")
+    first, last = statement.lineno, statement.end_lineno or statement.lineno
+    neighbours = [s for s in block if s is not statement and s.lineno <= last and (s.end_lineno or 0) >= first]
+    line = parsed.lines[first - 1].encode()
+    starts, ends = not line[: statement.col_offset].strip(), statement.end_col_offset or 0
+    if not neighbours and starts and last - first < _MOST_LINES:
+        before = textwrap.dedent("\n".join(parsed.lines[first - 1 : last])).strip()
+        comment = parsed.lines[last - 1].encode()[ends:].decode(errors="replace") if rest not in ("", "pass") else ""
+        return Suggestion(f"{parsed.name}:{first}", before, (rest + comment).rstrip())
+    if first != last:
+        return None
+    if rest or not neighbours:
+        return with_text(parsed, statement, rest or "pass")
+    after, at = line[ends:], line[: statement.col_offset].rstrip()
+    if after.lstrip().startswith(b";"):
+        text = line[: statement.col_offset] + after.lstrip()[1:].lstrip()
+    else:
+        text = at.removesuffix(b";") + after
+    return _suggestion(parsed, first, text.decode(errors="replace").strip())
+
+
+def text_of(parsed: ParsedFile, value: ast.expr) -> str:
+    """An expression as it is written, "" where it does not stand on one line."""
+    return _text(parsed, value) or ""
+
+
+def _suggestion(parsed: ParsedFile, number: int, after: str) -> Suggestion:
+    return Suggestion(f"{parsed.name}:{number}", parsed.lines[number - 1].strip(), after)
+
+
+def _text(parsed: ParsedFile, value: ast.expr | ast.stmt) -> str | None:
+    if value.lineno != value.end_lineno or not 0 < value.lineno <= len(parsed.lines):
+        return None
+    return _line(parsed, value).encode()[value.col_offset : value.end_col_offset].decode(errors="replace")
+
+
+def _line(parsed: ParsedFile, value: ast.expr | ast.stmt) -> str:
+    return parsed.lines[value.lineno - 1]
+
 
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 _ENTRIES = 32

@@ -1,4 +1,4 @@
-"""Which statements put something somewhere: a call of `append`, an assignment, a `setattr`?"""
+"""Statements that store something: `append`, assignments, `setattr` and the like."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from leakscope.findings.source.names import ADDERS, BY_NAME, last_name
-from leakscope.findings.source.parsed import Found, ParsedFile, pairs
+from leakscope.findings.source.index import ADDERS, BY_NAME, Found, ParsedFile, last_name, pairs
 
 
 class How(StrEnum):

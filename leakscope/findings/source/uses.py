@@ -1,4 +1,4 @@
-"""What else the program does with what a line stores."""
+"""Uses of a value that a line stores, under every name it is bound to."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from leakscope.findings.source.names import key_of, last_name
-from leakscope.findings.source.parsed import Scope, pairs
-from leakscope.findings.source.sources import Sources
+from leakscope.findings.source.index import Scope, Sources, key_of, last_name, pairs
 from leakscope.findings.source.stores import How, Store
 
 _NUMBERS_OF = (

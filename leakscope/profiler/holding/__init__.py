@@ -1,1 +1,1 @@
-"""Who holds tensor memory now, and what refers to this object?"""
+"""`holders` and `draw`."""

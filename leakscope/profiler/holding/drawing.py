@@ -35,7 +35,7 @@ def draw(obj: object, path: str | Path | None = None, *, max_depth: int = 3, too
         raise ValueError(f"max_depth={max_depth} and too_many={too_many} must be 1 or more")
     if why := why_no_look():
         raise LeakscopeError(why)
-    from leakscope.capture.referrers import referrers_as_dot
+    from leakscope.recorder.draw import referrers_as_dot
 
     picture = Picture(referrers_as_dot(obj, max_depth, too_many))
     if path is not None:

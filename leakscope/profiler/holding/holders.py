@@ -1,4 +1,4 @@
-"""Who holds tensor memory now, and which ways lead to one tensor?"""
+"""`holders`: what holds tensor memory now, and the reference paths to one tensor."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 from leakscope.errors import LeakscopeError
-from leakscope.findings.holding.alive import MOST_LINES, alive_now
-from leakscope.findings.holding.model import Alive, HeldNow, Way, Ways
-from leakscope.findings.holding.ways import MOST_WAYS, ways_to
+from leakscope.findings.holders import MOST_LINES, MOST_WAYS, alive_now, ways_to
+from leakscope.findings.live_objects import Alive, HeldNow, Way, Ways
 from leakscope.originals import Path
 from leakscope.profiler.in_memory import look_now, why_no_look
-from leakscope.record.kinds import Occasion
 from leakscope.report.holding.as_html import alive_as_html, ways_as_html
 from leakscope.report.holding.as_json import as_json
 from leakscope.report.holding.as_text import alive_as_text, ways_as_text
 from leakscope.report.holding.drawing import draw_to, drawn
 from leakscope.report.holding.picture import ways_as_dot
+from leakscope.run.kinds import Occasion
 
 if TYPE_CHECKING:
     import torch
@@ -142,7 +141,7 @@ def holders(tensor: torch.Tensor | None = None, *, most: int | None = None) -> H
 
 
 def _ways(tensor: Any, most: int) -> Ways:
-    from leakscope.capture.heap.look import inspect
+    from leakscope.heap.snapshot import inspect
 
     with inspect(0, Occasion.STEP) as live:
         graph = live.look.heap

@@ -1,11 +1,11 @@
-"""How is it told what one run leaks and another does not?"""
+"""Reports what leaks in one run and not in another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
-from leakscope.findings.known.comparison import Comparison
+from leakscope.findings.suppressions import Comparison
 
 Render = Callable[[Comparison], str]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from leakscope.findings.known.comparison import Change, Comparison
+from leakscope.findings.suppressions import Change, Comparison
 from leakscope.report import html
-from leakscope.report.cleaning import cleaned
 from leakscope.report.compare import wording
+from leakscope.report.escape import cleaned
 from leakscope.report.html.filters import FILTERS
-from leakscope.report.wording import title
+from leakscope.report.messages.sentences import title
 from leakscope.verdict import Verdict
 
 _COLOURS = {0: Verdict.CLEAN, 2: Verdict.INCONCLUSIVE}
@@ -22,7 +22,7 @@ def render(comparison: Comparison) -> str:
     """The whole page, without a script or an outside address; everything that came from the runs is escaped."""
     from markupsafe import Markup
 
-    from leakscope.report.html.templates import templates
+    from leakscope.report.html.filters import templates
 
     comparison = cleaned(comparison)
     environment = templates(Path(__file__).parent)

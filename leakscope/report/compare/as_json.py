@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from leakscope.findings.known.comparison import Change, Compared, Comparison, Judged
+from leakscope.findings.suppressions import Change, Compared, Comparison, Judged
 from leakscope.report.compare.wording import headline, line_of, peak_of, run_name, unseen_text
-from leakscope.report.wording import steps_of, title, why_text
+from leakscope.report.messages.sections import steps_of
+from leakscope.report.messages.sentences import title
+from leakscope.report.messages.verdict import why_text
 
 FORMAT = 1
 """Number of this format: it rises when a key goes or changes its meaning."""

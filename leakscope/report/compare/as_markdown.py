@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leakscope.findings.known.comparison import Comparison
-from leakscope.report.cleaning import cleaned
+from leakscope.findings.suppressions import Comparison
 from leakscope.report.compare.wording import (
     HEADINGS,
     headline,
@@ -16,8 +15,9 @@ from leakscope.report.compare.wording import (
     unrelated_text,
     unseen_text,
 )
-from leakscope.report.formats.github_text import code, plain, sentence
-from leakscope.report.wording import title
+from leakscope.report.escape import cleaned
+from leakscope.report.formats.as_markdown import code, plain, sentence
+from leakscope.report.messages.sentences import title
 
 
 def render(comparison: Comparison) -> str:

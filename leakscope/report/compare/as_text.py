@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leakscope.findings.known.comparison import Change, Comparison
-from leakscope.report.cleaning import cleaned
+from leakscope.findings.suppressions import Change, Comparison
 from leakscope.report.compare.wording import (
     HEADINGS,
     headline,
@@ -15,8 +14,9 @@ from leakscope.report.compare.wording import (
     unrelated_text,
     where_text,
 )
+from leakscope.report.escape import cleaned
+from leakscope.report.messages.sentences import title
 from leakscope.report.text.lines import WIDTH, Line, field_lines, laid_out, wrapped
-from leakscope.report.wording import title
 
 
 def render(comparison: Comparison, width: int = WIDTH) -> str:

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from leakscope.findings.counters import counted_steps
-from leakscope.findings.known.comparison import Change, Compared, Comparison, Judged, rank_rate, script_of
 from leakscope.findings.model import Finding
-from leakscope.findings.naming.place import place_of
-from leakscope.report.wording import line_to_edit, listed_numbers, plural, seen_text, steps_of, why_text
+from leakscope.findings.naming import place_of
+from leakscope.findings.suppressions import Change, Compared, Comparison, Judged, rank_rate, script_of
+from leakscope.report.messages.held import line_to_edit, seen_text
+from leakscope.report.messages.numbers import listed_numbers, plural
+from leakscope.report.messages.sections import steps_of
+from leakscope.report.messages.verdict import why_text
 from leakscope.units import bytes_text
 
 HEADINGS = {

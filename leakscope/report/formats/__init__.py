@@ -1,4 +1,4 @@
-"""In which formats can it be told? Leakscope's own, and those that other installed packages add."""
+"""The formats of a report: leakscope's own, and those that other packages add."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leakscope.errors import LeakscopeError
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
-    from leakscope.record.model import Run
+    from leakscope.run.model import Run
 
 ENTRY_POINTS = "leakscope.formats"
 """The group in which a package names its formats: `csv = "my_package:CSV"`, where `CSV` is a `Format`."""
@@ -60,7 +60,7 @@ OWN: tuple[Format, ...] = (
     OwnFormat("sarif", ".sarif", "leakscope.report.formats.as_sarif"),
     OwnFormat("junit", ".xml", "leakscope.report.formats.as_junit"),
     OwnFormat("csv", ".csv", "leakscope.report.formats.as_csv"),
-    OwnFormat("trace", ".trace.json", "leakscope.report.formats.trace.as_trace"),
+    OwnFormat("trace", ".trace.json", "leakscope.report.formats.as_trace"),
     OwnFormat("speedscope", ".speedscope.json", "leakscope.report.formats.as_speedscope"),
 )
 """A package cannot take the name of one of these."""

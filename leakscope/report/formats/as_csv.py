@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from io import StringIO
 
 from leakscope.findings.model import Findings
-from leakscope.record.model import Rank, Run
-from leakscope.report.cleaning import cleaned
+from leakscope.report.escape import cleaned
+from leakscope.run.model import Rank, Run
 
 COLUMNS = ("rank", "from_step", "step", "kind", "name", "finding", "holder", "value", "unit")
 """Of each line. kind `step`: what the counters said at its end; `look`: what was found then; `ledger`: where the growth

@@ -6,14 +6,26 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from leakscope.findings.counts.growth import AlsoGrows
-from leakscope.findings.ledger import LedgerInterval, by_kind
-from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary, Suggestion
-from leakscope.findings.workers.ledger import LoaderMemory, WorkerLine
-from leakscope.record.ends import as_written
-from leakscope.record.model import Run
-from leakscope.record.suppression import Suppression
-from leakscope.report.wording import advice, reason_text, run_text, steps_of, title, unjudged_text, why_text
+from leakscope.findings.model import (
+    Cut,
+    Finding,
+    Findings,
+    Hop,
+    LedgerInterval,
+    LoaderMemory,
+    RankSummary,
+    Suggestion,
+    WorkerLine,
+    by_kind,
+)
+from leakscope.findings.process_counts import AlsoGrows
+from leakscope.report.messages.held import reason_text
+from leakscope.report.messages.sections import steps_of
+from leakscope.report.messages.sentences import advice, run_text, title
+from leakscope.report.messages.verdict import unjudged_text, why_text
+from leakscope.run.model import Run
+from leakscope.run.rank_end import as_written
+from leakscope.run.suppression import Suppression
 
 FORMAT = 2
 """Number of the format of `findings.json`, not of a run's folder: it rises when a key goes or changes its meaning.

@@ -5,22 +5,14 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from leakscope.findings.model import Finding, Findings
-from leakscope.record.model import Rank, Run
-from leakscope.report.cleaning import cleaned
+from leakscope.report.escape import cleaned
 from leakscope.report.formats.finding_details import detail_lines
-from leakscope.report.wording import (
-    advice,
-    ended_badly,
-    ended_text,
-    error_text,
-    held_text,
-    ranks_text,
-    seen_text,
-    suppressed_by_text,
-    title,
-    unjudged_together,
-    why_text,
-)
+from leakscope.report.messages.ended import ended_badly, ended_text, error_text
+from leakscope.report.messages.held import held_text, seen_text
+from leakscope.report.messages.numbers import ranks_text
+from leakscope.report.messages.sentences import advice, title
+from leakscope.report.messages.verdict import suppressed_by_text, unjudged_together, why_text
+from leakscope.run.model import Rank, Run
 from leakscope.verdict import Verdict
 
 

@@ -1,40 +1,69 @@
-"""The story for a pull request or the summary of a job: GitHub's markdown, short enough for a comment."""
+"""GitHub Markdown."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from leakscope.findings.model import Finding, Findings
-from leakscope.record.model import Run
-from leakscope.report.adding_lines import edit_lines
-from leakscope.report.cleaning import cleaned
-from leakscope.report.excerpt import LineMark, excerpts
+from leakscope.report.escape import cleaned
+from leakscope.report.excerpt import LineMark, edit_lines, excerpts
 from leakscope.report.formats.finding_details import detail_lines
-from leakscope.report.formats.github_text import block, code, folded, plain, sentence
-from leakscope.report.wording import (
-    advice,
-    avoidable,
-    cut_name,
-    ended_badly,
-    ended_text,
-    error_text,
-    exit_text,
-    held_text,
-    leaks,
-    library,
-    line_to_edit,
-    listed_numbers,
-    next_text,
-    notes,
-    plural,
-    so_far_text,
-    steps_of,
-    suppressed_by_text,
-    title,
-    why_text,
-)
+from leakscope.report.messages.ended import ended_badly, ended_text, error_text
+from leakscope.report.messages.held import cut_name, held_text, line_to_edit
+from leakscope.report.messages.numbers import listed_numbers, plural
+from leakscope.report.messages.sections import avoidable, exit_text, leaks, library, notes, so_far_text, steps_of
+from leakscope.report.messages.sentences import advice, title
+from leakscope.report.messages.verdict import next_text, suppressed_by_text, why_text
+from leakscope.run.model import Run
 from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
+
+_MARKUP = re.compile(r"[\\`*_{}\[\]<>()#+!|~$&^=\"']")
+"""What could be markup of markdown, of a table's cell, of HTML or of a formula."""
+_CALLS = re.compile(r"@(?=\w)|:(?=//)|#(?=\d)|www(?=\.)|gh(?=-\d)", re.IGNORECASE)
+"""What GitHub makes a mention, a link or a reference of, also where it is written as an entity."""
+_NO_WIDTH = "\u200b"
+
+
+def plain(text: str, most: int = 400) -> str:
+    """Text on one line of markdown or in a cell of a table, nothing in it markup, a mention or a link; cut off after
+    so many characters.
+    """
+    return _escaped(_short(text, most))
+
+
+def sentence(text: str, most: int = 1000) -> str:
+    """As `plain`; what stands between backticks is code."""
+    parts = _short(text, most).split("`")
+    return "".join(code(part) if index % 2 and part else _escaped(part) for index, part in enumerate(parts))
+
+
+def _short(text: str, most: int) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= most else flat[: most - 1] + "…"
+
+
+def _escaped(text: str) -> str:
+    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", _CALLS.sub(lambda found: found[0] + _NO_WIDTH, text))
+
+
+def code(text: str, most: int = 400) -> str:
+    """Text in a typewriter's letters, on one line or in a cell of a table."""
+    return f"<code>{plain(text, most)}</code>"
+
+
+def block(lines: Sequence[str], language: str = "") -> list[str]:
+    """Lines that are shown as they are, whatever is in them."""
+    ticks = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, ticks + 1)
+    return [fence + language, *(" ".join(line.splitlines()) for line in lines), fence]
+
+
+def folded(summary: str, lines: Sequence[str]) -> list[str]:
+    """Lines under a summary, which is markup already, and opens them."""
+    return [f"<details><summary>{summary}</summary>", "", *lines, "", "</details>", ""]
+
 
 MOST = 65_000
 """Characters: a comment takes 65,536 (GitHub's own limit)."""

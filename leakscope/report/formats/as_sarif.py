@@ -1,38 +1,282 @@
-"""The story for code hosts: SARIF 2.1.0, so that a leak shows up beside the line to change."""
+"""SARIF 2.1.0, with the help text of each rule."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from posixpath import basename, isabs, join, normpath
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
-from leakscope.findings.kinds import RuleName, Severity
-from leakscope.findings.model import Finding, Findings
-from leakscope.record.model import Rank, Run
-from leakscope.report.adding_lines import edit_text
-from leakscope.report.cleaning import cleaned
-from leakscope.report.formats.rule_help import rule_help
-from leakscope.report.formats.sarif_places import BASES, code_flows, location, related_locations
-from leakscope.report.formats.source_tree import script_line
-from leakscope.report.wording import (
-    advice,
+from leakscope.findings.facts import HopStatus, RuleName, Severity
+from leakscope.findings.model import Finding, Findings, Hop
+from leakscope.findings.naming import place_of
+from leakscope.findings.rules import rule_texts
+from leakscope.report.escape import cleaned
+from leakscope.report.excerpt import edit_text
+from leakscope.report.messages.ended import ended_badly, ended_text, error_text
+from leakscope.report.messages.held import (
     also_text,
     cut_name,
-    ended_badly,
-    ended_text,
-    error_text,
     freed_text,
     held_text,
     holds_nothing,
-    ranks_text,
+    line_to_edit,
+    reason_text,
     seen_text,
-    suppressed_by_text,
-    title,
-    unjudged_together,
-    why_text,
+    status_word,
     would_be_freed,
 )
+from leakscope.report.messages.numbers import ranks_text
+from leakscope.report.messages.sentences import advice, title
+from leakscope.report.messages.verdict import suppressed_by_text, unjudged_together, why_text
+from leakscope.run.model import Rank, Run
+
+
+@dataclass(frozen=True)
+class RuleHelp:
+    """What is said of one rule."""
+
+    name: str
+    """`TensorCycle`."""
+    text: str
+    """One sentence."""
+    why: str = ""
+    """How the memory comes to be kept."""
+    cure: str = ""
+    """What to change."""
+
+
+_HELP: Mapping[str, tuple[str, str]] = {
+    RuleName.IMMORTAL_CYCLE: (
+        "A hook, metadata or a graph kept by create_graph refers to the tensor it belongs to, by a reference in C++ "
+        "that gc cannot follow: collecting never frees it.",
+        "Cut the closing reference: remove the hook when it is done, keep a weak reference or a detached copy in it, "
+        "or take gradients with torch.autograd.grad in place of backward(create_graph=True).",
+    ),
+    RuleName.TENSOR_CYCLE: (
+        "The tensors wait for gc in a cycle, such as a function that calls itself, a stored exception, or a tensor "
+        "kept on ctx; with gc off, or late, they pile up.",
+        "Cut the closing reference, so that reference counts free the memory at once.",
+    ),
+    RuleName.DIST_AUTOGRAD_CONTEXT: (
+        "A context of distributed autograd keeps the gradients that were sent in it until it is left.",
+        "Open it with `with dist_autograd.context()`, and let no exception or early return pass its end by.",
+    ),
+    RuleName.P2P_BUFFER: (
+        "A buffer that was sent or received, or the Work of that, is kept beyond the step in which it was needed.",
+        "Wait for the Work in the same step, and let go of it and of the buffer afterwards.",
+    ),
+    RuleName.HOOK_PILEUP: (
+        "Each step registers hooks again, and none of the older ones is removed.",
+        "Register once, before the loop, or call remove() on the handle that registering returns.",
+    ),
+    RuleName.FRAME_HOLD: (
+        "The locals of a function live as long as its frame, and that as long as a traceback, a stored exception, a "
+        "suspended generator, a thread or a future.",
+        "Keep the text of an exception in place of the exception, close generators, and join threads.",
+    ),
+    RuleName.RETAINED_GRAPH: (
+        "A tensor with a grad_fn keeps the whole graph that made it, and the activations saved there.",
+        "Keep `loss.item()` or `loss.detach()` in place of the loss.",
+    ),
+    RuleName.VIEW_HOLD: (
+        "A view shares the memory of the tensor it was taken from, and keeps all of it.",
+        "Keep a clone of the part that is needed.",
+    ),
+    RuleName.STEP_GROWTH: (
+        "A container, attribute, cache or closure that lives on gains tensors at each step.",
+        "Bound it, clear it, or keep numbers in place of tensors.",
+    ),
+    RuleName.OBJECT_GROWTH: (
+        "A container that lives on gains objects at each step that are no tensors: strings, records, lists.",
+        "Bound it, clear it, or write it to disk.",
+    ),
+    RuleName.NATIVE_HOLD: (
+        "No reference of Python or autograd leads to the memory: a running call or C++ holds it.",
+        "Look at what made it, and at what is handed to native code there: caches, autocast, Work handles.",
+    ),
+    RuleName.LATE_RELEASE: (
+        "At the peak of a step it lies there although nothing uses it again in that step.",
+        "Let go of it before the peak: `del` the name, or hand it over in a list that the callee empties.",
+    ),
+    RuleName.IDLE_MEMORY: (
+        "It was there before the watched steps, and none of their operations touched it.",
+        "Let go of it before training, or load it to where it takes no memory of the device.",
+    ),
+    RuleName.RANK_SKEW: (
+        "One rank holds more than the others do at the same step.",
+        "Look at what that rank does otherwise: its stage, its batches, what it logs.",
+    ),
+    RuleName.ALLOCATOR: (
+        "The allocator has reserved more than the tensors take.",
+        "Look at the sizes of what is allocated, and at the settings of the allocator.",
+    ),
+    RuleName.WORKER_GROWTH: (
+        "A container of the dataset, of a class or of a module gains items in `__getitem__`, in a transform or in "
+        "`collate_fn`: each worker fills its own.",
+        "Take out what is done with, give it a bound, or share one cache between the workers.",
+    ),
+    RuleName.WORKER_COPIES: (
+        "A forked worker shares the parent's memory until it writes to it. To read a Python object is to write its "
+        "reference count, and the whole page that it lies on is copied.",
+        "Keep the data in one block that has no reference counts: a numpy array, a torch tensor, an Arrow table.",
+    ),
+}
+
+
+def rule_help(rule: str) -> RuleHelp:
+    """What is said of a rule; of another package's its one sentence."""
+    name = "".join(word.capitalize() for word in rule.replace("_", "-").split("-"))
+    return RuleHelp(name, rule_texts().get(rule, rule), *_HELP.get(rule, ("", "")))
+
+
+_OUTSIDE = ".."
+_MODULE = "-m"
+
+
+class TreeLine(NamedTuple):
+    """A line of a file."""
+
+    path: str
+    """From the root of the repository, or of the folder in which packages are installed."""
+    line: int
+    is_packages: bool = False
+    """It is an installed package's."""
+
+    @property
+    def uri(self) -> str:
+        """The path as a URI reference; a file outside of both by its whole path."""
+        return ("file://" if isabs(self.path) else "") + quote(self.path)
+
+
+def tree_line(run: Run, where: str) -> TreeLine | None:
+    """The line that `train.py:41 forward` points at; None where it names none."""
+    place = place_of(where)
+    if place is None:
+        return None
+    file = place.file.replace("\\", "/")
+    if file.startswith("<") and file.endswith(">"):
+        return TreeLine(file[1:-1], place.line, is_packages=True) if file[1:-1] else None
+    return TreeLine(_in_repository(run, file), place.line)
+
+
+def script_line(run: Run) -> TreeLine:
+    """The first line of what was run, for what no line is known of."""
+    if run.command[:1] != (_MODULE,):
+        return TreeLine(_in_repository(run, _named(run.command[0]) if run.command else "unknown"), 1)
+    module = "".join(run.command[1:2]).replace(".", "/") or "unknown"
+    names = (f"{module}/__main__.py", f"{module}.py")
+    return TreeLine(_in_repository(run, next((name for name in names if name in run.sources), names[-1])), 1)
+
+
+def _in_repository(run: Run, file: str) -> str:
+    if run.repository.script and run.command and file == _named(run.command[0]):
+        return run.repository.script
+    if isabs(file):
+        return file
+    path = normpath(join(run.repository.folder, file))
+    return basename(path) if path.startswith(_OUTSIDE) else path
+
+
+def _named(script: str) -> str:
+    """A script as the places of a run name it: by its own name alone where it lies outside of the working folder."""
+    path = normpath(script.replace("\\", "/"))
+    return basename(path) if isabs(path) or path.startswith(_OUTSIDE) else path
+
+
+ROOT = "SRCROOT"
+"""Base of the user's own files."""
+PACKAGES = "PACKAGES"
+"""Base of installed packages' files."""
+BASES: Mapping[str, Any] = {
+    ROOT: {"description": {"text": "The root of the repository, or the working folder of a run in none."}},
+    PACKAGES: {"description": {"text": "The folder in which Python packages are installed."}},
+}
+_MOST_RELATED = 100
+"""Related places of one finding: code scanning takes 1,000 (docs.github.com, SARIF support for code scanning)."""
+
+
+def location(run: Run, finding: Finding) -> dict[str, Any]:
+    """The line to edit, else of the cut, else of what is leaked, else where the memory was made, each in the user's own
+    files first; for a leak of which no line is known the script's first, as code scanning refuses a log with a result
+    that has none.
+    """
+    references = finding.cut.references if finding.cut is not None else ()
+    cut = chain.from_iterable((reference.where, *reference.added_at) for reference in references)
+    leaked = (hop.where for hop in finding.trace if hop.status == HopStatus.LEAKED)
+    others = (hop.where for hop in finding.trace if hop.status != HopStatus.LEAKED)
+    lines = list(_lines(run, (line_to_edit(finding), *cut, *leaked, *finding.made_at, *reversed(tuple(others)))))
+    return _location(next((line for line in lines if not line.is_packages), script_line(run)))
+
+
+def related_locations(run: Run, finding: Finding) -> list[dict[str, Any]]:
+    """Where something is added to what is cut, and where the memory was made."""
+    references = finding.cut.references if finding.cut is not None else ()
+    added = [place for reference in references for place in reference.added_at]
+    told = [
+        (line, text)
+        for text, places in (("added here (found in the source)", added), ("made here", finding.made_at))
+        for line in dict.fromkeys(_lines(run, places))
+    ]
+    return [
+        {"id": number, **_location(line), "message": {"text": text}}
+        for number, (line, text) in enumerate(told[:_MOST_RELATED], 1)
+    ]
+
+
+def code_flows(run: Run, finding: Finding) -> list[dict[str, Any]]:
+    """The trace, from the root down; an object of which no line is known is told with the one before it, or after."""
+    steps: list[tuple[TreeLine, list[str], bool]] = []
+    unplaced: list[str] = []
+    for index, hop in enumerate(finding.trace):
+        text, line, is_cut = _hop_text(finding, hop, index), tree_line(run, hop.where), index == finding.cut_position
+        if line is not None:
+            steps.append((line, [*unplaced, text], is_cut))
+            unplaced = []
+        elif steps:
+            last, texts, was_cut = steps[-1]
+            steps[-1] = (last, [*texts, text], was_cut or is_cut)
+        else:
+            unplaced.append(text)
+    if not steps:
+        return []
+    return [{"threadFlows": [{"locations": _flow(steps)}]}]
+
+
+def _flow(steps: Sequence[tuple[TreeLine, list[str], bool]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "location": {**_location(line), "message": {"text": "; ".join(texts)}},
+            "nestingLevel": level,
+            "executionOrder": level + 1,
+            "importance": "essential" if is_cut else "important",
+        }
+        for level, (line, texts, is_cut) in enumerate(steps)
+    ]
+
+
+def _hop_text(finding: Finding, hop: Hop, index: int) -> str:
+    reason = reason_text(hop)
+    why = f": {reason}" if reason else ""
+    by = f", holds the next by {hop.reference}" if hop.reference else ""
+    cut = " (cut here)" if hop.reference and index == finding.cut_position else ""
+    return f"{hop.object} ({status_word(finding, hop)}{why}){by}{cut}"
+
+
+def _lines(run: Run, places: Iterable[str]) -> Iterable[TreeLine]:
+    return (line for line in (tree_line(run, place) for place in places) if line is not None)
+
+
+def _location(line: TreeLine) -> dict[str, Any]:
+    artifact: dict[str, Any] = {"uri": line.uri}
+    if not line.uri.startswith("file:"):
+        artifact["uriBaseId"] = PACKAGES if line.is_packages else ROOT
+    return {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": line.line}}}
+
 
 _LEVELS: Mapping[str, str] = dict.fromkeys(
     (RuleName.LATE_RELEASE, RuleName.IDLE_MEMORY, RuleName.RANK_SKEW, RuleName.ALLOCATOR), "note"

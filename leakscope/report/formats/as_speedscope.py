@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from leakscope.findings.kinds import Severity
+from leakscope.findings.facts import Severity
 from leakscope.findings.model import Finding, Findings, Hop
-from leakscope.findings.naming.place import place_of
-from leakscope.record.model import Run
-from leakscope.report.cleaning import cleaned
-from leakscope.report.wording import title
+from leakscope.findings.naming import place_of
+from leakscope.report.escape import cleaned
+from leakscope.report.messages.sentences import title
+from leakscope.run.model import Run
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 """By which speedscope knows its own files (jlfwong/speedscope, src/lib/file-format-spec.ts)."""

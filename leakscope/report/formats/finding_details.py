@@ -1,10 +1,10 @@
-"""What is there to tell of one finding, line by line, where no picture can be?"""
+"""The details of one finding as plain lines, for formats without pictures."""
 
 from __future__ import annotations
 
 from leakscope.findings.model import Finding
-from leakscope.report.adding_lines import ADDED_AT, edit_text
-from leakscope.report.wording import (
+from leakscope.report.excerpt import ADDED_AT, edit_text
+from leakscope.report.messages.held import (
     also_text,
     cut_name,
     freed_text,

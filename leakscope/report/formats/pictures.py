@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leakscope.errors import LeakscopeError
-from leakscope.findings.kinds import HopStatus
+from leakscope.findings.facts import HopStatus
 from leakscope.findings.model import Finding, Findings
-from leakscope.report.cleaning import cleaned
-from leakscope.report.html.drawings import DrawnObject, DrawnReference, draw, drawing_of
-from leakscope.report.wording import plural
+from leakscope.report.escape import cleaned
+from leakscope.report.html.drawing import DrawnObject, DrawnReference, draw, drawing_of
+from leakscope.report.messages.numbers import plural
 
 if TYPE_CHECKING:
     import graphviz
 
-    from leakscope.record.model import Run
+    from leakscope.run.model import Run
 
 _MOST = 500
 """Objects of a picture, chosen: dot takes seconds for them, and nobody reads more."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from leakscope.findings.holding.model import Alive, HeldNow, Typed, Ways
-from leakscope.report.cleaning import one_line
+from leakscope.findings.live_objects import Alive, HeldNow, Typed, Ways
+from leakscope.report.escape import one_line
 from leakscope.report.holding import wording
-from leakscope.report.wording.numbers import plural
+from leakscope.report.messages.numbers import plural
 from leakscope.units import bytes_text
 
 _CELL = "padding: 3px 10px; vertical-align: top; text-align: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from leakscope.findings.holding.model import Alive, Ways
+from leakscope.findings.live_objects import Alive, Ways
 
 
 def as_json(told: Alive | Ways) -> str:

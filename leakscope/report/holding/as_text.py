@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from leakscope.findings.holding.model import Alive, Typed, Ways
-from leakscope.report.cleaning import one_line
+from leakscope.findings.live_objects import Alive, Typed, Ways
+from leakscope.report.escape import one_line
 from leakscope.report.holding import wording
-from leakscope.report.wording.numbers import plural
+from leakscope.report.messages.numbers import plural
 from leakscope.units import bytes_text
 
 _HEAD = ("held", "would be freed", "holder", "line")

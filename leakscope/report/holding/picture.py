@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from leakscope.findings.holding.model import Ways
-from leakscope.report.cleaning import one_line
+from leakscope.findings.live_objects import Ways
+from leakscope.report.escape import one_line
 
 _MOST = 60
 """Characters of a label; longer ones make boxes that nobody can look at."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from leakscope.findings.holding.model import Alive, HeldNow, Keeper, Kept, LettingGo, Part, Typed, Ways
-from leakscope.report.wording.numbers import plural
+from leakscope.findings.live_objects import Alive, HeldNow, Keeper, Kept, LettingGo, Part, Typed, Ways
+from leakscope.report.messages.numbers import plural
 from leakscope.units import bytes_text
 
 _KEPT = {

@@ -1,27 +1,48 @@
-"""The story as one page that opens offline: verdict, traces, drawings, plots and the operations over time."""
+"""The HTML page: one file, with its script and content security policy."""
 
 from __future__ import annotations
 
+import base64
+import functools
+import hashlib
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from leakscope.findings.comm.matching import first_to_fail
-from leakscope.findings.kinds import Severity
-from leakscope.findings.memory.oom import ranks_out_of_memory
+from leakscope.findings.comm import first_to_fail
+from leakscope.findings.facts import Severity
 from leakscope.findings.model import Finding, Findings
-from leakscope.record.model import Run
-from leakscope.report import marks, wording
-from leakscope.report.cleaning import cleaned
-from leakscope.report.html import plots
-from leakscope.report.html.cards.card import finding_on_page
+from leakscope.findings.oom import ranks_out_of_memory
+from leakscope.report import messages, trace_marks
+from leakscope.report.escape import cleaned
+from leakscope.report.html import charts
+from leakscope.report.html.cards import finding_on_page
 from leakscope.report.html.charts import memory_on_page
 from leakscope.report.html.filters import FILTERS
 from leakscope.report.html.ranks import is_absolute, ranks_on_page
-from leakscope.report.html.script import policy, script
-from leakscope.report.rank_groups import rank_groups
-from leakscope.report.snapshot.section import device_section
+from leakscope.report.memory_snapshot.section import device_section
+from leakscope.report.ranks import rank_groups
+from leakscope.run.model import Run
 from leakscope.verdict import Verdict
+
+_FILE = Path(__file__).with_name("parts") / "script.js"
+
+
+@functools.cache
+def script() -> str:
+    """The text of the script, as it stands between its tags; nothing of a run is in it."""
+    return _FILE.read_text(encoding="utf-8")
+
+
+@functools.cache
+def policy() -> str:
+    """The page's Content-Security-Policy: it loads nothing, and runs the script with this very text alone.
+
+    A hash of the text is what the browser compares (https://www.w3.org/TR/CSP3/#match-element-to-source-list).
+    """
+    digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+
 
 CARDS_OPEN = 3
 """Leaks, the largest, whose cards stand open; those of the others are a line each until they are opened."""
@@ -53,20 +74,20 @@ class Aside:
 
 def load() -> None:
     """Import what the page is drawn with."""
-    import_module("leakscope.report.html.templates")
-    plots.load()
+    import_module("leakscope.report.html.filters")
+    charts.load()
 
 
 def render(run: Run, findings: Findings) -> str:
     """The whole page, styles and drawings inside; everything that came from the run is escaped."""
-    from leakscope.report.html.templates import templates
+    from leakscope.report.html.filters import templates
 
     environment = templates(Path(__file__).parent)
     environment.filters |= FILTERS
     run, findings = cleaned(run), cleaned(findings)
     groups = rank_groups(run, findings)
     alike = [group.ranks for group in groups]
-    leaks = wording.leaks(findings)
+    leaks = messages.leaks(findings)
     told_first = _told_first(run, findings)
     asides = _asides(findings, told_first)
     shown_all = [*leaks, *(f for aside in asides for f in aside.findings)]
@@ -80,24 +101,24 @@ def render(run: Run, findings: Findings) -> str:
         cards_open=CARDS_OPEN,
         cards_shown=CARDS_SHOWN,
         listed=LISTED,
-        ended_badly=any(wording.ended_badly(rank) for rank in run.ranks),
+        ended_badly=any(messages.ended_badly(rank) for rank in run.ranks),
         ranks=ranks_on_page(run, findings, groups),
         alike=alike,
         memory=memory_on_page(run, findings, groups, is_absolute(run)),
         device=device_section(run, alike),
-        steps=wording.steps_of(run),
-        headline=wording.headline(run, findings),
-        failure=wording.failure_text(run),
+        steps=messages.steps_of(run),
+        headline=messages.headline(run, findings),
+        failure=messages.failure_text(run),
         failed_line=_failed_line(run),
         is_told_below=not leaks
-        and (findings.verdict == Verdict.INCONCLUSIVE or any(map(wording.is_fault, findings.unjudged))),
-        next=wording.next_text(run, findings),
+        and (findings.verdict == Verdict.INCONCLUSIVE or any(map(messages.is_fault, findings.unjudged))),
+        next=messages.next_text(run, findings),
         told_first=told_first,
         out_of_memory=out_of_memory,
         colour=Verdict.LEAKS if out_of_memory or findings.failed else findings.verdict,
         absolute=is_absolute(run),
-        words=wording,
-        no_trace=marks.NO_TRACE,
+        words=messages,
+        no_trace=trace_marks.NO_TRACE,
         policy=policy(),
         script=script(),
     )
@@ -105,13 +126,13 @@ def render(run: Run, findings: Findings) -> str:
 
 def _told_first(run: Run, findings: Findings) -> tuple[Finding, ...]:
     """The only news of a clean run, which "next" speaks of: what grew, else memory that could be let go of."""
-    if findings.verdict != Verdict.CLEAN or findings.suppressed or any(map(wording.ended_badly, run.ranks)):
+    if findings.verdict != Verdict.CLEAN or findings.suppressed or any(map(messages.ended_badly, run.ranks)):
         return ()
-    notes, avoidable = wording.notes(findings), wording.avoidable(findings)
+    notes, avoidable = messages.notes(findings), messages.avoidable(findings)
     if growing := tuple(f for f in notes if f.bytes_per_step > 0 and not f.settled):
         return growing
     much = sum(f.retained_bytes for f in avoidable) >= MIB
-    return avoidable if much or not (notes or wording.library(findings)) else ()
+    return avoidable if much or not (notes or messages.library(findings)) else ()
 
 
 def _asides(findings: Findings, told_first: tuple[Finding, ...]) -> tuple[Aside, ...]:
@@ -120,21 +141,21 @@ def _asides(findings: Findings, told_first: tuple[Finding, ...]) -> tuple[Aside,
         Aside(
             "Notes",
             "too small to judge, or no leak by themselves",
-            wording.notes(findings),
+            messages.notes(findings),
             open=Severity.NOTE in kinds,
         ),
-        Aside("Held by libraries", "no leak", wording.library(findings)),
+        Aside("Held by libraries", "no leak", messages.library(findings)),
         Aside(
             "Avoidable memory",
             "never a leak: it lies there for longer than it is needed",
-            wording.avoidable(findings),
+            messages.avoidable(findings),
             open=findings.avoidable_over is not None or Severity.AVOIDABLE in kinds,
         ),
         Aside("Suppressed", "known before: they decide nothing", findings.suppressed, prefix="suppressed-"),
     )
 
 
-def _failed_line(run: Run) -> marks.KeptLine | None:
+def _failed_line(run: Run) -> trace_marks.KeptLine | None:
     """The user's own line at which the first rank to fail failed; None where that is not known."""
     rank = first_to_fail(run)
-    return None if rank is None or not rank.ended.at else marks.kept_line(run, rank.ended.at)
+    return None if rank is None or not rank.ended.at else trace_marks.kept_line(run, rank.ended.at)

@@ -1,4 +1,4 @@
-"""What does the page show of ranks: what each did, the groups that did the same, the operations of one of each?"""
+"""Ranks on the page: figures, groups, and the operations of one rank of each group."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leakscope.findings.model import Findings
-from leakscope.record.kinds import EndKind
-from leakscope.record.model import Rank, Run
 from leakscope.report.html.filters import as_drawing
-from leakscope.report.html.program_time import step_ends
-from leakscope.report.html.timeline import Timeline, timeline
-from leakscope.report.per_rank import RankStory
-from leakscope.report.rank_figures import Column, columns_of
-from leakscope.report.rank_groups import RankGroup
-from leakscope.report.rank_notes import all_of, notes_of, notes_together
-from leakscope.report.wording import leaks, like_text, ranks_text
+from leakscope.report.html.timeline import Timeline, step_ends, timeline
+from leakscope.report.messages.numbers import like_text, ranks_text
+from leakscope.report.messages.sections import leaks
+from leakscope.report.ranks import Column, RankGroup, RankStory, all_of, columns_of, notes_of, notes_together
+from leakscope.run.kinds import EndKind
+from leakscope.run.model import Rank, Run
 
 if TYPE_CHECKING:
     from markupsafe import Markup

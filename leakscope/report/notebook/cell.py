@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leakscope.findings.model import Finding, Findings
-from leakscope.record.model import Run
-from leakscope.report import adding_lines, wording
-from leakscope.report.cleaning import cleaned
+from leakscope.report import excerpt, messages
+from leakscope.report.escape import cleaned
 from leakscope.report.excerpt import Excerpt, excerpts
 from leakscope.report.html.filters import FILTERS
+from leakscope.report.text.finding import folded_trace_lines
 from leakscope.report.text.lines import laid_out
-from leakscope.report.text.trace import folded_trace_lines
-from leakscope.report.text.verdict import about_text
+from leakscope.report.text.page import about_text
+from leakscope.run.model import Run
 from leakscope.verdict import Verdict
 
 SHOWN = 3
@@ -46,40 +46,41 @@ class LeakInCell:
 
 def render(run: Run, findings: Findings) -> str:
     """The piece of HTML; what comes from the run is escaped, and it stays readable where styles are taken out."""
-    from leakscope.report.html.templates import templates
+    from leakscope.report.html.filters import templates
 
     environment = templates(Path(__file__).parent)
     environment.filters |= FILTERS
     run, findings = cleaned(run), cleaned(findings)
-    leaks = wording.leaks(findings)
+    leaks = messages.leaks(findings)
     beside = [
-        f"{wording.title(f)}; {wording.held_text(f)}" for f in (*wording.library(findings), *wording.notes(findings))
+        f"{messages.title(f)}; {messages.held_text(f)}"
+        for f in (*messages.library(findings), *messages.notes(findings))
     ]
     return environment.get_template("cell.html").render(
         findings=findings,
         colour=COLOURS[Verdict.LEAKS if findings.failed else findings.verdict],
-        headline=wording.headline(run, findings),
-        failure=wording.failure_text(run),
-        why=wording.why_text(findings),
-        next=wording.next_text(run, findings),
-        out_of_memory=wording.run_text(findings.out_of_memory),
+        headline=messages.headline(run, findings),
+        failure=messages.failure_text(run),
+        why=messages.why_text(findings),
+        next=messages.next_text(run, findings),
+        out_of_memory=messages.run_text(findings.out_of_memory),
         leaks=[_in_cell(run, finding) for finding in leaks[:LISTED]],
         shown=SHOWN,
         more=len(leaks) - LISTED,
         beside=beside[:LISTED],
-        avoidable=[wording.avoidable_text(run, finding) for finding in wording.avoidable(findings)[:SHOWN]],
+        avoidable=[messages.avoidable_text(run, finding) for finding in messages.avoidable(findings)[:SHOWN]],
         about=about_text(run),
-        words=wording,
+        words=messages,
     )
 
 
 def _in_cell(run: Run, finding: Finding) -> LeakInCell:
-    block = wording.of_block(run)
-    nothing = wording.holds_nothing(finding)
+    block = messages.of_block(run)
+    nothing = messages.holds_nothing(finding)
     return LeakInCell(
         finding=finding,
-        held=wording.held_text(finding, "after the block" if block else ""),
+        held=messages.held_text(finding, "after the block" if block else ""),
         code=() if nothing else excerpts(run, finding, 1),
-        edit=adding_lines.edit_lines(finding.suggestion) if finding.suggestion is not None else (),
+        edit=excerpt.edit_lines(finding.suggestion) if finding.suggestion is not None else (),
         trace="" if nothing else "\n".join(laid_out(folded_trace_lines(finding), WIDTH)),
     )

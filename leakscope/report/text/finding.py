@@ -1,36 +1,166 @@
-"""What holds this memory, from the root down, and which reference is to be cut?"""
+"""A finding as text: short or in full, with its reference path."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from leakscope.findings.model import Finding
-from leakscope.record.model import Run
-from leakscope.report.adding_lines import ADDED_AT, SUGGESTION, adding_lines, edit_lines
-from leakscope.report.marks import allocation_sites, source_line
-from leakscope.report.sightings import seen_together
-from leakscope.report.text.lines import Line, Paragraph, field_lines, wrapped
-from leakscope.report.text.trace import further_path_lines, trace_lines
-from leakscope.report.wording import (
-    advice,
+from leakscope.findings.facts import FreedBy, RuleName
+from leakscope.findings.model import Finding, Hop
+from leakscope.report.escape import one_line
+from leakscope.report.excerpt import ADDED_AT, SUGGESTION, adding_lines, edit_lines, excerpts, folded_trace
+from leakscope.report.messages.held import (
     also_text,
-    bytes_span,
+    cut_frees_text,
     cut_name,
     cycle_text,
     freed_text,
     held_text,
     holds_nothing,
+    line_to_edit,
+    measured_text,
+    new_reasons,
     no_cut_text,
-    of_block,
     proved_text,
-    ranks_text,
     seen_text,
-    title,
+    status_word,
     would_be_freed,
 )
+from leakscope.report.messages.numbers import bytes_span, ranks_text
+from leakscope.report.messages.sections import of_block
+from leakscope.report.messages.sentences import advice, title
+from leakscope.report.occurrences import seen_together
+from leakscope.report.text.lines import Cropped, Line, Paragraph, cells, field_lines, short_field, wrapped
+from leakscope.report.trace_marks import (
+    NO_TRACE,
+    allocation_sites,
+    closes_cycle,
+    further_paths,
+    holds_by,
+    source_line,
+    suspects,
+)
+from leakscope.run.model import Run
+from leakscope.units import bytes_text
 
-INDENT, COLUMN = "   ", 10
-"""Before a field of a finding, and the columns that its name takes."""
+CLOSED = "the cycle is closed; from it on to the memory:"
+"""Where a trace has gone once around."""
+
+
+def trace_lines(finding: Finding, least: int = 0) -> Iterator[Line]:
+    """Every object, why it is alive, and the reference by which it holds the next; `least` hops or more that need not
+    be seen are counted, none where it is 0.
+    """
+    yield from _without_trace(finding)
+    at_fault, reasons = suspects(finding), new_reasons(finding)
+    folded = [stretch.hops for stretch in folded_trace(finding, least) if stretch.is_folded] if least else []
+    for index, hop in enumerate(finding.trace):
+        if any(index in hops for hops in folded):
+            yield from (f"   │    ... {len(hops)} more between" for hops in folded if index == hops.start)
+            continue
+        yield from _object(finding, index)
+        stem = _stem(finding, index)
+        if closes_cycle(finding, index):
+            yield from wrapped(CLOSED, stem)
+            continue
+        status = status_word(finding, hop)
+        if reasons[index]:
+            yield from wrapped(f"{status}: {reasons[index]}", stem)
+        elif index == 0 or status != status_word(finding, finding.trace[index - 1]):
+            yield f"{stem}{status}"
+        if hop.reference and index < len(finding.trace) - 1:
+            mark = _mark(finding, hop, index, cut_frees=True, others=index in at_fault)
+            yield _Reference(one_line(hop.reference), stem, mark, index in at_fault or index == finding.cut_position)
+
+
+def further_path_lines(finding: Finding) -> Iterator[Line]:
+    """The reference paths over the references to cut that the trace does not lead over."""
+    for _, reference in further_paths(finding):
+        yield ""
+        yield "   held as well by:"
+        last = len(reference.path) - 1
+        for index, hop in enumerate(reference.path):
+            branch = "╰→ " if index == last else "┬─ " if index == 0 else "├─ "
+            place = f"  ({hop.where})" if hop.where else ""
+            stem = "        " if index == last else "   │    "
+            yield from wrapped(f"{one_line(hop.object)}{place}", f"   {branch}", stem)
+            if index < last:
+                is_cut = holds_by(hop, reference)
+                yield _Reference(one_line(hop.reference), stem, "   <- cut here, too" if is_cut else "", is_cut)
+
+
+def folded_trace_lines(finding: Finding) -> Iterator[Line]:
+    """The root, the cut and the memory; of what lies between, how much there is."""
+    yield from _without_trace(finding)
+    stretches = folded_trace(finding, least=1)
+    folded = {stretch.hops.start: len(stretch.hops) for stretch in stretches if stretch.is_folded}
+    for stretch in stretches:
+        if stretch.is_folded:
+            continue
+        for index in stretch.hops:
+            yield from _object(finding, index)
+            hop, stem = finding.trace[index], _stem(finding, index)
+            more = f" ... {folded[index + 1]} more between" if index + 1 in folded else ""
+            if closes_cycle(finding, index):
+                yield from wrapped(CLOSED + more, stem)
+            elif hop.reference and index < len(finding.trace) - 1:
+                yield _Reference(one_line(hop.reference), stem, _mark(finding, hop, index) + more, False)
+
+
+def _without_trace(finding: Finding) -> Iterator[Line]:
+    if not finding.trace and finding.rule != RuleName.LATE_RELEASE:  # of that the holders are known, and many
+        yield from wrapped(NO_TRACE, "   ")
+
+
+def _object(finding: Finding, index: int) -> Iterator[Line]:
+    hop = finding.trace[index]
+    branch = "╰→ " if index == len(finding.trace) - 1 else "┬─ " if index == 0 else "├─ "
+    place = f"  ({hop.where})" if hop.where else ""
+    yield from wrapped(f"{one_line(hop.object)}{place}", f"   {branch}", _stem(finding, index))
+
+
+def _stem(finding: Finding, index: int) -> str:
+    return "        " if index == len(finding.trace) - 1 else "   │    "
+
+
+def _mark(finding: Finding, hop: Hop, index: int, cut_frees: bool = False, others: bool = False) -> str:
+    """What there is to say of a reference: that it is the one to cut, and what that would free."""
+    if finding.cut is not None and index == finding.cut_position:
+        frees = f": {cut_frees_text(finding.cut)}" if cut_frees else ""
+        return f"   <- cut here{also_text(finding.cut)}{frees}"
+    return f"   (cutting it would free {bytes_text(hop.frees_bytes)})" if others and hop.frees_bytes else ""
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """The reference that leads from one object of the trace to the next."""
+
+    name: str
+    stem: str
+    mark: str
+    underlined: bool
+
+    def lines(self, width: int) -> Iterator[str]:
+        """Its name, and the mark behind it or, where there is no room for that, below."""
+        lead = f"{self.stem}↓ "
+        room = width - len(lead)
+        pieces = textwrap.wrap(self.name, room) or [""]
+        for number, piece in enumerate(pieces):
+            closing = number == len(pieces) - 1
+            inline = self.mark if closing and cells(piece) + cells(self.mark) <= room else ""
+            yield lead + piece + inline
+            lead = f"{self.stem}  "
+            if self.underlined:
+                yield lead + "~" * cells(piece)
+            if closing and self.mark and not inline:
+                yield from Paragraph(self.mark.strip(), lead, lead).lines(width)
+
+
+INDENT = "   "
+"""Before a field of a finding."""
+COLUMN = 10
+"""Columns that the name of a field takes."""
 SIGHTINGS_SHOWN = 4
 """Looks, the last ones, and ranks that looked at other steps: a line of each."""
 
@@ -122,3 +252,109 @@ def _sightings(finding: Finding) -> str:
         told.append(f"{ranks_text(seen.ranks)}{each} ({more}{shown})")
     rest = sorted(rank for seen in together[SIGHTINGS_SHOWN:] for rank in seen.ranks)
     return "; ".join([*told, *([f"{ranks_text(rest)} at other looks"] if rest else [])]) or "at no judged look"
+
+
+QUOTED = 5
+"""Lines of source, chosen, from which on none is quoted that only stands beside."""
+ADVICE = 3
+"""Lines of advice at most, chosen."""
+
+
+def brief_finding_lines(run: Run, finding: Finding, number: int) -> Iterator[Line]:
+    """Its title, the user's lines with the guilty one marked, the cut, and the trace folded."""
+    yield from wrapped(f"{number}. {title(finding)}", "", "   ")
+    yield from wrapped(_figures(run, finding), INDENT)
+    yield ""
+    quoted = list(_excerpts(run, finding))
+    yield from quoted
+    if not holds_nothing(finding):
+        yield from _brief_cut(finding, is_named=number == 1 and finding.cut_position is not None)
+    yield from _edit(run, finding, bool(quoted))
+    if advice(finding):
+        beside = bool(quoted) + (finding.see is not None)
+        yield short_field("advice", advice(finding), ADVICE - beside, INDENT, COLUMN)
+    yield from see_lines(finding)
+    if not holds_nothing(finding) and (finding.freed_by != FreedBy.PROGRAM or finding.cut is None):
+        yield short_field("freed by", freed_text(finding), 1, INDENT, COLUMN)
+    if finding.see is None:
+        yield from _brief_made_at(run, finding)
+    if not holds_nothing(finding) and (trace := list(folded_trace_lines(finding))):
+        yield from ("", *trace)
+
+
+def _figures(run: Run, finding: Finding) -> str:
+    """`36.00 MiB held at the last look, 3.00 MiB more each step; ranks 0, 1; step-growth [17f7ca4b]`."""
+    ranks = ranks_text(finding.ranks) if finding.ranks and not of_block(run) else ""
+    name = f"{finding.rule} [{finding.fingerprint}]"
+    told = finding if holds_nothing(finding) else replace(finding, count=0)
+    return "; ".join(filter(None, (held_text(told, "after the block" if of_block(run) else ""), ranks, name)))
+
+
+def _excerpts(run: Run, finding: Finding) -> Iterator[Line]:
+    shown = excerpts(run, finding)
+    if sum(len(excerpt.lines) for excerpt in shown) > QUOTED:
+        shown = excerpts(run, finding, around=0)
+    for excerpt in shown:
+        yield from wrapped(excerpt.file, INDENT)
+        digits = len(str(excerpt.lines[-1].number))
+        before = excerpt.lines[0].number
+        for line in excerpt.lines:
+            if line.number > before + 1:
+                yield f"{INDENT}        {'...'.rjust(digits)}"
+            before = line.number
+            mark = f"{'> ' if line.to_edit else ''}{line.mark}"
+            gutter = f"{INDENT}{mark:>7} {line.number:>{digits}} | "
+            if line.mark:
+                yield Paragraph(line.text, gutter, " " * (len(gutter) + 4))
+            else:
+                yield Cropped(gutter + line.text)
+    if shown:
+        yield ""
+
+
+def _brief_cut(finding: Finding, is_named: bool) -> Iterator[Line]:
+    """What to cut, and what that frees; `is_named`: the report opens with it, and the trace shows it."""
+    cut = finding.cut
+    if cut is None:
+        yield from field_lines("cut", no_cut_text(finding), INDENT, COLUMN)
+        return
+    place = line_to_edit(finding)
+    where = f" at {place}" if place else ""
+    name = "" if is_named else f"`{cut_name(cut)}`{where}{also_text(cut)}: "
+    text = ", ".join(filter(None, (would_be_freed(finding), measured_text(finding))))
+    yield from field_lines("cut", f"{name}{text}", INDENT, COLUMN)
+
+
+def _edit(run: Run, finding: Finding, quoted: bool) -> Iterator[Line]:
+    """The suggested edit; where no source was kept, the places that add to what is cut."""
+    if not quoted:
+        places = ", ".join(place for place, _ in adding_lines(run, finding))
+        if places:
+            yield from field_lines("added at", places, INDENT, COLUMN)
+    if finding.suggestion is not None:
+        lines = edit_lines(finding.suggestion)
+        stays = "".join(line[0] for line in lines).strip(" -")
+        whole = " " in stays or "@" in stays
+        told = f"{'at' if whole else _how(lines)} {finding.suggestion.where}, advice, not tried:"
+        yield from field_lines("edit", told, INDENT, COLUMN)
+        added = [line for line in lines if line.startswith("+")]
+        for line in added if quoted and added and not whole else lines:  # what goes, or stays, is quoted above
+            yield Paragraph(line[1:], f"{INDENT}{' ' * COLUMN}{line[0]}", f"{INDENT}{' ' * COLUMN}    ")
+
+
+def _how(lines: Sequence[str]) -> str:
+    """What becomes of the line that is edited."""
+    if not any(line.startswith("+") for line in lines):
+        return "without"
+    if any(line.startswith("-") for line in lines):
+        return "in place of"
+    return "before" if lines[0].startswith("+") else "after"
+
+
+def _brief_made_at(run: Run, finding: Finding) -> Iterator[Line]:
+    """Where most of its tensors were made, in a line."""
+    sites = allocation_sites(run, finding)
+    for place, line in sites[:1]:
+        more = f" and {len(finding.made_at) - 1} more" if len(finding.made_at) > 1 else ""
+        told = f"{INDENT}{'made at'.ljust(COLUMN)}{place}{more}"
+        yield Cropped(f"{told} | {line}" if line else told)

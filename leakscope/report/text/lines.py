@@ -1,4 +1,4 @@
-"""How does a text fit into a terminal, whatever its width and the script that its names are written in?"""
+"""Fits text into a terminal of any width and script."""
 
 from __future__ import annotations
 

@@ -1,33 +1,251 @@
-"""The story for a terminal: verdict first, then each leak from the root down to the memory."""
+"""The text report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from leakscope.findings.model import Finding, Findings
-from leakscope.record.model import Run
-from leakscope.report.cleaning import cleaned
-from leakscope.report.rank_groups import rank_groups
-from leakscope.report.snapshot.section import device_lines
-from leakscope.report.text.avoidable import avoidable_lines
-from leakscope.report.text.brief import brief_finding_lines
-from leakscope.report.text.closing import closing_lines
-from leakscope.report.text.finding import finding_lines
-from leakscope.report.text.ledger import ledger_lines, worker_lines
-from leakscope.report.text.lines import WIDTH, Cropped, Line, field_lines, laid_out, wrapped
-from leakscope.report.text.ranks import rank_lines
-from leakscope.report.text.small_print import small_print
-from leakscope.report.text.verdict import about_lines, last_lines, verdict_lines
-from leakscope.report.wording import (
-    first_cut,
-    held_text,
+from leakscope.findings.gc_advice import FreezeSaves
+from leakscope.findings.model import Finding, Findings, Reason, Why
+from leakscope.report.escape import cleaned
+from leakscope.report.memory_snapshot.section import device_lines, device_text
+from leakscope.report.messages.ended import clock_text, failure_text, hung_text, within_text
+from leakscope.report.messages.held import held_text
+from leakscope.report.messages.numbers import bytes_span, plural, ranks_text
+from leakscope.report.messages.sections import (
+    avoidable,
+    exit_text,
     leaks,
     library,
+    loader_in_short,
     notes,
-    plural,
-    title,
+    of_block,
+    steps_of,
 )
+from leakscope.report.messages.sentences import avoidable_text, run_text, title
+from leakscope.report.messages.verdict import (
+    cut_in_short,
+    first_cut,
+    growing_text,
+    kinds_text,
+    ledger_table,
+    next_text,
+    why_text,
+)
+from leakscope.report.ranks import RankGroup, RankStory, looking_text, rank_groups
+from leakscope.report.text.details import small_print
+from leakscope.report.text.finding import brief_finding_lines, finding_lines
+from leakscope.report.text.lines import WIDTH, Cropped, Line, field_lines, laid_out, short_field, wrapped
+from leakscope.report.text.ranks import ledger_lines, rank_lines, worker_lines
+from leakscope.run.model import Run
 from leakscope.units import bytes_text
+
+AVOIDABLE_SHOWN = 12
+"""Lines at the most, chosen: the largest; the page has all of them."""
+
+
+def avoidable_lines(run: Run, findings: Findings) -> Iterator[Line]:
+    """A line for each holder, the largest first; nothing where nothing could be avoided."""
+    found = avoidable(findings)
+    if not found:
+        return
+    heading = f"Avoidable memory ({len(found)}): never a leak"
+    yield from (heading, "=" * len(heading))
+    for finding in found[:AVOIDABLE_SHOWN]:
+        yield from wrapped(avoidable_text(run, finding), "- ", "  ")
+    if len(found) > AVOIDABLE_SHOWN:
+        yield f"- and {len(found) - AVOIDABLE_SHOWN} smaller ones: see the page"
+    yield ""
+
+
+def verdict_lines(run: Run, findings: Findings, groups: Sequence[Sequence[int]] = ()) -> Iterator[Line]:
+    """What a report opens with: how the run failed, where it did, the verdict, why, and what to do next.
+
+    `groups`: ranks that did the same, of which one is told.
+    """
+    name, failure = failure_text(run)
+    if failure:
+        yield from field_lines(name, failure)
+    distinct = leaks(findings)
+    count = f": {plural(len(distinct), 'distinct leak')}" if distinct else ""
+    nothing = failure and not steps_of(run) and not distinct
+    count = ": before the first step there is nothing to judge" if nothing else count
+    count = f": {grows}" if (grows := growing_text(run, findings)) else count
+    yield from field_lines("Verdict", f"{findings.verdict.upper()}{count}{exit_text(run, findings)}")
+    if hung := hung_text(run):
+        yield from field_lines("Hung", hung)
+    if within := within_text(run):
+        yield from field_lines("Within", within)
+    if not nothing:
+        yield from field_lines("Why", why_text(findings))
+    for sentence in run_text(findings.out_of_memory, groups):
+        yield from field_lines("Memory", sentence)
+    if not nothing and (told := next_text(run, findings)):
+        yield from field_lines("Next", told)
+
+
+def about_lines(run: Run) -> Iterator[Line]:
+    """What ran, and where all of it lies."""
+    yield from field_lines("Run", about_text(run))
+    if run.folder:
+        yield from field_lines("Folder", run.folder)
+
+
+def last_lines(run: Run, findings: Findings) -> Iterator[Line]:
+    """The verdict once more, for who sees only the end."""
+    distinct = leaks(findings)
+    what = f": {cut_in_short(distinct)}" if distinct else ""
+    what = f": {grows}" if (grows := growing_text(run, findings)) else what
+    if isinstance(findings.why, Why) and findings.why.reason == Reason.SUPPRESSED:
+        what = f": no new leak, {plural(findings.why.count, 'known leak')} suppressed"
+    told = f"Verdict: {findings.verdict.upper()}{what}{exit_text(run, findings)}"
+    yield from wrapped(told, "", "  ")
+
+
+def about_text(run: Run, whole: bool = True) -> str:
+    """`train.py: 2 ranks, 12 steps by Adam.step, 4 looks (960.0 ms), cpu, torch 2.13.0, native heap reader`; not
+    `whole`: up to the device.
+    """
+    steps = f"{plural(steps_of(run), 'step')} {clock_text(run)}".strip()
+    of_ranks = (plural(max(len(run.ranks), run.expected_ranks), "rank"), steps)
+    of_run = (*(() if of_block(run) else of_ranks), looking_text(run), run.device)
+    reader = f"{run.heap_reader} heap reader" if run.heap_reader else ""
+    parts = (*of_run, *((f"torch {run.torch}" if run.torch else "", reader) if whole else ()))
+    return f"{' '.join(run.command)}: {', '.join(part for part in parts if part)}"
+
+
+COLUMN = 11
+"""Columns that the names take."""
+SHOWN = 3
+"""Findings that decide nothing, and notes of ranks, at most; chosen."""
+GROUPS = 6
+"""Groups of ranks that have a line each, at most; chosen."""
+LINES = {"Run": 1, "Page": 4, "More": 4, "Also grows": 4}
+"""Lines of what has not two at the most; chosen."""
+_FIGURES: Mapping[str, Callable[[RankStory], float | None]] = {
+    "allocated": lambda story: story.counted_bytes,
+    "more each step": lambda story: max(story.growth_per_step or 0, 0),
+    "leaked": lambda story: story.leaked_bytes,
+}
+"""What is said of ranks to what it is."""
+
+
+def closing_lines(run: Run, findings: Findings, groups: tuple[RankGroup, ...], page: str) -> Iterator[Line]:
+    """Where the growth went, what could be avoided, how the ranks ended, and where there is more."""
+    if findings.avoidable_over is not None:  # it decides
+        yield from avoidable_lines(run, findings)
+    at_length = len(groups) > GROUPS or any(group.badly for group in groups)
+    for name, text in (
+        *_growth(findings),
+        *_avoidable(findings),
+        *_listed("Library", library(findings), findings),
+        *_listed("Notes", notes(findings), findings),
+        *_workers(findings),
+        *_also_grows(findings, [group.ranks for group in groups]),
+        *_collecting(findings),
+        *_named("Device", device_text(run)),
+        *(() if at_length or of_block(run) else _ranks(run, groups)),
+        ("Run", about_text(run, whole=False)),
+        *_more(run, page),
+    ):
+        yield short_field(name, text, LINES.get(name, 2), column=COLUMN)
+    if at_length:
+        yield from ("", *rank_lines(run, findings, groups))
+
+
+def _more(run: Run, page: str) -> Iterator[tuple[str, str]]:
+    if run.folder:
+        command = f"leakscope report {shlex.quote(run.folder)} --verbose{', or --rank N' if len(run.ranks) > 1 else ''}"
+        yield ("Page", f"{page}, or as text: {command}") if page else ("More", command)
+
+
+def _named(name: str, text: str) -> Iterator[tuple[str, str]]:
+    if text:
+        yield name, text
+
+
+def _growth(findings: Findings) -> Iterator[tuple[str, str]]:
+    """Of the rank that grew most."""
+    tables = [grown for grown, _, _ in ledger_table(findings)]
+    if tables:
+        most = max(tables, key=lambda grown: (grown.bytes, -grown.rank))
+        rank = f" on rank {most.rank}" if len(tables) > 1 else ""
+        steps = f"from step {most.from_step} to {most.to_step}"
+        yield "Growth", f"{bytes_text(most.bytes)} {steps}{rank}: {kinds_text(most.lines)}"
+
+
+def _avoidable(findings: Findings) -> Iterator[tuple[str, str]]:
+    found = avoidable(findings)
+    if found:
+        many = f" by {len(found)} holders" if len(found) > 1 else ""
+        size = bytes_text(sum(finding.retained_bytes for finding in found))
+        yield "Avoidable", f"{size}{many}: {title(found[0])}"
+
+
+def _listed(name: str, found: tuple[Finding, ...], findings: Findings) -> Iterator[tuple[str, str]]:
+    """Each; how many they are where there are leaks to mend first."""
+    if found and leaks(findings):
+        yield name, f"{plural(len(found), 'finding')} beside, no leak"
+        return
+    for index, finding in enumerate(found[:SHOWN]):
+        told = f"{title(finding)}; {held_text(finding)}; {finding.rule} [{finding.fingerprint}]"
+        yield name if index == 0 else "", told
+    if len(found) > SHOWN:
+        yield "", f"and {len(found) - SHOWN} more"
+
+
+def _workers(findings: Findings) -> Iterator[tuple[str, str]]:
+    """The loader whose workers took most."""
+    found = [loader for loaders in findings.loaders.values() for loader in loaders]
+    if found:
+        largest = max(found, key=lambda loader: loader.unique_bytes)
+        more = f"; and {plural(len(found) - 1, 'more loader')}" if len(found) > 1 else ""
+        yield "Workers", f"{loader_in_short(largest)}{more}"
+
+
+def _also_grows(findings: Findings, alike: Sequence[Sequence[int]]) -> Iterator[tuple[str, str]]:
+    """Each count with what to do; of several at most the first ones."""
+    for text in run_text(findings.also_grows, alike)[:SHOWN]:
+        yield "Also grows", text
+
+
+def _collecting(findings: Findings) -> Iterator[tuple[str, str]]:
+    """What freezing would save, where that is told and nothing has to be mended first."""
+    saves = [fact for fact in findings.gc_advice if isinstance(fact, FreezeSaves) and fact.share is not None]
+    if saves and not leaks(findings):
+        yield "Collecting", run_text(saves)[0]
+
+
+def _ranks(run: Run, groups: tuple[RankGroup, ...]) -> Iterator[tuple[str, str]]:
+    """Ranks that did the same in a line, then what the reader should know of a rank's recording."""
+    told = [_group_text(run, group) for group in groups] + _notes_of_ranks(run, groups)
+    for index, text in enumerate(told):
+        yield "" if index else "Ranks", text
+
+
+def _group_text(run: Run, group: RankGroup) -> str:
+    """`all 2 ranks stopped by leakscope after 12 steps; 151.39 to 151.44 MiB allocated`."""
+    count = len(group.ranks)
+    who = f"{ranks_text(group.ranks)} "
+    if count == len(run.ranks):
+        who = "" if count == 1 else f"all {count} ranks "
+    names = ["allocated"] if count == len(run.ranks) else [*_FIGURES]
+    spans = ((what, [_FIGURES[what](story) or 0 for story in group.stories]) for what in names)
+    figures = ", ".join(f"{bytes_span(sizes)} {what}" for what, sizes in spans if any(sizes))
+    return "; ".join(filter(None, (f"{who}{group.story.ended}", figures, *group.apart)))
+
+
+def _notes_of_ranks(run: Run, groups: tuple[RankGroup, ...]) -> list[str]:
+    ranks: dict[str, list[int]] = {}
+    for group in groups:
+        for story in group.stories:
+            for text in story.notes:
+                ranks.setdefault(text, []).append(story.number)
+    alone = len(run.ranks) == 1
+    of_ranks = (text if alone else f"{ranks_text(sorted(those))}: {text}" for text, those in ranks.items())
+    told = [*run.notes, *of_ranks]
+    return [*told[:SHOWN], *([f"and {plural(len(told) - SHOWN, 'more note')}"] if len(told) > SHOWN else [])]
+
 
 TOLD = 3
 """Leaks that are told at some length, chosen: the first ones, on half a screen each."""

@@ -1,17 +1,104 @@
-"""How did the ranks end, and what did they hold? Those that did the same in a line."""
+"""Ranks as text: the table, and one rank in full."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from leakscope.findings.model import Findings
-from leakscope.record.model import Run
-from leakscope.report.per_rank import RankStory
-from leakscope.report.rank_groups import RankGroup
-from leakscope.report.rank_notes import all_of, notes_of, notes_together
-from leakscope.report.text.lines import Line, wrapped
-from leakscope.report.text.rank_table import Row, table
-from leakscope.report.wording import count_span, leaks, ranks_text
+from leakscope.findings.model import Finding, Findings
+from leakscope.report.escape import cleaned
+from leakscope.report.memory_snapshot.section import device_lines
+from leakscope.report.messages.held import cut_name, line_to_edit
+from leakscope.report.messages.numbers import count_span, like_text, listed_numbers, plural, ranks_text
+from leakscope.report.messages.sections import leaks, loader_notes, loader_text, worker_line_text
+from leakscope.report.messages.sentences import run_text, title
+from leakscope.report.messages.verdict import ledger_table, lines_text, rose_text
+from leakscope.report.ranks import (
+    COLUMNS,
+    RankGroup,
+    RankStory,
+    all_of,
+    columns_of,
+    notes_of,
+    notes_together,
+    rank_groups,
+)
+from leakscope.report.text.details import small_print
+from leakscope.report.text.lines import WIDTH, Line, Paragraph, cells, field_lines, laid_out, wrapped
+from leakscope.run.model import Run
+from leakscope.units import bytes_text
+
+_LEAST = 5
+"""The first columns, of which none is left out for want of room."""
+_LISTED = 4
+"""Rows of numbers, chosen, that the first cell lists whole."""
+_COUNTED = 4
+"""Ranks, chosen, from which on a row says how many it is of."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Ranks that are told together."""
+
+    stories: tuple[RankStory, ...]
+    leaks: tuple[int, ...] = ()
+    """Numbers of their leaks in the report."""
+
+
+def table(rows: Sequence[Row], whole: bool) -> Iterator[Line]:
+    """A line for each row, its figures from the smallest to the largest where its ranks differ.
+
+    Columns in which no rank has anything are left out, but not of the `whole` table.
+    """
+    shown = columns_of([story for row in rows for story in row.stories], whole)
+    several = any(len(row.stories) > 1 for row in rows)
+    with_leaks = len(rows) > 1 and any(row.leaks for row in rows)
+    heads = ("ranks" if several else "rank", *(["leak"] if with_leaks else []), *(column.head for column in shown))
+    lines = []
+    for row in rows:
+        leaks = [listed_numbers(row.leaks) or "none"] if with_leaks else []
+        figures = (column.text(row.stories) for column in shown)
+        lines.append((_ranks(row), *leaks, *figures))
+    spare = [column.head for column in COLUMNS[_LEAST:]]
+    needed = len([head for head in heads if whole or head not in spare])
+    yield _Table((heads, *lines), several, needed)
+    if any("-" in cell.split() for line in lines for cell in line[1:]):
+        yield "(- is unknown)"
+
+
+def _ranks(row: Row) -> str:
+    count = len(row.stories)
+    numbers = listed_numbers((story.number for story in row.stories), _LISTED)
+    return f"{numbers} ({count})" if count > _COUNTED else numbers
+
+
+@dataclass(frozen=True)
+class _Table:
+    rows: tuple[tuple[str, ...], ...]
+    """The heads first."""
+    several: bool
+    """Whether the first cells are lists of ranks, not numbers."""
+    needed: int
+    """The first columns, of which none is left out."""
+
+    def lines(self, width: int) -> Iterator[str]:
+        """A table, of as many columns as there is room for; without room each row is a paragraph that names them."""
+        widths = [max(map(cells, column)) for column in zip(*self.rows, strict=True)]
+        fitting = max(
+            (count for count in range(len(widths) + 1) if sum(widths[:count]) + 2 * count - 2 <= width), default=0
+        )
+        if fitting >= self.needed:
+            for first, *others in self.rows:
+                rest = "  ".join(cell.rjust(size) for cell, size in zip(others, widths[1:fitting], strict=False))
+                yield f"{first.ljust(widths[0]) if self.several else first.rjust(widths[0])}  {rest}"
+            return
+        heads, *rows = self.rows
+        for first, *others in rows:
+            figures = ", ".join(f"{head} {cell}" for head, cell in zip(heads[1:], others, strict=True))
+            yield from Paragraph(f"{first}: {figures}", "  rank " if first.isdigit() else "  ranks ", "    ").lines(
+                width
+            )
+
 
 _ROWS = 16
 """Groups of ranks, chosen, that have a line; and sets of ranks whose notes are told."""
@@ -117,3 +204,130 @@ def _told_of_each(groups: Sequence[RankGroup], verbose: bool) -> Iterator[Line]:
     if rest := sorted({rank for ranks, _ in together[len(shown) :] for rank in ranks}):
         yield ""
         yield from wrapped(f"notes on {ranks_text(rest)} are left out: --rank N tells those of a rank", "  ", "    ")
+
+
+_RANKS_SHOWN = 4
+"""Ranks whose lines are listed; chosen."""
+
+
+def ledger_lines(findings: Findings, groups: Sequence[Sequence[int]] = (), verbose: bool = False) -> Iterator[Line]:
+    """One line for each kind of growth, and for each leak, of the ranks that grew most; nothing where none grew.
+
+    `groups`: ranks that did the same, of which one is told. `verbose`: then the growth between each two looks.
+    """
+    tables = sorted(ledger_table(findings, groups), key=lambda table: (-table[0].bytes, table[0].rank))
+    if not tables:
+        return
+    yield "Where the growth went"
+    yield "====================="
+    for grown, more, lines in tables[:_RANKS_SHOWN]:
+        yield from wrapped(f"{like_text(grown.rank, more)}: {rose_text(grown, rate=False)}", "", "  ")
+        for size, per_step, what in lines:
+            first = f"  {bytes_text(size):>12}  {bytes_text(per_step):>12} a step  "
+            yield from wrapped(what, first, " " * len(first))
+        for interval in findings.ledgers[grown.rank] if verbose else ():
+            rose = bytes_text(interval.grown)
+            told = f"steps {interval.from_step} to {interval.to_step}: {rose}: {lines_text(interval.lines)}"
+            yield from wrapped(told, "  ", "    ")
+    if rest := sum(1 + more for _, more, _ in tables[_RANKS_SHOWN:]):
+        yield f"and {plural(rest, 'more rank')} that grew by less"
+    yield ""
+
+
+def worker_lines(findings: Findings) -> Iterator[Line]:
+    """The loaders of each rank with what makes up the memory of their workers; nothing where none has workers."""
+    found = [(rank, loader) for rank, loaders in sorted(findings.loaders.items()) for loader in loaders]
+    if not found:
+        return
+    yield from ("Loader workers", "==============")
+    for rank, loader in found:
+        of_rank = f"rank {rank}: " if len(findings.ranks) > 1 else ""
+        yield from wrapped(f"{of_rank}{loader_text(loader)}", "", "  ")
+        for line in loader.lines:
+            if line.bytes:
+                first = f"  {bytes_text(line.bytes):>12}  "
+                yield from wrapped(worker_line_text(line), first, " " * len(first))
+        each = (
+            f"worker {one.worker}: {bytes_text(one.unique_bytes)} unique, {bytes_text(one.proportional_bytes)} "
+            f"proportional, grew by {bytes_text(one.grew_bytes)}"
+            for one in loader.workers
+        )
+        for text in (*each, *loader_notes(loader)):
+            yield from wrapped(text, "  - ", "    ")
+    yield ""
+
+
+_COLUMN = 16
+"""Columns that the name of a figure takes."""
+
+
+def render(run: Run, findings: Findings, numbers: Sequence[int], width: int = WIDTH) -> str:
+    """All that is known of these ranks, one after the other, as text; they are ranks of the run."""
+    run, findings = cleaned(run), cleaned(findings)
+    groups = rank_groups(run, findings)
+    lines = [line for number in numbers for line in _rank(run, findings, groups, number)]
+    return "\n".join(line.rstrip() for line in laid_out(lines, width)).rstrip() + "\n"
+
+
+def _rank(run: Run, findings: Findings, groups: Sequence[RankGroup], number: int) -> Iterator[Line]:
+    group = next(group for group in groups if number in group.ranks)
+    story = next(story for story in group.stories if story.number == number)
+    alone = replace(run, ranks=tuple(rank for rank in run.ranks if rank.number == number), notes=())
+    own = _of_rank(findings, number)
+    heading = f"Rank {number} of {plural(len(run.ranks), 'rank')}"
+    yield from (heading, "=" * len(heading))
+    yield from field_lines("ended", story.ended, "", _COLUMN)
+    yield from error_lines(story, stack=True, log=False)
+    others = [rank for rank in group.ranks if rank != number]
+    like = f"{ranks_text(others)} did the same" if others else "no other rank did the same"
+    if len(run.ranks) > 1:
+        yield from field_lines("beside others", "; ".join([*group.apart, like]), "", _COLUMN)
+    for column in COLUMNS:
+        yield from field_lines(column.head, column.text((story,)), "", _COLUMN)
+    if story.log:
+        yield from field_lines("log", story.log, "", _COLUMN)
+    yield ""
+    for sentence in run_text(own.out_of_memory):
+        yield from wrapped(sentence, "- ", "  ")
+    yield from _findings(findings, own, number)
+    yield from ledger_lines(own, verbose=True)
+    if device := list(device_lines(alone)):
+        yield from (*(line for text in device for line in wrapped(text, "", "  ")), "")
+    yield from small_print(alone, own, verbose=True)
+    if notes := list(all_of(story)):
+        yield from ("Notes", "=====", *(line for text in notes for line in wrapped(text, "- ", "  ")), "")
+
+
+def _of_rank(findings: Findings, number: int) -> Findings:
+    """What of the findings is of that rank."""
+    return replace(
+        findings,
+        findings=tuple(f for f in findings.findings if number in f.ranks),
+        suppressed=tuple(f for f in findings.suppressed if number in f.ranks),
+        unjudged=tuple(item for item in findings.unjudged if item.rank == number),
+        ranks={rank: summary for rank, summary in findings.ranks.items() if rank == number},
+        ledgers={rank: ledger for rank, ledger in findings.ledgers.items() if rank == number},
+        listed=tuple(alive for alive in findings.listed if alive.rank == number),
+        out_of_memory=tuple(fact for fact in findings.out_of_memory if fact.rank == number),
+        gc_advice=tuple(fact for fact in findings.gc_advice if fact.rank == number),
+        drag=tuple(fact for fact in findings.drag if fact.rank == number),
+        also_grows=tuple(fact for fact in findings.also_grows if fact.rank == number),
+    )
+
+
+def _findings(findings: Findings, own: Findings, number: int) -> Iterator[Line]:
+    """The findings that it has, numbered as in the report, and how large they were there at each look."""
+    numbers = {finding.fingerprint: place for place, finding in enumerate(leaks(findings), 1)}
+    for finding in own.findings:
+        which = f"leak {numbers[finding.fingerprint]}" if finding.fingerprint in numbers else finding.severity
+        yield from wrapped(f"{which}: {title(finding)} [{finding.fingerprint}]", "- ", "  ")
+        if finding.cut is not None:
+            yield from wrapped(f"cut `{cut_name(finding.cut)}` {line_to_edit(finding)}".rstrip(), "  ")
+        yield from wrapped(_seen(finding, number), "  ")
+    if own.findings:
+        yield ""
+
+
+def _seen(finding: Finding, number: int) -> str:
+    seen = sorted((s for s in finding.sightings if s.rank == number), key=lambda sighting: sighting.step)
+    return ", ".join(f"step {sighting.step}: {bytes_text(sighting.bytes)}" for sighting in seen)

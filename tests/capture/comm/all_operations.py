@@ -235,9 +235,9 @@ PARTS: Sequence[Callable[[], None]] = (
 
 if __name__ == "__main__":
     if watched:
-        from leakscope.capture.comm.monitor import CommMonitor
-        from leakscope.capture.process.patches import Patches
-        from leakscope.record.folder import RankFolder
+        from leakscope.comm.monitor import CommMonitor
+        from leakscope.process.patches import Patches
+        from leakscope.run.writer import RankFolder
 
         written = RankFolder(folder, rank)
         monitor = CommMonitor(written, Patches())

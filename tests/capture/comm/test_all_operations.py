@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.comm_examples import Pair, rank_with
 
-from leakscope.record.rows.row import to_json
+from leakscope.run.rows import to_json
 
 
 def rows(pair: Pair, rank: int, part: str) -> list[dict[str, Any]]:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.record.kinds import OperationState
-from leakscope.record.last_operation import NAME, SIZE, unpack
-from leakscope.record.reading import read_run
+from leakscope.run.kinds import OperationState
+from leakscope.run.operations import NAME, SIZE, unpack
+from leakscope.run.reader import read_run
 
 pytestmark = pytest.mark.process
 

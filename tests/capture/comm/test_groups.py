@@ -16,12 +16,12 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functions
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from leakscope.capture.comm import functional_collectives
-from leakscope.capture.comm.monitor import CommMonitor
-from leakscope.capture.comm.writer import FULL_STEPS
-from leakscope.capture.process.patches import Patches
-from leakscope.capture.prove import prove
-from leakscope.record.folder import RankFolder
+from leakscope.comm import patches
+from leakscope.comm.monitor import CommMonitor
+from leakscope.comm.operations import FULL_STEPS
+from leakscope.process.patches import Patches
+from leakscope.recorder import verify_cut
+from leakscope.run.writer import RankFolder
 
 CPU = torch.device("cpu")
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
@@ -345,11 +345,11 @@ def test_compiled_code_that_cannot_be_seen_is_told(seen: Seen, tmp_path: Path, m
 
     monkeypatch.setitem(torch._dynamo.utils.counters, "frames", {"total": 1})
     monkeypatch.setattr(torch._inductor.config, "cpp_wrapper", True)
-    assert functional_collectives.unseen() == (
+    assert patches.unseen() == (
         "torch.compile was set to a C++ wrapper: what compiled code sent, received and reduced is not on record"
     )
     monkeypatch.setattr(torch._inductor.config, "cpp_wrapper", False)
-    assert functional_collectives.unseen() == ""
+    assert patches.unseen() == ""
 
 
 def test_a_sparse_tensor_goes_through_and_its_bytes_are_those_of_its_parts(seen: Seen) -> None:
@@ -407,7 +407,7 @@ def test_a_result_that_nobody_waited_for_is_held_by_its_work(seen: Seen) -> None
 def test_our_own_watch_of_a_buffer_does_not_keep_a_cut_from_being_proved(seen: Seen) -> None:
     buffer = torch.ones(3)
     dist.isend(buffer, 0).wait()
-    assert weakref.getweakrefs(buffer) and not prove._calls_outside(buffer)
+    assert weakref.getweakrefs(buffer) and not verify_cut._calls_outside(buffer)
     theirs = weakref.ref(buffer, [].append)
-    assert prove._calls_outside(buffer)
+    assert verify_cut._calls_outside(buffer)
     del theirs

@@ -12,15 +12,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakscope.capture.comm.groups import Group
-from leakscope.capture.comm.operation import Channel, Operation
-from leakscope.capture.comm.operation_log import OperationLog
-from leakscope.capture.comm.weak_tracking import DeathRef, StorageRef, TensorRef, moments
-from leakscope.capture.comm.writer import CommFile, LastOperationFile
-from leakscope.record.folder import RankFolder, write_run
-from leakscope.record.last_operation import NAME, SIZE, WAITED, unpack
-from leakscope.record.reading import read_run
-from leakscope.record.rows.row import to_json
+from leakscope.comm.operations import Channel, CommFile, Group, LastOperationFile, Operation
+from leakscope.comm.tracking import DeathRef, OperationLog, StorageRef, TensorRef, moments
+from leakscope.run.operations import NAME, SIZE, WAITED, unpack
+from leakscope.run.reader import read_run
+from leakscope.run.rows import to_json
+from leakscope.run.writer import RankFolder, write_run
 
 NO_ROW = (struct.pack("<8s4qdI", b"waits", 1, 1, 1, 1, 0.5, 4) + b"null").ljust(SIZE, b"\0")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from support.comm_examples import Pair, rank_with
 
-from leakscope.record.rows.row import to_json
+from leakscope.run.rows import to_json
 
 
 def rows(pair: Pair, rank: int) -> list[dict[str, Any]]:

@@ -17,9 +17,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 rank, store, folder, watched = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), sys.argv[4] == "watched"
 torch.set_num_threads(1)
 if watched:
-    from leakscope.capture.comm.monitor import CommMonitor
-    from leakscope.capture.process.patches import Patches
-    from leakscope.record.folder import RankFolder
+    from leakscope.comm.monitor import CommMonitor
+    from leakscope.process.patches import Patches
+    from leakscope.run.writer import RankFolder
 
     written = RankFolder(folder, rank)
     before = dict(vars(torch._C._distributed_c10d.ProcessGroup)), dict(vars(torch._C._distributed_c10d.Work))

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.capture.counts.descriptors import open_descriptors
-from leakscope.capture.counts.shared_memory import shared_memory
+from leakscope.recorder.process_counters import open_descriptors, shared_memory
 
 NOWHERE = "/nowhere/"
 
@@ -90,7 +89,7 @@ def test_segments_are_counted_by_what_is_mapped(opened: ExitStack) -> None:
 def test_of_very_many_the_latest_are_told_apart(
     opened: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leakscope.capture.counts.descriptors._MOST_READ", 4)
+    monkeypatch.setattr("leakscope.recorder.process_counters._MOST_READ", 4)
     every = open_descriptors(NOWHERE)
     for number in range(4):
         opened.enter_context((tmp_path / f"part_{number}.log").open("w"))

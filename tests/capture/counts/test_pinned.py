@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from leakscope.capture.counts import monitor
-from leakscope.capture.torch_data import pinned_bytes
-from leakscope.capture.workers import loaders
+from leakscope.dataloader import monitor as dataloader_monitor
+from leakscope.process.torch_compat import pinned_bytes
+from leakscope.recorder import process_counters
 
 
 def test_what_the_allocator_keeps_for_reuse_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,6 +15,6 @@ def test_what_the_allocator_keeps_for_reuse_is_not_counted(monkeypatch: pytest.M
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "host_memory_stats", lambda: stats, raising=False)
     assert pinned_bytes() == 4096
-    assert monitor.pinned_bytes is pinned_bytes and loaders.pinned_bytes is pinned_bytes
+    assert process_counters.pinned_bytes is pinned_bytes and dataloader_monitor.pinned_bytes is pinned_bytes
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     assert pinned_bytes() is None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.record.reading import read_run
+from leakscope.run.reader import read_run
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Write = Callable[..., Path]

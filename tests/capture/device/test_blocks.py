@@ -13,15 +13,14 @@ import torch
 from support.devices.fake_device import AUTOGRAD, block, segment
 from support.devices.fake_device_memory import FakeDeviceMemory, of_tensors
 
-from leakscope.allocator.snapshot import Frame
-from leakscope.capture.device.blocks import made_where
-from leakscope.capture.device.monitor import is_kept
-from leakscope.capture.heap.look import LookContext, look
-from leakscope.capture.lifetimes import dispatch_mode as dispatching
-from leakscope.findings.memory.device import DeviceLook, device_looks
-from leakscope.record.folder import write_run
-from leakscope.record.model import Ended, Rank
-from leakscope.record.reading import read_run
+from leakscope.findings.device import DeviceLook, device_looks
+from leakscope.heap.snapshot import LookContext, look
+from leakscope.memory_snapshot.model import Frame
+from leakscope.recorder.device.allocator_monitor import is_kept, made_where
+from leakscope.recorder.lifetimes import dispatch_mode as dispatching
+from leakscope.run.model import Ended, Rank
+from leakscope.run.reader import read_run
+from leakscope.run.writer import write_run
 
 Make = Callable[..., FakeDeviceMemory]
 FAR = 0x7F00_0000_0000

@@ -24,11 +24,11 @@ from support.pages.blocks import blocks_of, commands_of
 from support.pages.telling import agree
 from support.pages.walk import patch
 
-from leakscope.findings.memory.device import DeviceLook, device_looks
-from leakscope.record.model import Rank
-from leakscope.record.reading import read_run
-from leakscope.record.rows.device import Elsewhere
-from leakscope.record.rows.lifetimes import WatchedStep
+from leakscope.findings.device import DeviceLook, device_looks
+from leakscope.run.model import Rank
+from leakscope.run.reader import read_run
+from leakscope.run.rows_device import Elsewhere
+from leakscope.run.rows_steps import WatchedStep
 from leakscope.units import bytes_text
 
 pytestmark = pytest.mark.process
@@ -486,9 +486,9 @@ def test_a_step_costs_little(tmp_path: Path) -> None:
         import statistics, time
         from pathlib import Path
         import torch
-        from leakscope.capture.device.monitor import DeviceMemory
-        from leakscope.capture.process.patches import Patches
-        from leakscope.record.folder import RankFolder
+        from leakscope.recorder.device.allocator_monitor import DeviceMemory
+        from leakscope.process.patches import Patches
+        from leakscope.run.writer import RankFolder
 
         memory, patches = DeviceMemory(RankFolder(Path({str(tmp_path)!r}), 0), "auto", 0.02), Patches()
         memory.attach(patches)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from support.devices.fake_device_memory import FakeDeviceMemory
 
-from leakscope.capture.device.oom_observer import MAX_FREE_LOOKS
-from leakscope.capture.process.guard import Guard
+from leakscope.process.guard import Guard
+from leakscope.recorder.memory_limits import MAX_FREE_LOOKS
 
 Make = Callable[..., FakeDeviceMemory]
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.record.ends import ranks_in
-from leakscope.record.processes.links import link, settle
-from leakscope.record.processes.process import MAIN, Who, claim, numbered, processes_in, write_who
+from leakscope.run.processes import MAIN, Who, claim, link, numbered, processes_in, settle, write_who
+from leakscope.run.rank_end import ranks_in
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ import pytest
 from leakscope.findings import judge
 from leakscope.launch import launch
 from leakscope.options import Options
-from leakscope.record.reading import read_run
+from leakscope.run.reader import read_run
 
 pytestmark = pytest.mark.process
 

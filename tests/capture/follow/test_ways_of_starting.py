@@ -11,8 +11,8 @@ from leakscope.findings import judge
 from leakscope.findings.model import Findings
 from leakscope.launch import Outcome, launch
 from leakscope.options import Options
-from leakscope.record.model import Run
-from leakscope.record.reading import read_run
+from leakscope.run.model import Run
+from leakscope.run.reader import read_run
 
 pytestmark = pytest.mark.process
 

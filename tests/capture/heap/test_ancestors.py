@@ -11,13 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leakscope.capture.heap import garbage, prune
-from leakscope.capture.heap.garbage import Unreachable, find_unreachable, freed_by
-from leakscope.capture.heap.native.autograd import Role
-from leakscope.capture.heap.prune import PrunedHeap, ancestors
-from leakscope.capture.heap.refcounts import RefcountTable, References
-from leakscope.graph.held_by import HeldBy
-from leakscope.graph.reach import reachable
+from leakscope.graph.walks import HeldBy, reachable
+from leakscope.heap import garbage, liveness
+from leakscope.heap.autograd import Role
+from leakscope.heap.garbage import Unreachable, find_unreachable, freed_by
+from leakscope.heap.liveness import PrunedHeap, RefcountTable, References, ancestors
 
 OBJECTS, STORAGES = 10, 2
 COUNT = OBJECTS + STORAGES
@@ -83,9 +81,9 @@ def _pruned(heap: Heap) -> tuple[PrunedHeap, list[tuple[int, ...]]]:
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(heap=heaps())
 def test_what_leads_to_memory_is_found_level_by_level(heap: Heap, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prune, "MOST_LEVELS", COUNT + 1)
+    monkeypatch.setattr(liveness, "MOST_LEVELS", COUNT + 1)
     by_level, paths = _pruned(heap)
-    monkeypatch.setattr(prune, "MOST_LEVELS", 1)
+    monkeypatch.setattr(liveness, "MOST_LEVELS", 1)
     whole, all_paths = _pruned(heap)
     assert (by_level.objects.tolist(), paths) == (whole.objects.tolist(), all_paths)
     assert not heap.out & set(by_level.objects.tolist())

@@ -11,16 +11,16 @@ import pytest
 ONE_LOOK = """
 import sys
 import torch
-from leakscope.capture.device.counters import Counter
-from leakscope.capture.heap.look import LookContext, look
-from leakscope.capture.heap.objects.gains import Gains
+from leakscope.recorder.device.accelerator import Counter
+from leakscope.heap.snapshot import LookContext, look
+from leakscope.heap.growth import Gains
 counter, gains, loaded = Counter(), Gains(), set(sys.modules)
 before = counter.read().bytes
 look(1, "step", LookContext(gains=gains))
 print([counter.read().bytes - before, sorted(set(sys.modules) - loaded)])
 """
 LEFT_BYTES = 425 * 1024
-"""What looks left in malloc's caches at most (`leakscope/capture/device/counters.py`)."""
+"""What looks left in malloc's caches at most (`leakscope/recorder/device/accelerator.py`)."""
 
 
 @pytest.mark.process

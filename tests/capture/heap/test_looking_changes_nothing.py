@@ -20,9 +20,9 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from leakscope.capture.heap import look as heap
-from leakscope.capture.source import user_source as source
 from leakscope.graph.model import HeapGraph
+from leakscope.heap import snapshot as heap
+from leakscope.process.source import user_code as source
 
 
 @pytest.fixture(autouse=True)
@@ -360,7 +360,7 @@ def test_another_thread_runs_while_we_look() -> None:
 
 LONG_CHAIN = """
 import torch
-from leakscope.capture.heap import look as heap
+from leakscope.heap import snapshot as heap
 state = torch.ones(1, requires_grad=True)
 for _ in range(60_000):
     state = state * 1.0

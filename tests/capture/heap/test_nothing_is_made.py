@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 import torch
 
-from leakscope.capture.heap import look as heap
-from leakscope.capture.heap.look import LookContext
-from leakscope.capture.heap.raw_types import LAYOUT_IS_KNOWN
 from leakscope.graph.model import HeapGraph
+from leakscope.heap import snapshot as heap
+from leakscope.heap.snapshot import LookContext
+from leakscope.process.raw_types import LAYOUT_IS_KNOWN
 
 pytestmark = [
     pytest.mark.look,

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-from leakscope.capture.heap import look as heap
-from leakscope.capture.heap.describe import describe
-from leakscope.capture.heap.garbage import Watched
-from leakscope.capture.heap.native.autograd import Types
 from leakscope.findings.categories import categories
 from leakscope.graph.retained import freed_without
-from leakscope.record.model import Look
+from leakscope.heap import snapshot as heap
+from leakscope.heap.autograd import Types
+from leakscope.heap.describe import describe
+from leakscope.heap.garbage import Watched
+from leakscope.run.model import Look
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # prototype, beta, deprecated
 
@@ -124,7 +124,7 @@ def test_an_object_that_cannot_be_described_has_its_type(monkeypatch: pytest.Mon
     def fails(*_: Any) -> Any:
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr("leakscope.capture.heap.describe._container", fails)
+    monkeypatch.setattr("leakscope.heap.describe._container", fails)
     assert describe([1], Types()).label == "list object"
     assert describe({1}, Types()).type == "set"
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from leakscope.capture.heap.look import LookContext, look
-from leakscope.capture.heap.native.raw_memory import operands_of, own_memory
-from leakscope.capture.prove.prove import prove
 from leakscope.findings import judge
-from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.heap.autograd import operands_of, own_memory
+from leakscope.heap.snapshot import LookContext, look
+from leakscope.recorder.verify_cut import prove
+from leakscope.run.model import Ended, Look, Rank, Run, Step
 
 LOOKED_AT = (4, 6, 8)
 LAST = LOOKED_AT[-1]

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, Phase, event, example, given, settings
 from hypothesis import strategies as st
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from leakscope.capture.heap import look as heap
 from leakscope.graph.model import IMMORTAL, HeapGraph
 from leakscope.graph.retained import bytes_freed
+from leakscope.heap import snapshot as heap
 
 ROUNDS = 4
 _SIZES = count(5000)

@@ -15,13 +15,12 @@ from corpus.case import CASES, load
 from corpus.left_behind import GARBAGE, KEPT
 
 import leakscope
-from leakscope.capture.heap.look import LookContext, look
-from leakscope.capture.held import tensors
-from leakscope.capture.held.at_most import most_bytes
-from leakscope.capture.held.question import Question, _objects_at
-from leakscope.capture.held.seen import Seen
 from leakscope.findings.model import Findings
-from leakscope.report.wording import why_text
+from leakscope.heap import fast_check_walk
+from leakscope.heap.fast_check import Question, _objects_at, most_bytes
+from leakscope.heap.fast_check_walk import Seen
+from leakscope.heap.snapshot import LookContext, look
+from leakscope.report.messages.verdict import why_text
 
 load()
 GARBAGE_OF_CORPUS = [name for name, case in CASES.items() if case.freed_by != "program"]
@@ -234,6 +233,6 @@ def test_without_a_look_at_memory_nothing_is_missed(question: Question, monkeypa
     def unreadable() -> Iterator[Callable[[int, int], tuple[int, ...]]]:
         yield lambda _address, _count: ()
 
-    monkeypatch.setattr(tensors, "own_memory", unreadable)
+    monkeypatch.setattr(fast_check_walk, "own_memory", unreadable)
     assert not held(question, GARBAGE["old_thing_dropped"]())
     assert held(question, KEPT["gradients_of_an_old_model"]())

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.capture.host.limits import ControlGroup, HostLimits, control_groups
 from leakscope.findings import judge
-from leakscope.record.reading import read_run
-from leakscope.report.wording import run_text
+from leakscope.recorder.memory_limits import ControlGroup, HostLimits, control_groups
+from leakscope.report.messages.sentences import run_text
+from leakscope.run.reader import read_run
 
 MIB = 1 << 20
 Command = Callable[..., "subprocess.CompletedProcess[str]"]

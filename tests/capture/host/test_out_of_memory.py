@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from support.commands.recorded_runs import RecordedRun, Runs
 
-from leakscope.capture.host.errors import failure
 from leakscope.findings import judge
-from leakscope.record.reading import read_run
-from leakscope.record.rows.host import PeerOutOfMemory
+from leakscope.recorder.memory_limits import failure
 from leakscope.report import FORMATS
-from leakscope.report.wording import run_text
+from leakscope.report.messages.sentences import run_text
+from leakscope.run.reader import read_run
+from leakscope.run.rows import PeerOutOfMemory
 
 SCRIPT = """
     import torch

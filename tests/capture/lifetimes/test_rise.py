@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from leakscope.capture.lifetimes import rise as rise_of_capture
-from leakscope.profiler.rise import TensorPeak
-from leakscope.report.wording.peak import rise_text
+from leakscope.profiler.peak import TensorPeak
+from leakscope.recorder.lifetimes import peak_watch as rise_of_capture
+from leakscope.report.messages.memory import rise_text
 
 MIB = 1 << 20
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from leakscope.capture.lifetimes.allocation_sites import AllocationSites
-from leakscope.capture.lifetimes.tracker import LifetimeTracker
-from leakscope.capture.process.patches import Patches
+from leakscope.process.patches import Patches
+from leakscope.recorder.lifetimes.dispatch_mode import AllocationSites
+from leakscope.recorder.lifetimes.tracker import LifetimeTracker
 
 
 def _in_bare_thread(mode: Any, operator: Any, arguments: tuple[Any, ...], done: Callable[[], bool]) -> bool:

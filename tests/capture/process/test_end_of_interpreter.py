@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from leakscope.capture.process import watchdog
-from leakscope.capture.process.guard import Guard
-from leakscope.capture.process.watchdog import Watchdog, let_threads_go_on
+from leakscope.process import watchdog
+from leakscope.process.guard import Guard
+from leakscope.process.watchdog import Watchdog, let_threads_go_on
 
 
 def started(tick: Callable[[], Any]) -> Watchdog:

@@ -15,10 +15,10 @@ from support import ROOT
 from support.faults import scripts
 
 from leakscope.findings import judge
-from leakscope.findings.why import Reason, Why
-from leakscope.record.folder import write_run
-from leakscope.record.kinds import EndKind, Occasion
-from leakscope.record.reading import read_run
+from leakscope.findings.model import Reason, Why
+from leakscope.run.kinds import EndKind, Occasion
+from leakscope.run.reader import read_run
+from leakscope.run.writer import write_run
 from leakscope.verdict import Verdict
 
 pytestmark = pytest.mark.process

@@ -6,9 +6,9 @@ import gc
 
 import pytest
 
-from leakscope.capture.process import gc_callbacks
-from leakscope.capture.process.gc_callbacks import CollectionWatch
-from leakscope.capture.process.patches import Patches
+from leakscope.process import gc_control
+from leakscope.process.gc_control import CollectionWatch
+from leakscope.process.patches import Patches
 
 
 @pytest.mark.parametrize("made", [0, 50, 3000])
@@ -59,7 +59,7 @@ def test_memory_is_counted_around_young_collections_only_while_some_of_them_free
     gc.collect()
     watch.install(patches)
     try:
-        for _ in range(gc_callbacks._ATTENTIVE):
+        for _ in range(gc_control._ATTENTIVE):
             gc.collect(0)
         watch.taken()
         asked = len(counts)
@@ -71,7 +71,7 @@ def test_memory_is_counted_around_young_collections_only_while_some_of_them_free
         first, second = watch.taken()
         assert (first.collected, first.freed_bytes) == (1, None), "nobody expected it"
         assert (second.collected, second.freed_bytes) == (1, 1)
-        for _ in range(gc_callbacks._ATTENTIVE + 1):
+        for _ in range(gc_control._ATTENTIVE + 1):
             gc.collect(0)
         gc.collect()
         assert watch.taken()[-1].freed_bytes is not None, "a full one is always counted"

@@ -15,15 +15,14 @@ from types import FrameType
 
 import pytest
 
-from leakscope.capture.process.guard import Guard
-from leakscope.capture.process.import_hook import AfterImport
-from leakscope.capture.process.patches import Patches
-from leakscope.capture.recorder import Recorder
-from leakscope.capture.schedule.rank_state import all_there
 from leakscope.options import Options
-from leakscope.record.kinds import EndKind
-from leakscope.record.live.rank_states import Activity, RankState
-from leakscope.record.model import Ended
+from leakscope.process.guard import Guard
+from leakscope.process.patches import AfterImport, Patches
+from leakscope.recorder.recorder import Recorder
+from leakscope.recorder.steps.peers import all_there
+from leakscope.run.kinds import EndKind
+from leakscope.run.live import Activity, RankState
+from leakscope.run.model import Ended
 
 
 class Owner:
@@ -150,7 +149,7 @@ def test_a_look_passes_on_what_a_signal_handler_raises(
         signal.raise_signal(number)
 
     recorder = Recorder(Options(folder=tmp_path, by_hand=True, warmup=0, budget=1.0))
-    monkeypatch.setattr("leakscope.capture.looks.look_at_heap", interrupted)
+    monkeypatch.setattr("leakscope.recorder.snapshots.look_at_heap", interrupted)
     with handled(number, too_slow), pytest.raises(TooSlow):
         for _ in range(3):
             recorder.boundary()

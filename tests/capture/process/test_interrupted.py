@@ -15,17 +15,16 @@ from support.global_state import global_state
 from support.interrupts import Interrupt, built, interrupted
 
 import leakscope
-from leakscope.capture.device.counters import Counter
-from leakscope.capture.host.limits import more_room
-from leakscope.capture.process import pause
-from leakscope.capture.process.gc_callbacks import CollectionWatch
-from leakscope.capture.process.guard import Guard
-from leakscope.capture.process.patches import Patches
-from leakscope.capture.process.pause import at_most, no_automatic_gc, paused
-from leakscope.capture.schedule.rank_state import RankStateFile
-from leakscope.capture.schedule.turns import Turns
-from leakscope.capture.torch_private import past_modes, without_gradients
-from leakscope.record.live.rank_states import Activity
+from leakscope.process import gc_control
+from leakscope.process.gc_control import CollectionWatch, at_most, no_automatic_gc, paused
+from leakscope.process.guard import Guard
+from leakscope.process.patches import Patches
+from leakscope.process.torch_compat import past_modes, without_gradients
+from leakscope.recorder.device.accelerator import Counter
+from leakscope.recorder.memory_limits import more_room
+from leakscope.recorder.snapshots import Turns
+from leakscope.recorder.steps.peers import RankStateFile
+from leakscope.run.live import Activity
 from leakscope.shield import Block, contextmanager, ending_with
 
 pytestmark = pytest.mark.process  # the module that interrupts is compiled
@@ -47,8 +46,8 @@ def in_block(block: Callable[[], Any]) -> Callable[[], None]:
 def state_of(*more: Callable[[], object]) -> tuple[object, ...]:
     """What each block switches, and what is leakscope's own of it."""
     return (
-        global_state(), torch.is_grad_enabled(), torch._C._is_torch_function_enabled(), dict(pause._ends),
-        set(pause._waiting), *(each() for each in more),
+        global_state(), torch.is_grad_enabled(), torch._C._is_torch_function_enabled(), dict(gc_control._ends),
+        set(gc_control._waiting), *(each() for each in more),
     )  # fmt: skip
 
 

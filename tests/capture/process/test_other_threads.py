@@ -17,11 +17,10 @@ import pytest
 import torch
 
 from leakscope import Profiler
-from leakscope.capture import looks
-from leakscope.capture.heap import look as heap
-from leakscope.capture.process.gc_callbacks import CollectionWatch
-from leakscope.capture.process.pause import TakesTooLong, at_most, go_on, paused
 from leakscope.graph.model import HeapGraph
+from leakscope.heap import snapshot as heap
+from leakscope.process.gc_control import CollectionWatch, TakesTooLong, at_most, go_on, paused
+from leakscope.recorder import snapshots
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -228,7 +227,7 @@ def test_a_look_that_is_given_up_leaves_everything_as_found() -> None:
 
 @pytest.mark.look
 def test_a_run_goes_on_without_the_look_that_was_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks, "_MOST_TIMES", -1)
+    monkeypatch.setattr(snapshots, "_MOST_TIMES", -1)
     model = torch.nn.Linear(8, 8)
     with Profiler(tmp_path / "run", budget=1.0) as profiler:
         for _ in range(8):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.capture.process.patches import Patches
+from leakscope.process.patches import Patches
 
 pytestmark = pytest.mark.process
 
@@ -25,8 +25,8 @@ from torch._C import _distributed_c10d as c10d
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
-from leakscope.capture.comm.functional_collectives import _COLLECTIVES
-from leakscope.capture.recorder import Recorder
+from leakscope.comm.patches import _COLLECTIVES
+from leakscope.recorder.recorder import Recorder
 from leakscope.options import Options
 
 OWNERS = [kind for kind in vars(c10d).values() if isinstance(kind, type)] + [
@@ -68,8 +68,8 @@ for _ in range(5):
     dist.all_reduce(torch.ones(3))
     optimizer.step()
     most.append(recorder.patches.names)
-from leakscope.record.kinds import EndKind
-from leakscope.record.model import Ended
+from leakscope.run.kinds import EndKind
+from leakscope.run.model import Ended
 recorder.finish(lambda steps: Ended(EndKind.FINISHED, 0, steps), look=False)
 after = survey()
 changed = [name for name in before.keys() | after.keys() if name == "lists" and before[name] != after[name]

@@ -28,15 +28,15 @@ def standing():
     return {(title, name): vars(sys.modules[title]).get(name) for title, name in NAMES}
 before = standing()
 
-from leakscope.capture.comm.monitor import CommMonitor
-from leakscope.capture.follow.joining import Joining
-from leakscope.capture.follow.tree import hand_on
-from leakscope.capture.follow.who import who_am_i
-from leakscope.capture.process.patches import Patches
-from leakscope.capture.recorder import Recorder
+from leakscope.comm.monitor import CommMonitor
+from leakscope.process.children import Joining
+from leakscope.process.propagate import hand_on
+from leakscope.process.propagate import who_am_i
+from leakscope.process.patches import Patches
+from leakscope.recorder.recorder import Recorder
 from leakscope.options import Options
-from leakscope.record.kinds import EndKind
-from leakscope.record.model import Ended
+from leakscope.run.kinds import EndKind
+from leakscope.run.model import Ended
 
 folder = Path(sys.argv[1])
 options = Options(folder=folder, rank=0, world=1, process="process_0000")

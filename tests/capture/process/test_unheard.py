@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from leakscope.capture.process.unheard import heard, unheard
+from leakscope.process.guard import heard, unheard
 
 Names = set[str]
 PARTS = pytest.mark.parametrize("pure", ["", "1"], ids=["native", "Python"])

@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakscope.capture.heap.look import look
-from leakscope.capture.prove.prove import _in_child, prove
 from leakscope.findings import judge
-from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.heap.snapshot import look
+from leakscope.recorder.verify_cut import _in_child, prove
+from leakscope.run.model import Ended, Look, Rank, Run, Step
 
 SIZE = 512 * 64 * 4
 Leak = Callable[[Any, Tensor], None]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from support.step_clocks import Heard
 
-from leakscope.capture.process.patches import Patches
+from leakscope.process.patches import Patches
 
 
 @pytest.fixture

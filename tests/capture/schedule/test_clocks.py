@@ -13,11 +13,10 @@ from torch import nn
 from torch.autograd import Variable
 from torch.optim import SGD, Adam, Optimizer
 
-from leakscope.capture.process.guard import Guard
-from leakscope.capture.process.patches import Patches
-from leakscope.capture.schedule.events import StepEvents
-from leakscope.capture.schedule.steps import BACKWARDS_BY_HAND, UPDATES_BY_HAND, StepClock
-from leakscope.record.kinds import ClockKind
+from leakscope.process.guard import Guard
+from leakscope.process.patches import Patches
+from leakscope.recorder.steps.detector import BACKWARDS_BY_HAND, UPDATES_BY_HAND, StepClock, StepEvents
+from leakscope.run.kinds import ClockKind
 
 
 def _train(net: nn.Module, optimizer: Optimizer) -> None:

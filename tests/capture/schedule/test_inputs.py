@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from leakscope.capture.process.patches import Patches
-from leakscope.capture.schedule.inputs import StepInputs
+from leakscope.process.patches import Patches
+from leakscope.recorder.steps.inputs import StepInputs
 
 
 class Net(nn.Module):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from leakscope.capture.schedule.looks import FIRST_LOOKS, Schedule
+from leakscope.recorder.steps.policy import FIRST_LOOKS, Schedule
 
 STEP_S = 0.05
 FIRST = [3, 5, 7, 9]

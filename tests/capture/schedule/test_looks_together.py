@@ -7,11 +7,10 @@ from random import Random
 
 import pytest
 
-from leakscope.capture.schedule.looks import Schedule
-from leakscope.capture.schedule.peers import Peers
-from leakscope.capture.schedule.rank_state import RankStateFile
 from leakscope.options import Options
-from leakscope.record.live.rank_states import Activity
+from leakscope.recorder.steps.peers import Peers, RankStateFile
+from leakscope.recorder.steps.policy import Schedule
+from leakscope.run.live import Activity
 
 STEP_S = 0.05
 FIRST = [3, 5, 7, 9]

@@ -11,8 +11,8 @@ from support.step_clocks import STEPS, WIDTH, Heard, a_net, run_backward
 from torch import nn
 from torch.optim import SGD
 
-from leakscope.capture.schedule.modules import CALLS_WITHOUT_BACKWARD
-from leakscope.record.kinds import ClockKind
+from leakscope.recorder.steps.detector import CALLS_WITHOUT_BACKWARD
+from leakscope.run.kinds import ClockKind
 
 
 class Named(nn.Sequential):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from support.step_clocks import Heard
 
-from leakscope.capture.process.child_processes import OwnProcesses
-from leakscope.capture.schedule.no_step import _PATIENCE_S, NoStepYet, say_on_stderr, what_was_not_heard
-from leakscope.capture.schedule.steps import StepClock
+from leakscope.process.children import OwnProcesses
+from leakscope.recorder.steps.detector import StepClock
+from leakscope.recorder.steps.rank_exit import _PATIENCE_S, NoStepYet, say_on_stderr, what_was_not_heard
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_function_that_the_outermost_loop_of_the_script_calls_is_named(heard
 
 
 def test_what_ends_no_step_is_named_with_what_to_give_to_step_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leakscope.capture.schedule.no_step._MOST_NAMED", 100)  # other tests have such modules too
+    monkeypatch.setattr("leakscope.recorder.steps.rank_exit._MOST_NAMED", 100)  # other tests have such modules too
     clock = StepClock()
     (calls,) = what_was_not_heard(clock)
     assert "--step-function" in calls and f"{__name__}.CallsItself.__call__" in calls

@@ -7,11 +7,10 @@ import threading
 import time
 from pathlib import Path
 
-from leakscope.capture.schedule.looks import FIRST_LOOKS, Schedule
-from leakscope.capture.schedule.peers import Peers
-from leakscope.capture.schedule.rank_state import RankStateFile
 from leakscope.options import Options
-from leakscope.record.live.rank_states import Activity
+from leakscope.recorder.steps.peers import Peers, RankStateFile
+from leakscope.recorder.steps.policy import FIRST_LOOKS, Schedule
+from leakscope.run.live import Activity
 
 STEPS = 12
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.capture.process.patches import Patches
-from leakscope.capture.schedule.step_function import StepFunction
+from leakscope.process.patches import Patches
+from leakscope.recorder.steps.step_function import StepFunction
 
 SCRIPT = '''
 import inspect

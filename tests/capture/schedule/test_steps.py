@@ -12,8 +12,8 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from leakscope.capture.process.patches import Patches
-from leakscope.capture.schedule.optimizers import MAX_CALLS_IN_A_STEP, OptimizerClock
+from leakscope.process.patches import Patches
+from leakscope.recorder.steps.detector import MAX_CALLS_IN_A_STEP, OptimizerClock
 
 STEPS = 12
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.capture.schedule import turns
-from leakscope.capture.schedule.turns import Turns
+from leakscope.recorder import snapshots
+from leakscope.recorder.snapshots import Turns
 
 RANKS = 6
 
@@ -46,7 +46,7 @@ def test_nothing_is_locked_where_there_is_a_core_for_each(tmp_path: Path) -> Non
 
 
 def test_one_that_never_ends_its_turn_holds_nobody_up_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(snapshots, "_TIMEOUT_S", 0.02)
     with Turns(tmp_path, RANKS, cores=1).turn(), Turns(tmp_path, RANKS, cores=1).turn():
         pass
 
@@ -62,4 +62,4 @@ def test_a_turn_ends_with_the_look_that_fails(tmp_path: Path) -> None:
         raise ValueError("look")
     began = time.monotonic()
     with Turns(tmp_path, RANKS, cores=1).turn():
-        assert time.monotonic() - began < turns._TIMEOUT_S / 2
+        assert time.monotonic() - began < snapshots._TIMEOUT_S / 2

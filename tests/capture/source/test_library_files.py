@@ -9,13 +9,13 @@ from types import ModuleType
 
 import pytest
 
-from leakscope.capture.source import library_files
-from leakscope.capture.source.user_source import is_users, short
+from leakscope.process.source import user_code
+from leakscope.process.source.user_code import is_users, short
 
 
 @pytest.fixture(autouse=True)
 def _no_module_is_known_yet() -> None:
-    library_files.modules_by_file.cache_clear()
+    user_code.modules_by_file.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_inductor_writes_is_torchs() -> None:
 def test_the_loaded_modules_are_gone_through_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     is_users(str(tmp_path / "first.py"))
     asked: list[object] = []
-    monkeypatch.setattr(library_files, "_file_of", lambda module: asked.append(module) or "")
+    monkeypatch.setattr(user_code, "_file_of", lambda module: asked.append(module) or "")
     for number in range(9):
         assert is_users(str(tmp_path / f"{number}.py"))
     assert len(asked) <= len(sys.modules)

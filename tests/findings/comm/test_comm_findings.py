@@ -9,24 +9,28 @@ import pytest
 from support.comm_examples import rank_with, row, run_of
 from support.examples import growth_finding
 
-from leakscope.findings.comm.matching import (
+from leakscope.findings.comm import (
+    CUT,
     comm_states,
+    context_findings,
     deadlock_cycle,
+    dropped_work_findings,
     first_to_blame,
     first_to_fail,
     missing_ranks,
     unmatched,
+    with_contexts,
 )
-from leakscope.findings.comm.operations import CUT, context_findings, dropped_work_findings, with_contexts
-from leakscope.findings.facts import OpenContextsFacts
-from leakscope.findings.kinds import RuleName
-from leakscope.findings.model import Findings, Hop
-from leakscope.findings.ownership.known_leaks import known_leak
-from leakscope.findings.why import HopReason
-from leakscope.record.kinds import Direction, EndKind, OperationState
-from leakscope.record.model import Ended, Rank
+from leakscope.findings.facts import OpenContextsFacts, RuleName
+from leakscope.findings.known_leaks import known_leak
+from leakscope.findings.model import Findings, Hop, HopReason
 from leakscope.report import FORMATS
-from leakscope.report.wording import comm_notes, hung_text, next_text, title
+from leakscope.report.messages.comm import comm_notes
+from leakscope.report.messages.ended import hung_text
+from leakscope.report.messages.sentences import title
+from leakscope.report.messages.verdict import next_text
+from leakscope.run.kinds import Direction, EndKind, OperationState
+from leakscope.run.model import Ended, Rank
 
 KILLED = Ended("killed", 137, 2, error="killed by SIGKILL")
 

@@ -12,14 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.heap_text import heap_from
 
-from leakscope.findings.cut.best_cut import best_cut
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.grouping.groups import Group, group_storages
-from leakscope.findings.grouping.growth import series
+from leakscope.findings.candidates import Candidate
+from leakscope.findings.cut import best_cut
+from leakscope.findings.grouping import Group, group_storages
+from leakscope.findings.growth import series
 from leakscope.findings.model import Cut
-from leakscope.graph import above
-from leakscope.graph.build import build
-from leakscope.graph.model import HeapGraph, Object, Reference
+from leakscope.graph import retained
+from leakscope.graph.model import HeapGraph, Object, Reference, build
 
 OBJECTS = 7
 BYTES = 10
@@ -153,8 +152,8 @@ def test_a_large_knot_takes_few_walks(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = build(objects, [Reference(k, *pair, kinds[k], f".r{k}") for k, pair in enumerate(pairs)])
     (group,) = group_storages(graph)
     walks: list[int] = []
-    real = above.GarbageAbove.left
-    monkeypatch.setattr(above.GarbageAbove, "left", lambda *a: walks.append(1) or real(*a))
+    real = retained.GarbageAbove.left
+    monkeypatch.setattr(retained.GarbageAbove, "left", lambda *a: walks.append(1) or real(*a))
     assert best_cut(candidate_of(graph, group))[0] is None
     assert 0 < len(walks) <= 60
 

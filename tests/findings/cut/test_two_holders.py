@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from support.heap_text import heap_from
 
+from leakscope.findings.facts import HopStatus
 from leakscope.findings.judge import judge
-from leakscope.findings.kinds import HopStatus
 from leakscope.findings.model import Finding
 from leakscope.graph.model import ObjectKind
-from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, Look, Rank, Run, Step
 
 STEPS = (3, 5, 7, 9)
 TENSOR = 1 << 20

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import leakscope
-from leakscope.capture.heap.look import look
-from leakscope.findings.grouping.arrays import array_bytes
-from leakscope.report.wording import advice, title
+from leakscope.findings.nontensor import array_bytes
+from leakscope.heap.snapshot import look
+from leakscope.report.messages.sentences import advice, title
 
 SIZE = 1 << 19
 _rows: list[Any] = []

@@ -8,9 +8,8 @@ import pytest
 from support.heap_text import heap_from
 
 from leakscope.findings.judge import judge
-from leakscope.findings.model import Findings
-from leakscope.findings.why import Why
-from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.findings.model import Findings, Why
+from leakscope.run.model import Ended, Look, Rank, Run, Step
 
 ITEM, EVERY = 64 << 10, 10
 

@@ -8,14 +8,15 @@ from dataclasses import replace
 import pytest
 from support.heap_text import heap_from
 
-from leakscope.findings.cut.multi_cut import those_needed
-from leakscope.findings.grouping.growth import series
+from leakscope.findings.cut import those_needed
+from leakscope.findings.growth import series
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
-from leakscope.record.model import Collection, Ended, Look, Rank, Run, Step
-from leakscope.record.rows.host import MemoryThere
-from leakscope.record.rows.lifetimes import LifetimesUnjudged
-from leakscope.report.wording import advice, next_text, title, why_text
+from leakscope.report.messages.sentences import advice, title
+from leakscope.report.messages.verdict import next_text, why_text
+from leakscope.run.model import Collection, Ended, Look, Rank, Run, Step
+from leakscope.run.rows import MemoryThere
+from leakscope.run.rows_steps import LifetimesUnjudged
 
 STEPS = (3, 5, 7, 9)
 LAST = 80

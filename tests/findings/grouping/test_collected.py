@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 from support.heap_text import heap_from
 
+from leakscope.findings.facts import FreedBy, RuleName
 from leakscope.findings.judge import judge
-from leakscope.findings.kinds import FreedBy, RuleName
-from leakscope.findings.ledger import LineKind, by_kind, grown_of
-from leakscope.findings.model import Finding, Findings
-from leakscope.record.kinds import Occasion
-from leakscope.record.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
-from leakscope.report.wording import kinds_text
+from leakscope.findings.model import Finding, Findings, LineKind, by_kind, grown_of
+from leakscope.report.messages.verdict import kinds_text
+from leakscope.run.kinds import Occasion
+from leakscope.run.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
 
 STEPS = (3, 5, 7, 9)
 TENSOR = 1 << 20

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from support.heap_text import heap_from
 
+from leakscope.findings.breakdown import CACHED_SHAPES, UnattributedFacts
+from leakscope.findings.candidates import follows_input
 from leakscope.findings.facts import FollowsInput, HeldByCall
-from leakscope.findings.grouping.bounds import follows_input
-from leakscope.findings.grouping.growth import Series
+from leakscope.findings.growth import Series
 from leakscope.findings.judge import judge
-from leakscope.findings.memory.unattributed import CACHED_SHAPES, UnattributedFacts
-from leakscope.findings.source.accumulating import is_made_from_itself, variable_of
-from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.findings.source.adding_lines import is_made_from_itself, variable_of
+from leakscope.run.model import Ended, Look, Rank, Run, Step
 
 LOOKS = (3, 5, 7, 9)
 MIB = 1 << 20

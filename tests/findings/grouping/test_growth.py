@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakscope.findings.grouping.growth import Series
+from leakscope.findings.growth import Series
 
 ITEM = 1 << 20
 

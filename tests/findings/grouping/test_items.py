@@ -7,8 +7,9 @@ from support.heap_text import heap_from
 
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
-from leakscope.record.model import Ended, Look, Rank, Run, Step
-from leakscope.report.wording import freed_text, title, would_be_freed
+from leakscope.report.messages.held import freed_text, would_be_freed
+from leakscope.report.messages.sentences import title
+from leakscope.run.model import Ended, Look, Rank, Run, Step
 
 STEPS = (3, 5, 7, 9)
 TENSOR = 1 << 20

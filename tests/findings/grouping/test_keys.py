@@ -9,8 +9,8 @@ from support.heap_text import heap_from
 
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Findings
-from leakscope.findings.naming.trace import without_ids
-from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.findings.naming import without_ids
+from leakscope.run.model import Ended, Look, Rank, Run, Step
 
 STEPS = (3, 5, 7, 9)
 TENSOR = 1 << 20

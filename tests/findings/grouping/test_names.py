@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import pytest
 from support.heap_text import heap_from
 
-from leakscope.findings.grouping.names import growing_names, shared
+from leakscope.findings.grouping import growing_names, shared
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
-from leakscope.record.model import Ended, Look, Rank, Run, Step
-from leakscope.report.wording import advice, title
+from leakscope.report.messages.sentences import advice, title
+from leakscope.run.model import Ended, Look, Rank, Run, Step
 
 STEPS = (3, 5, 7, 9)
 TENSOR = 1 << 20

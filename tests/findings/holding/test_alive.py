@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from support.heap_text import heap_from
 
-from leakscope.findings.holding.alive import alive_now
-from leakscope.findings.holding.model import Alive, Kept, LettingGo, Part
+from leakscope.findings.holders import alive_now
+from leakscope.findings.live_objects import Alive, Kept, LettingGo, Part
 
 HEAP = """
     frame main -> local losses -> list losses

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from support.heap_text import heap_from
 
-from leakscope.findings.holding.alive import alive_now
-from leakscope.findings.holding.model import Keeper, Kept
-from leakscope.findings.holding.session import is_interactive, keepers_of, last_error
+from leakscope.findings.holders import alive_now
+from leakscope.findings.live_objects import Keeper, Kept, is_interactive, keepers_of, last_error
 from leakscope.graph.model import HeapGraph
 from leakscope.report.holding.wording import OUTPUTS, to_type, together
 

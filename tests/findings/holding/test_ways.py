@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from support.heap_text import heap_from
 
-from leakscope.findings.holding.model import Ways
-from leakscope.findings.holding.ways import ways_to
+from leakscope.findings.holders import ways_to
+from leakscope.findings.live_objects import Ways
 from leakscope.graph.model import HeapGraph, ObjectKind
 
 HEAP = """

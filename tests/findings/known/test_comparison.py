@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import growth_finding, look, rank, run
 
-from leakscope.findings.known.comparison import Change, Comparison, Judged, compare
 from leakscope.findings.model import Finding, Findings, Sighting
-from leakscope.record.kinds import EndKind
-from leakscope.record.model import Ended, Rank
-from leakscope.record.suppression import Suppression
+from leakscope.findings.suppressions import Change, Comparison, Judged, compare
+from leakscope.run.kinds import EndKind
+from leakscope.run.model import Ended, Rank
+from leakscope.run.suppression import Suppression
 from leakscope.verdict import Verdict
 
 KIB = 1024

@@ -15,16 +15,15 @@ from support.heap_text import heap_from
 
 from leakscope.errors import LeakscopeError
 from leakscope.findings.judge import judge
-from leakscope.findings.known.suppressed import Known, suppression_of
-from leakscope.findings.ledger import LineKind, by_kind
-from leakscope.findings.model import Cut, CutReference, Finding
-from leakscope.record.folder import prepare_folder, write_run
-from leakscope.record.kinds import EndKind, Occasion
-from leakscope.record.model import Ended, Look, Rank, Run, Step
-from leakscope.record.reading import read_run
-from leakscope.record.suppression import NAME, Suppression, keep_suppressions, known_before, suppressions_in
+from leakscope.findings.model import Cut, CutReference, Finding, LineKind, by_kind
+from leakscope.findings.suppressions import Known, suppression_of
 from leakscope.report import FORMATS
-from leakscope.report.wording import next_text, why_text
+from leakscope.report.messages.verdict import next_text, why_text
+from leakscope.run.kinds import EndKind, Occasion
+from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.reader import read_run
+from leakscope.run.suppression import NAME, Suppression, keep_suppressions, known_before, suppressions_in
+from leakscope.run.writer import prepare_folder, write_run
 from leakscope.verdict import Verdict
 
 KIB = 1024

@@ -14,22 +14,20 @@ from support.devices.fake_device import block, segment
 from support.recorded_rows import rows
 from support.snapshots.building import event, snapshot
 
-from leakscope.allocator import read_bytes
-from leakscope.allocator.analysis import analyse
-from leakscope.capture.device import counters as device
 from leakscope.findings import judge
-from leakscope.findings.ledger import LineKind, by_kind
-from leakscope.findings.model import Finding, Findings
-from leakscope.graph.build import build
-from leakscope.graph.model import HeapGraph, Object
-from leakscope.record.folder import write_run
-from leakscope.record.model import Ended, Look, Rank, Run, Step
-from leakscope.record.reading import read_run
-from leakscope.record.rows.device import DeviceFigures
-from leakscope.record.rows.host import AllocationFailure
+from leakscope.findings.model import Finding, Findings, LineKind, by_kind
+from leakscope.graph.model import HeapGraph, Object, build
+from leakscope.memory_snapshot.analysis import analyse
+from leakscope.memory_snapshot.reader import read_bytes
+from leakscope.recorder.device import accelerator as device
 from leakscope.report import FORMATS
+from leakscope.report.messages.sentences import advice, run_text, title
 from leakscope.report.text.page import render as whole_text
-from leakscope.report.wording import advice, run_text, title
+from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.reader import read_run
+from leakscope.run.rows import AllocationFailure
+from leakscope.run.rows_device import DeviceFigures
+from leakscope.run.writer import write_run
 
 MIB = 1 << 20
 GIB = 1 << 30

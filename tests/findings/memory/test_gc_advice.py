@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 
-from leakscope.capture.process.gc_callbacks import CollectionWatch, freezing
 from leakscope.findings.facts import Said
-from leakscope.findings.memory.gc_advice import gc_advice
+from leakscope.findings.gc_advice import gc_advice
 from leakscope.findings.model import Cut, CutReference, Finding
-from leakscope.graph.build import build
-from leakscope.record.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
-from leakscope.record.rows.host import GcFreeze
-from leakscope.report.wording import run_text
+from leakscope.graph.model import build
+from leakscope.process.gc_control import CollectionWatch, freezing
+from leakscope.report.messages.sentences import run_text
+from leakscope.run.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
+from leakscope.run.rows import GcFreeze
 
 MIB = 1 << 20
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from support.heap_text import heap_from
 
-from leakscope.findings.naming.expressions import as_expression
-from leakscope.findings.naming.trace import fingerprint, hops, key_of
-from leakscope.graph.as_json import from_json, is_same, to_json
+from leakscope.findings.naming import as_expression, fingerprint, hops, key_of
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.paths import paths_from_roots
+from leakscope.graph.serialize import from_json, is_same, to_json
 
 HELD_TWICE = """
     frame main where=train.py:9 -> local trainer -> object Trainer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakscope.findings.naming.place import file_at, place_of
+from leakscope.findings.naming import file_at, place_of
 
 
 @pytest.mark.parametrize(

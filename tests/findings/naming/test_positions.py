@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakscope.findings.build import build_finding
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.grouping.groups import Group, group_storages
-from leakscope.findings.grouping.growth import series
-from leakscope.findings.kinds import FreedBy
+from leakscope.findings.candidates import Candidate
+from leakscope.findings.facts import FreedBy
+from leakscope.findings.grouping import Group, group_storages
+from leakscope.findings.growth import series
 from leakscope.findings.model import Finding
 from leakscope.findings.thresholds import Thresholds
-from leakscope.graph.build import build
-from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind
+from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind, build
 
 PLAIN = 8
 """Objects that may hold each other and tensors; the first is the root."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from support.heap_text import heap_from
 
-from leakscope.findings.naming.trace import hops
-from leakscope.graph.build import build
+from leakscope.findings.naming import hops
+from leakscope.graph.model import build
 
 
 @pytest.mark.parametrize(("kind", "where"), [("function", "train.py:9"), ("frame", "train.py:4")])

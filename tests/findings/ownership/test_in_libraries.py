@@ -8,9 +8,8 @@ import pytest
 from support.pipelining_heaps import KIB, Heap, peak_rank, storages
 
 from leakscope.findings.model import Finding
-from leakscope.findings.naming.expressions import as_expression, line_of
-from leakscope.findings.peak.idle import peak_of
-from leakscope.findings.peak.late_release import late_release_findings
+from leakscope.findings.naming import as_expression, line_of
+from leakscope.findings.peak import late_release_findings, peak_of
 from leakscope.graph.paths import paths_from_roots
 
 BIG = 2048 * KIB

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from leakscope.findings.kinds import HopStatus
+from leakscope.findings.facts import HopStatus
+from leakscope.findings.known_leaks import known_leak
 from leakscope.findings.model import Hop
-from leakscope.findings.ownership.known_leaks import known_leak
 from leakscope.graph.model import ObjectKind
 
 STAGE = "torch.distributed.pipelining.stage."

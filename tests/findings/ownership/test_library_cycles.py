@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from support.heap_text import heap_from
 
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.grouping.groups import group_storages
-from leakscope.findings.grouping.growth import series
-from leakscope.findings.ownership.library_cycles import whose
+from leakscope.findings.candidates import Candidate
+from leakscope.findings.grouping import group_storages
+from leakscope.findings.growth import series
+from leakscope.findings.library import whose
 
 HOOK = """
 network test.Net where=test.py:3 freed=1 -> ._hooks -> dict d freed=1

@@ -10,16 +10,15 @@ from support.pipelining_heaps import KIB, SCHEDULES, Heap, peak_rank, storages, 
 
 from leakscope.findings.facts import Said
 from leakscope.findings.judge import judge
-from leakscope.findings.ledger import LineKind, by_kind, totals
-from leakscope.findings.model import Finding, Hop
-from leakscope.findings.ownership.holders import holders_of
-from leakscope.findings.ownership.known_leaks import KNOWN, known_leak, named_upstream, spoken
-from leakscope.findings.ownership.library_paths import freed_by, holds_of
-from leakscope.findings.peak.late_release import late_release_findings
+from leakscope.findings.known_leaks import KNOWN, known_leak, named_upstream, spoken
+from leakscope.findings.library import freed_by, holders_of, holds_of
+from leakscope.findings.model import Finding, Hop, LineKind, by_kind, totals
+from leakscope.findings.peak import late_release_findings
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.ownership import users_side
-from leakscope.record.model import Ended, Look, Rank, Run, Step
-from leakscope.report.wording import advice, title, why_text
+from leakscope.report.messages.sentences import advice, title
+from leakscope.report.messages.verdict import why_text
+from leakscope.run.model import Ended, Look, Rank, Run, Step
 
 STEPS = (3, 5, 9, 10)
 

@@ -10,13 +10,14 @@ import pytest
 import torch
 from support.heap_text import heap_from, way_text
 
-from leakscope.capture.heap.look import look
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.paths import paths_from_roots
-from leakscope.record.model import Ended, Rank, Run, Step
-from leakscope.report.wording import advice, next_text, title
+from leakscope.heap.snapshot import look
+from leakscope.report.messages.sentences import advice, title
+from leakscope.report.messages.verdict import next_text
+from leakscope.run.model import Ended, Rank, Run, Step
 
 FLOATS = 4099
 """Elements of a tensor that nothing else in the process has."""

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from support.examples import growth_finding as leak
 
-from leakscope.findings.kinds import HopStatus, Origin
+from leakscope.findings.facts import HopStatus, Origin
+from leakscope.findings.known_leaks import SAYINGS, passed, saying_of
 from leakscope.findings.model import Hop
-from leakscope.findings.ownership.sayings import SAYINGS, passed, saying_of
 from leakscope.graph.model import ObjectKind
-from leakscope.report.wording import advice
+from leakscope.report.messages.sentences import advice
 
 _LIGHTNING = "train.Net<lightning.pytorch.core.module.LightningModule>"
 CASES = {

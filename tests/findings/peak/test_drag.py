@@ -8,18 +8,16 @@ import pytest
 from support.lived_steps import KIB, watched
 from torch import ones
 
-from leakscope.capture.lifetimes.peak import Peak
-from leakscope.capture.lifetimes.records import GONE, Operation, Record
-from leakscope.capture.lifetimes.rows import rows_of
-from leakscope.capture.lifetimes.table import Table
 from leakscope.findings import judge
-from leakscope.findings.peak.drag import drag
-from leakscope.record.kinds import Phase
-from leakscope.record.model import Run
-from leakscope.record.rows.lifetimes import WatchedStep
+from leakscope.findings.peak import drag
+from leakscope.recorder.lifetimes.peak import Peak, rows_of
+from leakscope.recorder.lifetimes.storage_table import GONE, Operation, Record, Table
 from leakscope.report import FORMATS
+from leakscope.report.messages.sentences import run_text
 from leakscope.report.text.page import render
-from leakscope.report.wording import run_text
+from leakscope.run.kinds import Phase
+from leakscope.run.model import Run
+from leakscope.run.rows_steps import WatchedStep
 
 
 def table_of(*records: Record) -> Table:

@@ -8,12 +8,12 @@ from typing import Any
 
 from support.pipelining_heaps import KIB, Heap, peak_rank, storages
 
-from leakscope.findings.kinds import Severity
+from leakscope.findings.facts import Severity
 from leakscope.findings.model import Cut, CutReference, Finding
-from leakscope.findings.peak.untouched import idle_findings
-from leakscope.record.model import Rank
-from leakscope.record.rows.lifetimes import UntouchedStorage, WatchedStep
-from leakscope.report.wording import title
+from leakscope.findings.peak import idle_findings
+from leakscope.report.messages.sentences import title
+from leakscope.run.model import Rank
+from leakscope.run.rows_steps import UntouchedStorage, WatchedStep
 
 BIG = 1024 * KIB
 

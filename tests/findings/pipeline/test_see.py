@@ -15,13 +15,13 @@ from support.pipelining_heaps import STAGE
 from support.recorded_rows import rows
 
 from leakscope import backward
+from leakscope.findings.backward_hint import SEES, Fault, see
 from leakscope.findings.judge import judge
 from leakscope.findings.merge import merge_findings
 from leakscope.findings.model import Finding, Hop
-from leakscope.findings.pipeline.see import SEES, Fault, see
 from leakscope.graph.model import CommUse, HeapGraph
-from leakscope.record.model import Ended, Look, Rank, Run, Step
-from leakscope.record.reading import read_run
+from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.reader import read_run
 
 MIB = 1 << 20
 LOOKS = (3, 5, 7, 9)

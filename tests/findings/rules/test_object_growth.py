@@ -8,13 +8,12 @@ import pytest
 from support.heap_text import heap_from
 
 from leakscope.findings import judge
-from leakscope.findings.ledger import LineKind, by_kind
-from leakscope.findings.model import Finding, Findings
+from leakscope.findings.model import Finding, Findings, LineKind, by_kind
 from leakscope.findings.rules.object_growth import Collects, ObjectFacts
-from leakscope.record.kinds import EndKind, Occasion
-from leakscope.record.model import Ended, Look, Rank, Run, Step
-from leakscope.record.rows.objects import GainingContainer
-from leakscope.report.wording import title
+from leakscope.report.messages.sentences import title
+from leakscope.run.kinds import EndKind, Occasion
+from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.rows import GainingContainer
 
 KIB = 1024
 STEPS = (3, 5, 7, 9, 11)

@@ -9,8 +9,8 @@ from support.heap_text import heap_from
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding
 from leakscope.graph.model import CommUse
-from leakscope.record.model import Ended, Look, Rank, Run, Step
-from leakscope.report.wording import advice, title
+from leakscope.report.messages.sentences import advice, title
+from leakscope.run.model import Ended, Look, Rank, Run, Step
 
 MIB = 1024 * 1024
 LOOKS = (3, 5, 7, 9)

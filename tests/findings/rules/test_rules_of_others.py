@@ -11,12 +11,13 @@ import pytest
 from support.heap_text import heap_from
 
 from leakscope.findings import Findings, judge
+from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import Facts, Said
-from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.rules import OWN_RULES, all_rules, rule, rule_texts
-from leakscope.record.model import Ended, Look, Rank, Run, Step
 from leakscope.report import FORMATS
-from leakscope.report.wording import advice, title, unjudged_text
+from leakscope.report.messages.sentences import advice, title
+from leakscope.report.messages.verdict import unjudged_text
+from leakscope.run.model import Ended, Look, Rank, Run, Step
 
 STEPS = (3, 5, 9, 10)
 TENSOR = 1 << 20

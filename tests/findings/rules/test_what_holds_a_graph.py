@@ -9,7 +9,7 @@ from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
 from leakscope.findings.rules.retained_graph import GraphFacts
-from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, Look, Rank, Run, Step
 
 STEPS = (3, 5, 7, 9)
 

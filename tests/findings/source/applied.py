@@ -15,10 +15,10 @@ import textwrap
 from dataclasses import replace
 from pathlib import Path
 
+from leakscope.findings.facts import Severity
 from leakscope.findings.judge import judge
-from leakscope.findings.kinds import Severity
 from leakscope.findings.model import Finding, Suggestion
-from leakscope.record.reading import read_run
+from leakscope.run.reader import read_run
 
 _SECONDS = 300
 _STEPS = 12

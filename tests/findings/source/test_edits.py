@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from findings.source.traces import edit, finding, hops, kept
 
-from leakscope.findings.kinds import FreedBy, RuleName
+from leakscope.findings.facts import FreedBy, RuleName
+from leakscope.findings.judge import with_lines
 from leakscope.findings.model import CutReference
 from leakscope.findings.rules.frame_hold import FrameFacts, Keeper
-from leakscope.findings.source.sources import Sources
-from leakscope.findings.stages.source import with_lines
+from leakscope.findings.source.index import Sources
 
 LOSSES = """
     frame main train.py:2 -> local losses

@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 from findings.source.traces import finding, kept
 
-from leakscope.findings.facts import EmptiedLater
-from leakscope.findings.kinds import RuleName, Severity
+from leakscope.findings.facts import EmptiedLater, RuleName, Severity
+from leakscope.findings.judge import with_lines
 from leakscope.findings.model import Finding, Sighting
-from leakscope.findings.source.emptying import emptied_at
-from leakscope.findings.source.lines import stores_for
-from leakscope.findings.source.sources import Sources
-from leakscope.findings.stages.source import with_lines
-from leakscope.record.model import Ended, Rank, Run, Step
+from leakscope.findings.source.adding_lines import stores_for
+from leakscope.findings.source.bounds import emptied_at
+from leakscope.findings.source.index import Sources
+from leakscope.run.model import Ended, Rank, Run, Step
 
 OF_OBJECT = """
     frame main train.py:1 -> local trainer

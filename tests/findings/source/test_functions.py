@@ -8,11 +8,11 @@ import pytest
 from support import examples
 
 from leakscope.findings.judge import judge
-from leakscope.findings.source.functions import like_in
-from leakscope.findings.why import Reason, Why
-from leakscope.record.kinds import ClockKind
-from leakscope.record.model import Ended, Rank
-from leakscope.record.rows.clock import StepsBy
+from leakscope.findings.model import Reason, Why
+from leakscope.findings.source.scopes import like_in
+from leakscope.run.kinds import ClockKind
+from leakscope.run.model import Ended, Rank
+from leakscope.run.rows import StepsBy
 
 pytestmark = pytest.mark.unit
 

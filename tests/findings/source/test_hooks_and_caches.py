@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from findings.source.traces import edit, finding, told
 
-from leakscope.findings.kinds import FreedBy
+from leakscope.findings.facts import FreedBy
 from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
 
 

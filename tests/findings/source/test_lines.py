@@ -9,10 +9,9 @@ from findings.source.traces import finding, kept, told
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from leakscope.findings.source.lines import stores_for
-from leakscope.findings.source.parsed import parse
-from leakscope.findings.source.sources import Sources
-from leakscope.findings.stages.source import with_lines
+from leakscope.findings.judge import with_lines
+from leakscope.findings.source.adding_lines import stores_for
+from leakscope.findings.source.index import Sources, parse
 
 LIST_OF_MAIN = """
     frame main train.py:2 -> local history
@@ -285,7 +284,7 @@ def test_no_more_than_three_lines() -> None:
 def test_each_file_is_read_once_and_only_if_it_names_what_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     monkeypatch.setattr(
-        "leakscope.findings.source.sources.parse", lambda name, text: read.append(name) or parse(name, text)
+        "leakscope.findings.source.index.parse", lambda name, text: read.append(name) or parse(name, text)
     )
     files = {f"other{k}": "def main():\n    rows = []\n    rows.append(net())" for k in range(50)}
     sources = Sources(kept(**files, train="def main():\n    history = []\n    history.append(net())"))

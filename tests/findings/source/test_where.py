@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 from findings.source.test_lines import LIST_OF_MAIN
 from findings.source.traces import finding, kept
 
-from leakscope.findings.kinds import FreedBy
-from leakscope.findings.known.suppressed import known_of
-from leakscope.findings.source.sources import Sources
-from leakscope.findings.stages import source as stage
-from leakscope.findings.stages.case import Case
-from leakscope.findings.stages.source import find_lines, with_lines
-from leakscope.findings.why import UnjudgedReason, WhyUnjudged
-from leakscope.record.model import Run
+from leakscope.findings.facts import FreedBy
+from leakscope.findings.judge import Case, find_lines, with_lines
+from leakscope.findings.model import UnjudgedReason, WhyUnjudged
+from leakscope.findings.source.index import Sources
+from leakscope.findings.suppressions import known_of
+from leakscope.run.model import Run
+
+stage = import_module("leakscope.findings.judge")
 
 SUM = """
     module __main__ train.py:7 -> .total

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from support import SAMPLES
 
-from leakscope.capture.source.source_files import without_source
 from leakscope.findings import judge
-from leakscope.record.model import Run
-from leakscope.record.reading import read_run
+from leakscope.process.source.user_code import without_source
 from leakscope.report import FORMATS
+from leakscope.run.model import Run
+from leakscope.run.reader import read_run
 
 SAMPLE = SAMPLES / "p2p_pipeline" / "stage-backward-cycle"
 

@@ -8,11 +8,11 @@ import pytest
 from findings.source.traces import finding, kept
 from support.heap_text import heap_from
 
-from leakscope.findings.kinds import FreedBy
+from leakscope.findings.facts import FreedBy
+from leakscope.findings.judge import _with_one_line_each, with_lines
 from leakscope.findings.model import Cut, Finding
-from leakscope.findings.naming.expressions import as_part_of_holder
-from leakscope.findings.source.sources import Sources
-from leakscope.findings.stages.source import _with_one_line_each, with_lines
+from leakscope.findings.naming import as_part_of_holder
+from leakscope.findings.source.index import Sources
 
 METADATA = """
     dict*1 -> ['out']

@@ -12,12 +12,11 @@ from typing import Any
 
 from support.heap_text import _KINDS
 
-from leakscope.findings.facts import Said
-from leakscope.findings.kinds import FreedBy, HopStatus, Severity
+from leakscope.findings.facts import FreedBy, HopStatus, Said, Severity
+from leakscope.findings.judge import with_lines
 from leakscope.findings.model import Cut, CutReference, Finding, Hop, Suggestion
-from leakscope.findings.source.lines import stores_for
-from leakscope.findings.source.sources import Sources
-from leakscope.findings.stages.source import with_lines
+from leakscope.findings.source.adding_lines import stores_for
+from leakscope.findings.source.index import Sources
 from leakscope.graph.model import ObjectKind
 
 _MORE = {

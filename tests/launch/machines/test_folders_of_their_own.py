@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.launch.loopback import loopback_store
+from leakscope.launch.elastic import loopback_store
 
 pytestmark = pytest.mark.process
 

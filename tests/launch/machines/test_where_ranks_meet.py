@@ -10,8 +10,8 @@ import pytest
 import torch.distributed as dist
 
 from leakscope.errors import LaunchFailed
-from leakscope.launch.loopback import loopback_store
-from leakscope.launch.outside import Outside, outside_launcher
+from leakscope.launch.elastic import loopback_store
+from leakscope.launch.external import Outside, outside_launcher
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ import pytest
 from support import examples
 
 from leakscope.findings.model import Cut, CutReference, CycleReference, Hop
-from leakscope.report.html.cards.card import finding_on_page
-from leakscope.report.html.drawings import draw, drawing_of
-from leakscope.report.html.layout import Box, column_layout, dot_layout
+from leakscope.report.html.cards import finding_on_page
+from leakscope.report.html.drawing import Box, column_layout, dot_layout, draw, drawing_of
 
 WITH_DOT = pytest.param(True, marks=pytest.mark.skipif(shutil.which("dot") is None, reason="dot is not installed"))
 

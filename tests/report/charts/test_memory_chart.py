@@ -13,16 +13,24 @@ from hypothesis import strategies as st
 from support import examples
 from support.examples import KIB, MIB
 
-from leakscope.findings.ledger import LedgerInterval, Line, LineKind
-from leakscope.findings.memory.full import full_at
-from leakscope.findings.model import Cut, CutReference, Findings, RankSummary, Sighting
-from leakscope.record.model import Rank
-from leakscope.record.rows.device import DeviceBlocks, LayoutAtLook
-from leakscope.report.html.charts import CHOICES, MemoryOnPage, memory_on_page
-from leakscope.report.html.memory import LAYERS, LOOKS, POINTS, RankMemory, memory_of, thinned
-from leakscope.report.html.plots import layer_colours, memory_chart
-from leakscope.report.per_rank import rank_stories
-from leakscope.report.rank_groups import RankGroup, rank_groups
+from leakscope.findings.capacity import full_at
+from leakscope.findings.model import Cut, CutReference, Findings, LedgerInterval, Line, LineKind, RankSummary, Sighting
+from leakscope.report.html.charts import (
+    CHOICES,
+    LAYERS,
+    LOOKS,
+    POINTS,
+    MemoryOnPage,
+    RankMemory,
+    layer_colours,
+    memory_chart,
+    memory_of,
+    memory_on_page,
+    thinned,
+)
+from leakscope.report.ranks import RankGroup, rank_groups, rank_stories
+from leakscope.run.model import Rank
+from leakscope.run.rows_device import DeviceBlocks, LayoutAtLook
 from leakscope.verdict import Verdict
 
 SVG = "{http://www.w3.org/2000/svg}"

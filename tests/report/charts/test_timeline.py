@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from support import examples
 from support.recorded_rows import rows
 
-from leakscope.record.model import Rank, Step
-from leakscope.record.rows.comm import CommOperation
-from leakscope.report.html.program_time import StepEnd, axis, step_ends
-from leakscope.report.html.timeline import ROWS_SHOWN, timeline
+from leakscope.report.html.timeline import ROWS_SHOWN, StepEnd, axis, step_ends, timeline
+from leakscope.run.model import Rank, Step
+from leakscope.run.rows_device import CommOperation
 
 SVG = "{http://www.w3.org/2000/svg}"
 

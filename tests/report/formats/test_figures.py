@@ -13,12 +13,11 @@ import pytest
 from support import examples
 from support.formats import speedscope_rules, trace_rules
 
-from leakscope.findings.ledger import LedgerInterval, Line, LineKind
-from leakscope.findings.model import Findings
-from leakscope.record.kinds import Occasion
-from leakscope.record.model import Rank, Run
+from leakscope.findings.model import Findings, LedgerInterval, Line, LineKind
 from leakscope.report import FORMATS
-from leakscope.report.formats.trace.clock import steps_and_looks
+from leakscope.report.formats.as_trace import steps_and_looks
+from leakscope.run.kinds import Occasion
+from leakscope.run.model import Rank, Run
 
 
 def rows(run: Run, findings: Findings) -> list[dict[str, str]]:
@@ -113,7 +112,7 @@ def test_an_operation_is_a_span_from_its_issue_to_the_death_of_its_storage() -> 
 
 def test_of_too_many_operations_the_last_are_shown_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     run, findings = examples.leaking()
-    monkeypatch.setattr("leakscope.report.formats.trace.as_trace.MOST", 6)
+    monkeypatch.setattr("leakscope.report.formats.as_trace.MOST", 6)
     told = json.loads(FORMATS["trace"](run, findings))
     spans = [event for event in told["traceEvents"] if event["ph"] == "b" and event["name"] != "in flight"]
     assert [event["id2"]["local"] for event in spans] == [hex(o.id) for o in run.ranks[0].operations[-6:]]

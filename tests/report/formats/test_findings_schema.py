@@ -15,13 +15,13 @@ from support import ROOT, SAMPLES, examples
 
 from leakscope.errors import LeakscopeError
 from leakscope.findings import judge
-from leakscope.findings.kinds import FreedBy, HopStatus, Origin, Severity
-from leakscope.findings.ledger import LineKind
+from leakscope.findings.facts import FreedBy, HopStatus, Origin, Severity
+from leakscope.findings.model import LineKind
 from leakscope.graph.model import ObjectKind
-from leakscope.record.kinds import EndKind
-from leakscope.record.reading import read_run
 from leakscope.report import FORMATS
 from leakscope.report.formats.as_json import FORMAT
+from leakscope.run.kinds import EndKind
+from leakscope.run.reader import read_run
 from leakscope.verdict import Verdict
 
 SCHEMA: dict[str, Any] = json.loads(files("leakscope.report.formats").joinpath("findings.schema.json").read_text())

@@ -17,9 +17,9 @@ from support import examples
 from support.formats import junit_rules, markdown_rules, sarif_rules, speedscope_rules, trace_rules
 
 from leakscope.report import FORMATS
-from leakscope.report.cleaning import cleaned
+from leakscope.report.escape import cleaned
 from leakscope.report.formats.as_csv import COLUMNS
-from leakscope.report.html.drawings import draw
+from leakscope.report.html.drawing import draw
 
 _SCHEMA = jsonschema.Draft202012Validator(
     json.loads(files("leakscope.report.formats").joinpath("findings.schema.json").read_text())

@@ -10,8 +10,7 @@ from support import examples
 from support.formats.markdown_rules import problems
 
 from leakscope.report import FORMATS
-from leakscope.report.formats.as_markdown import MOST
-from leakscope.report.formats.github_text import block, code, plain, sentence
+from leakscope.report.formats.as_markdown import MOST, block, code, plain, sentence
 
 
 @pytest.mark.parametrize("name", examples.ALL)

@@ -10,13 +10,12 @@ import pytest
 from support import examples
 from support.formats.sarif_rules import locations, problems
 
-from leakscope.findings.kinds import RuleName
+from leakscope.findings.facts import RuleName
 from leakscope.findings.model import Findings
-from leakscope.record.model import InRepository, Run
-from leakscope.record.suppression import Suppression
 from leakscope.report import FORMATS
-from leakscope.report.formats.rule_help import rule_help
-from leakscope.report.formats.source_tree import script_line, tree_line
+from leakscope.report.formats.as_sarif import rule_help, script_line, tree_line
+from leakscope.run.model import InRepository, Run
+from leakscope.run.suppression import Suppression
 
 
 def sarif(run: Run, findings: Findings) -> dict[str, Any]:

@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 from support import examples
 
-from leakscope.findings.facts import OnlyTensorsFreed
-from leakscope.findings.kinds import FreedBy
+from leakscope.findings.facts import FreedBy, OnlyTensorsFreed
 from leakscope.findings.model import Cut, CutReference, Finding, Findings, Hop, Sighting, Suggestion
 from leakscope.report import FORMATS
-from leakscope.report.adding_lines import edit_lines
-from leakscope.report.html.cards.card import finding_on_page
-from leakscope.report.wording import figures, line_to_edit, would_be_freed
+from leakscope.report.excerpt import edit_lines
+from leakscope.report.html.cards import finding_on_page
+from leakscope.report.messages.held import figures, line_to_edit, would_be_freed
 
 MIB = 1024 * 1024
 SOURCES = {"train.py": tuple(f"line {n}" if n != 10 else "" for n in range(1, 41)), "other.py": ("a", "b", "c")}

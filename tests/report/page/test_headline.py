@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from support import examples
 
-from leakscope.record.kinds import EndKind
-from leakscope.record.model import Ended
 from leakscope.report.html.page import render
-from leakscope.report.wording import headline
+from leakscope.report.messages.verdict import headline
+from leakscope.run.kinds import EndKind
+from leakscope.run.model import Ended
 
 BOOM = Ended(EndKind.RAISED, 1, 5, error="RuntimeError: boom", at="train.py:2 main")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from leakscope.findings.model import Sighting
-from leakscope.report.html.cards.sparkline import HEIGHT, MARGIN, WIDTH, bytes_by_step, sparkline
+from leakscope.report.html.cards import HEIGHT, MARGIN, WIDTH, bytes_by_step, sparkline
 
 KIB = 1024
 

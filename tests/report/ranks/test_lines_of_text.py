@@ -12,9 +12,9 @@ from support.runs.many_ranks import many
 
 from leakscope.findings.facts import AliveAtEnd
 from leakscope.findings.model import Finding, Findings, Sighting, Unjudged
-from leakscope.record.kinds import EndKind
-from leakscope.record.model import Ended, Rank, Run
 from leakscope.report.text.page import render
+from leakscope.run.kinds import EndKind
+from leakscope.run.model import Ended, Rank, Run
 
 RANKS = 1024
 MOST = 200

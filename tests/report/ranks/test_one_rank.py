@@ -10,7 +10,7 @@ from leakscope_cli import main
 from support import ROOT
 from support.runs.many_ranks import KILLED, OUTLYING, many
 
-from leakscope.report.text.one_rank import render
+from leakscope.report.text.ranks import render
 
 RUN = str(ROOT / "sample_runs/p2p_pipeline/kept-outputs")
 

@@ -10,7 +10,7 @@ from support import examples
 from support.runs.many_ranks import KILLED, OUTLYING, many
 
 from leakscope.report import FORMATS
-from leakscope.report.rank_groups import rank_groups
+from leakscope.report.ranks import rank_groups
 
 MIB = 1 << 20
 pytestmark = pytest.mark.process  # a page has graphs that graphviz lays out

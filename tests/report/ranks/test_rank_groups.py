@@ -9,13 +9,12 @@ from dataclasses import replace
 import pytest
 from support.examples import KIB, MIB, cycle_finding, growth_finding, rank, run
 
-from leakscope.findings.facts import Said
-from leakscope.findings.kinds import RuleName, Severity
+from leakscope.findings.facts import RuleName, Said, Severity
 from leakscope.findings.model import Finding, Findings, RankSummary, Sighting
-from leakscope.record.kinds import EndKind
-from leakscope.record.model import Ended, Run
-from leakscope.report.rank_groups import MANY, RankGroup, rank_groups
-from leakscope.report.wording import bytes_span, count_span
+from leakscope.report.messages.numbers import bytes_span, count_span
+from leakscope.report.ranks import MANY, RankGroup, rank_groups
+from leakscope.run.kinds import EndKind
+from leakscope.run.model import Ended, Run
 
 STOPPED = Ended(EndKind.STOPPED, 0, 12)
 KILLED = Ended(EndKind.KILLED, 137, 5)

@@ -9,7 +9,7 @@ import pytest
 from support import examples
 from support.runs.many_ranks import KILLED, OUTLYING, many
 
-from leakscope.report.rank_groups import rank_groups
+from leakscope.report.ranks import rank_groups
 from leakscope.report.text.lines import laid_out
 from leakscope.report.text.page import render
 from leakscope.report.text.ranks import rank_lines

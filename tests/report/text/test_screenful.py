@@ -10,9 +10,9 @@ from support import SAMPLES, examples
 
 from leakscope.findings import judge
 from leakscope.findings.model import Cut, CutReference, Findings, Suggestion
-from leakscope.record.model import Run
-from leakscope.record.reading import read_run
 from leakscope.report.text.page import LEAST_IN_TEST, LISTED, TOLD, render, render_in_test
+from leakscope.run.model import Run
+from leakscope.run.reader import read_run
 
 CLEAN, LEAKING = 25, 40
 """Lines at most, of a clean run, and of one with one leak."""

@@ -8,13 +8,13 @@ import pickle
 import tempfile
 from pathlib import Path
 
-from leakscope.allocator import examine
 from leakscope.findings.judge import judge
-from leakscope.findings.known.comparison import Judged, compare
-from leakscope.record.reading import read_run
+from leakscope.findings.suppressions import Judged, compare
+from leakscope.memory_snapshot.examine import examine
 from leakscope.report.compare.as_html import render as comparison_page
 from leakscope.report.html.page import render
-from leakscope.report.snapshot.as_html import snapshot_html
+from leakscope.report.memory_snapshot.page import snapshot_html
+from leakscope.run.reader import read_run
 from support import SAMPLES
 from support.snapshots.building import training
 

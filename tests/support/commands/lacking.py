@@ -20,15 +20,15 @@ IMPORTED = (
     "torch._dynamo",
     "scipy.sparse.csgraph",
     "numpy.ma",
-    "leakscope.record.folder",
-    "leakscope.record.reading",
+    "leakscope.run.writer",
+    "leakscope.run.reader",
 )
 """What a rank imports before the names are hidden; nothing of capture, which binds them."""
 
 
 def hide(paths: Sequence[str]) -> None:
     """Let leakscope find nothing at these paths."""
-    names = importlib.import_module("leakscope.capture.private_names")
+    names = importlib.import_module("leakscope.process.torch_compat")
     really = names.at
 
     def at(path: str) -> object:
@@ -48,7 +48,7 @@ def be_the_rank(ask: dict[str, object]) -> NoReturn:
             runpy.run_path(str(ask["script"]), run_name="__main__")
         else:
             hide(ask["hidden"])  # type: ignore[arg-type]
-            status = importlib.import_module("leakscope.capture.__main__").main(ask["words"])
+            status = importlib.import_module("leakscope.recorder.__main__").main(ask["words"])
     except SystemExit as end:
         status = int(end.code or 0)
     except BaseException:  # noqa: BLE001 - as at the end of any main

@@ -28,8 +28,8 @@ from leakscope import bootstrap
 IMPORTED = (
     "leakscope_cli.run",
     "leakscope_cli.runs.report",
-    "leakscope.capture.__main__",
-    "leakscope.capture.recorder",
+    "leakscope.recorder.__main__",
+    "leakscope.recorder.recorder",
     "leakscope.findings",
     "leakscope.report.html",
     "matplotlib.figure",
@@ -220,7 +220,7 @@ def copying(starts: Callable[..., None], loaded_with: dict[str, str]) -> Callabl
     def execute_child(self: Any, args: Any, *rest: Any) -> None:
         (_, preexec, _, _, cwd, env, _, _, _, stdin, to_stdin, from_stdout, stdout, from_stderr, stderr) = rest[:15]
         wanted = os.environ if env is None else env
-        ours = list(args[:3]) == [sys.executable, bootstrap.FILE, bootstrap.CAPTURE] or args[0] == "leakscope"
+        ours = list(args[:3]) == [sys.executable, bootstrap.FILE, bootstrap.RECORDER] or args[0] == "leakscope"
         if not ours or preexec or read_at_import(wanted) != loaded_with:
             return starts(self, args, *rest)
         sys.stdout.flush()
@@ -254,7 +254,7 @@ def be_what_is_started(args: Sequence[str], folder: str, env: Mapping[str, str],
         become(folder, env, args)
         end_as(lambda: runpy.run_module("leakscope", run_name="__main__", alter_sys=True))
     become(folder, env, args[2:])
-    end_as(lambda: sys.exit(importlib.import_module("leakscope.capture.__main__").main(list(args[3:]))))
+    end_as(lambda: sys.exit(importlib.import_module("leakscope.recorder.__main__").main(list(args[3:]))))
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ from types import FrameType
 
 from leakscope.errors import LeakscopeError
 from leakscope.findings import judge
-from leakscope.record.reading import read_run
 from leakscope.report.formats import OWN
+from leakscope.run.reader import read_run
 from leakscope.verdict import Verdict
 from support.damage.mutations import damage, put_back
 from support.damage.small_run import write_small_run

@@ -8,16 +8,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from leakscope.allocator.joining import DeviceLayout
 from leakscope.graph.model import CommUse, HeapGraph
-from leakscope.record.folder import RankFolder, write_json, write_run
-from leakscope.record.kinds import ClockKind, EndKind, Occasion, Phase
-from leakscope.record.model import Collection, Ended, GcDiff, Look, Step
-from leakscope.record.rows.clock import StartedProcess, StepsBy
-from leakscope.record.rows.comm import CommOperation, ContextsAtStep, OpenContext
-from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceFigures, DeviceStep, LayoutAtLook
-from leakscope.record.rows.host import AllocationFailure, GcFreeze, LimitNear, MemoryThere, PeerOutOfMemory
-from leakscope.record.rows.lifetimes import (
+from leakscope.memory_snapshot.analysis import DeviceLayout
+from leakscope.run.kinds import ClockKind, EndKind, Occasion, Phase
+from leakscope.run.model import Collection, Ended, GcDiff, Look, Step
+from leakscope.run.rows import (
+    AllocationFailure,
+    GainingContainer,
+    GcFreeze,
+    LimitNear,
+    MemoryThere,
+    PeerOutOfMemory,
+    Row,
+    StartedProcess,
+    StepsBy,
+)
+from leakscope.run.rows_device import (
+    CommOperation,
+    ContextsAtStep,
+    DeviceBlocks,
+    DeviceFailure,
+    DeviceFigures,
+    DeviceStep,
+    LayoutAtLook,
+    OpenContext,
+)
+from leakscope.run.rows_steps import (
     AlikeStorage,
     DraggedStorage,
     IdleStorage,
@@ -25,8 +41,7 @@ from leakscope.record.rows.lifetimes import (
     UntouchedStorage,
     WatchedStep,
 )
-from leakscope.record.rows.objects import GainingContainer
-from leakscope.record.rows.row import Row
+from leakscope.run.writer import RankFolder, write_json, write_run
 from support.heap_text import heap_from
 from support.snapshots.building import training
 

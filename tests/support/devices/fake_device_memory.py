@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from leakscope.capture.device.accelerator import Accelerator, described
-from leakscope.capture.device.monitor import DeviceMemory
-from leakscope.capture.heap.look import LookContext, look
-from leakscope.capture.process.patches import Patches
-from leakscope.record.folder import RankFolder
-from leakscope.record.model import Look
+from leakscope.heap.snapshot import LookContext, look
+from leakscope.process.patches import Patches
+from leakscope.recorder.device.accelerator import Accelerator, described
+from leakscope.recorder.device.allocator_monitor import DeviceMemory
+from leakscope.run.model import Look
+from leakscope.run.writer import RankFolder
 from support.devices.fake_device import TRAIN, State, block, device_module, natives, segment
 
 

@@ -17,18 +17,18 @@ from typing import Any, NoReturn
 
 import torch  # noqa: F401 - each run begins with it
 
-from leakscope.capture.process.guard import Guard
-from leakscope.capture.source.source_files import users_sources
 from leakscope.options import Options
-from leakscope.record.kinds import Occasion
-from leakscope.record.model import Look
+from leakscope.process.guard import Guard
+from leakscope.process.source.user_code import users_sources
+from leakscope.run.kinds import Occasion
+from leakscope.run.model import Look
 from support.commands.preloaded import end_as
 from support.heap_text import heap_from
 
 ERRORS = (RuntimeError, MemoryError, AttributeError)
 """What is planted, in turn: a script's own `except` may catch any of them."""
 
-IMPORTED = ("leakscope.capture.recorder", "torch._dynamo", "torch.distributed._functional_collectives")
+IMPORTED = ("leakscope.recorder.recorder", "torch._dynamo", "torch.distributed._functional_collectives")
 """What a run imports beside that."""
 LATER = 2
 """Every other entry raises in this one of its calls, the rest in their first."""
@@ -67,8 +67,8 @@ def run(folder: Path, script: str, options: dict[str, Any], planted: Planted) ->
 
 def be_the_rank(words: list[str], planted: Planted) -> None:
     """What a rank's process does."""
-    main, mine = importlib.import_module("leakscope.capture.__main__").main, os.getpid()
-    looks = importlib.import_module("leakscope.capture.looks")
+    main, mine = importlib.import_module("leakscope.recorder.__main__").main, os.getpid()
+    looks = importlib.import_module("leakscope.recorder.snapshots")
     looks.look_at_heap, looks.inspect_heap = little_look, no_look
     gc.freeze()
     try:

@@ -7,11 +7,10 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
-from leakscope.findings.ledger import LedgerInterval, Line, LineKind
-from leakscope.findings.memory.gc_advice import FullEachStep
-from leakscope.findings.model import Finding, Findings, Sighting, Unjudged
-from leakscope.record.kinds import EndKind
-from leakscope.record.model import Ended, Rank, Run
+from leakscope.findings.gc_advice import FullEachStep
+from leakscope.findings.model import Finding, Findings, LedgerInterval, Line, LineKind, Sighting, Unjudged
+from leakscope.run.kinds import EndKind
+from leakscope.run.model import Ended, Rank, Run
 from support.examples import (
     KIB,
     MIB,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from leakscope.allocator.analysis import analyse
-from leakscope.allocator.moment.room import Room
-from leakscope.allocator.snapshot import Snapshot
+from leakscope.memory_snapshot.analysis import analyse
+from leakscope.memory_snapshot.model import Snapshot
+from leakscope.memory_snapshot.oom import Room
 from support.snapshots.building import event
 
 

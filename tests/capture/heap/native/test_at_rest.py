@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from leakscope.capture.heap import look as heap
-from leakscope.capture.heap.native import at_rest
-from leakscope.capture.heap.native.autograd import Types, node_holds, saved_holds
-from leakscope.capture.heap.native.raw_memory import own_memory
-from leakscope.capture.process.unheard import _between, _enter, _leave
+from leakscope.heap import autograd
+from leakscope.heap import snapshot as heap
+from leakscope.heap.autograd import Types, node_holds, own_memory, saved_holds
+from leakscope.process.guard import _between, _enter, _leave
 
 SIZE = 4321
 """Elements of tensors that are told apart by their size."""
@@ -68,7 +67,7 @@ def read(node: Any) -> tuple[list[Any], Types]:
 def test_a_node_is_not_read_while_another_thread_runs_a_backward(
     monkeypatch: pytest.MonkeyPatch, patience: float, pure: bool
 ) -> None:
-    monkeypatch.setattr(at_rest, "_PATIENCE_S", patience)
+    monkeypatch.setattr(autograd, "_PATIENCE_S", patience)
     node = node_that_saves()
     around = (lambda function: _between(function, _enter, _leave, True)) if pure else (lambda function: function)
     with another_thread_runs_a_backward(around):
@@ -81,7 +80,7 @@ def test_a_node_is_not_read_while_another_thread_runs_a_backward(
 
 
 def test_a_backward_that_is_soon_over_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_rest, "_PATIENCE_S", 60.0)
+    monkeypatch.setattr(autograd, "_PATIENCE_S", 60.0)
     node = node_that_saves()
     running = another_thread_runs_a_backward()
     running.__enter__()
@@ -92,13 +91,13 @@ def test_a_backward_that_is_soon_over_is_waited_for(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.look
 def test_a_look_beside_a_backward_says_what_it_has_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_rest, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(autograd, "_PATIENCE_S", 0.0)
     kept = node_that_saves()
     with another_thread_runs_a_backward():
         beside = heap.look(1, "step")
     after = heap.look(2, "step")
-    assert beside.hides and at_rest.UNREAD in beside.unjudged
-    assert not after.hides and at_rest.UNREAD not in after.unjudged and kept is not None
+    assert beside.hides and autograd.UNREAD in beside.unjudged
+    assert not after.hides and autograd.UNREAD not in after.unjudged and kept is not None
 
 
 def test_only_a_saved_tensor_that_python_owns_holds_something() -> None:
@@ -114,7 +113,7 @@ def test_only_a_saved_tensor_that_python_owns_holds_something() -> None:
 
 DANGLING = """
     import torch
-    from leakscope.capture.heap.look import look
+    from leakscope.heap.snapshot import look
 
     x = torch.ones(300, requires_grad=True)
     kept = [x.exp().grad_fn._raw_saved_result for _ in range(200)]

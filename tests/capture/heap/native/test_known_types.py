@@ -9,9 +9,9 @@ import weakref
 import pytest
 import torch
 
-from leakscope.capture.heap.native import known_types
-from leakscope.capture.heap.native.autograd import Role
-from leakscope.capture.heap.native.known_types import GAINING, OURS, ROLE, verdicts_on
+from leakscope.heap import native_graph
+from leakscope.heap.autograd import Role
+from leakscope.heap.native_graph import GAINING, OURS, ROLE, verdicts_on
 
 KINDS = (int, torch.Tensor, torch.nn.Parameter, torch.UntypedStorage, list, dict, tuple, torch.nn.Module, Role)
 
@@ -26,7 +26,7 @@ def test_verdicts_say_what_objects_of_a_type_are() -> None:
 
 def test_a_type_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     verdicts_on(KINDS)
-    monkeypatch.setattr(known_types, "_judge", lambda _: pytest.fail("judged again"))
+    monkeypatch.setattr(native_graph, "_judge", lambda _: pytest.fail("judged again"))
     assert len(verdicts_on(KINDS)) == len(KINDS)
 
 
@@ -39,10 +39,10 @@ def test_no_type_is_kept_alive_and_its_address_is_free_for_another() -> None:
     assert sys.getrefcount(Gone) == held
     del Gone
     gc.collect()
-    assert address in known_types._known.addresses
+    assert address in native_graph._known.addresses
     verdicts_on([])
-    assert address not in known_types._known.addresses
-    known = known_types._known
+    assert address not in native_graph._known.addresses
+    known = native_graph._known
     assert [id(kind()) for kind in known.types] == known.addresses.tolist()
     assert len(known.verdicts) == len(known.types)
 

@@ -12,10 +12,9 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from leakscope.capture.heap import look as heap
-from leakscope.capture.heap.native.raw_memory import dicts_of_node, node_layout, own_memory, pack_hook_at
-from leakscope.capture.heap.native.saved_tensors import contents_of
 from leakscope.graph.model import HeapGraph
+from leakscope.heap import snapshot as heap
+from leakscope.heap.autograd import contents_of, dicts_of_node, node_layout, own_memory, pack_hook_at
 
 
 def pack(tensor: torch.Tensor) -> tuple[str, torch.Tensor]:

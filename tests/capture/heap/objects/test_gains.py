@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from leakscope.capture.heap.look import LookContext, look
-from leakscope.capture.heap.objects.gains import Gains
 from leakscope.findings import judge
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.object_growth import ObjectFacts
-from leakscope.record.kinds import EndKind
-from leakscope.record.model import Ended, Look, Rank, Run
-from leakscope.report.wording import advice, title
+from leakscope.heap.growth import Gains
+from leakscope.heap.snapshot import LookContext, look
+from leakscope.report.messages.sentences import advice, title
+from leakscope.run.kinds import EndKind
+from leakscope.run.model import Ended, Look, Rank, Run
 
 LOOKS = (3, 5, 7, 9)
 NEAR = 0.05

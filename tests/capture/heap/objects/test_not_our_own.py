@@ -7,18 +7,18 @@ from functools import cache
 
 import pytest
 
-from leakscope.capture.heap.look import LookContext, look
-from leakscope.capture.heap.objects.gains import Gains
-from leakscope.capture.source.user_source import is_users
-from leakscope.record.kinds import Occasion
-from leakscope.record.rows import row
-from leakscope.record.rows.objects import GainingContainer
+from leakscope.heap.growth import Gains
+from leakscope.heap.snapshot import LookContext, look
+from leakscope.process.source.user_code import is_users
+from leakscope.run import rows
+from leakscope.run.kinds import Occasion
+from leakscope.run.rows import GainingContainer
 
 
 @pytest.fixture
 def kept_by_us() -> Iterator[dict[object, object]]:
     """A dict of a module of leakscope's."""
-    own: dict[object, object] = row._columns_of  # type: ignore[assignment]
+    own: dict[object, object] = rows._columns_of  # type: ignore[assignment]
     before = dict(own)
     yield own
     own.clear()

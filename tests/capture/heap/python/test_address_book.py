@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakscope.capture.heap.python import address_book
-from leakscope.capture.heap.python.address_book import AddressBook, addresses_of
+from leakscope.heap import address_index
+from leakscope.heap.address_index import AddressBook, addresses_of
 
 _HEAPS = st.lists(st.integers(1, 1 << 42), unique=True, max_size=60)
 
@@ -25,7 +25,7 @@ def test_every_object_is_found_and_nothing_else(places: list[int], elsewhere: li
 
 
 def test_objects_strewn_too_thinly_for_a_table_are_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(address_book, "_TABLE_LIMIT", 1)
+    monkeypatch.setattr(address_index, "_TABLE_LIMIT", 1)
     addresses = np.arange(1, 2000, dtype=np.int64) * 7_777_776
     book = AddressBook(addresses)
     assert book.find(addresses[::-1]).tolist() == list(range(len(addresses)))[::-1]

@@ -47,7 +47,7 @@ def test_types_with_a_broken_traversal_are_read_as_they_say(broken: Path) -> Non
         gc.disable()
         sys.path.insert(0, sys.argv[1])
         import broken
-        from leakscope.capture.heap.python.native_reader import read
+        from leakscope.heap.sweep import read_natively as read
 
         held = [object()]
         names = ("nothing", "twice", "fails", "silent", "borrows", "endless")
@@ -77,7 +77,7 @@ def test_a_traversal_that_goes_round_is_given_up(broken: Path) -> None:
         gc.disable()
         sys.path.insert(0, sys.argv[1])
         import broken
-        from leakscope.capture.heap.python.native_reader import read
+        from leakscope.heap.sweep import read_natively as read
 
         try:
             read([broken.circle([])], True)
@@ -94,7 +94,7 @@ def test_where_memory_runs_out_it_is_told_and_nothing_is_kept() -> None:
         """
         import gc, resource, sys
         gc.disable()
-        from leakscope.capture.heap.python.native_reader import read
+        from leakscope.heap.sweep import read_natively as read
 
         ballast = [[{"row": [k]}] for k in range(100_000)]
         objects = gc.get_objects()

@@ -12,16 +12,16 @@ from leakscope import native
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("reader", ["native_reader", "pure_reader"])
+@pytest.mark.parametrize("reader", ["sweep.read_natively", "_sweep_fallback.read"])
 def test_the_free_list_of_asyncio_is_not_looked_into(reader: str) -> None:
     """Before 3.12.6 a reference to what module _asyncio shows of it frees it again (CPython gh-122695)."""
-    if reader == "native_reader" and native.gc_heap() is None:
+    if reader == "sweep.read_natively" and native.gc_heap() is None:
         pytest.skip("no native heap reader")
     script = f"""
         import asyncio, _asyncio
         import faulthandler, gc, resource, sys
         from leakscope.originals import gc as original
-        from leakscope.capture.heap.python.{reader} import read
+        from leakscope.heap import sweep, _sweep_fallback
 
         resource.setrlimit(resource.RLIMIT_AS, (6 << 30, resource.getrlimit(resource.RLIMIT_AS)[1]))
         faulthandler.dump_traceback_later(60, exit=True)
@@ -31,7 +31,7 @@ def test_the_free_list_of_asyncio_is_not_looked_into(reader: str) -> None:
         freed = set(map(id, iterators))
         del iterators
         for _ in range(3):
-            found = read(gc.get_objects, True)
+            found = {reader}(gc.get_objects, True)
             assert not freed & set(map(id, found.untracked))
             assert len(found.objects) > 1_000
             assert any(obj is _asyncio for obj in found.objects)

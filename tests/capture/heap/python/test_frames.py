@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from leakscope.capture.heap import raw_types
-from leakscope.capture.heap.python.code_referents import FRAMES_CAN_BE_READ, frame_contents, held_by_frame
-from leakscope.capture.heap.raw_types import LAYOUT_IS_KNOWN, instance_dict
+from leakscope.heap.referents import FRAMES_CAN_BE_READ, frame_contents, held_by_frame
 from leakscope.native import gc_heap
+from leakscope.process import raw_types
+from leakscope.process.raw_types import LAYOUT_IS_KNOWN, instance_dict
 
 pytestmark = pytest.mark.skipif(not LAYOUT_IS_KNOWN, reason="not a build of CPython 3.11 to 3.13 with the GIL")
 
@@ -342,8 +342,8 @@ def test_a_property_of_the_users_is_not_run() -> None:
 UNKNOWN = """
 import sys
 sys.gettotalrefcount = lambda: 0  # as a debug build has it, of which the layout is not known
-from leakscope.capture.heap.python.code_referents import FRAMES_CAN_BE_READ, frame_contents
-from leakscope.capture.heap.raw_types import instance_dict
+from leakscope.heap.referents import FRAMES_CAN_BE_READ, frame_contents
+from leakscope.process.raw_types import instance_dict
 class Plain: pass
 plain = Plain()
 plain.value = []

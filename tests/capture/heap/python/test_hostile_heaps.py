@@ -22,9 +22,9 @@ import torch
 from support.heap_readers import differences, tracked
 
 from leakscope import native
-from leakscope.capture.heap.python import native_reader, pure_reader
-from leakscope.capture.heap.python.untracked import LARGE
-from leakscope.capture.process.pause import no_automatic_gc
+from leakscope.heap import _sweep_fallback, sweep
+from leakscope.heap._sweep_fallback import LARGE
+from leakscope.process.gc_control import no_automatic_gc
 
 pytestmark = pytest.mark.skipif(native.gc_heap() is None, reason="no native heap reader")
 
@@ -123,7 +123,7 @@ def _of_many_types() -> list[Any]:
 
 def test_both_readers_give_the_same_of_objects_of_any_type() -> None:
     """What they hold leads to all modules: where a reference is counted by one reader, so it is by the other."""
-    pure_reader.read(gc.get_objects(), True).untracked.clear()  # numpy imports something of its own
+    _sweep_fallback.read(gc.get_objects(), True).untracked.clear()  # numpy imports something of its own
     many = _of_many_types()
     gc.collect()
     objects = [obj for obj in gc.get_objects() if obj is not many and type(obj) is not types.FrameType]
@@ -136,7 +136,8 @@ def test_the_readers_count_alike() -> None:
     known = {id(examples), *map(id, examples)}
     # with all that there is beside them: each object that is not asked for is asked whether it leads to any that is
     objects = [*examples, *(obj for obj in gc.get_objects() if id(obj) not in known)]
-    counts = [reader.read(objects, False).counts[: len(examples)].tolist() for reader in (pure_reader, native_reader)]
+    readers = (_sweep_fallback.read, sweep.read_natively)
+    counts = [read(objects, False).counts[: len(examples)].tolist() for read in readers]
     objects.clear()
     assert counts[0] == counts[1]
 
@@ -156,7 +157,7 @@ def test_the_heap_stands_still_while_other_threads_allocate() -> None:
         for _ in range(5):
             with no_automatic_gc():
                 objects = gc.get_objects()
-                read = native_reader.read(objects, True)
+                read = sweep.read_natively(objects, True)
                 assert list(map(id, objects)) == read.addresses[: len(objects)].tolist()
             every = len(objects) + len(read.untracked)
             assert read.holder.min() >= 0 and read.holder.max() < every
@@ -183,7 +184,7 @@ def test_what_is_read_is_let_go() -> None:
     one.array = array
     before = sys.getrefcount(array), sys.getrefcount(Kept)
     objects = [one]
-    read = native_reader.read(objects, True)
+    read = sweep.read_natively(objects, True)
     assert sys.getrefcount(array) == before[0] + 1  # the list of the untracked
     del read
     assert (sys.getrefcount(array), sys.getrefcount(Kept)) == before
@@ -193,7 +194,7 @@ def test_what_is_read_is_let_go() -> None:
 
 
 def test_wrong_questions_are_told() -> None:
-    book = native_reader.read([[]], False).book
+    book = sweep.read_natively([[]], False).book
     assert book.find_one(-(1 << 70)) == -1
     with pytest.raises(TypeError):
         native.gc_heap().read(())

@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from leakscope.capture.heap import look as heap
-from leakscope.capture.heap.python.gc_heap import sweep
 from leakscope.graph.model import IMMORTAL, HeapGraph
+from leakscope.heap import snapshot as heap
+from leakscope.heap.sweep import sweep
 from leakscope.native import gc_heap
 
 pytestmark = pytest.mark.look

@@ -8,9 +8,9 @@ import weakref
 
 import pytest
 
-from leakscope.capture.heap.python import listed as module
-from leakscope.capture.heap.python import pure_reader
-from leakscope.capture.heap.python.listed import listed, listed_at
+from leakscope.heap import _sweep_fallback
+from leakscope.heap import sweep as module
+from leakscope.heap.sweep import listed, listed_at
 
 
 class Thing:
@@ -41,7 +41,7 @@ def test_what_lists_in_the_presence_of_threads_holds_nothing_of_what_is_listed()
     thing = object()
     last = [thing]
     before = sys.getrefcount(thing)
-    columns = pure_reader.read(lambda: [*gc.get_objects(0), last], False, alone=False)
+    columns = _sweep_fallback.read(lambda: [*gc.get_objects(0), last], False, alone=False)
     assert any(type(obj) is map for obj in columns.objects)
     assert sys.getrefcount(thing) == before
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from support.heap_readers import differences, tracked
 
 from leakscope import native
-from leakscope.capture.heap.python import native_reader
-from leakscope.capture.heap.python.untracked import LARGE
+from leakscope.heap import sweep
+from leakscope.heap._sweep_fallback import LARGE
 
 pytestmark = pytest.mark.skipif(native.gc_heap() is None, reason="no native heap reader")
 
@@ -138,7 +138,7 @@ def test_an_untracked_tuple_is_read_once_however_many_hold_it() -> None:
     assert not gc.is_tracked(leading)
     objects: list[Any] = [[leading, leading_nowhere], [leading_nowhere]]
     assert differences(objects) == []
-    assert len(native_reader.read(objects, False).untracked) == 61 + 1
+    assert len(sweep.read_natively(objects, False).untracked) == 61 + 1
 
 
 def test_what_was_frozen_is_read_too() -> None:
@@ -146,7 +146,7 @@ def test_what_was_frozen_is_read_too() -> None:
     objects = [[held]]
     gc.freeze()
     try:
-        with_frozen = native_reader.read(objects, True).untracked
+        with_frozen = sweep.read_natively(objects, True).untracked
         assert [id(obj) for obj in with_frozen[:3]] == [id(held), id(held[1]), id(held[0])]
         assert differences(objects) == []
     finally:

@@ -23,9 +23,8 @@ import pytest
 import torch
 from torch import nn
 
-from leakscope.capture.heap.python.named import key_text
-from leakscope.capture.heap.python.referents import dict_items, reader_of, slots
-from leakscope.capture.heap.raw_types import instance_dict
+from leakscope.heap.referents import dict_items, key_text, reader_of, slots
+from leakscope.process.raw_types import instance_dict
 
 
 class Thing:

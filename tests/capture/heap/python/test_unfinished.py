@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from leakscope.capture.heap import look as heap
 from leakscope.graph.model import HeapGraph
+from leakscope.heap import snapshot as heap
 
 pytestmark = pytest.mark.look
 READERS = pytest.mark.parametrize("pure", ["", "1"], ids=["native", "Python"])

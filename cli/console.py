@@ -1,0 +1,394 @@
+"""Output on the terminal: progress, colours, widths, and streams that are closed or full."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from leakscope.errors import LeakscopeError
+from leakscope.options import Options
+from leakscope.report.text.lines import WIDTH
+from leakscope.units import bytes_text
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from leakscope.run.model import Run
+
+
+_STDOUT, _STDERR = 1, 2
+
+
+def have_streams() -> None:
+    """Open those that were closed before we began, on nothing: else they would be None, and the next file that is
+    opened would have the number at which C code writes its warnings. What we start finds them closed, as we did.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            if getattr(sys, name) is None:
+                setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+
+
+def tell(text: str, painted: bool = False) -> str:
+    """Write to stdout, in its encoding; why that could not be done, "" where it was or where nobody reads on.
+
+    `painted`: with colours, which are not to be taken out again.
+    Python would say of what is left in a buffer that cannot be written that it ignored an error, and exit with 120.
+    """
+    try:
+        click.echo(in_encoding_of(sys.stdout, text), nl=not text.endswith("\n"), color=painted or None)
+    except OSError as error:
+        _forget(_STDOUT)
+        return "" if error.errno == errno.EPIPE else f"cannot write to stdout: {error.strerror}"
+    return ""
+
+
+def tell_or_fail(text: str, painted: bool = False) -> None:
+    """As `tell`, for a command that does nothing else. Raises LeakscopeError."""
+    problem = tell(text, painted)
+    if problem:
+        raise LeakscopeError(problem)
+
+
+def settle() -> None:
+    """To be called at the very end."""
+    for stream, number in ((sys.stdout, _STDOUT), (sys.stderr, _STDERR)):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            _forget(number)
+
+
+def note(text: str, prefix: str = "leakscope:") -> None:
+    """A note on stderr, one line, where somebody can read it; a path in it may hold what moves a cursor."""
+    try:
+        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        click.echo(f"{prefix} {in_encoding_of(sys.stderr, line)}", err=True)
+    except OSError:
+        _forget(_STDERR)
+
+
+_DRAWN = {"┬─": "|-", "├─": "|-", "╰→": "`-", "│": "|", "─": "-", "↓": "v", "→": "->"}
+"""What traces are drawn with to what stands for it, as wide, where an encoding does not have all of it."""
+
+
+def in_encoding_of(stream: TextIO | None, text: str) -> str:
+    """The text as the stream's encoding can write it: drawn in ASCII where it has no box characters, and of the rest an
+    escape for what it lacks.
+    """
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    if not text.isascii() and not _has(encoding, "".join(_DRAWN)):
+        for drawn, plain in _DRAWN.items():
+            text = text.replace(drawn, plain)
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _has(encoding: str, text: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _forget(number: int) -> None:
+    """What waits in the buffers of a stream goes nowhere."""
+    with suppress(OSError), open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), number)
+
+
+NARROWEST, WIDEST = 60, 120
+"""Columns between which the text is set, however narrow or wide the terminal is; chosen."""
+DUMB = ("dumb", "unknown")
+"""TERM of what moves no cursor and has no colours."""
+_LINK_PROGRAMS = ("iTerm.app", "WezTerm", "vscode", "Hyper", "ghostty", "Tabby", "rio", "mintty", "WarpTerminal")
+"""TERM_PROGRAM of terminals that open links (OSC 8); the others print them as text, or show nothing."""
+_LINK_TERMS = ("xterm-kitty", "xterm-ghostty", "foot", "foot-extra", "alacritty", "contour")
+"""TERM of such terminals."""
+_LINK_MARKS = ("KITTY_WINDOW_ID", "WT_SESSION", "KONSOLE_VERSION", "ALACRITTY_WINDOW_ID", "DOMTERM")
+"""Variables that such terminals set."""
+_VTE = 5000
+"""VTE_VERSION of the first VTE (GNOME Terminal, Tilix, ...) that opens links: 0.50."""
+STYLES: tuple[tuple[str, str], ...] = (
+    (r"`[^`\n]+`", "cyan"),
+    (r"^[A-Z][a-z]+:?(?= )", "bold"),
+    (r"^.+\n=+$", "bold"),
+    (r"^\d+\. .+$", "bold"),
+    (r"^   (?:cut|edit|advice|freed by|made at|added at|suggestion|cycle|seen|see)\b(?= )", "bold"),
+    (r"^ +\d+ \| .*$", "dim"),
+    (r"^ +(?:adds|edit) +\d+ \| .*$", "yellow"),
+    (r"^ +> (?:holds|adds|edit) +\d+ \| .*$", "bold red"),
+    (r"^ {13}\+.*$", "green"),
+    (r"^ {13}-.*$", "red"),
+    (r"^   (?:[┬├]─|╰→|[|`]-|│|\|)", "dim"),
+    (r"<- cut here", "bold red"),
+    (r"measured [\d.]+(?: [KMGT]?i?B)? of [\d.]+ [KMGT]?i?B", "green"),
+    (r"^! .+$", "red"),
+    (r"^(?:Failed|Hung|Memory)\b", "bold red"),
+    (r"^Verdict:?\s+(?P<word>LEAKS)\b", "bold red"),
+    (r"^Verdict:?\s+(?P<word>CLEAN)\b", "bold green"),
+    (r"^Verdict:?\s+(?P<word>INCONCLUSIVE)\b", "bold yellow"),
+)
+"""Pattern to the style of what it finds, of its group `word` where it has one; a later one is laid over an earlier."""
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """What stdout, or another stream, can show."""
+
+    width: int = WIDTH
+    colour: bool = False
+    links: bool = False
+
+
+def terminal_of(stream: TextIO | None, environ: Mapping[str, str]) -> Terminal:
+    """`NO_COLOR` and `TERM=dumb` switch colours off, `FORCE_COLOR` on; no terminal has none, and 110 columns."""
+    is_terminal = stream is not None and not stream.closed and stream.isatty()
+    plain = bool(environ.get("NO_COLOR")) or environ.get("TERM") in DUMB
+    colour = not plain and (is_terminal or bool(environ.get("FORCE_COLOR")))
+    if not is_terminal:
+        return Terminal(colour=colour)
+    columns = shutil.get_terminal_size((WIDTH, 24)).columns
+    return Terminal(min(max(columns, NARROWEST), WIDEST), colour, _takes_links(environ))
+
+
+def _takes_links(environ: Mapping[str, str]) -> bool:
+    if environ.get("TERM") in DUMB or "TMUX" in environ or "STY" in environ:
+        return False
+    vte = environ.get("VTE_VERSION", "")
+    return (
+        environ.get("TERM_PROGRAM") in _LINK_PROGRAMS
+        or environ.get("TERM") in _LINK_TERMS
+        or any(environ.get(mark) for mark in _LINK_MARKS)
+        or (vte.isdigit() and int(vte) >= _VTE)
+    )
+
+
+def stdout_terminal() -> Terminal:
+    """What stdout is now."""
+    return terminal_of(sys.stdout, os.environ)
+
+
+def files_of(run: Run) -> dict[str, Path]:
+    """Files as the text names them to where they lie: the page, and those of the user's source that are there."""
+    page = [os.path.join(run.folder, "report.html")] if run.folder else []
+    return {name: Path(name).absolute() for name in (*run.sources, *page) if os.path.isfile(name)}
+
+
+def painted(text: str, terminal: Terminal, files: Mapping[str, Path]) -> str:
+    """The text with colours and links as far as the terminal takes them; without their codes it is what it was."""
+    if not terminal.colour and not terminal.links:
+        return text
+    from rich.color import ColorSystem
+    from rich.console import Console
+    from rich.text import Text
+
+    told = Text(text, end="")
+    if terminal.colour:
+        _colour(told)
+    if terminal.links:
+        _link(told, files)
+    styled = told.render(Console(file=StringIO()))
+    return "".join(s.style.render(s.text, color_system=ColorSystem.STANDARD) if s.style else s.text for s in styled)
+
+
+def _colour(told: Text) -> None:
+    for pattern, style in STYLES:
+        for match in re.finditer(pattern, told.plain, re.MULTILINE):
+            told.stylize(style, *match.span("word" if "word" in match.re.groupindex else 0))
+
+
+def _link(told: Text, files: Mapping[str, Path]) -> None:
+    if not files:
+        return
+    longest_first = "|".join(re.escape(name) for name in sorted(files, key=len, reverse=True))
+    for match in re.finditer(rf"(?<![\w/.-])({longest_first})(?::\d+)?(?![\w/-])", told.plain):
+        told.stylize(f"link {files[match[1]].as_uri()}", *match.span())
+
+
+_POLL_S = 0.25
+"""Seconds between two readings for a bar: the eye follows it, and it costs nothing."""
+_NOTE_S = 60.0
+"""Seconds between two lines where there is no bar: a log of a night has some hundred of them."""
+
+_WIDE = 110
+"""Columns from which on there is room for a bar beside the words."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where the ranks are."""
+
+    step: int = 0
+    """Of the rank that is furthest."""
+    counted: int | None = None
+    """Bytes that the rank with most had counted at its last step."""
+    per_step: float | None = None
+    """By which that rank's rose a step since warm-up; None before."""
+    looks: int = 0
+    """Of the rank that was looked at most."""
+    ranks: int = 1
+    steps: int | None = None
+    """At which the run ends."""
+
+    def __str__(self) -> str:
+        """As in `step 1,240 of 2,000, 3.20 GiB counted (+1.20 MiB a step), 4 looks`."""
+        of = " at most" if self.ranks > 1 else ""
+        sign = "+" if (self.per_step or 0) >= 0 else "-"
+        rate = "" if self.per_step is None else f" ({sign}{bytes_text(abs(self.per_step))} a step)"
+        counted = "" if self.counted is None else f", {bytes_text(self.counted)} counted{of}{rate}"
+        end = "" if self.steps is None else f" of {self.steps:,}"
+        return f"step {self.step:,}{end}{counted}, {self.looks} look{'' if self.looks == 1 else 's'}"
+
+
+@dataclass
+class Following:
+    """Reads what ranks append to their files, and nothing twice."""
+
+    folder: Path
+    warmup: int
+    steps: int | None = None
+    _tails: dict[Path, _Tail] = field(default_factory=dict)
+
+    def read(self) -> Standing:
+        """Where they are now."""
+        for path in self.folder.glob("rank_*/steps.jsonl"):
+            self._tails.setdefault(path, _Tail(path)).read(self.warmup)
+        begun = [tail for tail in self._tails.values() if tail.step]
+        if not begun:
+            return Standing()
+        most = max(begun, key=lambda tail: tail.last[1] if tail.last else -1)
+        return Standing(
+            step=max(tail.step for tail in begun),
+            counted=most.last[1] if most.last else None,
+            per_step=most.per_step,
+            looks=max(sum(1 for _ in tail.path.parent.glob("heap_*.json")) for tail in begun),
+            ranks=len(begun),
+            steps=self.steps,
+        )
+
+
+@dataclass
+class _Tail:
+    """The end of one rank's steps."""
+
+    path: Path
+    offset: int = 0
+    step: int = 0
+    first: tuple[int, int] | None = None
+    """(step, bytes) at the first step after warm-up."""
+    last: tuple[int, int] | None = None
+
+    def read(self, warmup: int) -> None:
+        try:
+            with self.path.open("rb") as stream:
+                stream.seek(self.offset)
+                new = stream.read()
+        except OSError:  # the folder is gone
+            return
+        whole = new[: new.rfind(b"\n") + 1]
+        self.offset += len(whole)
+        lines = whole.splitlines()
+        self.step += len(lines)
+        if lines and self.first is None and self.step > warmup:
+            begin = self.step - len(lines)
+            self.first = _counted(lines[max(warmup - begin, 0)])
+        if lines:
+            self.last = _counted(lines[-1]) or self.last
+
+    @property
+    def per_step(self) -> float | None:
+        if self.first is None or self.last is None or self.last[0] <= self.first[0]:
+            return None
+        return (self.last[1] - self.first[1]) / (self.last[0] - self.first[0])
+
+
+def _counted(line: bytes) -> tuple[int, int] | None:
+    try:
+        step: dict[str, Any] = json.loads(line)
+        number, counted = step["number"], step["counted_bytes"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return (number, counted) if type(number) is int and type(counted) is int else None
+
+
+@contextmanager
+def progress(options: Options, every: float = _NOTE_S) -> Iterator[None]:
+    """Tell while the block runs how far the ranks are; nothing where the run is told to be quiet.
+
+    A single rank prints straight to the terminal, and would print into a bar: there it is a line now and then, too.
+    """
+    if options.quiet:
+        yield
+        return
+    alone = options.ranks * options.nnodes == 1
+    into_the_bar = alone and sys.stdout.isatty() and not options.needs_stdout
+    has_bar = sys.stderr.isatty() and os.environ.get("TERM") not in DUMB and not into_the_bar
+    with _bar(options) if has_bar else _notes(options, every):
+        yield
+
+
+def follow(following: Following, over: threading.Event, every: float, tell: Callable[[Standing], None]) -> None:
+    """Tell every so many seconds where the ranks are, from the first step on, until it is over."""
+    while not over.wait(every):
+        standing = following.read()
+        if standing.step:
+            tell(standing)
+
+
+@contextmanager
+def _meanwhile(options: Options, every: float, tell: Callable[[Standing], None]) -> Iterator[None]:
+    over = threading.Event()
+    following = Following(options.folder, options.warmup, options.steps)
+    thread = threading.Thread(target=follow, args=(following, over, every, tell), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _notes(options: Options, every: float) -> AbstractContextManager[None]:
+    def tell(standing: Standing) -> None:
+        try:
+            click.echo(f"[leakscope] {standing}", err=True)
+        except OSError:  # nobody can be told; the run goes on
+            return
+
+    return _meanwhile(options, every, tell)
+
+
+@contextmanager
+def _bar(options: Options) -> Iterator[None]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    drawn = [BarColumn(bar_width=20)] if console.width >= _WIDE else []
+    columns = (SpinnerColumn(), TimeElapsedColumn(), *drawn, TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
+        task = bar.add_task("starting the ranks", total=options.steps)
+        with _meanwhile(
+            options,
+            _POLL_S,
+            lambda standing: bar.update(task, completed=standing.step, description=str(standing)),
+        ):
+            yield

@@ -1,0 +1,186 @@
+"""The formats that `--as FORMAT[=FILE]` asks for, and where each is written."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from leakscope_cli.console import files_of, in_encoding_of, note, painted, stdout_terminal
+
+from leakscope.errors import LeakscopeError
+from leakscope.report.formats import OWN, PICTURES, Format, format_named, format_names
+from leakscope.run.writer import write_named
+
+if TYPE_CHECKING:
+    from leakscope.findings.model import Findings
+    from leakscope.report.formats.pictures import Picture
+    from leakscope.run.model import Run
+
+TEXT = "text"
+"""The format that goes to stdout where no other does."""
+STDOUT = "-"
+"""In place of a file."""
+_STEM = "findings"
+"""Name, without its suffix, of the file in a folder that is given in place of a file."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One format, and where it goes."""
+
+    form: Format | Picture
+    file: Path | None
+    """None for stdout."""
+
+
+def asked_formats(words: Sequence[str], output: Path | None = None, finding: str | None = None) -> tuple[Asked, ...]:
+    """What `--as` asks for: `sarif=leaks.sarif` goes to that file (into a folder as `findings.sarif`), the one without
+    a file to stdout or to `output`; that is the text where all have one. A picture
+    is one of the `finding` that was named.
+
+    Raises LeakscopeError for a name that is no format's, one that cannot be imported, and where two meet in one place.
+    """
+    asked = list(dict.fromkeys(_asked(word, output, finding) for word in words))
+    if all(one.file is not None for one in asked) or not asked:
+        own_place = output is None or output not in [one.file for one in asked]
+        asked = [*([Asked(format_named(TEXT), output)] if own_place else []), *asked]
+    for index, one in enumerate(asked):
+        same = next((other for other in asked[:index] if other.file == one.file), None)
+        if same is not None:
+            where = "stdout" if one.file is None else str(one.file)
+            name = one.form.name
+            raise LeakscopeError(
+                f"{same.form.name} and {name} would both go to {where}; give each a file of its own, as in "
+                f"--as {name}=FILE"
+            )
+    return tuple(asked)
+
+
+def on_stdout(asked: Sequence[Asked]) -> Format | Picture | None:
+    """The format that goes to stdout, if any does."""
+    return next((one.form for one in asked if one.file is None), None)
+
+
+def _asked(word: str, output: Path | None, finding: str | None) -> Asked:
+    name, has_file, file = word.partition("=")
+    if name not in (*format_names(), *PICTURES):
+        raise LeakscopeError(f"there is no format {name!r}; give one of {', '.join(format_names())}")
+    if name in PICTURES and not finding:
+        raise LeakscopeError(f"{name} draws one finding; write leakscope report RUN --as {name}=FILE --finding ID")
+    if has_file and not file:
+        raise LeakscopeError(f"--as {word} names no file; write --as {name}=FILE, or --as {name} for stdout")
+    form = _picture(name, finding) if name in PICTURES and finding else format_named(name)
+    if not has_file:
+        return Asked(form, output)
+    if file == STDOUT:
+        return Asked(form, None)
+    path = Path(file)
+    return Asked(form, path / f"{_STEM}{form.suffix}" if file.endswith("/") or path.is_dir() else path)
+
+
+def _picture(name: str, finding: str) -> Picture:
+    from leakscope.report.formats.pictures import Picture
+
+    return Picture(name, finding)
+
+
+def check_writable(asked: Sequence[Asked], made_later: Path | None = None) -> None:
+    """Raises LeakscopeError where a file cannot be written; the folder `made_later` need not be there yet."""
+    for one in asked:
+        if one.file is None or (one.file.parent == made_later and not made_later.exists()):
+            continue
+        try:
+            _try(one.file)
+        except OSError as error:
+            raise LeakscopeError(
+                f"cannot write {one.file} ({error.strerror}); name a file in a folder that exists"
+            ) from None
+
+
+def _try(file: Path) -> None:
+    try:
+        kind = os.stat(file).st_mode
+    except FileNotFoundError:
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        os.unlink(file)
+        return
+    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # what waits for a reader, as a pipe does, is not opened twice
+        os.close(os.open(file, os.O_WRONLY))
+
+
+def rendered(form: Format | Picture, run: Run, findings: Findings, verbose: bool = False) -> str | bytes:
+    """What a format tells, as text with `verbose` all. Raises LeakscopeError where another package's fails."""
+    if verbose and form.name == TEXT:
+        from leakscope.report.text.page import render
+
+        return render(run, findings, verbose=True)
+    if form.name in PICTURES or any(form is own for own in OWN):
+        return form.render(run, findings)
+    try:
+        told = form.render(run, findings)
+        if not isinstance(told, str):
+            raise TypeError(f"render() returned {type(told).__name__}")
+        return told
+    except Exception as error:  # noqa: BLE001 - another package's fault must not cost the verdict
+        raise LeakscopeError(f"the format {form.name} fails: {type(error).__name__}: {error}") from None
+
+
+@runtime_checkable
+class OfAnyWidth(Protocol):
+    """Text that is set as wide as the terminal is."""
+
+    def set_in(self, run: Run, findings: Findings, width: int) -> str:
+        """All of it, in so many columns."""
+        ...
+
+
+def for_stdout(
+    form: Format, run: Run, findings: Findings, verbose: bool = False, page: str = ""
+) -> tuple[str | bytes, bool]:
+    """What a format tells, text as wide as the terminal and in its colours; and whether it is so painted. `page`: where
+    the page lies, if it is not that of the run's end.
+
+    Raises LeakscopeError where another package's format fails.
+    """
+    from leakscope.report.text.page import render
+
+    terminal, files = stdout_terminal(), files_of(run)
+    if form.name == TEXT:
+        page = page or next((name for name in files if name.endswith("report.html")), "")
+        text = render(run, findings, verbose, terminal.width, page)
+    elif isinstance(form, OfAnyWidth):
+        text = form.set_in(run, findings, terminal.width)
+    else:
+        return rendered(form, run, findings, verbose), False
+    return painted(in_encoding_of(sys.stdout, text), terminal, files), terminal.colour or terminal.links
+
+
+def write_files(
+    asked: Sequence[Asked], run: Run, findings: Findings, verbose: bool = False, quiet: bool = False
+) -> tuple[str, ...]:
+    """Write what goes to files; why that could not be done, a sentence for each that was not."""
+    failed = []
+    for form, file in ((one.form, one.file) for one in asked if one.file is not None):
+        why = _write(form, file, run, findings, verbose)
+        if why:
+            failed.append(why)
+        elif not quiet:
+            note(f"{form.name}: {file}")
+    return tuple(failed)
+
+
+def _write(form: Format | Picture, file: Path, run: Run, findings: Findings, verbose: bool) -> str:
+    try:
+        told = rendered(form, run, findings, verbose)
+        write_named(file, told if isinstance(told, bytes) else told.encode(errors="backslashreplace"))
+    except (OSError, MemoryError, ImportError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        return f"cannot write {file}: {why or type(error).__name__}"
+    except LeakscopeError as error:
+        return str(error)
+    return ""

@@ -1,1 +1,0 @@
-"""How is a foreign snapshot file read? Safely, whatever is in it, and without a dictionary for each event."""

@@ -1,1 +1,0 @@
-"""What crosses between ranks? P2P and collective operations, their Work handles and buffers."""

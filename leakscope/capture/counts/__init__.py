@@ -1,1 +1,0 @@
-"""What has the process beside tensors, as counters tell: descriptors, shared memory, compiled code, pinned memory?"""

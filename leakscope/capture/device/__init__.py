@@ -1,1 +1,0 @@
-"""What does the accelerator count? Its counters, its allocator's recording, its failures."""

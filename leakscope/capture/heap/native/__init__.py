@@ -1,1 +1,0 @@
-"""What is held where only C++ knows of it?"""

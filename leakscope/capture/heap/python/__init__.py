@@ -1,1 +1,0 @@
-"""What does CPython itself show of the heap?"""

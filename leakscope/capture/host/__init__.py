@@ -1,1 +1,0 @@
-"""How much memory has the host, and which allocation failed?"""

@@ -1,1 +1,0 @@
-"""When was each storage of one step made, last used and freed?"""

@@ -1,1 +1,0 @@
-"""Does the cut free what was said? It is made in a forked copy."""

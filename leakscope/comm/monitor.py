@@ -1,0 +1,170 @@
+"""What communication holds in this process: buffers, Work handles and distributed-autograd contexts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from leakscope.comm import patches as comm_patches
+from leakscope.comm.operations import CommFile
+from leakscope.comm.patches import Calls
+from leakscope.comm.rpc import ContextMonitor
+from leakscope.comm.tracking import OperationLog
+from leakscope.graph.model import CommUse
+from leakscope.process.guard import CLOCK
+from leakscope.process.patches import AfterImport, Patches, leave_us_out
+from leakscope.process.torch_compat import Future, Part, c10d, lacks
+from leakscope.run.operations import NAME as LAST_OPERATION
+from leakscope.run.writer import RankFolder
+
+
+class Holdings:
+    """What Works and contexts hold in C++, read when a look asks, which is after its sweep.
+
+    A context's Python object is made for the question, so nothing but this would hold it: kept here, where the sweep
+    has not seen it, it counts as held by native code, as it is.
+    """
+
+    def __init__(self, log: OperationLog, contexts: ContextMonitor | None) -> None:
+        self._log, self._contexts = log, contexts
+        self._kept: list[Any] = []
+
+    def __iter__(self) -> Iterator[tuple[Any, Any, str]]:
+        yield from self._log.holds()
+        if self._contexts is not None:
+            yield from self._contexts.holds(self._kept)
+
+
+class CommMonitor:
+    """Follows what Python hands to a process group, by weak references alone; torch.distributed has to be there.
+
+    Rows go to `wire.jsonl` of the rank's folder; their moments are seconds since the monitor was made.
+    """
+
+    def __init__(self, folder: RankFolder, patches: Patches) -> None:
+        self.zero = now = CLOCK.perf_counter()
+        self.patches = patches.part()
+        self._folder = folder
+        self._file = CommFile(folder, now)
+        self._log = OperationLog(self._file, now)
+        self._calls = Calls(self._log, self.patches)
+        self._contexts: ContextMonitor | None = None
+        leave_us_out(self.patches, folder.note)
+        self._calls.install()
+        if not lacks(Part.FUNCTIONAL):
+            comm_patches.install(self._log, self._calls, self.patches)
+        if torch.distributed.rpc.is_available() and not lacks(Part.CONTEXTS):
+            AfterImport("torch.distributed.autograd", self._watch_contexts).install(self.patches)
+        patches.add("records of comm operations", self.remove)
+        patches.guard.at_end.append(self._lost)
+
+    def _watch_contexts(self) -> None:
+        self._contexts = ContextMonitor(self._folder, self.patches)
+        self._contexts.step = self._log.step
+
+    def remove(self) -> None:
+        """Take everything out and write what is left to write; operations still open are written as they are."""
+        self._poll()
+        note = comm_patches.unseen()
+        if note and self.patches.names:
+            self._folder.note(note)
+        self.patches.take_out()
+        if self._log.missed:
+            self._folder.note(
+                f"communication calls that could not be noted: {self._log.missed}, the last for {self._log.why}"
+            )
+        self._log.forget()
+        self._file.close()
+
+    def _lost(self, _: str) -> None:
+        """Nothing is noted any more: the last operation that is on record need not be the rank's last."""
+        (self._folder.path / LAST_OPERATION).unlink(missing_ok=True)
+
+    # while the script runs
+
+    def step_ended(self, step: int) -> None:
+        """The step of this number is over; what follows belongs to the next."""
+        log = self._log
+        if log.used:  # a script that has not sent anything yet is not waiting for it
+            log.last_event = CLOCK.perf_counter()
+        log.settle()
+        self._poll()
+        log.step_ended(step)
+        if self._contexts is not None:
+            self._contexts.step_ended(step)
+
+    def tick(self) -> None:
+        """From the watchdog's thread, ten times a second: what is stuck gets on disk."""
+        self._log.settle()
+        self._file.tick(CLOCK.perf_counter())
+
+    def write_all(self) -> None:
+        """What has not been written yet is, as it is now."""
+        self._log.settle()
+        self._file.write_all()
+
+    def last_event(self) -> float:
+        """Reading of the clock when something was last issued, waited for or completed."""
+        return self._log.last_event
+
+    def last_call(self) -> float:
+        """Reading of the clock when something was last issued, or somebody began to wait."""
+        return self._log.last_call
+
+    def last_words(self) -> str:
+        """The last operation and what is being done with it, as `wire_last.bin` has it; "" where there was none."""
+        return self._file.last.words()
+
+    def _poll(self) -> None:
+        """See which Works and futures have completed without a wait for them; those written in Python are not asked."""
+        log = self._log
+        asked = c10d.Work.is_completed
+        pending = [h for h in list(log.works.values()) if _is_pending(h.operations)]
+        futures = [h for h in list(log.futures.values()) if _is_pending(h.operations)]
+        if not (pending or futures) or _capturing():
+            return
+        for handle in pending:
+            work = handle()
+            if work is not None and type(work).is_completed is asked and work.is_completed():
+                log.completed(handle.operations)
+            del work
+        for followed in futures:
+            future: Any = followed()
+            if type(future) is Future and future.done():
+                log.completed(followed.operations)
+            del future
+
+    # for a look
+
+    def holds(self) -> Holdings:
+        """(owner, what it holds in C++, name of the reference), for one look at the heap; to be let go of after it."""
+        return Holdings(self._log, self._contexts)
+
+    def last_uses(self) -> dict[int, CommUse]:
+        """Address of each storage alive to the last operation, or the context, that used it."""
+        by_contexts = {} if self._contexts is None else self._contexts.last_uses()
+        self._log.settle()
+        alive = [(address, mark) for address, mark in list(self._log.storages.items()) if mark() is not None]
+        return by_contexts | {address: mark.operation.comm_use() for address, mark in alive}
+
+    def own_objects(self) -> tuple[object, ...]:
+        """Objects of leakscope's own, which no look must show."""
+        parts = (self, self._log, self._calls, *(() if self._contexts is None else (self._contexts,)))
+        return (*parts, *(part.__dict__ for part in parts))
+
+
+def is_there() -> bool:
+    """Whether this torch can communicate, and can be followed there."""
+    return torch.distributed.is_available() and not lacks(Part.COMM)
+
+
+def _is_pending(operations: tuple[Any, ...]) -> bool:
+    return any(operation.waited is None and operation.completed is None for operation in operations)
+
+
+def _capturing() -> bool:
+    """Asking a Work for completion is not allowed while a CUDA graph is captured."""
+    cuda: Any = torch.cuda
+    return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())

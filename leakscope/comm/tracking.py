@@ -1,0 +1,458 @@
+"""The log of operations, and weak references that note when buffers, Works and futures die."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+
+from leakscope.comm.operations import CommFile, Groups, Operation, text_of
+from leakscope.heap.storages import tensor_bytes
+from leakscope.originals import _thread
+from leakscope.process.guard import CLOCK
+from leakscope.process.source.frames import users_lines
+from leakscope.process.torch_compat import TensorBase, address_of_storage, source_of, uses_of_tensor
+from leakscope.run.kinds import Direction
+from leakscope.run.operations import FAILED, ISSUED, WAITED, WAITING
+
+Tensor = torch.Tensor
+storage_of: Any = TensorBase.untyped_storage
+
+
+Moments = defaultdict["DeathRef", float]
+"""Readings of the clock at which the objects of these references died."""
+
+
+class DeathRef(weakref.ref):  # type: ignore[type-arg]
+    """A weak reference that is a key by itself; Python's has the hash of its object, which a dead tensor lacks."""
+
+    __slots__ = ("address",)
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+    address: int
+
+
+class TensorRef(DeathRef):
+    """Of a tensor; its operation keeps it."""
+
+    __slots__ = ("operation",)
+    operation: Operation
+
+
+class StorageRef(DeathRef):
+    """Of a storage, which may serve one operation after the other; knows the latest."""
+
+    __slots__ = ("operation",)
+    operation: Operation
+
+
+class WorkRef(DeathRef):
+    """Of a Work; knows its operations: one, or all of a coalesced group."""
+
+    __slots__ = ("asks", "number", "operations")
+    operations: tuple[Operation, ...]
+    number: int
+    """Of the latest of them."""
+    asks: bool
+    """Something has to be read off when a wait for it has returned, see `OperationLog.ask`."""
+
+
+class FutureRef(DeathRef):
+    """Of a future; knows the operations that whoever has it can wait for."""
+
+    __slots__ = ("operations",)
+    operations: tuple[Operation, ...]
+
+
+def moments() -> Moments:
+    """Its `__getitem__` is the callback of the weak references."""
+    return defaultdict(CLOCK.perf_counter)
+
+
+class WeakTracker:
+    """Whatever is followed now, and what has happened to it."""
+
+    def __init__(self, file: CommFile) -> None:
+        self.file = file
+        self.works: dict[int, WorkRef] = {}
+        self.futures: dict[int, FutureRef] = {}
+        self.storages: dict[int, StorageRef] = {}
+        self.waits: deque[tuple[WorkRef, float]] = deque()
+        """Works that have been waited for, and when the wait returned; not entered yet."""
+        self._moments: Moments = moments()
+        """Not entered yet."""
+        self._note = self._moments.__getitem__
+        self._settling = _thread.RLock()
+
+    def attach(self, work: Any, operations: tuple[Operation, ...]) -> None:
+        """Hear of the death of a Work, and know it when somebody waits for it."""
+        address = id(work)
+        handle = self.works.get(address)
+        if handle is not None and handle() is work:  # a backend that gives the same Work twice
+            handle.operations += operations
+        else:
+            handle = self.works[address] = WorkRef(work, self._note)
+            handle.address, handle.operations = address, operations
+        handle.number = operations[-1].id
+        channel = operations[0].channel
+        handle.asks = channel.tag is None or channel.peer is None
+        for operation in operations:
+            operation.work = handle
+
+    def follow(self, operation: Operation, tensors: Sequence[Any]) -> None:
+        """Hear of the deaths of tensors and of their storages; a storage is followed for its latest operation."""
+        note = self._note
+        for tensor in tensors:
+            if type(tensor) is Tensor:
+                mark = TensorRef(tensor, note)
+                mark.operation = operation
+                operation.marks.append(mark)
+                operation.tensors += 1
+            storage = storage_of(tensor)
+            address = address_of_storage(storage)
+            known = self.storages.get(address)
+            if known is not None and known() is not None:
+                before = known.operation
+                if before is operation:  # another view of a storage that it has already
+                    continue
+                before.reused = operation.issued
+                before.marks = [m for m in before.marks if m() is None or m() is not tensor]
+                self.changed(before)
+            else:
+                known = self.storages[address] = StorageRef(storage, note)
+                known.address = address
+            known.operation = operation
+            operation.storages += 1
+
+    def let_go(self, *tensors: Any) -> None:
+        """Take our weak references off: torch.utils.swap_tensors refuses a tensor that has any."""
+        for tensor in tensors:
+            for mark in weakref.getweakrefs(tensor):
+                if type(mark) is TensorRef and mark in mark.operation.marks:
+                    mark.operation.marks.remove(mark)
+                    mark.operation.tensors -= 1
+                del mark
+
+    def future_taken(self, operations: tuple[Operation, ...], future: Any) -> None:
+        """Whoever has the future can wait for the operations without their Work."""
+        for operation in operations:
+            operation.future = True
+        handle = FutureRef(future, self._note)
+        handle.address, handle.operations = id(future), operations
+        self.futures[handle.address] = handle
+
+    def settle(self) -> None:
+        """Enter the waits and deaths since the last time; goes before every question what became of an operation."""
+        died_at, storages = self._moments, self.storages
+        with self._settling:
+            while self.waits:
+                handle, moment = self.waits.popleft()
+                self.enter_wait(handle.operations, moment)
+            while died_at:
+                died, moment = died_at.popitem()  # others may come meanwhile, in any thread
+                if isinstance(died, TensorRef):
+                    operation = died.operation
+                    operation.tensors -= 1
+                    if operation.tensors:
+                        operation.tensors_latest = max(moment, operation.tensors_latest)
+                        continue
+                    operation.tensor_died = max(moment, operation.tensors_latest)
+                    operation.marks.clear()
+                elif isinstance(died, StorageRef):
+                    if storages.get(died.address) is died:
+                        del storages[died.address]
+                    operation = died.operation
+                    operation.storages -= 1
+                    if operation.storages or operation.reused is not None:
+                        operation.storages_latest = max(moment, operation.storages_latest)
+                        continue
+                    operation.storage_died = max(moment, operation.storages_latest)
+                elif isinstance(died, WorkRef):
+                    self._work_died(died, moment)
+                    continue
+                else:
+                    if self.futures.get(died.address) is died:
+                        del self.futures[died.address]
+                    continue
+                if operation.written:
+                    self.file.amend(operation)
+
+    def _work_died(self, handle: WorkRef, moment: float) -> None:
+        if self.works.get(handle.address) is handle:
+            del self.works[handle.address]
+        for operation in handle.operations:
+            operation.work = None
+            operation.work_died = moment
+            over = operation.future or operation.failed or operation.completed is not None
+            operation.dropped = (operation.waited is None or operation.waited > moment) and not over
+            if operation.written:
+                self.file.amend(operation)
+
+    def changed(self, operation: Operation) -> None:
+        """Something happened to an operation; on disk it is amended."""
+        if operation.written:
+            self.file.amend(operation)
+
+    def enter_wait(self, operations: Sequence[Operation], moment: float) -> None:
+        """A wait has returned at this moment."""
+        for operation in operations:
+            if operation.waited is None:
+                operation.waited = moment
+                if operation.on_host and operation.completed is None:
+                    operation.completed = moment
+                if operation.written:
+                    self.file.amend(operation)
+
+    def forget(self) -> None:
+        """Let go of every weak reference."""
+        self.settle()
+        for handle in self.works.values():
+            for operation in handle.operations:
+                operation.work = None
+        for mark in self.storages.values():
+            mark.operation.marks.clear()
+        self.works.clear()
+        self.futures.clear()
+        self.storages.clear()
+
+
+_MAX_BUFFERS = 8
+"""Buffers of one collective that are followed; its bytes count them all."""
+_MAX_OWNERS = 8
+"""References to one buffer that C++ is believed to have taken for an operation; others may take some meanwhile."""
+
+_nbytes, _shape, _dtype, _is_cpu = (
+    getattr(TensorBase, name).__get__ for name in ("nbytes", "shape", "dtype", "is_cpu")
+)
+_uses = uses_of_tensor
+
+
+class OperationLog(WeakTracker):
+    """Notes each operation as it is issued, waited for and seen completed; what it moved is followed."""
+
+    def __init__(self, file: CommFile, zero: float) -> None:
+        super().__init__(file)
+        self.last, self._pending = file.last, file.pending
+        self.step = 1
+        """The step that is running."""
+        self.last_event = zero
+        """When something was last issued, waited for or completed."""
+        self.last_call = zero
+        """When something was last issued, or somebody began to wait."""
+        self.missed, self.why = 0, ""
+        """Notes that could not be made, and the reason for the latest."""
+        self.used = False
+        """Something has been issued."""
+        self._groups = Groups()
+        self._seen = self._groups.by_id
+        self._coalescing: dict[str, list[Operation]] = {}
+        self._numbers = itertools.count(1)
+
+    # while an operation is issued
+
+    def begin(
+        self, direction: str, group: Any, other: Any, tag: Any, buffers: Sequence[Any], frame: FrameType | None
+    ) -> Operation | None:
+        """Note an operation that is about to be handed to C++; `other` is a rank of the group, `frame` its caller's.
+
+        A functional operator gives the group's name, and then `other` is a rank of the world. None where noting it
+        failed, which is told at the end: the call goes through all the same.
+        """
+        try:
+            if type(group) is str:
+                known = self._groups.named(group)
+                other = known.place(other)
+            else:
+                met = self._seen.get(id(group))
+                known = met if met is not None and met.seen() is group else self._groups.of(group)
+            channel = known.channels.get((direction, other, tag))
+            if channel is None:
+                channel = known.open(direction, other, tag)
+            step = self.step
+            if channel.step != step:
+                channel.step, channel.microbatch = step, 0
+            else:
+                channel.microbatch += 1
+            channel.nth += 1
+            # much is written out from here to `waited`: with the caches cold after a step each call costs a microsecond
+            lines = users_lines(frame)
+            operation = Operation(next(self._numbers), channel, step, lines)
+            if buffers:
+                first = buffers[0]
+                operation.shape, operation.dtype, operation.on_host = _shape(first), _dtype(first), _is_cpu(first)
+                try:
+                    operation.bytes = _nbytes(first) if len(buffers) == 1 else sum(map(_nbytes, buffers))
+                    operation.buffers, operation.uses = len(buffers), _uses(first)
+                except RuntimeError:  # a sparse tensor is made of others, which are not followed
+                    operation.bytes = tensor_bytes(first)
+            if self._coalescing and known.name in self._coalescing:
+                self._coalescing[known.name].append(operation)
+            self.last_event = self.last_call = operation.issued = now = CLOCK.perf_counter()
+            last = self.last
+            pack, text = channel.texts.get((lines[0], operation.bytes)) or text_of(channel, lines[0], operation.bytes)
+            pack(
+                last.map,
+                0,
+                ISSUED,
+                operation.id,
+                channel.nth,
+                step,
+                channel.microbatch,
+                now - last.zero,
+                len(text),
+                text,
+            )
+            last.shown = operation.id
+            self.used = True
+            return operation
+        except Exception as error:  # noqa: BLE001 - whatever it is, the script's call must go through
+            self._miss(error)
+            return None
+
+    def issued(self, operation: Operation | None, work: Any, buffers: Sequence[Any]) -> None:
+        """It was handed over and this is its Work: None where it is done already, or is part of a coalesced group."""
+        if operation is None:
+            return
+        try:
+            if operation.buffers:
+                taken = _uses(buffers[0]) - operation.uses
+                if taken > 1:
+                    operation.owners = min(taken, _MAX_OWNERS)
+                self.follow(operation, buffers if len(buffers) <= _MAX_BUFFERS else buffers[:_MAX_BUFFERS])
+            if self._coalescing and operation.channel.group in self._coalescing:
+                pass
+            elif work is None:
+                self.waited((operation,))
+            else:
+                self.attach(work, (operation,))
+            self._pending.append(operation)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._miss(error)
+
+    def _miss(self, error: Exception) -> None:
+        """Whatever goes wrong with a note is told at the end; the script's call goes through."""
+        self.missed += 1
+        self.why = f"{type(error).__name__}: {error}"
+
+    def returned(self, operation: Operation | None, buffers: Sequence[Any], made: Sequence[Any] = ()) -> None:
+        """A functional operator has returned: these are its buffers, and its Work stays in C++.
+
+        `made` are other tensors that stand for it when it is waited for.
+        """
+        if operation is None:
+            return
+        try:
+            if buffers:
+                operation.shape, operation.dtype, operation.on_host = (
+                    buffers[0].shape,
+                    buffers[0].dtype,
+                    buffers[0].is_cpu,
+                )
+                operation.bytes, operation.buffers = sum(map(_nbytes, buffers)), len(buffers)
+            self.follow(operation, (*buffers[:_MAX_BUFFERS], *made))
+            self._pending.append(operation)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._miss(error)
+
+    def refused(self, operation: Operation | None, error: BaseException) -> None:
+        """Handing it over raised."""
+        if operation is None:
+            return
+        self.failed((operation,), error)
+        self._pending.append(operation)
+
+    def start_coalescing(self, group: Any) -> None:
+        """From now on operations of this group have one Work together."""
+        self._coalescing[self._groups.of(group).name] = []
+
+    def end_coalescing(self, group: Any, work: Any) -> None:
+        """`work` is that of everything issued since `start_coalescing`."""
+        operations = tuple(self._coalescing.pop(self._groups.of(group).name, ()))
+        if operations and work is None:
+            self.waited(operations)
+        elif operations:
+            self.attach(work, operations)
+
+    # while somebody waits
+
+    def waiting(self, operations: Sequence[Operation]) -> None:
+        """A wait has begun."""
+        self.last_call = CLOCK.perf_counter()
+        self.last.update(operations[-1], WAITING)
+
+    def waited(self, operations: Sequence[Operation]) -> None:
+        """A wait has returned."""
+        self.last_event = CLOCK.perf_counter()
+        self.enter_wait(operations, self.last_event)
+        self.last.update(operations[-1], WAITED)
+
+    def ask(self, handle: WorkRef, work: Any) -> None:
+        """A wait for this Work has returned: who answered a receive from anybody, what holds a collective's result?"""
+        first = handle.operations[0]
+        if first.channel.direction == Direction.RECV:
+            self._came_from(first, work)
+        for operation in handle.operations:
+            if operation.waited is None and operation.channel.tag is None and operation.marks:
+                tensor = operation.marks[0]()
+                if tensor is not None:  # the result is one more reference, taken when it completes
+                    operation.owners = max(operation.owners, min(_uses(tensor) - operation.uses, _MAX_OWNERS))
+                del tensor
+
+    def latest_of(self, tensor: Any) -> Operation | None:
+        """The operation that used a tensor's storage last; None where none did."""
+        mark = self.storages.get(address_of_storage(storage_of(tensor)))
+        return None if mark is None or mark() is None else mark.operation
+
+    def failed(self, operations: Sequence[Operation], error: BaseException) -> None:
+        """Handing them over, or a wait for them, has raised."""
+        for operation in operations:
+            operation.failed = type(error).__name__
+            self.changed(operation)
+        self.last.update(operations[-1], FAILED)
+
+    def completed(self, operations: Sequence[Operation]) -> None:
+        """A Work or a future has been seen completed."""
+        for operation in operations:
+            if operation.completed is None:
+                operation.completed = self.last_event = CLOCK.perf_counter()
+                self.changed(operation)
+
+    def _came_from(self, operation: Operation, work: Any) -> None:
+        """A receive from anybody was answered: by whom?"""
+        try:
+            place = source_of(work)
+        except RuntimeError:  # a backend that does not know
+            return
+        operation.source = self._groups.named(operation.channel.group).rank(place)
+
+    # looks, steps, the end
+
+    def holds(self) -> Iterator[tuple[Any, Any, str]]:
+        """(Work or future, tensor, name) for each buffer that one alive keeps in C++, once for each reference taken."""
+        self.settle()
+        handles: list[WorkRef | FutureRef] = [*self.works.values(), *self.futures.values()]
+        for handle in handles:
+            owner = handle()
+            if owner is None:
+                continue
+            for operation in handle.operations:
+                # a collective that nobody waited for may have taken its result after its owners were counted
+                result = operation.waited is None and operation.channel.tag is None
+                for mark in list(operation.marks):
+                    tensor = mark()
+                    if tensor is not None:
+                        for _ in range(max(1, min(operation.owners + result, int(_uses(tensor)) - 1))):
+                            yield owner, tensor, f"{operation.channel.direction} buffer"
+                    del tensor
+            del owner
+
+    def step_ended(self, step: int) -> None:
+        """The step of this number is over; what follows belongs to the next."""
+        self._coalescing.clear()  # a group whose block raised is never ended
+        self.file.step_ended(step)
+        self.step = step + 1

@@ -1,0 +1,389 @@
+"""Runs in a worker process: names the growing containers of datasets and samples its memory."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from leakscope.dataloader.budget import Readings
+from leakscope.heap._sweep_fallback import LARGE
+from leakscope.heap.autograd import Role, Types
+from leakscope.heap.referents import items_of
+from leakscope.heap.sizeof import Measure, item_text, newest_items
+from leakscope.originals import open_file
+from leakscope.process.guard import CLOCK, is_the_scripts
+from leakscope.process.raw_types import (
+    container_base,
+    instance_dict,
+    is_leakscopes,
+    made_in_python,
+    mro,
+    mro_tuple,
+    type_dict,
+    type_name,
+    type_qualname,
+)
+from leakscope.process.source import user_code
+from leakscope.process.source.user_code import at, class_attribute_line, is_users, local_line
+from leakscope.process.torch_compat import TensorBase, without_functions
+from leakscope.run.descriptors import open_private
+from leakscope.run.rows import to_line
+from leakscope.run.rows_steps import GrowingInWorker, WorkerLook
+from leakscope.run.secrets import json_of
+
+_DEEPEST = 8
+"""References from a beginning that are followed, chosen."""
+_MOST = 4_000
+"""Objects that are looked into, chosen: some 4 ms."""
+_FEW = 32
+"""Items up to which a container is looked into, chosen; of a larger one only the length is read."""
+LRU_CACHE: Any = type(lru_cache(lambda: None))
+_NOT_INTO = (type, ModuleType, FunctionType)
+_file = vars(ModuleType)["__dict__"].__get__
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where something stands, as its user would write it."""
+
+    written: str
+    """`self.samples`, `samples`, `Images.cache`."""
+    owner: str
+    """Qualified name of the class that has it, or the module's name."""
+    file: str = ""
+    """Where that is written, "" for what is not the user's."""
+    name: str = ""
+    """What is bound there."""
+
+    def line(self) -> str:
+        """`train.py:12`, the line that sets it; "" where the source does not show it."""
+        if not self.file:
+            return ""
+        in_module = self.written.startswith(self.name)
+        found = (
+            local_line(self.file, "", self.name)
+            if in_module
+            else class_attribute_line(self.file, self.owner, self.name)
+        )
+        return at(self.file, found) if found else ""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A container, or a function's cache."""
+
+    obj: Any
+    place: Place
+
+
+def containers_of(dataset: Any, modules: Sequence[str]) -> Iterator[Found]:
+    """Every container that is found from the dataset, then those of these modules."""
+    yield from _Walk().from_each(dataset, modules)
+
+
+def users_modules() -> tuple[str, ...]:
+    """Names of the modules of the user's own; to find them touches every module."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        if type(module) is ModuleType and name != "__mp_main__":
+            file = _file(module).get("__file__")
+            if type(file) is str and is_users(file):
+                found.append(name)
+    return tuple(found)
+
+
+class _Walk:
+    """One walk, level by level; each object is met once."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._waiting: deque[tuple[Any, Place, int]] = deque()
+
+    def from_each(self, dataset: Any, modules: Sequence[str]) -> Iterator[Found]:
+        self._add(dataset, Place("self", type_qualname(type(dataset))), 0)
+        yield from self._found()
+        for name in modules:
+            module = sys.modules.get(name)
+            names = _file(module) if type(module) is ModuleType else {}
+            for key, value in list(names.items()):
+                if type(key) is str and not key.startswith("__"):
+                    self._add(value, Place(key, name, str(names.get("__file__", "")), key), 1)
+        yield from self._found()
+
+    def _add(self, obj: Any, place: Place, deep: int) -> None:
+        if id(obj) not in self._seen and len(self._seen) < _MOST and deep <= _DEEPEST and _is_followed(obj):
+            self._seen.add(id(obj))
+            self._waiting.append((obj, place, deep))
+
+    def _found(self) -> Iterator[Found]:
+        while self._waiting:
+            obj, place, deep = self._waiting.popleft()
+            kind = type(obj)
+            base = tuple if kind is tuple else container_base(kind)
+            if kind is LRU_CACHE:
+                yield Found(obj, place)
+            elif base is not None:
+                yield Found(obj, place)
+                self._items(obj, base, place, deep)
+            elif _is_classes(obj, kind):
+                self._class_attributes(obj, deep)
+            else:
+                self._attributes(obj, kind, place, deep)
+
+    def _items(self, container: Any, base: Any, place: Place, deep: int) -> None:
+        if base.__len__(container) > _FEW:
+            return
+        if base is dict:
+            for key, value in list(dict.items(container)):
+                written = f"[{key!r}]" if type(key) in (str, int) else "[...]"
+                self._add(value, _below(place, written), deep + 1)
+        else:
+            for item in list(base.__iter__(container)):
+                self._add(item, _below(place, "[i]"), deep + 1)
+
+    def _attributes(self, obj: Any, kind: type, place: Place, deep: int) -> None:
+        for name, value in list((instance_dict(obj, kind) or {}).items()):
+            if type(name) is str:
+                self._add(value, _attribute(name, kind, place), deep + 1)
+        for each in mro_tuple(kind):
+            self._add(each, Place(type_qualname(each), type_qualname(each)), deep + 1)
+
+    def _class_attributes(self, kind: type, deep: int) -> None:
+        name, file = type_qualname(kind), _file_of(kind)
+        for key, value in list(type_dict(kind).items()):
+            if type(key) is str and not (key.startswith("__") and key.endswith("__")):
+                self._add(value, Place(f"{name}.{key}", name, file, key), deep + 1)
+
+
+def _is_followed(obj: Any) -> bool:
+    """Whether it is a container, a function's cache, a class of the user's or an object of Python code's."""
+    kind = type(obj)
+    if kind is tuple or kind is LRU_CACHE or container_base(kind) is not None or _is_classes(obj, kind):
+        return True
+    return made_in_python(kind) and not issubclass(kind, _NOT_INTO) and not is_leakscopes(kind)
+
+
+def _is_classes(obj: Any, kind: type) -> bool:
+    """Whether it is a class of the user's."""
+    return issubclass(kind, type) and bool(_file_of(obj))
+
+
+def _file_of(kind: type) -> str:
+    """The file of a class of the user's, "" for any other."""
+    module = type_dict(kind).get("__module__")
+    found = sys.modules.get(module) if type(module) is str else None
+    file = _file(found).get("__file__") if isinstance(found, ModuleType) else None
+    return file if type(file) is str and is_users(file) else ""
+
+
+def _below(place: Place, written: str) -> Place:
+    return replace(place, written=f"{place.written}{written}")
+
+
+def _attribute(name: str, kind: type, place: Place) -> Place:
+    """An attribute of an instance: as its own class writes it, wherever the instance stands."""
+    file, owner = _file_of(kind), type_qualname(kind)
+    if not file:
+        return _below(place, f".{name}")
+    return Place(f"self.{name}", owner, file, name)
+
+
+_ITEMS_DEEPEST = 3
+"""Containers in each other that are looked into, chosen."""
+_MOST_ITEMS = 64
+"""Items of each that are looked at, chosen."""
+_NBYTES: Any = np.ndarray.__dict__["nbytes"]
+
+
+def bytes_of(items: Sequence[tuple[Any, ...]]) -> int:
+    """Bytes of these items together: of tensors their storages, of arrays their data, and of Python objects."""
+    types = Types()
+    found: dict[int, int] = {}
+    for item in items:
+        for part in item:
+            for obj in _parts(part, _ITEMS_DEEPEST):
+                found[id(obj)] = _data_bytes(obj, types)
+    measure = Measure(types)
+    measure.add([part for item in items for part in item])
+    return sum(found.values()) + round(measure.taken()[0])
+
+
+def _parts(obj: Any, deep: int) -> Iterator[Any]:
+    """The object and what containers and records in it hold."""
+    yield obj
+    kind = type(obj)
+    base = tuple if kind is tuple else container_base(kind)
+    inner: Any = ()
+    if deep and base is not None:
+        inner = dict.values(obj) if base is dict else items_of(obj) if base is tuple else base.__iter__(obj)
+    elif deep and (attributes := instance_dict(obj, kind)) is not None:
+        inner = attributes.values()
+    for part in list(islice(inner, _MOST_ITEMS)):
+        yield from _parts(part, deep - 1)
+
+
+def _data_bytes(obj: Any, types: Types) -> int:
+    """Bytes that `Measure` leaves to others: of tensors and arrays, and of large blocks of bytes."""
+    kind = type(obj)
+    if types.role(kind) is Role.TENSOR:
+        with without_functions():
+            return int(TensorBase.untyped_storage(obj).nbytes())
+    if np.ndarray in mro(kind):
+        size = int(_NBYTES.__get__(obj))
+    else:
+        size = len(obj) if kind is bytes or kind is bytearray else 0
+    return size if size >= LARGE else 0
+
+
+_MOST_TOLD = 8
+"""Containers that one look tells, those with most bytes, chosen."""
+_LEAST = 4096
+"""Bytes that one has to have gained to be told, chosen."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What a worker is told of itself."""
+
+    file: str
+    """Where its rows go: `loader_workers.jsonl` of the rank."""
+    loader: int
+    life: int
+    number: int
+    budget: float
+    modules: tuple[str, ...]
+    """Of the user's own."""
+
+
+@dataclass
+class _Seen:
+    """A container as it was when it was first seen, and what it has gained since."""
+
+    length: int
+    last: int
+    gained: int = 0
+    bytes: float = 0.0
+    item: str = ""
+    where: str | None = None
+
+
+def run(worker: Worker, places: tuple[int, int], target: Callable[..., Any], *args: Any) -> Any:
+    """What runs in a worker, with looks in between; `places`: of its arguments, the dataset and the queue."""
+    with suppress(Exception):  # then it runs without
+        begin(worker, *(args[place] for place in places))
+    return target(*args)
+
+
+def begin(worker: Worker, dataset: Any, queue: Any) -> None:
+    """Have the worker look at itself whenever it asks this queue for what to load next."""
+    watch = _Watch(worker, dataset)
+    get: Callable[..., Any] = queue.get
+
+    def get_next(*args: Any, **kwargs: Any) -> Any:
+        watch.between_batches()
+        following = get(*args, **kwargs)
+        watch.batches += 1
+        return following
+
+    queue.get = get_next
+
+
+class _Watch:
+    """The looks of one worker at itself."""
+
+    def __init__(self, worker: Worker, dataset: Any) -> None:
+        self._worker, self._dataset = worker, dataset
+        self._readings = Readings(worker.budget)
+        self._began = CLOCK.perf_counter()
+        self._seen: dict[int, _Seen] = {}
+        self.batches = 0
+        """Asked for so far."""
+        self._looked: int | None = None
+        self._over = False
+
+    def between_batches(self) -> None:
+        """Look if that is due; an error of ours ends the looking, and nothing else."""
+        now = CLOCK.perf_counter()
+        if self._over or self._looked == self.batches or not self._readings.due(self.batches, now - self._began):
+            return
+        self._looked = self.batches
+        try:
+            self._look()
+        except Exception as error:
+            self._over = True
+            if is_the_scripts(error):
+                raise
+        self._readings.taken(self.batches, CLOCK.perf_counter() - now)
+
+    def _look(self) -> None:
+        grown: list[GrowingInWorker] = []
+        there = set()
+        for found in containers_of(self._dataset, self._worker.modules):
+            length = _length(found)
+            if length is None:
+                continue
+            there.add(id(found.obj))
+            seen = self._seen.setdefault(id(found.obj), _Seen(length, length))
+            if length > seen.last:
+                _add(seen, found, length - seen.last)
+            seen.last = length
+            if seen.gained and seen.bytes >= _LEAST:
+                grown.append(_row(seen, found, length))
+        self._seen = {address: seen for address, seen in self._seen.items() if address in there}
+        grown.sort(key=lambda each: -each.bytes)
+        worker = self._worker
+        row = WorkerLook(worker.loader, worker.life, worker.number, self.batches, tuple(grown[:_MOST_TOLD]))
+        with open_file(worker.file, "ab", buffering=0, opener=open_private) as stream:  # at once: others add to it
+            stream.write(json_of(to_line(row)) + b"\n")
+
+
+def _length(found: Found) -> int | None:
+    """How many items it has; None for what has a bound of its own, or cannot gain any."""
+    kind = type(found.obj)
+    if kind is LRU_CACHE:
+        told = found.obj.cache_info()
+        return told.currsize if told.maxsize is None else None
+    base = container_base(kind)
+    if base is None or getattr(found.obj, "maxlen", None) is not None:
+        return None
+    return int(base.__len__(found.obj))
+
+
+def _add(seen: _Seen, found: Found, more: int) -> None:
+    """Add what the newest items stand for."""
+    items = _newest(found, more)
+    if items:
+        seen.item = item_text(items)
+        seen.bytes += bytes_of(items) * more / len(items)
+    seen.gained += more
+
+
+def _newest(found: Found, more: int) -> list[tuple[Any, ...]]:
+    if type(found.obj) is LRU_CACHE:
+        return []
+    return newest_items(found.obj, container_base(type(found.obj)), more)
+
+
+def _row(seen: _Seen, found: Found, length: int) -> GrowingInWorker:
+    if seen.where is None:
+        seen.where = found.place.line()
+        user_code.forget()
+    return GrowingInWorker(
+        written=found.place.written,
+        owner=found.place.owner,
+        where=seen.where,
+        type=type_name(type(found.obj)),
+        item=seen.item,
+        items=length,
+        gained=seen.gained,
+        bytes=round(seen.bytes),
+    )

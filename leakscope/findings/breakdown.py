@@ -1,0 +1,518 @@
+"""The growth breakdown: attributes what was counted at each snapshot; the rest is unattributed."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
+
+from leakscope.findings.build import build_finding
+from leakscope.findings.candidates import Candidate, went_on
+from leakscope.findings.counters import counted_rate, rises_steadily
+from leakscope.findings.device import device_looks
+from leakscope.findings.facts import Facts, FreedBy, RuleName, Severity
+from leakscope.findings.grouping import Group, GroupsOverLooks, Key
+from leakscope.findings.growth import MIN_LOOKS, Series, series
+from leakscope.findings.model import Finding, LedgerInterval, Line, LineKind, RestedKind, Sighting, merged_lines
+from leakscope.findings.naming import fingerprint
+from leakscope.findings.nontensor import counted_objects_of
+from leakscope.findings.thresholds import Thresholds
+from leakscope.graph.model import IMMORTAL, KINDS, HeapGraph, ObjectKind
+from leakscope.run.model import Look, Rank
+
+_ARRAY, _NODE = KINDS.index(ObjectKind.ARRAY), KINDS.index(ObjectKind.GRAD_NODE)
+OF_A_NODE = (64, 1024)
+"""Bytes, from and to, that a grad node takes with what it keeps besides tensors: 380 (linear, convolution) to 600 (a
+chain of ReLU) were counted.
+"""
+_USUAL_NODE = 400
+"""Bytes a node where the looks do not tell it."""
+
+
+@dataclass(frozen=True)
+class Balance:
+    """The memory of one look of one rank, on the kind of device that is counted."""
+
+    step: int
+    counted: int | None
+    counted_on: str
+    storages: int
+    """Bytes of storages, alive or dead."""
+    objects: int = 0
+    """Bytes of arrays and their like that are alive, and of other objects that have been gained; in host memory."""
+    dead_objects: int = 0
+    """Bytes of those that wait for gc."""
+    nodes: int = 0
+    """Grad nodes, whose memory is the host's."""
+    of_a_node: int = _USUAL_NODE
+    """Bytes that each of them takes."""
+    blocks: int = 0
+    """Bytes of an accelerator's blocks that are no storage, and of what the others are larger than theirs."""
+
+    @property
+    def known(self) -> int:
+        """Bytes that have a name."""
+        return self.storages + self.objects + self.dead_objects + self.blocks
+
+    @property
+    def gap(self) -> int | None:
+        """Counted and in no storage, array or block: grad nodes and the unattributed; None where nothing counts."""
+        return None if self.counted is None else self.counted - self.known
+
+
+def balances_of(rank: Rank, looks: Sequence[Look], warmup: int) -> tuple[Balance, ...]:
+    """One for each look."""
+    beside: dict[tuple[int, str, str], int] = {}
+    for found in device_looks(rank):
+        place = (found.step, found.occasion, found.kind)
+        beside[place] = beside.get(place, 0) + found.held + found.waiting + found.native
+    balances = [_balance(look, beside.get((look.step, look.occasion, look.counted_on))) for look in looks]
+    each = _bytes_a_node(balances, counted_rate(rank, warmup))
+    return tuple(replace(balance, of_a_node=each) for balance in balances)
+
+
+def storage_bytes(look: Look, storages: Sequence[int]) -> int:
+    """Bytes of those that are on the kind of device that is counted."""
+    graph = look.heap
+    return sum(int(graph.bytes[s]) for s in storages if (s in graph.device) == (look.counted_on != "cpu"))
+
+
+def _balance(look: Look, in_blocks: int | None) -> Balance:
+    graph, host = look.heap, look.counted_on == "cpu"
+    arrays = graph.kind == _ARRAY
+    storages = storage_bytes(look, graph.storages.tolist()) if len(graph.storages) else look.explained_bytes
+    return Balance(
+        step=look.step,
+        counted=look.counted_bytes,
+        counted_on=look.counted_on,
+        storages=storages,
+        objects=int(graph.size[arrays & (graph.freed == 0)].sum()) + counted_objects_of(look) if host else 0,
+        dead_objects=int(graph.size[arrays & (graph.freed != 0)].sum()) if host else 0,
+        nodes=int((graph.kind == _NODE).sum()) if host else 0,
+        blocks=0 if host or in_blocks is None else in_blocks - storages,
+    )
+
+
+def bytes_a_node(balances: Sequence[Balance]) -> int:
+    """Bytes that a grad node takes."""
+    return balances[-1].of_a_node if balances else _USUAL_NODE
+
+
+def _bytes_a_node(balances: Sequence[Balance], rate: float | None) -> int:
+    """Bytes that a grad node takes, as what is not known grew with their number; the usual where that tells nothing.
+
+    By the counters of all steps, which counted `rate` bytes a step, before those at the looks: a look itself takes
+    memory for a while.
+    """
+    told = [b for b in balances if b.gap is not None]
+    if len(told) < 2 or told[-1].nodes <= told[0].nodes:  # noqa: PLR2004 - from the first to the last
+        return _USUAL_NODE
+    first, last = told[0], told[-1]
+    came, steps = last.nodes - first.nodes, max(last.step - first.step, 1)
+    by_looks = ((last.gap or 0) - (first.gap or 0)) / came
+    by_steps = 0.0 if rate is None else (rate * steps - (last.known - first.known)) / came
+    low, high = OF_A_NODE
+    return round(next((each for each in (by_steps, by_looks) if low <= each <= high), _USUAL_NODE))
+
+
+Levels = Mapping[int, int]
+"""Position of a look to bytes there."""
+Became = tuple[Candidate, str]
+"""A candidate, and the fingerprint of the finding that it has become part of."""
+
+
+@dataclass(frozen=True)
+class GroupLevels:
+    """The bytes of one group at the looks where it was there, and which findings may be about it."""
+
+    became: tuple[tuple[str, tuple[int, ...]], ...]
+    """Of each candidate that it was: the fingerprint of its finding, and its storages."""
+    kept_by: frozenset[str]
+    """Fingerprints of the findings that name most of its last storages."""
+    levels: Mapping[int, Line]
+    """Position of a look to its bytes there, on the line where they stand if no finding is about it."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """The memory of one rank at its judged looks, as far as it is known before all findings are."""
+
+    balances: tuple[Balance, ...] = ()
+    """One for each look."""
+    groups: tuple[GroupLevels, ...] = ()
+    """Those that a finding may be about."""
+    others: tuple[tuple[Line, ...], ...] = ()
+    """For each look the bytes of all other groups."""
+    beside: tuple[int, ...] = ()
+    """For each look the bytes of storages that are in no group."""
+    objects: tuple[tuple[str, Levels], ...] = ()
+    """What is no tensor: the fingerprint of its finding, and its bytes."""
+
+
+@dataclass(frozen=True)
+class LinesOfFindings:
+    """Where findings put what an account has."""
+
+    of_groups: Sequence[Line | None]
+    """One for each group of the account; None where no finding is about it."""
+    of_objects: Sequence[Line | None]
+    graphs: Line | None = None
+    """Of the finding that keeps grad nodes, where there is one."""
+    unknown: Line | None = None
+    """Of a leak whose holder is unknown, where there is one: all that is not known is its."""
+    scattered: Line | None = None
+    """Of what grows under ever new names, where there is one."""
+
+
+def account_of(
+    looks: Sequence[Look],
+    balances: tuple[Balance, ...],
+    groups: GroupsOverLooks,
+    became: Sequence[Became],
+    arrays: Sequence[Became],
+    storages: Mapping[str, Collection[int]],
+) -> Account:
+    """The account of one rank.
+
+    Args:
+        looks: the judged ones.
+        balances: one for each look.
+        groups: of the storages of these looks.
+        became: the candidates among the groups.
+        arrays: candidates of what is no tensor.
+        storages: fingerprint of each of the rank's findings to the storages that it names, of the last look.
+
+    """
+    others: list[Counter[Line]] = [Counter() for _ in looks]
+    beside = [balance.storages for balance in balances]
+    told = []
+    became_of: dict[Key, list[tuple[str, tuple[int, ...]]]] = {}
+    for candidate, its in became:
+        became_of.setdefault(candidate.group.key, []).append((its, candidate.group.storages))
+    named = {its: frozenset(those) for its, those in storages.items() if those}
+    place_of = {step: place for place, step in enumerate(groups.steps)}
+    for key, at in groups.at.items():
+        levels = {place_of[step]: _level(look, group) for step, (look, group) in at.items()}
+        for place, line in levels.items():
+            beside[place] -= line.bytes
+        kept_by = _kept_by(*at[groups.steps[-1]], named) if groups.steps[-1] in at else frozenset()
+        if key in became_of or kept_by:
+            told.append(GroupLevels(tuple(became_of.get(key, ())), kept_by, levels))
+        else:
+            for place, line in levels.items():
+                others[place][replace(line, bytes=0)] += line.bytes
+    of_others = tuple(tuple(replace(line, bytes=size) for line, size in at.items()) for at in others)
+    objects = tuple((name, dict(enumerate(array.counted or array.series.bytes))) for array, name in arrays)
+    return Account(balances, tuple(told), of_others, tuple(beside), objects)
+
+
+def _kept_by(look: Look, group: Group, named: Mapping[str, Collection[int]]) -> frozenset[str]:
+    """The findings that name more than half of a group."""
+    sizes = {storage: int(look.heap.bytes[storage]) for storage in group.storages} if named else {}
+    return frozenset(
+        fingerprint
+        for fingerprint, storages in named.items()
+        if 2 * sum(size for storage, size in sizes.items() if storage in storages) > group.bytes
+    )
+
+
+def _level(look: Look, group: Group) -> Line:
+    """Garbage waits for gc; what is alive, or immortal, did not go on growing."""
+    size = storage_bytes(look, group.storages)
+    if group.freed not in (0, IMMORTAL):
+        return Line(LineKind.GARBAGE, size)
+    return Line(LineKind.RESTED, size, rested=_rested(look.heap, group))
+
+
+def _rested(graph: HeapGraph, group: Group) -> RestedKind:
+    objects = (group.start, *(int(graph.held[reference]) for reference in group.path))
+    kinds = {graph.object(index).kind for index in objects}
+    if ObjectKind.OPTIMIZER in kinds:
+        return RestedKind.OPTIMIZER
+    return RestedKind.PARAMETER if ObjectKind.PARAMETER in kinds else RestedKind.OTHER
+
+
+def ledger_of(account: Account, lines_of: LinesOfFindings) -> tuple[LedgerInterval, ...]:
+    """The intervals between looks in a row on one kind of device; each one's lines add up to what was counted."""
+    each = bytes_a_node(account.balances)
+    node, block, left_over = (
+        _of_unknown(kind, lines_of.unknown) for kind in (LineKind.GRAD_NODES, LineKind.BLOCKS, LineKind.UNATTRIBUTED)
+    )
+    node = lines_of.graphs or node
+    levels = []
+    for place, balance in enumerate(account.balances):
+        lines = [*_storages(place, account, lines_of), *_objects(place, account, lines_of)]
+        lines.append(replace(block, bytes=balance.blocks))
+        if balance.gap is not None:
+            lines.append(replace(node, bytes=balance.nodes * each))
+            left = (balance.counted or 0) - sum(line.bytes for line in lines)
+            lines.append(replace(left_over, bytes=left))
+        levels.append(lines)
+    return tuple(
+        _interval(a, b, before, after)
+        for (a, before), (b, after) in pairwise(zip(account.balances, levels, strict=True))
+        if a.counted_on == b.counted_on
+    )
+
+
+def _of_unknown(kind: LineKind, unknown: Line | None) -> Line:
+    """A line of what has no holder: of the leak that it is where there is one, apart where that is known already."""
+    if unknown is None:
+        return Line(kind, 0)
+    return unknown if unknown.kind == LineKind.APART else Line(kind, 0, unknown.fingerprint)
+
+
+def _interval(a: Balance, b: Balance, before: Sequence[Line], after: Sequence[Line]) -> LedgerInterval:
+    if a.counted is None or b.counted is None:
+        unknown = (LineKind.GRAD_NODES, LineKind.UNATTRIBUTED)
+        before, after = ([line for line in lines if line.kind not in unknown] for lines in (before, after))
+        counted = None
+    else:
+        counted = b.counted - a.counted
+    moved = merged_lines((*after, *(replace(line, bytes=-line.bytes) for line in before)))
+    return LedgerInterval(a.step, b.step, counted, moved, b.counted_on)
+
+
+def _storages(place: int, account: Account, lines_of: LinesOfFindings) -> Iterator[Line]:
+    for group, line in zip(account.groups, lines_of.of_groups, strict=True):
+        if place in group.levels:
+            level = group.levels[place]
+            yield _of_no_finding(level, lines_of.scattered) if line is None else replace(line, bytes=level.bytes)
+    for level in account.others[place]:
+        yield _of_no_finding(level, lines_of.scattered)
+    yield Line(LineKind.RESTED, account.beside[place], rested=RestedKind.OTHER)
+
+
+def _of_no_finding(level: Line, scattered: Line | None) -> Line:
+    return level if scattered is None or level.kind == LineKind.GARBAGE else replace(scattered, bytes=level.bytes)
+
+
+def _objects(place: int, account: Account, lines_of: LinesOfFindings) -> Iterator[Line]:
+    balance = account.balances[place]
+    left = balance.objects
+    for (_, levels), line in zip(account.objects, lines_of.of_objects, strict=True):
+        if line is not None:
+            size = levels.get(place, 0)
+            left -= size
+            yield replace(line, bytes=size)
+    yield Line(LineKind.OBJECTS, left)
+    yield Line(LineKind.GARBAGE, balance.dead_objects)
+
+
+SCATTERED = fingerprint(("step-growth", "scattered"))
+"""Of growth under ever new names."""
+
+
+@dataclass(frozen=True)
+class ScatteredFacts(Facts):
+    """Holders that were not there before come at each look, and stay."""
+
+    holders: int
+    """How many have come since the first look."""
+    newest: str
+    """The largest of those that came last, as the user would write it."""
+
+
+def scattered_findings(
+    rank: Rank, groups: GroupsOverLooks, candidates: Sequence[Candidate], warmup: int, thresholds: Thresholds
+) -> list[Finding]:
+    """A finding where the groups that do not grow by themselves grow together at every look, and go on."""
+    told = {candidate.group.key for candidate in candidates}
+    still = [key for key, at in groups.at.items() if key not in told and at[max(at)][1].freed in (0, IMMORTAL)]
+    line = series(groups.steps, {s: sum(_bytes(groups, key, s) for key in still) for s in groups.steps})
+    if len(line.steps) <= MIN_LOOKS or not line.steady or line.pauses or not line.is_leak(thresholds.counted):
+        return []
+    counted = counted_rate(rank, warmup)
+    if (counted is not None and counted < thresholds.counted) or not went_on(rank, line, line.per_step):
+        return []
+    came = [key for key in still if not _bytes(groups, key, groups.steps[0])]
+    newest = _newest(groups, came)
+    if not newest:
+        return []
+    return [_finding(rank, groups, line, newest, len(came), thresholds)]
+
+
+def _bytes(groups: GroupsOverLooks, key: Key, step: int) -> int:
+    there = groups.at[key].get(step)
+    return 0 if there is None else there[1].bytes
+
+
+def _newest(groups: GroupsOverLooks, came: Sequence[Key]) -> Key:
+    """The largest group that came last and is still there; () where none did."""
+    last = groups.steps[-1]
+    alive = [key for key in came if last in groups.at[key]]
+    return max(alive, key=lambda key: (min(groups.at[key]), _bytes(groups, key, last), key), default=())
+
+
+def _finding(
+    rank: Rank, groups: GroupsOverLooks, line: Series, newest: Key, holders: int, thresholds: Thresholds
+) -> Finding:
+    look, group = groups.at[newest][groups.steps[-1]]
+    alone = Candidate(rank.number, look.step, look.heap, group, Series((look.step,), (group.bytes,)), 0.0, False)
+    one = build_finding(alone, thresholds)
+    grown = line.bytes[-1] - line.bytes[0]
+    return replace(
+        one,
+        rule=RuleName.STEP_GROWTH,
+        facts=ScatteredFacts(holders, one.cut.written if one.cut and one.cut.written else one.subject),
+        fingerprint=SCATTERED,
+        severity=Severity.LEAK,
+        least_per_step=thresholds.counted,
+        freed_by=FreedBy.PROGRAM,
+        retained_bytes=grown,
+        bytes_per_step=line.per_step,
+        cut=None,
+        sightings=tuple(
+            Sighting(rank.number, s, size - line.bytes[0]) for s, size in zip(line.steps, line.bytes, strict=True)
+        ),
+        count=0,
+        storages={},
+    )
+
+
+GAP = fingerprint(("native-hold", "gap"))
+"""Of growth that nothing explains."""
+OVERHEAD = 0.1
+"""Leaked tensors take their grad nodes, dicts and frames along, which the allocator counts and no storage explains.
+Heuristic: at half of that, lists of small graphs have a gap beside them; at twice that, a leak of a C extension a fifth
+as fast as another leak is missed.
+"""
+
+_MOST_A_SHAPE = 4 << 20
+"""Bytes that a new shape in each step may cost: up to 2.8 MiB were measured, of a small convolutional net in
+bfloat16. At half of that such a net is accused, at twice that a leak of several MiB a step is taken for a cache.
+"""
+_MOST_NEW = 0.25
+"""Share of the steps that must have had a shape that was new. Images of random sizes have nearly 1; of sentences of 60
+lengths, drawn evenly, (1 - 1/60)**60 or 0.37 of the steps are new after 60, and 0.13 after 120.
+"""
+CACHED_SHAPES = 1024
+"""Shapes that oneDNN and ideep keep kernels for, unless ONEDNN_PRIMITIVE_CACHE_CAPACITY and LRU_CACHE_CAPACITY say
+otherwise (oneDNN, developer guide, "Primitive Cache"; ideep, lru_cache.hpp).
+"""
+
+_CLASSES = 3
+"""Classes that are named beside memory without a holder; more would be a listing."""
+
+
+@dataclass(frozen=True)
+class UnattributedFacts(Facts):
+    """Counted memory that runs away from what storages explain."""
+
+    SUMMED = ("per_step", "grown")
+
+    per_step: float
+    """Bytes a step."""
+    grown: int
+    """Bytes in all."""
+    is_steady: bool
+    shapes_are_new: bool
+    """Shapes were new in many of the steps, or each look saw some that none had seen before; on the host."""
+    on_host: bool
+    shapes: int = 0
+    """Shapes that the model was given so far; 0 where that was not recorded."""
+    full_at_step: int = 0
+    """The step by which the caches of oneDNN and ideep are full at that pace; 0 where that is not known."""
+    came_too: tuple[tuple[str, int], ...] = ()
+    """(class, how many a step) of the objects that were more at each look, the most first: what holds the memory in C++
+    may hang on them.
+    """
+
+
+def gap_findings(
+    rank: Rank, looks: Sequence[Look], balances: Sequence[Balance], warmup: int, min_bytes: int
+) -> list[Finding]:
+    """A native-hold finding when counted bytes run away from known bytes, by the looks and by the steps' counters."""
+    told = [(look, b) for look, b in zip(looks, balances, strict=True) if b.counted_on == balances[-1].counted_on]
+    told = [(look, b) for look, b in told if b.gap is not None]
+    known = {b.step: b.known for _, b in told}
+    gap = {b.step: max(b.gap or 0, 0) for _, b in told}
+    steps = _since_last_fall(sorted(gap), gap)
+    line, explained = series(steps, gap), series(steps, known)
+    if not line.grew_lately or line.total <= OVERHEAD * explained.total:
+        return []
+    rate = min(line.per_step, _by_counters(rank, warmup, explained))
+    grown = line.bytes[-1] - line.bytes[0]
+    if rate < min_bytes or grown < line.floor(min_bytes):
+        return []
+    # three counts, of whatever else the process does, rise one time in six
+    steady = (line.steady and len(line.steps) > MIN_LOOKS) or rises_steadily(rank, warmup)
+    on_host = balances[-1].counted_on == "cpu"
+    new = _new_shapes(rank, line.steps[0], line.steps[-1])
+    many = _shapes_are_new([look for look, _ in told]) if new is None else new >= _MOST_NEW
+    shapes = on_host and line.per_step <= _MOST_A_SHAPE and many
+    seen = sum(step.new_shapes for step in rank.steps)
+    full = rank.steps[-1].number + math.ceil(max(CACHED_SHAPES - seen, 0) / new) if shapes and new else 0
+    finding = Finding(
+        rule=RuleName.NATIVE_HOLD,
+        facts=UnattributedFacts(
+            rate, grown, line.steady, shapes, on_host, seen, full, _came_too([look for look, _ in told])
+        ),
+        fingerprint=GAP,
+        # what compiles, or first uses a library, rises once
+        severity=Severity.LEAK if steady and not shapes and went_on(rank, line, line.per_step) else Severity.NOTE,
+        freed_by=FreedBy.PROGRAM,
+        retained_bytes=grown,
+        bytes_per_step=rate,
+        trace=(),
+        cut=None,
+        sightings=tuple(
+            Sighting(rank.number, step, size - line.bytes[0]) for step, size in zip(line.steps, line.bytes, strict=True)
+        ),
+    )
+    return [finding]
+
+
+def _came_too(looks: Sequence[Look]) -> tuple[tuple[str, int], ...]:
+    """Classes, but for Python's own, of which there were more at each look, by at least one a step."""
+    steps = max(looks[-1].step - looks[0].step, 1)
+    own = (name for name in looks[-1].types if "." in name and name.partition(".")[0] not in sys.stdlib_module_names)
+    counts = {name: [look.types.get(name, 0) for look in looks] for name in own}
+    rates = {
+        name: round((seen[-1] - seen[0]) / steps)
+        for name, seen in counts.items()
+        if all(before < after for before, after in pairwise(seen))
+    }
+    most = sorted((name for name, rate in rates.items() if rate), key=lambda name: (-rates[name], name))
+    return tuple((name, rates[name]) for name in most[:_CLASSES])
+
+
+def _by_counters(rank: Rank, warmup: int, known: Series) -> float:
+    """Bytes a step that the counters of all steps show beyond what is known; without end where they tell nothing."""
+    rate = counted_rate(rank, warmup)
+    return inf if rate is None else rate - (known.bytes[-1] - known.bytes[0]) / max(known.steps[-1] - known.steps[0], 1)
+
+
+def _since_last_fall(steps: list[int], gap: Mapping[int, int]) -> list[int]:
+    """The steps of the looks after the gap fell for the last time, where enough are left to judge by.
+
+    What is let go of once, the memory of a start or of a step that was watched, hides no growth after it.
+    """
+    falls = [place for place, (before, after) in enumerate(pairwise(steps), 1) if gap[after] < gap[before]]
+    later = steps[falls[-1] :] if falls else steps
+    return later if len(later) > MIN_LOOKS else steps
+
+
+def _new_shapes(rank: Rank, first: int, last: int) -> float | None:
+    """Share of the steps between two looks in which the model was given a shape that was new; None where that was not
+    recorded.
+    """
+    steps = [step for step in rank.steps if first < step.number <= last]
+    told = [step for step in steps if step.input_elements is not None]
+    return sum(step.new_shapes > 0 for step in told) / len(told) if told else None
+
+
+def _shapes_are_new(looks: Sequence[Look]) -> bool:
+    """Whether each look but the first saw a tensor of a type and shape that none had seen before."""
+    known: set[str] = set()
+    for place, look in enumerate(looks):
+        graph = look.heap
+        labels = {graph.strings[k] for k in graph.label[graph.kind == KINDS.index(ObjectKind.TENSOR)].tolist()}
+        if place and labels <= known:
+            return False
+        known |= labels
+    return True

@@ -1,0 +1,780 @@
+"""Groups of storages that grow: the candidates that rules are applied to."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from itertools import accumulate, pairwise
+from statistics import median
+
+import numpy as np
+
+from leakscope.findings.counters import counted_rate, counted_steps, disturbed_steps, rose_each_step
+from leakscope.findings.facts import Bounded, CameToRest, FollowsInput, HeldByCall, Origin, Severity, TooLarge
+from leakscope.findings.grouping import Group, GroupsOverLooks, Key, by_program, groups_over
+from leakscope.findings.growth import MIN_LOOKS, Series
+from leakscope.findings.model import Finding
+from leakscope.findings.naming import (
+    ANY_KEY,
+    OF_TENSORS,
+    as_expression,
+    is_literal_key,
+    line_of,
+    numberless,
+    own_name,
+    part_of,
+    passes_through,
+    written,
+)
+from leakscope.findings.thresholds import memory_there
+from leakscope.graph.model import IMMORTAL, HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind
+from leakscope.graph.ownership import BUILT_WITH, is_library_line
+from leakscope.graph.paths import paths_from_roots
+from leakscope.run.kinds import Occasion
+from leakscope.run.model import Collection as GcCollection
+from leakscope.run.model import Look, Rank
+
+_CALLBACKS = (ObjectKind.METHOD, ObjectKind.FUNCTION)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One group of one rank over all judged looks, described at the look where it was largest."""
+
+    rank: int
+    step: int
+    """Step of the look that `graph` and `group` belong to."""
+    graph: HeapGraph
+    group: Group
+    series: Series
+    per_step: float
+    """Bytes a step."""
+    recreated: bool
+    """Garbage that came back after a full collection."""
+    storages_at: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Step of each look to the group's storages in that look's graph."""
+    roots: tuple[int, ...] = ()
+    """On how many roots of the same name the storages hang, at each look that saw any."""
+    made_at: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by the line that made its storages, of those whose maker was seen at any look."""
+    confirmed: bool = False
+    """It had grown on, as fast, when the main code had returned."""
+    ended: bool = False
+    """The counted bytes of the later steps did not go on as it grew."""
+    stopped: bool = False
+    """It grew at every step and no more at the last look, so that is no pause of what comes every few steps; or the
+    counted bytes rose by far less after it, which something else that was released may explain as well.
+    """
+    follows: FollowsInput | None = None
+    """Its tensors were as many at each look, and larger where what the model was given was larger."""
+    gaining: int = -1
+    """Position on the way of the last container that has gained items; -1 where none was seen to."""
+    look: int = -1
+    """The rising number of that look, among those judged; -1 where it is none of them."""
+    collected: int = 0
+    """Of what seemed alive, as native code may hold it: the full collections that freed it, when it was tried."""
+    above_gains: bool = False
+    """A container above that one has gained items, too."""
+    bound: Bounded | None = None
+    """What the bounded container that gains it would hold when full; None where there is none."""
+    too_large: TooLarge | None = None
+    """That bound, where it is no reason to let it grow."""
+    is_of_container: bool = False
+    """It is all that the last container on the way has gained, not what one item of it is."""
+    counted: tuple[int, ...] = ()
+    """Of the series, the bytes that the host's counter has in its count, where those are not all."""
+
+    def written(self, reference: int) -> str:
+        """A reference on the way, as its user would write it: `model[1].seen in main()`."""
+        return as_expression(self.graph, self.group.path, reference, self.names)
+
+    def line(self, reference: int) -> str:
+        """The line that a reference on the way is told with."""
+        return line_of(self.graph, self.group.path, reference)
+
+    def name(self, reference: int) -> str:
+        """A reference's own name: `.seen`, `[i]` where it is one of many items, `[1]` where all hangs on that item."""
+        return self.names.get(reference, written(self.graph, self.graph.reference(reference)))
+
+    @cached_property
+    def names(self) -> Mapping[int, str]:
+        """References on the way that are not told by their generic names: `[1]` of its kind, `.client{i}` for many,
+        `[...]` for the items of a dict whose keys are data. On cycles those whose number is data: `.tracer_{i}`.
+        """
+        if self.group.freed:
+            return dict(self._numbered())
+        many, path = self.group.many, self.group.path
+        data = {r: ANY_KEY for r in path if is_literal_key(self.graph.reference(r).name) and self._is_data(r)}
+        own = {reference: own_name(self.graph, self.graph.reference(reference)) for reference in self.one_of_its_kind}
+        return data | own | ({path[many.place]: many.name} if many else {})
+
+    def _numbered(self) -> Iterator[tuple[int, str]]:
+        """The references of the group's cycles whose key is without their number, as they are without it."""
+        keyed = frozenset(part.partition(" ")[0] for part in self.group.key)
+        for reference in (r for cycle in self.group.cycles for r in cycle):
+            name = written(self.graph, self.graph.reference(reference))
+            without = numberless(name)
+            if without != name and name.partition(" ")[0] not in keyed and without.partition(" ")[0] in keyed:
+                yield reference, without
+
+    def _is_data(self, reference: int) -> bool:
+        """Whether the group is all that a dict has, under whatever keys."""
+        part, masked = (part_of(self.graph, reference, keys=keys) for keys in (True, False))
+        return part not in self.group.key and masked in self.group.key and self.tensor_at > self._place(reference) + 1
+
+    def _place(self, reference: int) -> int:
+        return self.group.path.index(reference)
+
+    @cached_property
+    def one_of_its_kind(self) -> frozenset[int]:
+        """References on the way, to the first tensor at most, that all the storages hang on, though others like it may
+        be there.
+        """
+        below = self.storages_below
+        shared = (
+            r
+            for r, held in zip(self.group.path, self.objects[1:], strict=True)
+            if below[held.index] == len(self.group.storages)
+        )
+        return frozenset(r for r in shared if self.graph.object(int(self.graph.held[r])).kind not in OF_TENSORS)
+
+    @cached_property
+    def objects(self) -> tuple[Object, ...]:
+        """Objects along the way, from its start to the typical storage."""
+        return tuple(
+            self.graph.object(i) for i in (self.group.start, *(int(self.graph.held[r]) for r in self.group.path))
+        )
+
+    @cached_property
+    def references(self) -> tuple[Reference, ...]:
+        """References along the way."""
+        return tuple(self.graph.reference(r) for r in self.group.path)
+
+    @cached_property
+    def tensor_at(self) -> int:
+        """Position of the first tensor on the way that is held for its own sake, not for a list it carries; of what a
+        container has gained, that of the container.
+        """
+        path = self.group.path
+        if self.is_of_container:
+            return len(path) - 1
+        tensors = [k for k, o in enumerate(self.objects) if o.kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER)]
+        held = (k for k in tensors if k == len(path) or not passes_through(self.graph, path[k]))
+        return next(held, len(self.objects) - 1)
+
+    @cached_property
+    def before_tensor(self) -> tuple[Object, ...]:
+        """Objects along the way down to the first tensor."""
+        return self.objects[: self.tensor_at]
+
+    @cached_property
+    def container(self) -> tuple[int, Object] | None:
+        """(position, object) of the container nearest to the first tensor on the way."""
+        places = [k for k, o in enumerate(self.before_tensor) if o.kind == ObjectKind.CONTAINER]
+        return (places[-1], self.objects[places[-1]]) if places else None
+
+    @property
+    def on_device(self) -> bool:
+        """Whether any of its storages is in an accelerator's memory."""
+        return any(storage in self.graph.device for storage in self.group.storages)
+
+    @property
+    def certain(self) -> bool:
+        """Whether enough looks saw it grow; garbage need not grow."""
+        return self.group.freed != 0 or (self.series.certain and not self.stopped) or self.confirmed
+
+    @property
+    def callback(self) -> Object | None:
+        """The function or method that native code keeps, from which it all hangs: an exit handler, say."""
+        start = self.objects[0]
+        return start if start.root == RootKind.NATIVE and start.kind in _CALLBACKS else None
+
+    @property
+    def gained(self) -> Object | None:
+        """The container that was seen to gain items."""
+        return self.objects[self.gaining] if self.gaining >= 0 else None
+
+    def through(self, *kinds: str) -> int | None:
+        """Position of the first object of one of these kinds before the first tensor, roots and what is above left
+        out.
+        """
+        places = (k for k, o in enumerate(self.before_tensor) if o.kind in kinds and not (k == 0 and o.root))
+        return next((k for k in places if not self.is_above(k)), None)
+
+    def is_above(self, position: int) -> bool:
+        """Whether the object is one for all the storages and has what gains them: a thread that owns a queue, not one
+        of many threads.
+        """
+        below = self.objects[position + 1 : self.tensor_at + 1]
+        return any(self.is_for_all(o) for o in below)
+
+    def is_for_all(self, holder: Object) -> bool:
+        """Whether more than half of the storages hang on this one object."""
+        return 2 * self.storages_below[holder.index] > len(self.group.storages)
+
+    @cached_property
+    def storages_below(self) -> Counter[int]:
+        """Objects on the ways from the roots to the storages, each with how many of those ways go through it."""
+        return paths_from_roots(self.graph).storages_below(self.graph, self.group.storages)
+
+    @property
+    def keeps_its_number(self) -> int:
+        """How many storages there were at every look, 0 where there were more at one than at another."""
+        counts = {len(storages) for storages in self.storages_at.values()}
+        return counts.pop() if len(counts) == 1 and len(self.storages_at) > 1 else 0
+
+    def reference_through(self, *kinds: str) -> Reference | None:
+        """The first reference on the way of one of these kinds."""
+        return next((r for r in self.references if r.kind in kinds), None)
+
+
+WENT_ON = 0.4
+"""What has grown on as it did adds at least this share of its rate, times the steps, to the counted bytes."""
+_COUNTED = 0.5
+"""Memory that the allocator counts raised the counted bytes by this share of what it grew, while it was looked at."""
+_TELLING = 4 << 20
+"""Bytes to be expected before what was counted says something: on the host everything else is counted with them."""
+_OTHERS = 0.2
+"""Share of all that grows by which other memory may have risen or fallen meanwhile."""
+_MIN_FALL = 1 << 20
+"""Bytes, chosen: a smaller fall of the counted memory says nothing."""
+_STILL = 6
+"""Steps to the end over which memory that has come to rest is seen to be still."""
+MOST_OF_MEMORY = 0.25
+"""Share of all memory that a bounded container may come to hold; chosen."""
+_AS_INPUT = 2.2
+"""Power of the input's growth by which what follows it may have grown: attention has the square of a sequence's length,
+and a tenth is for what is padded. At 1 attention is a leak, at 3 a torch.cat of ten steps whose inputs vary by half.
+"""
+_OF_GRAPHS = (ReferenceKind.GRAD_GRAPH, ReferenceKind.SAVED)
+_IN_STEP = 0.1
+"""Share of its rate by which the counted bytes still rise at a median step once it has."""
+
+
+class Course(StrEnum):
+    """What the counted bytes say of something after the last snapshot that saw it grow."""
+
+    WENT_ON = "went on"
+    """It grew on, or they do not tell."""
+    STOPPED = "stopped"
+    """They stayed still step for step, or fell by all that it held, or never came higher."""
+    SLOWER = "slower"
+    """They rose by far less than it would have, which another release of memory may explain as well."""
+
+
+def went_on(rank: Rank, line: Series, rate: float) -> bool:
+    """Whether nothing that was counted after the last snapshot speaks against growth without a holder."""
+    return course(rank, line, rate) == Course.WENT_ON
+
+
+def course(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = (), rested: bool = False) -> Course:
+    """What the counted bytes say of growth by `rate` a step after its last snapshot; `growing` is all that grew.
+
+    A counter acquits only what it positively saw stop or go. A mere shortfall leaves the case open, for what else was
+    released meanwhile is counted too. Rises and falls of our own watched steps are left out, and so is the first
+    collection, which frees the garbage of the start. A fall of more than it can hold by then, and not of all together,
+    is of something else, and left out; so is a single one of less than it holds. Where a look at the end saw that it
+    `rested`, counted bytes that are too few to tell it alone bear that out.
+    """
+    counted = {s.number: s for s in rank.steps if s.counted_bytes is not None}
+    first, last = line.steps[0], line.steps[-1]
+    later = [number for number in counted if number > last]
+    if (
+        first not in counted
+        or last not in counted
+        or len(later) <= 1
+        or counted[first].counted_on != counted[later[-1]].counted_on
+    ):
+        return Course.WENT_ON
+    ours = disturbed_steps(rank)
+
+    def rose(start: int, end: int) -> int:
+        return (counted[end].counted_bytes or 0) - (counted[start].counted_bytes or 0)
+
+    if rose(first, last) < _COUNTED * line.total:
+        return Course.WENT_ON
+    rises = [(after, 0 if after in ours else rose(before, after)) for before, after in pairwise([last, *later])]
+    if _was_let_go(rises, last, growing):
+        return Course.STOPPED
+    plain = [rise for after, rise in rises[1:] if after not in ours]
+    seen = [rose(a, b) for a, b in pairwise(n for n in counted if first <= n <= last)]
+    if _came_to_rest(seen, plain, line, rate):
+        return Course.STOPPED
+    quiet = sum(after in ours for after, _ in rises[1:])
+    expected = rate * (later[-1] - later[0] - quiet)
+    if expected < (0 if rested else _TELLING) or later[-1] - later[0] < last - first:
+        return Course.WENT_ON
+    held = [(rise, line.bytes[-1] + rate * (after - 1 - last)) for after, rise in rises[1:]]
+    own = [(rise, most) for rise, most in held if -rise <= most]
+    if sum(rise for rise, _ in own) - _of_others(own) >= WENT_ON * expected:
+        return Course.WENT_ON
+    return Course.SLOWER if _comes_higher([rise for rise, _ in own], line.bytes[-1]) else Course.STOPPED
+
+
+def _comes_higher(rises: Sequence[float], held: float) -> bool:
+    """Whether what was held at first rises to new heights in the later half of the steps: it is not full, nor emptied
+    again and again.
+    """
+    levels = list(accumulate(rises, initial=held))
+    half = len(levels) // 2
+    return max(levels[half:]) > (1 + _OTHERS) * max(levels[:half])
+
+
+def _came_to_rest(seen: Sequence[int], later: Sequence[int], line: Series, rate: float) -> bool:
+    """Whether what rose step for step, while it was looked at, then stayed still for as many steps at least, to the
+    end.
+
+    A median step is not moved by what something else took or let go of at one, so little memory is enough to tell it
+    by.
+    """
+    rest = later[len(later) // 2 :]
+    if line.pauses or len(rest) < _STILL or len(later) < len(seen) or median(seen) < _COUNTED * rate:
+        return False
+    return abs(median(rest)) < _IN_STEP * rate and sum(rise >= _COUNTED * rate for rise in rest) <= 1
+
+
+def _of_others(rises: Sequence[tuple[float, float]]) -> float:
+    """The one fall that is of something else: no other comes near it, and it is not all that was held by then."""
+    (fall, held), *others = sorted(rises)[:2] or [(0.0, 0.0)]
+    alone = not others or others[0][0] > fall / 2
+    return fall if fall < 0 and alone and -fall < (1 - _OTHERS) * held else 0
+
+
+def follows_input(rank: Rank, line: Series, counts: Collection[int]) -> FollowsInput | None:
+    """Whether as many tensors at each look were larger only where the model was given more; `counts` are their numbers.
+
+    What accumulates is larger whatever comes in; a new tensor that is made from the last one is judged by the source.
+    """
+    if len(set(counts)) > 1 or not all(line.bytes):
+        return None
+    noted = [(step.number, step.input_elements) for step in rank.steps if step.input_elements]
+    given = [next((size for number, size in reversed(noted) if number <= step), 0) for step in line.steps]
+    if not all(given):
+        return None
+    rises = [
+        (b - a, after - before) for (a, b), (before, after) in zip(pairwise(line.bytes), pairwise(given), strict=True)
+    ]
+    if any(size > 0 >= more for size, more in rises):
+        return None
+    if line.bytes[-1] / line.bytes[0] > (given[-1] / given[0]) ** _AS_INPUT:
+        return None
+    return FollowsInput((given[0], given[-1]))
+
+
+def _was_let_go(rises: Sequence[tuple[int, float]], last: int, growing: Sequence[Series]) -> bool:
+    """Whether the counted bytes fell once by about all that was growing, did not come straight back, and have not come
+    higher since: what fell may have been something else of that size.
+    """
+    held, rate = sum(line.bytes[-1] for line in growing), sum(line.per_step for line in growing)
+    for place, (after, rise) in enumerate(rises[:-1]):
+        everything = held + rate * (after - 1 - last)
+        if abs(-rise - everything) <= _OTHERS * everything and everything >= _MIN_FALL:
+            since = list(accumulate(more for _, more in rises[place + 1 :]))
+            return since[0] < _COUNTED * everything and max(since) <= (1 + _OTHERS) * everything
+    return False
+
+
+def gaining(at: Mapping[int, tuple[Look, Group]]) -> list[int]:
+    """Positions on the group's path of the containers that have gained items; `at` has the group at each look."""
+    places = sorted(at)
+    group = at[places[-1]][1]
+    positions = []
+    for place in range(len(group.path)):
+        if group.many is not None and place == group.many.place:
+            positions.append(place)
+            continue
+        items = [_items_at(there.heap, seen.path, place) for there, seen in (at[k] for k in places)]
+        if items[-1] > items[0] >= 0:
+            positions.append(place)
+    return positions
+
+
+def bound_on(at: Mapping[int, tuple[Look, Group]], places: Sequence[int]) -> Bounded | None:
+    """What the container that gains would hold when full, None where it has no bound, is full already, or is one of
+    ever more
+    itself. `places` are those of `gaining`.
+    """
+    *_, before, last = [at[k] for k in sorted(at)] if len(at) > 1 else [None, None]
+    if len(places) != 1 or before is None or last is None:
+        return None
+    look, group = last
+    place = places[0]
+    label = look.heap.object(int(look.heap.holder[group.path[place]])).label
+    bound = re.search(r", max(?:len|size) (\d+)$", label)
+    items = _items_at(look.heap, group.path, place)
+    if bound is None or items >= int(bound[1]) <= _items_at(before[0].heap, before[1].path, place):
+        return None
+    more = items - _items_at(before[0].heap, before[1].path, place)
+    each = (
+        (group.bytes - before[1].bytes) / more if more > 0 else group.bytes / items
+    )  # one of them may have another holder
+    return Bounded(items, int(bound[1]), full_bytes=round(each * int(bound[1])))
+
+
+def _items_at(graph: HeapGraph, path: Sequence[int], place: int) -> int:
+    """Items of the container at this place of a path, -1 where there is none; an lru_cache has one for each result on
+    the graph, a ModuleList one for each module.
+    """
+    if place >= len(path):
+        return -1
+    reference = graph.reference(path[place])
+    holder = graph.object(reference.holder)
+    if holder.kind == ObjectKind.NN_MODULE and reference.name.startswith("["):
+        return len(graph.out_of(holder.index))
+    if holder.kind != ObjectKind.CONTAINER:
+        return -1
+    return holder.size if holder.size >= 0 else len(graph.out_of(holder.index))
+
+
+def too_large(candidate: Candidate, rank: Rank) -> TooLarge | None:
+    """The bound that is no reason to let it grow: it would hold graphs, modules or parameters, or too many bytes.
+
+    Each of those is more than a person sees who writes the bound: all that a graph has saved, a whole model.
+    """
+    if candidate.bound is None:
+        return None
+    there = memory_there(rank, candidate.on_device)
+    holds = holds_of(candidate)
+    much = there is not None and candidate.bound.full_bytes > MOST_OF_MEMORY * there
+    return TooLarge(candidate.bound, holds, there) if holds or much else None
+
+
+def holds_of(candidate: Candidate) -> str:
+    """`graphs`, `modules` or `parameters`, where a container that gains holds such; "" where it holds plain tensors."""
+    below = candidate.objects[candidate.gaining + 1 : candidate.tensor_at + 1]
+    if any(r.kind in _OF_GRAPHS for r in candidate.references[candidate.tensor_at :]):
+        return "graphs"
+    if any(o.kind == ObjectKind.NN_MODULE for o in below):
+        return "modules"
+    return "parameters" if any(o.kind == ObjectKind.PARAMETER for o in below) else ""
+
+
+def running_library(candidate: Candidate) -> str:
+    """The package, of those that scripts are built with, whose running call has what grows as a local variable, or in
+    plain containers on one; "" where there is none. It is let go of when the call returns, as LBFGS's directions are.
+    """
+    frame, *below = candidate.objects[: max(candidate.gaining, 0) + 1]
+    package = frame.where[1:].partition("/")[0] if is_library_line(frame.where) else ""
+    inside = frame.kind == ObjectKind.FRAME and all(o.kind == ObjectKind.CONTAINER for o in below)
+    return package if inside and candidate.gaining > 0 and package in BUILT_WITH else ""
+
+
+def downgraded(finding: Finding, candidate: Candidate) -> Finding:
+    """A note where something speaks against a leak."""
+    if candidate.group.freed:
+        return finding
+    if package := running_library(candidate):
+        held = HeldByCall(package)
+        return replace(finding, severity=Severity.NOTE, origin=Origin.LIBRARY, library=package, settled_by=held)
+    bound = candidate.bound if candidate.too_large is None else None
+    rest = CameToRest(candidate.series.steps[-1]) if candidate.ended else None
+    settled_by = candidate.follows or bound or rest
+    if settled_by is None and candidate.too_large is not None:
+        finding = replace(finding, too_large=candidate.too_large)
+    if settled_by is not None:
+        return replace(finding, severity=Severity.NOTE, settled_by=settled_by)
+    return finding if candidate.certain else replace(finding, severity=Severity.NOTE)
+
+
+def is_open(finding: Finding, candidate: Candidate) -> bool:
+    """Whether it would be a leak if more looks had seen it grow."""
+    bounded = candidate.bound and candidate.too_large is None
+    settled = candidate.ended or candidate.follows or bounded or running_library(candidate)
+    return finding.severity == Severity.LEAK and not (candidate.certain or settled)
+
+
+_RESTED = 3
+"""Steps after the last judged look over which what has not grown at all is taken to have come to rest; chosen."""
+_COLLECTED = 0.9
+"""Share of the bytes that a collection frees of what it collects; the rest may be in use, or of something else.
+Heuristic: half would take what only shares its storages with garbage for garbage.
+"""
+_AS_FAST = 0.5
+"""Share of its rate at which something has grown on. At 0.25 a cache that fills ever more slowly has, at 0.8 a list
+whose items are smaller in the last batches of an epoch has not.
+"""
+_SEVERAL = 4
+"""Storages that what began late has at the only look that saw it, heuristic: at 2 the copy of a layer that a program
+makes once is taken for growth, at 8 validations that are few and far apart are not.
+"""
+_STEPS_OF_HALF = 8
+"""Steps over which the counters have to rise for each half of what that look did not see. At 4 an optimizer that is
+made late is such growth, at 16 a leak in a run of 40 steps is none.
+"""
+_PART = 0.25
+"""Share of what the counters rose by before that look that it has. At 0.1 what was made once is taken for the growth of
+another, at 0.5 the tensors of a graph are not found beside its nodes.
+"""
+_MISSED = 2
+"""Items that something must have missed by the end to have come to rest. At 1 what comes every 20 steps is at rest in
+any 20 steps that end just before the next; at 4 a list that was full for three steps is not.
+"""
+
+
+def candidates_of(rank: Rank, looks: Sequence[Look]) -> list[Candidate]:
+    """Groups that grow over some looks of a rank, and garbage that comes back."""
+    return candidates_among(rank, groups_over(looks))
+
+
+def candidates_among(rank: Rank, groups: GroupsOverLooks) -> list[Candidate]:
+    """The same, of groups that are known."""
+    at_the_end = _at_the_end(rank, groups)
+    live = [key for key, at in groups.at.items() if not at[max(at)][1].freed]
+    growing = [groups.lines[key] for key in live if groups.lines[key].grows]
+    candidates = (_candidate(rank, groups, key, at_the_end, growing) for key in groups.at)
+    return [candidate for candidate in candidates if candidate is not None]
+
+
+def _candidate(
+    rank: Rank, groups: GroupsOverLooks, key: Key, end: tuple[int, Mapping[Key, int]], growing: Sequence[Series]
+) -> Candidate | None:
+    """One group as a candidate; None where it does not grow."""
+    at, line = groups.at[key], groups.lines[key]
+    (ended, at_the_end), last = end, groups.steps[-1]
+    at, collected = _as_collected(rank, line, at)
+    telling = _telling_look(at)
+    look, group = at[telling]
+    began_late = by_program(group) and not line.grows
+    longer = _to_the_end(rank, line, ended, at_the_end.get(key, 0)) if began_late else None
+    if began_late and longer is None:
+        longer = _by_counters(rank, line, len(group.storages))
+    rate, recreated = _rate(rank, longer or line, group, groups.garbage)
+    if look.occasion == Occasion.BLOCK:  # one look after a block of code: whatever it left unreachable is its own
+        rate = float(group.bytes) if group.freed else 0.0
+    elif longer is None and by_program(group):
+        missed = _would_have_grown(line, group, ended - last)
+        if not line.grows or (missed and at_the_end.get(key) == line.bytes[-1]):
+            return None
+    if rate <= 0:
+        return None
+    more = at_the_end.get(key, 0) - line.bytes[-1]
+    confirmed = longer is not None or more >= _AS_FAST * rate * (ended - last) > 0
+    rested = (
+        key in at_the_end and _would_have_grown(line, group, ended - last) and more < WENT_ON * rate * (ended - last)
+    )
+    live = group.freed == 0 and look.occasion != Occasion.BLOCK
+    doubtful = live and not confirmed and _is_counted(look, group)
+    later = course(rank, line, rate, growing, rested) if doubtful else Course.WENT_ON
+    stopped = later == Course.STOPPED or (rested and later == Course.SLOWER)
+    ended = doubtful and (stopped or _by_chance(rank, line, rate, at))
+    places = gaining(at) if live and look is at[max(at)][0] else []
+    candidate = Candidate(
+        rank.number,
+        look.step,
+        look.heap,
+        group,
+        line,
+        rate,
+        recreated,
+        storages_at={there.step: other.storages for there, other in at.values()},
+        roots=tuple(at[there][1].roots for there in sorted(at)),
+        made_at=made_at((there.heap, other.storages) for there, other in at.values()),
+        confirmed=confirmed,
+        stopped=(live and _has_stopped(rank, line, rate) and _is_counted(look, group))
+        or (later == Course.SLOWER and not ended),
+        ended=ended,
+        follows=follows_input(rank, line, [len(other.storages) for _, other in at.values()]) if live else None,
+        gaining=places[-1] if places else -1,
+        look=telling,
+        collected=collected,
+        above_gains=len(places) > 1,
+        bound=bound_on(at, places),
+    )
+    return replace(candidate, too_large=too_large(candidate, rank))
+
+
+def _as_collected(
+    rank: Rank, line: Series, at: Mapping[int, tuple[Look, Group]]
+) -> tuple[Mapping[int, tuple[Look, Group]], int]:
+    """(The group at each look, as collecting has shown it to be; full collections that freed what seemed alive).
+
+    What is worked out from counts of references is a prediction: a collection that was seen to free the storages, or
+    to leave them, decides.
+    """
+    last = max(at)
+    look, group = at[last]
+    diff, freed = rank.gc_diff, group.freed
+    collected = 0
+    if diff is not None and diff.after == look.occasion and look.step == _last_step(rank, diff.after):
+        went = np.isin(np.asarray(group.storages), np.asarray(diff.freed_storages))
+        share = int(look.heap.bytes[np.asarray(group.storages)[went]].sum()) / max(group.bytes, 1)
+        if freed > 0 and share <= 1 - _COLLECTED:
+            freed = IMMORTAL
+        elif freed == IMMORTAL and share >= _COLLECTED:
+            freed = max(diff.collections, 1)
+        elif freed == 0 and share >= _COLLECTED:
+            collected = max(diff.collections, 1)
+    elif freed > 0 and _outlived(rank, line, freed):
+        freed = IMMORTAL
+    if freed == group.freed:
+        return at, collected
+    return {step: (there, replace(seen, freed=freed)) for step, (there, seen) in at.items()}, collected
+
+
+def _last_step(rank: Rank, occasion: Occasion) -> int:
+    return max((look.step for look in rank.looks if look.occasion == occasion), default=-1)
+
+
+def _outlived(rank: Rank, line: Series, collections: int) -> bool:
+    """Whether as many full collections of the program's own as free such garbage came between two looks, freed far less
+    than there was of it, and all of it was still there.
+    """
+    looks = zip(line.steps, line.bytes, strict=True)
+    for (before, had), (after, held) in pairwise(looks):
+        between = [c for _, c in _collections(rank, before, after)]
+        full = sum(c.is_full for c in between)
+        freed = [c.freed_bytes for c in between if c.freed_bytes is not None]
+        known = len(freed) == len(between)
+        if had and held >= had and full >= collections and known and sum(freed) <= (1 - _COLLECTED) * had:
+            return True
+    return False
+
+
+def made_at(seen: Iterable[tuple[HeapGraph, Sequence[int]]]) -> dict[str, int]:
+    """Bytes of storages by the line that made them, of those whose maker was seen."""
+    made: dict[str, int] = defaultdict(int)
+    for graph, storages in seen:
+        for storage in storages:
+            if storage in graph.made_at:
+                made[graph.made_at[storage]] += int(graph.bytes[storage])
+    return dict(made)
+
+
+def _by_chance(rank: Rank, line: Series, rate: float, at: Mapping[int, tuple[Look, Group]]) -> bool:
+    """Whether three looks alone saw as many storages become larger, and the counters of all steps saw next to nothing.
+
+    Sizes that vary, of images or sentences, rise twice in a row one time in six.
+    """
+    counts = {len(group.storages) for _, group in at.values()}
+    if len(line.steps) > MIN_LOOKS or len(counts) > 1:
+        return False
+    counted = counted_rate(rank, line.steps[0] - 1)
+    return counted is not None and counted < _AS_FAST * rate
+
+
+def _to_the_end(rank: Rank, line: Series, ended: int, size: int) -> Series | None:
+    """The same series with the end of the main code as a last point, where it grows by that and the counters bear it
+    out: what began late was seen to grow at too few looks. None where it does not, or where the looks are too few to
+    tell that it began late.
+    """
+    if len(line.steps) < MIN_LOOKS or line.total <= 0 or line.steps[-1] >= ended or size <= line.bytes[-1]:
+        return None
+    counted = {step.number: step.counted_bytes or 0 for step in counted_steps(rank)}
+    more = size - line.bytes[-1]
+    before, after = counted.get(line.steps[-1]), counted.get(max(counted, default=0))
+    if before is None or after is None or after - before < _AS_FAST * more:
+        return None
+    longer = Series((*line.steps, ended), (*line.bytes, size))
+    return longer if longer.grew_lately else None
+
+
+def _by_counters(rank: Rank, line: Series, items: int) -> Series | None:
+    """The same series with the last step as a last point, where the last look alone saw it grow, by many items, and the
+    counters rose as fast in each half of the steps before that look and of those after it. None where they did not.
+
+    Looks at short steps are a hundred steps apart: what is kept by each validation may be seen by one of them, and is
+    let go of with the function that has it before the main code returns.
+    """
+    rises = [b > a for a, b in pairwise(line.bytes)]
+    counted = {step.number: step.counted_bytes or 0 for step in counted_steps(rank)}
+    if len(line.steps) < MIN_LOOKS or rises[-1:] != [True] or any(rises[:-1]) or items < _SEVERAL:
+        return None
+    before, last = line.steps[-2:]
+    more, end = line.bytes[-1] - line.bytes[-2], max(counted, default=0)
+    if before not in counted or last not in counted:
+        return None
+    numbers = sorted(counted)
+    places = [numbers.index(step) for step in (before, last, end)]
+    halves = [
+        pair
+        for first, second in pairwise(places)
+        for pair in pairwise(numbers[k] for k in (first, (first + second) // 2, second))
+    ]
+    rate = more / (last - before)
+    rose = [(counted[b] - counted[a], b - a) for a, b in halves]
+    if any(steps < _STEPS_OF_HALF or size < _AS_FAST * rate * steps for size, steps in rose):
+        return None
+    seen = rose[0][0] + rose[1][0]
+    if more < _PART * seen:
+        return None
+    return Series((*line.steps, end), (*line.bytes, line.bytes[-1] + round(rate * (end - last))))
+
+
+def _would_have_grown(line: Series, group: Group, steps: int) -> bool:
+    """Whether some items more would have come in so many steps: what comes every 20 steps may pause for 19."""
+    rises = [b - a for a, b in pairwise(line.bytes) if b > a]
+    item = min([*rises, group.bytes / max(len(group.storages), 1)])
+    return line.per_step * steps >= _MISSED * item
+
+
+def _has_stopped(rank: Rank, line: Series, rate: float) -> bool:
+    """Whether it grew at each look and, by the counters, at each step, but not at the last look."""
+    if not line.pause_at_end or len(line.steps) < MIN_LOOKS:
+        return False
+    rested = line.steps[-1] - line.pause_at_end
+    return not Series(line.steps[:-1], line.bytes[:-1]).pauses and rose_each_step(rank, line.steps[0], rested, rate)
+
+
+def _at_the_end(rank: Rank, groups: GroupsOverLooks) -> tuple[int, dict[Key, int]]:
+    """The step at which the main code returned, and each live group's bytes then; none where that was soon after the
+    last look.
+
+    They acquit what came to rest and confirm what was seen to grow; they accuse nothing.
+    """
+    end = next((look for look in rank.looks if look.occasion == Occasion.END), None)
+    if end is None or not groups.steps or end.step < groups.steps[-1] + _RESTED:
+        return 0, {}
+    return end.step, {group.key: group.bytes for group in groups.of(end.heap) if by_program(group)}
+
+
+def _is_counted(look: Look, group: Group) -> bool:
+    """Whether the counted bytes are of the memory that the group is in."""
+    return (look.counted_on != "cpu") == any(s in look.heap.device for s in group.storages)
+
+
+def _telling_look(at: Mapping[int, tuple[Look, Group]]) -> int:
+    """The last look, unless gc had just emptied the group: then the one that shows most."""
+    most = max(at, key=lambda step: (at[step][1].bytes, step))
+    last = max(at)
+    return last if at[last][1].bytes * 2 >= at[most][1].bytes else most
+
+
+def _rate(rank: Rank, line: Series, group: Group, garbage: Mapping[int, int]) -> tuple[float, bool]:
+    """Bytes a step, and whether garbage came back after the program's own gc had freed some.
+
+    What the program's collections freed between two looks is added to the growth, in this group's share of
+    the garbage: automatic gc hides a cyclic leak in one run and not in the next.
+    """
+    if by_program(group):
+        return line.per_step, False
+    stretches: list[tuple[float, int]] = []
+    """Bytes a step that came between two looks, and how many steps that were."""
+    recreated = False
+    looks = list(zip(line.steps, line.bytes, strict=True))
+    for (before, had), (after, held) in pairwise(looks):
+        share = held / garbage[after] if garbage[after] else 0.0
+        freed = sum(c.freed_bytes or 0 for _, c in _collections(rank, before, after))
+        full = [step for step, c in _collections(rank, before, after) if c.is_full]
+        if held == had and freed and not full:
+            continue  # old, and what went was not it; or as much came as went
+        come = max(held - had + share * freed, 0.0) / (after - before) if full or held != had else 0.0
+        if full and held:
+            recreated = True
+            if not freed:  # nobody counted what went; all that is here has come since
+                come = max(come, held / max(after - full[-1], 1))
+        stretches.append((come, after - before))
+    risen = [come for come, _ in stretches if come > 0]
+    if len(risen) < 2 and not recreated:  # noqa: PLR2004 - it came once
+        return 0.0, False
+    if len(risen) == len(stretches):
+        return float(median(risen)), recreated
+    return sum(come * steps for come, steps in stretches) / sum(steps for _, steps in stretches), recreated
+
+
+def _collections(rank: Rank, before: int, after: int) -> list[tuple[int, GcCollection]]:
+    """(step, collection) of those that the program ran after one step and up to another."""
+    return [(step.number, c) for step in rank.steps if before < step.number <= after for c in step.collections]

@@ -1,0 +1,699 @@
+"""Operations matched over the ranks: buffers past their step, unmatched sends, who waited for whom."""
+
+from __future__ import annotations
+
+import math
+import signal
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from math import gcd
+from statistics import median
+
+from leakscope.findings.candidates import Candidate
+from leakscope.findings.facts import (
+    BufferKind,
+    CommBuffers,
+    Facts,
+    FreedBy,
+    HopStatus,
+    OpenContextsFacts,
+    RuleName,
+    Severity,
+)
+from leakscope.findings.merge import merge_findings
+from leakscope.findings.model import Cut, CutReference, Finding, Hop, HopReason, Sighting
+from leakscope.findings.naming import fingerprint, place_of
+from leakscope.graph.model import CommUse, HeapGraph, ObjectKind, ReferenceKind
+from leakscope.run.kinds import Direction, EndKind, OperationState
+from leakscope.run.model import Rank, Run
+from leakscope.run.operations import column
+from leakscope.run.rows_device import CommOperation, ContextsAtStep, FinalOperation, IssuedOperation
+
+Channel = tuple[str, str, int | None, int | None]
+"""(group, direction, peer, tag)."""
+Issued = tuple[int, int, int]
+"""(id, which of its channel, place among the operations of its rank)."""
+_LAST = -1
+"""Place of the last operation, where it is none of the others."""
+_WELL = (EndKind.FINISHED, EndKind.STOPPED, EndKind.RUNNING, EndKind.UNKNOWN)
+_ANSWERED_BY: Mapping[str, Direction] = {Direction.SEND: Direction.RECV, Direction.RECV: Direction.SEND}
+"""P2P operations, each with what the other side does."""
+_ENDED_FOR_ALL = (124, 130)
+"""Statuses of ranks that `--hang-timeout` or Ctrl-C ended: no rank failed before the others."""
+_TERMINATED = 128 + signal.SIGTERM
+"""Status of a rank that the launcher is taken to have ended because a peer had failed."""
+_NOT_OVER = (OperationState.WAITS, OperationState.ISSUED)
+_SUSPECT_FIRST: Mapping[EndKind, int] = {EndKind.KILLED: 0, EndKind.RAISED: 1, EndKind.HUNG: 1, EndKind.EXITED: 1}
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """Operations of one rank that the other side never answered."""
+
+    rank: int
+    direction: str
+    peer: int
+    tag: int
+    group: str
+    missing: int
+    """How many they are at least, from the first on."""
+    first: IssuedOperation
+    """The first of them that is on record."""
+    answer: FinalOperation | None
+    """The last operation of the rank that should have answered; None where it had none."""
+
+
+@dataclass(frozen=True)
+class MissingRanks:
+    """A collective that has not returned, and the ranks of its group that never came to it."""
+
+    operation: FinalOperation
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CommState:
+    """Where one rank stood with its peers when the run ended."""
+
+    last: FinalOperation | None
+    missing: MissingRanks | None
+    unmatched: tuple[Unmatched, ...]
+
+
+@dataclass(frozen=True)
+class _Book:
+    """What one rank issued, as far as it is on record; what lies between is counted, not known."""
+
+    issued: Mapping[Channel, Sequence[Issued]]
+    ids: Sequence[int]
+    newest: int | None
+    """Id of the last operation it issued, on record or not; None where that is not known."""
+    gaps: Sequence[tuple[Channel, int, int, int]]
+    """(channel, an id, a later one, how many operations of the channel in between are not on record)."""
+
+    def at_least(self, channel: Channel) -> int:
+        """Operations of a channel that the rank certainly issued."""
+        return _last_of(self.issued.get(channel, ()))[1]
+
+    def at_most(self, channel: Channel) -> float:
+        """Operations of a channel that it can have issued: what is not on record is of this one unless it must be
+        of another.
+        """
+        if self.newest is None:
+            return math.inf
+        number, nth = _last_of(self.issued.get(channel, ()))
+        hidden = self._hidden(number, self.newest + 1)
+        if hidden:
+            later = [gap for gap in self.gaps if gap[0] != channel and gap[2] > number]
+            hidden -= sum(max(0, count - self._hidden(after, number)) for _, after, _, count in later)
+        return nth + hidden
+
+    def _hidden(self, after: int, before: int) -> int:
+        """How many operations between two ids are not on record."""
+        return max(0, before - after - 1 - max(0, bisect_left(self.ids, before) - bisect_right(self.ids, after)))
+
+
+def _last_of(operations: Sequence[Issued]) -> tuple[int, int]:
+    return operations[-1][:2] if operations else (0, 0)
+
+
+def _book(rank: Rank) -> _Book:
+    last, known = rank.final_operation, rank.operations
+    columns = [column(known, name) for name in ("id", "nth", "group", "direction", "peer", "tag")]
+    by_id: dict[int, tuple[int, Channel, int]] = {}
+    if last is not None:
+        by_id[last.id] = last.nth, _channel(last), _LAST
+    channels: dict[Channel, Channel] = {}  # each once, be the operations a million
+    for place, (number, nth, group, direction, peer, tag) in enumerate(zip(*columns, strict=True)):
+        channel = (group, direction, peer, tag)
+        by_id[number] = nth, channels.setdefault(channel, channel), place
+    issued: dict[Channel, list[Issued]] = defaultdict(list)
+    for number in sorted(by_id):
+        nth, channel, place = by_id[number]
+        issued[channel].append((number, nth, place))
+    gaps = []
+    for channel, ordered in issued.items():
+        places = [(0, 0), *((number, nth) for number, nth, _ in ordered)]
+        gaps += [(channel, a, b, n - m - 1) for (a, m), (b, n) in pairwise(places) if n - m > 1]
+    return _Book(dict(issued), sorted(by_id), max(by_id, default=0) if _is_on_record(rank) else None, gaps)
+
+
+def _operation(rank: Rank, place: int) -> IssuedOperation:
+    """The operation that has that place in a book."""
+    if place == _LAST:
+        assert rank.final_operation is not None
+        return rank.final_operation
+    return rank.operations[place]
+
+
+def _channel(operation: IssuedOperation) -> Channel:
+    return operation.group, operation.direction, operation.peer, operation.tag
+
+
+def _is_on_record(rank: Rank) -> bool:
+    """Whether a rank issued nothing after the latest operation that is on record."""
+    ended, last = rank.ended, rank.final_operation
+    if last is None and rank.final_operation_known and not rank.operations:
+        return True
+    if last is not None and last.newest:
+        return True
+    if (
+        ended.status in _ENDED_FOR_ALL
+    ):  # what it was in the middle of is written, what was over before the step may not be
+        return last is not None and last.step > ended.steps
+    return ended.how in (EndKind.RAISED, EndKind.HUNG) or (ended.how == EndKind.FINISHED and not ended.error)
+
+
+def _state(rank: Rank) -> OperationState | None:
+    return None if rank.final_operation is None else rank.final_operation.state
+
+
+def unmatched(run: Run) -> tuple[Unmatched, ...]:
+    """Sends without their receive and receives without their send, the earliest first.
+
+    Operations are counted on each channel; told is what the peer cannot have answered, whatever it did that is not
+    on record. A rank that receives from anybody leaves its channels unjudged.
+    """
+    books = {rank.number: _book(rank) for rank in run.ranks}
+    last = {rank.number: rank.final_operation for rank in run.ranks}
+    anybody = {
+        (group, number, tag) for number, book in books.items() for group, _, peer, tag in book.issued if peer is None
+    }
+    found = []
+    rank_of = {rank.number: rank for rank in run.ranks}
+    for number, book in books.items():
+        for (group, direction, peer, tag), operations in book.issued.items():
+            receiver = peer if direction == Direction.SEND else number
+            if peer is None or direction not in _ANSWERED_BY or peer not in books or (group, receiver, tag) in anybody:
+                continue
+            answered = books[peer].at_most((group, _ANSWERED_BY[direction], number, tag))
+            lost = [(nth, place) for _, nth, place in operations if nth > answered]
+            if lost:
+                missing = lost[-1][0] - lost[0][0] + 1
+                first = _operation(rank_of[number], lost[0][1])
+                found.append(Unmatched(number, direction, peer, tag or 0, group, missing, first, last[peer]))
+    return tuple(sorted(found, key=lambda u: (u.first.issued, u.rank)))
+
+
+def comm_states(run: Run) -> Mapping[int, CommState]:
+    """What there is to say of each rank of a run in which some rank did not end well; none for every other run."""
+    if all(rank.ended.how in _WELL and not rank.ended.status for rank in run.ranks):
+        return {}
+    missing = missing_ranks(run)
+    lost: dict[int, list[Unmatched]] = defaultdict(list)
+    for one in unmatched(run):
+        lost[one.rank].append(one)
+    return {
+        rank.number: CommState(rank.final_operation, missing.get(rank.number), tuple(lost[rank.number]))
+        for rank in run.ranks
+    }
+
+
+def missing_ranks(run: Run) -> dict[int, MissingRanks]:
+    """Ranks whose last operation is a collective that has not returned, each with it and those that never came to it.
+
+    A group is known by the ranks that have used it, the default one has them all.
+    """
+    books = {rank.number: _book(rank) for rank in run.ranks}
+    members: dict[str, set[int]] = defaultdict(set)
+    for number, book in books.items():
+        for group, *_ in book.issued:
+            members[group].add(number)
+    stuck = {}
+    known: dict[tuple[Channel, int], tuple[int, ...]] = {}  # a thousand ranks wait in one and the same
+    for rank in run.ranks:
+        last = rank.final_operation
+        if last is None or last.direction in _ANSWERED_BY or last.state not in _NOT_OVER:
+            continue
+        channel = _channel(last)
+        if (channel, last.nth) not in known:
+            missing = (m for m in sorted(members[channel[0]]) if books[m].at_most(channel) < last.nth)
+            known[channel, last.nth] = tuple(missing)
+        if known[channel, last.nth]:
+            stuck[rank.number] = MissingRanks(last, known[channel, last.nth])
+    return stuck
+
+
+def first_to_blame(run: Run) -> int | None:
+    """The rank that the others waited for: it owes an answer and is not itself waiting, else the first of those that
+    wait for each other; None where that says nothing.
+    """
+    owed = [u.peer for u in unmatched(run)] + [
+        number for stuck in missing_ranks(run).values() for number in stuck.ranks
+    ]
+    waiting = {rank.number for rank in run.ranks if _state(rank) == OperationState.WAITS}
+    free = [number for number in owed if number not in waiting]
+    return next(iter(free or deadlock_cycle(run)), None)
+
+
+def first_to_fail(run: Run) -> Rank | None:
+    """The rank to look at first: one killed from outside, else the failing one that got least far.
+
+    A rank whose last operation failed is taken for one whose peer had gone away. Where all were ended
+    because nothing moved, it is the one that the others waited for.
+    """
+    failed = [
+        rank
+        for rank in run.ranks
+        if rank.ended.how not in _WELL and (rank.ended.status or rank.ended.how != EndKind.EXITED)
+    ]
+    if any(rank.ended.status in _ENDED_FOR_ALL for rank in failed) and all(map(ended_from_outside, failed)):
+        blamed = first_to_blame(run)
+        failed = [rank for rank in failed if rank.number == blamed] or failed
+    return min(failed, key=_suspicion, default=None)
+
+
+def ended_from_outside(rank: Rank) -> bool:
+    """Whether it was ended from outside because it, or a peer, did not get on."""
+    return rank.ended.status in (*_ENDED_FOR_ALL, _TERMINATED)
+
+
+def _suspicion(rank: Rank) -> tuple[int, int, int]:
+    ran_out = bool(rank.allocation_failures)
+    raised = rank.ended.how in (EndKind.RAISED, EndKind.HUNG)
+    lost_its_peer = not ran_out and raised and _state(rank) == OperationState.FAILED
+    terminated = rank.ended.how == EndKind.KILLED and rank.ended.status == _TERMINATED
+    order = 3 if terminated else 2 if lost_its_peer else 0 if ran_out else _SUSPECT_FIRST.get(rank.ended.how, 4)
+    return order, rank.ended.steps, rank.number
+
+
+def deadlock_cycle(run: Run) -> tuple[int, ...]:
+    """Ranks that wait for each other, so that none of them can go on; a rank that waits for one of them is not
+    among them.
+    """
+    books = {rank.number: _book(rank) for rank in run.ranks}
+    waits_for = {
+        number: stuck.ranks
+        for number, stuck in missing_ranks(run).items()
+        if stuck.operation.state == OperationState.WAITS
+    }
+    for rank in run.ranks:
+        last = rank.final_operation
+        if last is None or last.state != OperationState.WAITS or last.direction not in _ANSWERED_BY:
+            continue
+        if last.peer is None or last.peer not in books:
+            continue
+        answer = (last.group, _ANSWERED_BY[last.direction], rank.number, last.tag)
+        if books[last.peer].at_least(answer) < last.nth:
+            waits_for[rank.number] = (last.peer,)
+    for start in sorted(waits_for):
+        reached = _reached(waits_for, start)
+        if start in reached:
+            return tuple(number for number in sorted(reached) if start in _reached(waits_for, number))
+    return ()
+
+
+def _reached(waits_for: Mapping[int, Sequence[int]], start: int) -> set[int]:
+    """The ranks that one waits for, and those that these wait for, and so on."""
+    found: set[int] = set()
+    ahead = [start]
+    while ahead:
+        more = [number for number in waits_for.get(ahead.pop(), ()) if number not in found]
+        found.update(more)
+        ahead += more
+    return found
+
+
+CONTEXT = "dist_autograd context"
+"""Direction of a crossing that is a gradient in a distributed-autograd context."""
+CUT = "the open context"
+_BETWEEN_TWO = (Direction.SEND, Direction.RECV)
+CONTEXT_TYPE = "DistAutogradContext"
+_BARRIERS = ("barrier", "monitored_barrier")
+"""Collectives without a buffer: nothing is lost when their Work is dropped."""
+_LINES_TO_JUDGE = 3
+"""Lines of `contexts.jsonl`, each with more contexts open than the one before, from which they are never closed."""
+_SIGHTINGS_A_RANK = 20
+"""The latest steps at which a rank dropped Works; earlier ones are in the count alone."""
+
+
+@dataclass(frozen=True)
+class DroppedFacts(Facts):
+    """Works of one line that died before anybody waited for them."""
+
+    count: int
+    direction: str
+    issued_at: str
+
+
+@dataclass(frozen=True)
+class OpenPassesFacts(Facts):
+    """Distributed backward passes that outlive their step."""
+
+    SUMMED = ("count",)
+
+    count: int
+
+
+@dataclass(frozen=True)
+class EmptyContextsFacts(Facts):
+    """Open contexts that keep no gradients."""
+
+    SUMMED = ("count",)
+
+    count: int
+    opened_at: tuple[str, ...]
+    """Lines that opened them."""
+
+
+def buffers_of(graph: HeapGraph, storages: Iterable[int]) -> dict[int, CommUse]:
+    """Those of the storages that were sent, received or reduced."""
+    return {s: graph.comm_uses[s] for s in storages if s in graph.comm_uses}
+
+
+def comm_buffers(graph: HeapGraph, storages: Iterable[int]) -> CommBuffers:
+    """Those of the storages that were sent, received or reduced, by where; the commonest kind first."""
+    buffers = buffers_of(graph, storages)
+    kinds = Counter(_kind(crossing) for crossing in buffers.values())
+    return CommBuffers(
+        len(buffers),
+        sum(int(graph.bytes[s]) for s in buffers),
+        dead=sum(crossing.tensor_dead for crossing in buffers.values()),
+        kinds=tuple(BufferKind(count, *kind) for kind, count in kinds.most_common()),
+        in_graph=any(_is_in_graph(graph, storage) for storage in buffers),
+    )
+
+
+def _is_in_graph(graph: HeapGraph, storage: int) -> bool:
+    """Whether a tensor over it has a grad node or a gradient, or is held by a node."""
+    tensors = [int(graph.holder[r]) for r in graph.into(storage)]
+    out = (graph.reference(int(r)) for tensor in tensors for r in graph.out_of(tensor))
+    into = (graph.reference(int(r)) for tensor in tensors for r in graph.into(tensor))
+    return any(r.kind == ReferenceKind.GRAD_GRAPH or r.name == ".grad" for r in out) or any(
+        graph.object(r.holder).kind == ObjectKind.GRAD_NODE for r in into
+    )
+
+
+def _kind(crossing: CommUse) -> tuple[str, int | None, int, str]:
+    """What tells one kind of crossing from another: a collective has no peer, a gradient of a context no tag."""
+    between_two = crossing.direction in _BETWEEN_TWO
+    peer = crossing.peer if between_two or crossing.direction == CONTEXT else None
+    return crossing.direction, peer, (crossing.tag or 0) if between_two else 0, crossing.issued_at
+
+
+def crossed_count(graph: HeapGraph, storages: Iterable[int]) -> int:
+    """How many of the storages were sent or received."""
+    return sum(use.direction in _BETWEEN_TWO for use in buffers_of(graph, storages).values())
+
+
+def p2p_buffers(candidate: Candidate) -> CommBuffers | None:
+    """The sent and received buffers that a holder of another kind keeps too; None where it keeps none."""
+    buffers = buffers_of(candidate.graph, candidate.group.storages)
+    crossed = [s for s, crossing in buffers.items() if crossing.direction in _BETWEEN_TWO]
+    return comm_buffers(candidate.graph, crossed) if crossed else None
+
+
+def dropped_work_findings(run: Run) -> list[Finding]:
+    """Notes on Works that were dropped before anybody waited for them; what they kept alive is told from the heap."""
+    dropped: dict[tuple[str, str], list[tuple[int, CommOperation]]] = defaultdict(list)
+    for rank in run.ranks:
+        for place, is_dropped in enumerate(column(rank.operations, "dropped")):
+            operation = rank.operations[place] if is_dropped else None
+            if operation is not None and operation.direction not in _BARRIERS:
+                dropped[operation.direction, operation.issued_at].append((rank.number, operation))
+    return [_dropped(direction, where, operations) for (direction, where), operations in sorted(dropped.items())]
+
+
+def _dropped(direction: str, where: str, operations: Sequence[tuple[int, CommOperation]]) -> Finding:
+    return Finding(
+        rule=RuleName.P2P_BUFFER,
+        facts=DroppedFacts(len(operations), direction, where),
+        fingerprint=fingerprint(("p2p-buffer", "dropped", direction, _function(where))),
+        severity=Severity.NOTE,
+        freed_by=FreedBy.PROGRAM,
+        retained_bytes=0,
+        bytes_per_step=0.0,
+        trace=(),
+        cut=None,
+        sightings=tuple(_sightings(operations)),
+        count=len(operations),
+    )
+
+
+def _sightings(operations: Sequence[tuple[int, CommOperation]]) -> list[Sighting]:
+    seen: dict[tuple[int, int], int] = defaultdict(int)
+    for rank, operation in operations:
+        seen[rank, operation.step] += operation.bytes
+    of_rank: dict[int, list[Sighting]] = defaultdict(list)
+    for (rank, step), size in sorted(seen.items()):
+        of_rank[rank].append(Sighting(rank, step, size))
+    return [sighting for sightings in of_rank.values() for sighting in sightings[-_SIGHTINGS_A_RANK:]]
+
+
+def context_findings(run: Run) -> list[Finding]:
+    """Notes on contexts and backward passes that stay open without keeping memory that a look could see."""
+    findings = []
+    for rank in run.ranks:
+        if not rank.contexts:
+            continue
+        last = rank.contexts[-1]
+        if last.backward_passes and len(rank.contexts) > 1 and rank.contexts[-2].backward_passes:
+            findings.append(_open_passes(rank.number, last))
+        if last.open and not last.bytes and _never_closed(rank.contexts):
+            findings.append(_empty_contexts(rank.number, last))
+    return findings
+
+
+def _never_closed(rows: Sequence[ContextsAtStep]) -> bool:
+    """More contexts open at each of the last lines."""
+    counts = [row.open for row in rows[-_LINES_TO_JUDGE:]]
+    return len(counts) == _LINES_TO_JUDGE and all(before < after for before, after in pairwise(counts))
+
+
+def _open_passes(rank: int, row: ContextsAtStep) -> Finding:
+    return _context_note("backward", rank, row, OpenPassesFacts(row.backward_passes))
+
+
+def _empty_contexts(rank: int, row: ContextsAtStep) -> Finding:
+    where = dict.fromkeys(context.opened_at for context in row.contexts if context.opened_at)
+    return _context_note("empty", rank, row, EmptyContextsFacts(row.open, tuple(where)))
+
+
+def _context_note(what: str, rank: int, row: ContextsAtStep, facts: Facts) -> Finding:
+    return Finding(
+        rule=RuleName.DIST_AUTOGRAD_CONTEXT,
+        facts=facts,
+        fingerprint=fingerprint(("dist-autograd-context", what)),
+        severity=Severity.NOTE,
+        freed_by=FreedBy.PROGRAM,
+        retained_bytes=row.bytes,
+        bytes_per_step=0.0,
+        trace=(),
+        cut=None,
+        sightings=(Sighting(rank, row.step, row.bytes),),
+        count=row.open,
+    )
+
+
+def _function(where: str) -> str:
+    """The function of a place; all of it where it names none."""
+    place = place_of(where)
+    return where if place is None else place.function or where
+
+
+def with_contexts(findings: Sequence[Finding], run: Run) -> list[Finding]:
+    """All that open contexts keep, on every rank and by whatever reference, told as one leak with the place that
+    opened them.
+    """
+    mine = [f for f in findings if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT and f.trace]
+    # the memory of grad nodes is estimated, and next to nothing beside the gradients that a context keeps
+    told = [f for f in mine if not f.keeps_graphs] or mine
+    if not mine:
+        return list(findings)
+    places, workers = _opened(run)
+    functions = tuple(dict.fromkeys(_function(place) for place in places))
+    together = [
+        merge_findings([f for f in told if rank in f.storages])
+        for rank in sorted({r for f in told for r in f.storages})
+    ]
+    merged = []
+    for finding in together:
+        # no single reference: the container lets go of all when the context is left
+        opened = place_of(places[0]) if places else None
+        where = "" if opened is None else opened.at
+        cut = Cut((CutReference(CUT, where),), finding.retained_bytes)
+        name = fingerprint(("dist-autograd-context", *functions))
+        assert isinstance(finding.facts, OpenContextsFacts)
+        facts = replace(finding.facts, opened_at=tuple(places), workers=tuple(workers))
+        trace = tuple(map(_left_open, finding.trace))
+        merged.append(replace(finding, fingerprint=name, cut=cut, facts=facts, trace=trace))
+    return [f for f in findings if f not in mine] + merged
+
+
+def _left_open(hop: Hop) -> Hop:
+    """A hop; of a context that it is what leaks, of which no reference is to be cut."""
+    if not hop.name.endswith(CONTEXT_TYPE):
+        return hop
+    return replace(hop, status=HopStatus.LEAKED, reason=HopReason.LEFT_OPEN, frees_bytes=None)
+
+
+def _opened(run: Run) -> tuple[list[str], list[int]]:
+    """Lines that opened contexts still open, and the ids of the workers that took part."""
+    places: dict[str, None] = {}
+    workers: set[int] = set()
+    for rank in run.ranks:
+        for context in (context for row in rank.contexts for context in row.contexts):
+            workers.update(context.workers)
+            if context.opened_at:
+                places[context.opened_at] = None
+    return list(places), sorted(workers)
+
+
+def beyond_contexts(gaps: Sequence[Finding], findings: Sequence[Finding]) -> list[Finding]:
+    """The gaps that open contexts do not account for: a context also keeps messages that nobody can
+    count.
+    """
+    rate = sum(f.bytes_per_step for f in findings if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT)
+    return [gap for gap in gaps if gap.bytes_per_step > rate / 2]
+
+
+_APART = 2.0
+"""How many times as long as between the tensors of one turn it is between two turns, at least; chosen."""
+_REGULAR = 2
+"""Turns, chosen, from which on a regular rhythm is one."""
+
+Kind = tuple[Hashable, ...]
+OperationRun = Sequence[CommOperation]
+"""Operations of one step and one way, in the order in which they were issued."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Where an operation stands in its step.
+
+    A turn is the k-th time in the step that tensors go one way (group, direction, peer). In a pipeline with one stage a
+    rank that is the microbatch; where a rank has several, the record does not say which of them it was.
+    """
+
+    turn: int
+    """From 1."""
+    tensor: int
+    """Which one of the turn's, from 1."""
+    tensors: int
+    """How many go together in this turn."""
+
+
+def turns_of(operations: Sequence[CommOperation]) -> dict[int, Turn]:
+    """For each operation, by its id, its turn."""
+    steps: dict[int, list[CommOperation]] = defaultdict(list)
+    for operation in operations:
+        steps[operation.step].append(operation)
+    return {id_: turn for step in steps.values() for id_, turn in _of_step(sorted(step, key=_order)).items()}
+
+
+def _order(operation: CommOperation) -> tuple[float, int]:
+    return operation.issued, operation.id
+
+
+def _way(operation: CommOperation) -> Kind:
+    return operation.group, operation.direction, operation.peer
+
+
+def _of_step(step: OperationRun) -> dict[int, Turn]:
+    ways: dict[Hashable, list[CommOperation]] = defaultdict(list)
+    for operation in step:
+        ways[_way(operation)].append(operation)
+    waits = sorted(operation.waited for operation in step if operation.waited is not None)
+    found: dict[int, Turn] = {}
+    for way, mine in ways.items():
+        others = [operation.issued for operation in step if _way(operation) != way]
+        for number, turn in enumerate(_of_way(mine, others, waits), 1):
+            for place, operation in enumerate(turn, 1):
+                found[operation.id] = Turn(number, place, len(turn))
+    return found
+
+
+def _other_things_came(a: CommOperation, b: CommOperation, others: Sequence[float], waits: Sequence[float]) -> bool:
+    """Whether between two operations another was issued that goes another way, and one was waited for."""
+
+    def between(moments: Sequence[float]) -> bool:
+        return bisect_right(moments, b.issued) > bisect_left(moments, a.issued)
+
+    return between(others) and between(waits)
+
+
+def _cut(run: OperationRun, apart: Callable[[CommOperation, CommOperation], bool]) -> list[list[CommOperation]]:
+    """The run, parted between neighbours that are apart."""
+    parts = [list(run[:1])]
+    for a, b in pairwise(run):
+        if apart(a, b):
+            parts.append([])
+        parts[-1].append(b)
+    return parts
+
+
+def _of_way(mine: OperationRun, others: Sequence[float], waits: Sequence[float]) -> list[list[CommOperation]]:
+    """The turns of all that goes one way in a step; when `others` were issued and anything was waited for is known."""
+
+    def others_came(a: CommOperation, b: CommOperation) -> bool:
+        return _other_things_came(a, b, others, waits)
+
+    def waited(a: CommOperation, b: CommOperation) -> bool:
+        return others_came(a, b) or (a.waited is not None and a.waited <= b.issued)
+
+    size = _by_parts(mine, _cut(mine, waited)) or _by_parts(mine, _cut(mine, others_came))
+    return [turn for run in _cut(mine, others_came) for turn in _together(run, size)]
+
+
+def _together(run: OperationRun, usual: int | None) -> list[list[CommOperation]]:
+    """The turns of a run in which nothing else came between; `usual` is how many alike ones go together."""
+    count = len(run)
+    usual = usual if usual and count % usual == 0 else None
+    rhythms = (_period([kind(operation) for operation in run]) for kind in _KINDS)
+    size = next((size for size in rhythms if 1 < size < count), None)
+    if size is None:
+        shapes = {_shape(operation) for operation in run}
+        size = _by_tag(run) or usual or (count if len(shapes) == count else _by_rhythm(run))
+    return [list(run[at : at + size]) for at in range(0, count, size)]
+
+
+def _shape(operation: CommOperation) -> Kind:
+    return operation.shape, operation.dtype
+
+
+_KINDS: tuple[Callable[[CommOperation], Kind], ...] = (
+    lambda operation: (operation.tag, operation.issued_at, operation.called_from, *_shape(operation)),
+    lambda operation: (operation.issued_at, operation.called_from, *_shape(operation)),
+    lambda operation: (operation.issued_at, *_shape(operation)),
+    _shape,
+)
+"""What may tell the tensors of a turn apart; a tag may tell turns apart instead, and so may the line that asked."""
+
+
+def _period(kinds: Sequence[Hashable]) -> int:
+    """After how many the sequence comes again, to its end; its length where it does not."""
+    return next(
+        size for size in range(1, len(kinds) + 1) if all(kinds[i] == kinds[i - size] for i in range(size, len(kinds)))
+    )
+
+
+def _by_tag(run: OperationRun) -> int | None:
+    """Tensors of a turn where each turn has a tag of its own."""
+    sizes = [len(list(same)) for _, same in groupby(run, key=lambda operation: operation.tag)]
+    tags = {operation.tag for operation in run}
+    return sizes[0] if len(sizes) == len(tags) >= _REGULAR and len(set(sizes)) == 1 and sizes[0] > 1 else None
+
+
+def _by_parts(mine: OperationRun, parts: Sequence[OperationRun]) -> int | None:
+    """Tensors of a turn where something came between turns, if not between all of them."""
+    size = gcd(*map(len, parts))
+    return size if len(parts) >= _REGULAR and size > 1 and _keeps_time(mine, size) else None
+
+
+def _by_rhythm(run: OperationRun) -> int:
+    """Tensors of a turn by when they were issued: those of one come at once; 1 where that tells nothing."""
+    sizes = (size for size in range(2, len(run) // _REGULAR + 1) if len(run) % size == 0)
+    return next((size for size in sizes if _keeps_time(run, size, strictly=True)), 1)
+
+
+def _keeps_time(run: OperationRun, size: int, strictly: bool = False) -> bool:
+    """Whether it is longer between turns of this size than within them; `strictly`: between any two."""
+    within: list[float] = []
+    between: list[float] = []
+    for place, (a, b) in enumerate(pairwise(run), 1):
+        (within if place % size else between).append(b.issued - a.issued)
+    longest, shortest = (max(within), min(between)) if strictly else (median(within), median(between))
+    return bool(_APART * longest < shortest)

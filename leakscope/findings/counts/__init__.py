@@ -1,1 +1,0 @@
-"""What beside tensors grows, step by step, and so will run out?"""

@@ -1,1 +1,0 @@
-"""Which references must go so that the memory does?"""

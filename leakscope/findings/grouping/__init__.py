@@ -1,1 +1,0 @@
-"""Which storages are held by the same thing, and does it grow?"""

@@ -1,0 +1,640 @@
+"""Few handles of the program that hold some memory, and the references that would release it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from leakscope.findings.candidates import Candidate
+from leakscope.findings.cut import FREED_THRESHOLD, MAX_REFERENCES, best_cut, best_cut_with_gc, those_needed, without
+from leakscope.findings.grouping import Group, group_storages
+from leakscope.findings.growth import Series
+from leakscope.findings.live_objects import (
+    Alive,
+    HeldNow,
+    Keeper,
+    Kept,
+    LettingGo,
+    Link,
+    Part,
+    Place,
+    Typed,
+    Way,
+    Ways,
+    is_interactive,
+    keepers_of,
+    last_error,
+    outputs_above,
+    where_of,
+    written,
+)
+from leakscope.findings.model import CutReference
+from leakscope.findings.naming import as_expression, generic, line_of
+from leakscope.findings.oom import is_named, named
+from leakscope.graph.model import HeapGraph, Ints, ObjectKind, ReferenceKind
+from leakscope.graph.paths import ShortestPaths, paths_from_roots, reference_costs
+from leakscope.graph.retained import freed_with_gc, freed_without
+from leakscope.graph.walks import Mask, reachable
+
+_WHOLE = (ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER, ObjectKind.EXCEPTION, ObjectKind.TRACEBACK)
+"""What is let go of as a whole, not part by part."""
+_TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.GRAD_NODE)
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A reference to let go of, on a way that leads over it."""
+
+    reference: int
+    way: tuple[int, ...]
+
+
+def handle_at(graph: HeapGraph, way: Sequence[int]) -> int:
+    """Position on a way of the reference that a person would let go of.
+
+    That to a model, an optimizer or an error as a whole, else the last named one down to the first tensor, before what
+    no code writes.
+    """
+    handle = 0
+    for place, reference in enumerate(map(graph.reference, way)):
+        if reference.kind == ReferenceKind.UNNAMED:
+            break
+        if place == 0 or generic(reference.name) != "[i]":
+            handle = place
+        held = graph.object(reference.held).kind
+        if held in _WHOLE or held in _TENSORS:
+            break
+    return handle
+
+
+def few_handles(graph: HeapGraph, storages: Ints) -> list[Handle]:
+    """A few handles that free these storages together, with a full collection after them; [] where more are needed."""
+    wanted = int(graph.bytes[storages].sum())
+    found: dict[int, Handle] = {}
+    freed = _bytes_freed(graph, storages)
+    while len(found) < MAX_REFERENCES:
+        rest, number = without(graph, list(found))
+        paths = paths_from_roots(rest)
+        left = [s for s in storages.tolist() if np.isfinite(paths.cost[s]) and paths.last[s] >= 0]
+        if not left:
+            return []
+        way = tuple(number[paths.path_to(rest, max(left, key=lambda s: int(graph.bytes[s])))].tolist())
+        handle = way[handle_at(graph, way)]
+        found[handle] = Handle(handle, way)
+        if freed(list(found)) >= FREED_THRESHOLD * wanted:
+            handles = list(found)
+            return [
+                found[handles[k]] for k in those_needed(handles, lambda some: freed(some) >= FREED_THRESHOLD * wanted)
+            ]
+    return []
+
+
+def _bytes_freed(graph: HeapGraph, storages: Ints) -> Callable[[Sequence[int]], int]:
+    def freed(references: Sequence[int]) -> int:
+        gone = freed_with_gc(graph, np.asarray(references, dtype=np.int64))
+        return int(graph.bytes[storages[gone[storages]]].sum())
+
+    return freed
+
+
+_ERRORS = (ObjectKind.EXCEPTION, ObjectKind.TRACEBACK)
+_MOST_GROUPS = 8
+"""Groups of one holder whose cuts are looked for; chosen."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A group of storages, in a graph that the session's own references may be left out of."""
+
+    graph: HeapGraph
+    number: Ints
+    """Of each of the graph's references, in the whole graph."""
+    group: Group
+    part: Part = Part.NONE
+    module_at: int = 0
+    """Position on the path of the module, of whose memory it is a part."""
+    ways: tuple[tuple[int, ...], ...] = ()
+    """Of one storage the ways to it, by which its references are written to the item: `[3]`, not `[i]`."""
+
+    @cached_property
+    def candidate(self) -> Candidate:
+        """As cuts are looked for: down to the module whose memory it is, to the error whose frames hold it, or to what
+        holds it by no name.
+        """
+        group = self.group
+        if upto := self.module_at or self._written_to:
+            group = replace(group, path=group.path[:upto], roots=1)
+        series = Series((0,), (group.bytes,))
+        return Candidate(0, 0, self.graph, group, series, 0.0, False)
+
+    @cached_property
+    def cut(self) -> tuple[CutReference, ...]:
+        """The references to cut, where the session's own were gone; () where none frees anything."""
+        if self.part == Part.GRADIENTS:
+            return (CutReference(".grad", "", self.candidate.written(self._module), self._gradients),)
+        found = best_cut(self.candidate)[0]
+        if found is None or found.frees_bytes < FREED_THRESHOLD * self.group.bytes:
+            with_gc = best_cut_with_gc(self.candidate)
+            if with_gc is not None and with_gc.frees_bytes > (0 if found is None else found.frees_bytes):
+                found = with_gc
+        if found is None or found.frees_bytes < FREED_THRESHOLD * self.group.bytes:
+            handles = few_handles(self.graph, np.asarray(self.group.storages, dtype=np.int64))
+            if handles:
+                return tuple(map(self._of_handle, handles))
+        if found is None or not found.frees_bytes:
+            return ()
+        return tuple(replace(cut, written=self._exactly(cut)) for cut in found.references)
+
+    def _of_handle(self, handle: Handle) -> CutReference:
+        reference = self.graph.reference(handle.reference)
+        line = line_of(self.graph, handle.way, handle.reference)
+        return CutReference(reference.name, line, self._by_item(handle.reference, handle.way), (handle.reference,))
+
+    def _exactly(self, cut: CutReference) -> str:
+        last = cut.indexes[0]
+        way = next((way for way in self.ways if last in way), None)
+        if way is None and self._is_handled(last, self.group.path):
+            way = self.group.path
+        return cut.written if way is None else self._by_item(last, way)
+
+    def _by_item(self, last: int, way: Sequence[int]) -> str:
+        if self._is_handled(last, way):
+            error = self.graph.object(int(self.graph.holder[way[0]])).name
+            return f"the {error.rpartition('.')[2]} that is being handled"
+        return as_expression(self.graph, way, last, {r: self.graph.reference(r).name for r in way})
+
+    def _is_handled(self, last: int, way: Sequence[int]) -> bool:
+        """Whether a way begins at an error that a thread has in hand."""
+        return last in way and self.graph.object(int(self.graph.holder[way[0]])).kind == ObjectKind.EXCEPTION
+
+    @property
+    def by_no_name(self) -> bool:
+        """Whether an object holds it by a reference that no reader can name, as a numpy array its memory."""
+        upto = self._written_to
+        return bool(upto) and self.graph.reference(self.group.path[upto]).kind == ReferenceKind.UNNAMED
+
+    @property
+    def _written_to(self) -> int:
+        """Position on the path of the first error, or object that holds by no name; 0 without one."""
+        for place, reference in enumerate(map(self.graph.reference, self.group.path)):
+            if reference.kind == ReferenceKind.UNNAMED:
+                return place
+            if self.graph.object(reference.held).kind in _ERRORS:
+                return place + 1
+        return 0
+
+    @property
+    def _module(self) -> int:
+        return self.group.path[self.module_at - 1]
+
+    @cached_property
+    def _gradients(self) -> tuple[int, ...]:
+        graph, paths = self.graph, paths_from_roots(self.graph)
+        ways = (map(graph.reference, paths.path_to(graph, storage)) for storage in self.group.storages)
+        return tuple(dict.fromkeys(r.index for way in ways for r in way if r.name == ".grad"))
+
+
+def let_go(graph: HeapGraph, groups: Sequence[Held], storages: Ints) -> LettingGo | None:
+    """What frees these storages of the whole graph; None where a few references do not.
+
+    The references that the program holds `groups` by, and of what the session keeps all that is needed.
+    """
+    cuts: dict[tuple[int, ...], CutReference] = {}
+    for held in groups[:_MOST_GROUPS]:
+        for cut in held.cut:
+            cuts[tuple(held.number[list(cut.indexes)].tolist())] = cut
+    references = [r for indexes in cuts for r in indexes]
+    wanted = int(graph.bytes[storages].sum())
+    needed, freed, after_gc = _with_session(graph, references, storages)
+    if freed == 0 or (not groups and freed < FREED_THRESHOLD * wanted):
+        return None
+    return LettingGo(
+        written=tuple(cut.written for cut in cuts.values()),
+        where=tuple(cut.where for cut in cuts.values()),
+        variables=tuple(_variables(graph, list(cuts))),
+        keepers=needed,
+        error_names=tuple(graph.reference(r).name[1:] for r in keepers_of(graph).get(Keeper.LAST_ERROR, ())),
+        bytes=freed,
+        after_gc=after_gc,
+    )
+
+
+def _with_session(
+    graph: HeapGraph, references: Sequence[int], storages: Ints
+) -> tuple[tuple[Keeper, ...], int, bool]:  # fmt: skip
+    """(What the session must let go of beside these references, the bytes freed, whether only by gc)."""
+    keepers = keepers_of(graph)
+
+    def cut(some: Sequence[Keeper]) -> Ints:
+        return np.asarray([*references, *(r for keeper in some for r in keepers[keeper])], dtype=np.int64)
+
+    def freed(some: Sequence[Keeper]) -> int:
+        return int(graph.bytes[storages[freed_with_gc(graph, cut(some))[storages]]].sum())
+
+    needed = list(keepers)
+    most = freed(needed)
+    for keeper in keepers:
+        others = [k for k in needed if k != keeper]
+        if freed(others) >= most:
+            needed = others
+    at_once = int(graph.bytes[storages[freed_without(graph, cut(needed), later=True)[storages]]].sum())
+    after_gc = at_once < FREED_THRESHOLD * most
+    return tuple(needed), most if after_gc else at_once, after_gc
+
+
+def _variables(graph: HeapGraph, cuts: Sequence[tuple[int, ...]]) -> list[str]:
+    """Names of `__main__` among the references that are cut."""
+    names = {reference: name for name, reference in variables_of_session(graph).items()}
+    return [names[r] for indexes in cuts for r in indexes if r in names]
+
+
+def variables_of_session(graph: HeapGraph) -> dict[str, int]:
+    """The names of `__main__` that hold memory, each with its reference."""
+    main = (k for k in graph.of_kind(ObjectKind.NAMESPACE).tolist() if graph.object(k).name == "__main__")
+    references = (graph.reference(r) for index in main for r in graph.out_of(index).tolist())
+    return {r.name.removeprefix("."): r.index for r in references if r.name.startswith(".")}
+
+
+OUTPUTS = (Keeper.OUTPUTS,)
+SHOWN = (Keeper.SHOWN,)
+ERRORS = (Keeper.LAST_ERROR, Keeper.TRACEBACK, Keeper.DEBUGGER)
+"""Let go of together; that of the cell before goes by itself."""
+
+
+def typed(graph: HeapGraph, wanted: Sequence[LettingGo]) -> tuple[Typed, ...]:
+    """Commands in an order in which each frees what it can, with the bytes that it frees once those before are typed.
+
+    `wanted` is what frees each holder's memory; what takes more than names of the session is left out.
+    """
+    keepers, names = keepers_of(graph), variables_of_session(graph)
+    # what the cell before has shown or raised goes by itself, when the one that asks is over
+    gone = list(keepers.get(Keeper.LAST_CELL, ()))
+    freed = freed_without(graph, np.asarray(gone, dtype=np.int64), later=True)
+    told = []
+    for command in _commands([going for going in wanted if len(going.variables) == len(going.written)]):
+        gone += [r for keeper in command.keepers for r in keepers.get(keeper, ())]
+        gone += [names[name] for name in command.variables]
+        before = _bytes(graph, freed)
+        cut: Ints = np.asarray(gone, dtype=np.int64)
+        freed |= freed_without(graph, cut, later=True)
+        if command.collects:
+            dead = freed_with_gc(graph, cut) | (graph.freed > 0)
+            gone += np.flatnonzero(dead[graph.holder]).tolist()  # what was collected holds nothing any more
+            freed |= dead
+        there = tuple(keeper for keeper in command.keepers if keeper in keepers)
+        told.append(
+            Typed(there, command.error_names, command.variables, command.collects, _bytes(graph, freed) - before)
+        )
+    return tuple(told)
+
+
+def _commands(wanted: Sequence[LettingGo]) -> Iterator[Typed]:
+    """Outputs, the error, variables, gc: the session's own first, which may have what variables have."""
+    needed = {keeper for going in wanted for keeper in going.keepers}
+    if needed & {*OUTPUTS}:
+        yield Typed(OUTPUTS, (), (), True, 0)  # `%reset -f out` collects (IPython/core/displayhook.py, flush)
+    if needed & {*SHOWN}:
+        yield Typed(SHOWN, (), (), False, 0)
+    of_error = [going for going in wanted if {*going.keepers} & {*ERRORS}]
+    if of_error:
+        yield Typed(ERRORS, of_error[0].error_names, (), any(going.after_gc for going in of_error), 0)
+    for name in dict.fromkeys(name for going in wanted for name in going.variables):
+        yield Typed((), (), (name,), False, 0)
+    if any(going.after_gc for going in wanted if going not in of_error):
+        yield Typed((), (), (), True, 0)
+
+
+def _bytes(graph: HeapGraph, freed: Mask) -> int:
+    return int(graph.bytes[graph.storages[freed[graph.storages]]].sum())
+
+
+MOST_WAYS = 12
+"""Ways that are told, chosen: a screen of them."""
+_MOST_COUNTED = 1000
+"""Ways that are counted, and:"""
+_MOST_STEPS = 50_000
+"""steps up that are tried for them, chosen: tenths of a second."""
+_LONGEST = 200
+"""References of a way, chosen; longer ones are not counted, but the shortest way is told whatever its length."""
+_OTHER_ROOT = 60.0
+"""Added for a way from what is a root and has shorter ways above it: it is told after those."""
+_BODY = (ObjectKind.STORAGE, ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.SAVED_TENSOR)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Ways as references of the whole graph."""
+
+    ways: list[tuple[int, ...]]
+    complete: bool
+
+
+def ways_to(graph: HeapGraph, tensor: int, most: int = MOST_WAYS) -> Ways:
+    """Every way to the memory of a tensor of the graph, the shortest one by each reference to it first."""
+    storage = _storage_of(graph, tensor)
+    keepers = keepers_of(graph)
+    rest, number = without(graph, [r for references in keepers.values() for r in references])
+    found = _ways(rest, paths_from_roots(rest), storage)
+    objects: dict[int, int] = {}
+    told = []
+    for way in _one_by_each(rest, found.ways)[:most]:
+        links = tuple(
+            Link(r.name, _place(objects, r.holder), _place(objects, r.held), r.where) for r in map(rest.reference, way)
+        )
+        told.append(Way(written(rest, way), where_of(rest, way), links))
+    above = reachable(len(rest), rest.held, rest.holder, np.asarray([storage]))
+    places = [graph.object(index) for index in objects]
+    group = next((g for g in group_storages(rest) if storage in g.storages and not g.freed), None)
+    held = () if group is None else (Held(rest, number, _alone(rest, group, storage), ways=tuple(found.ways)),)
+    going = let_go(graph, held, np.asarray([storage]))
+    return Ways(
+        label=graph.object(tensor).label,
+        bytes=int(graph.bytes[storage]),
+        ways=tuple(told),
+        more=max(len(found.ways) - most, 0),
+        all_counted=found.complete,
+        of_garbage=bool((above[rest.freed != 0]).any()),
+        keepers=tuple(_of_session(graph, storage)) if going is None else going.keepers,
+        objects=tuple(Place(obj.label, obj.where, obj.root) for obj in places),
+        letting_go=going,
+        typed=() if going is None or not is_interactive(graph) else typed(graph, [going]),
+    )
+
+
+def _storage_of(graph: HeapGraph, tensor: int) -> int:
+    below = [int(graph.held[r]) for r in graph.out_of(tensor).tolist()]
+    return next((held for held in below if graph.object(held).kind == ObjectKind.STORAGE), tensor)
+
+
+def _place(objects: dict[int, int], index: int) -> int:
+    return objects.setdefault(index, len(objects))
+
+
+def _ways(graph: HeapGraph, paths: ShortestPaths, storage: int) -> _Found:
+    """Simple ways down to the storage, the shortest first: a search upwards that knows how far each start is."""
+    found: list[tuple[int, ...]] = []
+    starts = (graph.root > 0).tolist()
+    # of ways as short the longest part first: else all parts of them would come before the first whole one
+    waiting: list[tuple[float, int, int, int, tuple[int, ...]]] = [(float(paths.cost[storage]), 0, 0, storage, ())]
+    costs, steps, cut_short = reference_costs(graph), 0, False
+    while waiting and len(found) < _MOST_COUNTED and steps < _MOST_STEPS:
+        cost, _, _, here, way = heapq.heappop(waiting)
+        if here < 0:
+            found.append(way)
+            continue
+        on_way = {storage, *(int(graph.held[r]) for r in way), here}
+        below = cost - float(paths.cost[here])
+        if starts[here] and way:
+            steps += 1
+            later = 0.0 if paths.last[here] < 0 else _OTHER_ROOT
+            heapq.heappush(waiting, (cost + later, -len(way) - 1, steps, -1, way))
+        if len(way) >= _LONGEST:
+            cut_short = True
+            continue
+        for reference in graph.into(here).tolist():
+            holder = int(graph.holder[reference])
+            if holder in on_way or not np.isfinite(paths.cost[holder]):
+                continue
+            steps += 1
+            total = below + float(costs[reference]) + float(paths.cost[holder])
+            heapq.heappush(waiting, (round(total, 9), -len(way) - 1, steps, holder, (reference, *way)))
+    if not found and paths.last[storage] >= 0:
+        found.append(tuple(paths.path_to(graph, storage)))
+    return _Found(found, not waiting and not cut_short)
+
+
+def _one_by_each(graph: HeapGraph, ways: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """First the shortest way by each reference to the tensors that share the memory, then the other ways."""
+    times: dict[int, int] = {}
+    ranked = []
+    for way in ways:
+        last = next((r for r in reversed(way) if graph.object(int(graph.holder[r])).kind not in _BODY), way[-1])
+        times[last] = times.get(last, 0) + 1
+        ranked.append((times[last], way))
+    return [way for _, way in sorted(ranked, key=lambda pair: pair[0])]
+
+
+def _of_session(graph: HeapGraph, storage: int) -> Iterator[Keeper]:
+    """What of the session leads to the storage."""
+    above = reachable(len(graph), graph.held, graph.holder, np.asarray([storage]))
+    for keeper, references in keepers_of(graph).items():
+        if any(above[graph.held[r]] for r in references):
+            yield keeper
+
+
+def _alone(graph: HeapGraph, group: Group, storage: int) -> Group:
+    """One storage of a group."""
+    path = tuple(paths_from_roots(graph).path_to(graph, storage))
+    return replace(group, storages=(storage,), bytes=int(graph.bytes[storage]), path=path)
+
+
+_OWNERS = (ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER)
+_OF_MODEL = (ObjectKind.NN_MODULE, ObjectKind.PARAMETER, ObjectKind.STORAGE)
+_OF_OPTIMIZER = (ObjectKind.CONTAINER, ObjectKind.PARAMETER, ObjectKind.TENSOR, ObjectKind.STORAGE)
+
+
+def by_module(graph: HeapGraph, number: Ints, groups: Iterable[Group]) -> Iterator[Held]:
+    """The groups; the parameters and buffers of one model as one, and so its gradients and an optimizer's state.
+
+    `number` is that of each reference of the graph in the whole one.
+    """
+    parts: dict[tuple[int, Part], list[tuple[int, int, list[int]]]] = {}
+    paths = paths_from_roots(graph)
+    for group in groups:
+        others = []
+        for storage in group.storages if _owner_at(graph, group.start, group.path) else ():
+            path = paths.path_to(graph, storage)
+            place, part = _part(graph, paths.start_of(graph, storage), path)
+            if part:
+                parts.setdefault((path[place - 1], part), []).append((storage, place, path))
+            else:
+                others.append(storage)
+        left = others if _owner_at(graph, group.start, group.path) else group.storages
+        if left:
+            yield Held(graph, number, _of(graph, group, left))
+    for (_, part), alike in parts.items():
+        storage, place, path = max(alike, key=lambda one: (int(graph.bytes[one[0]]), -one[0]))
+        group = Group((), paths.start_of(graph, storage), tuple(path), (), 0, 0, roots=1)
+        yield Held(graph, number, _of(graph, replace(group, key=(part,)), [one[0] for one in alike]), part, place)
+
+
+def _of(graph: HeapGraph, group: Group, storages: Sequence[int]) -> Group:
+    """The group with these storages alone."""
+    if len(storages) == len(group.storages):
+        return group
+    path = group.path
+    if group.storages and int(graph.held[path[-1]]) not in storages:
+        path = tuple(paths_from_roots(graph).path_to(graph, max(storages, key=lambda s: (int(graph.bytes[s]), s))))
+    return replace(group, storages=tuple(storages), bytes=int(graph.bytes[list(storages)].sum()), path=path)
+
+
+def _owner_at(graph: HeapGraph, start: int, path: Sequence[int]) -> int:
+    """Position on the path of the outermost module or optimizer, 0 without one."""
+    objects = (graph.object(index) for index in (start, *(int(graph.held[r]) for r in path)))
+    return next((k for k, obj in enumerate(objects) if obj.kind in _OWNERS), 0)
+
+
+def _part(graph: HeapGraph, start: int, path: Sequence[int]) -> tuple[int, Part]:
+    """(Position of the outermost module or optimizer, which of its memory it is that the path leads to)."""
+    place = _owner_at(graph, start, path)
+    if not place:
+        return 0, Part.NONE
+    below = [graph.reference(r) for r in path[place:]]
+    of_optimizer = graph.object(below[0].holder).kind == ObjectKind.OPTIMIZER
+    own = _OF_OPTIMIZER if of_optimizer else _OF_MODEL
+    part = Part.STATE if of_optimizer and below[0].name == ".state" else Part.PARAMETERS
+    for reference in below:
+        gradient = reference.name == ".grad" and graph.object(reference.holder).kind == ObjectKind.PARAMETER
+        if gradient and part == Part.PARAMETERS:
+            part = Part.GRADIENTS
+        elif graph.object(reference.held).kind not in own and reference.kind != ReferenceKind.BUFFER:
+            return 0, Part.NONE
+    return place, part
+
+
+MOST_LINES = 20
+"""Holders told one by one, chosen: a screen of them."""
+_SHOWN = (Keeper.OUTPUTS, Keeper.SHOWN)
+_MOST_OUTPUTS = 4
+"""Names of one output that are told, chosen."""
+_Key = tuple[Kept, str, str, Part]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One holder, and its groups."""
+
+    held: HeldNow
+    groups: tuple[Held, ...]
+
+
+def alive_now(
+    graph: HeapGraph,
+    most: int = MOST_LINES,
+    *,
+    device: str = "cpu",
+    counted_bytes: int | None = None,
+    hides: bool = False,
+    only: Collection[int] | None = None,
+) -> Alive:
+    """All tensor memory of a graph by holder; what frees each of the `most` largest is worked out.
+
+    `counted_bytes` is what the device's allocator has handed out, where that counts tensors alone; `only` are the
+    storages that are asked for, all where it is None.
+    """
+    lines: dict[_Key, _Line] = {}
+    asked = list(graph.storages.tolist() if only is None else only)
+    here: Mask = np.zeros(len(graph), dtype=bool)
+    here[asked] = True
+    for kept, held in _all_held(graph, here):
+        key = (kept, *_name(graph, held, kept), held.part)
+        line = lines.get(key, _Line(HeldNow(0, 0, *key), ()))
+        size, count = line.held.bytes + held.group.bytes, line.held.storages + len(held.group.storages)
+        lines[key] = _Line(replace(line.held, bytes=size, storages=count), (*line.groups, held))
+    ordered = sorted(lines.values(), key=lambda line: (-line.held.bytes, line.held.name))
+    told = [_told(graph, line, hides) for line in ordered[:most]]
+    known = int(graph.bytes[asked].sum())
+    on_device = known if device == "cpu" else sum(int(graph.bytes[s]) for s in graph.device)
+    unseen = max((counted_bytes or 0) - on_device, 0) if device != "cpu" else 0
+    if unseen:
+        told.append(HeldNow(unseen, 0, Kept.UNSEEN, "", ""))
+    return Alive(
+        bytes=known + unseen,
+        storages=len(asked),
+        device=device,
+        lines=tuple(sorted(told, key=lambda held: -held.bytes)),
+        smaller=len(ordered[most:]),
+        smaller_bytes=sum(line.held.bytes for line in ordered[most:]),
+        typed=typed(graph, [held.letting_go for held in told if held.letting_go]) if is_interactive(graph) else (),
+        error=last_error(graph),
+        hides=hides,
+    )
+
+
+def _all_held(graph: HeapGraph, asked: Mask) -> Iterator[tuple[Kept, Held]]:
+    """Every storage that is asked for in one group: with what holds it in the program, else by what the session alone
+    keeps it.
+    """
+    for group in _those_in(graph, asked):
+        if group.freed:
+            kept = Kept.WAITS_FOR_GC if group.freed > 0 else Kept.NEVER_FREED
+            yield kept, Held(graph, np.arange(len(graph.holder)), group)
+    left: Mask = np.zeros(len(graph), dtype=bool)
+    left[graph.storages] = (graph.freed[graph.storages] == 0) & asked[graph.storages]
+    for kept, keepers in _apart(graph):
+        rest, number = without(graph, keepers)
+        here = left & reachable(len(rest), rest.holder, rest.held, rest.roots)
+        left &= ~here
+        for held in by_module(rest, number, _live(rest, here)):
+            yield _kept(rest, held.group) if kept == Kept.PROGRAM else kept, held
+
+
+def _apart(graph: HeapGraph) -> list[tuple[Kept, list[int]]]:
+    """By what memory is kept, in the order asked, and the references of the session that are left out to see it."""
+    keepers = keepers_of(graph)
+    every = [r for references in keepers.values() for r in references]
+    shown = [r for keeper in _SHOWN for r in keepers.get(keeper, ())]
+    # a debugger has copies of the variables of frames, which are told by those where the error is remembered, too
+    debugger = keepers.get(Keeper.DEBUGGER, ())
+    session = [(Kept.ERROR, [*shown, *debugger]), (Kept.ERROR, shown), (Kept.OUTPUT, [])]
+    return [(Kept.PROGRAM, every), *(session if every else [])]
+
+
+def _live(graph: HeapGraph, here: Mask) -> Iterator[Group]:
+    """The groups of live storages, of those that are here."""
+    return (group for group in _those_in(graph, here) if not group.freed)
+
+
+def _those_in(graph: HeapGraph, here: Mask) -> Iterator[Group]:
+    for group in group_storages(graph):
+        storages = tuple(s for s in group.storages if here[s])
+        if storages:
+            yield replace(group, storages=storages, bytes=int(graph.bytes[list(storages)].sum()))
+
+
+def _kept(graph: HeapGraph, group: Group) -> Kept:
+    return Kept.PROGRAM if is_named(graph, group) else Kept.NATIVE
+
+
+def _name(graph: HeapGraph, held: Held, kept: Kept) -> tuple[str, str]:
+    """(Name, line) of a holder; without a name what no single one holds."""
+    if kept in (Kept.WAITS_FOR_GC, Kept.NEVER_FREED):
+        return "", ""
+    if held.part:
+        last = held.group.path[held.module_at - 1]
+        return held.candidate.written(last), line_of(held.graph, held.group.path, last)
+    if kept == Kept.OUTPUT:
+        outputs = outputs_above(graph, held.group.storages)
+        cell = outputs[0][len("Out") :] if outputs and outputs[0].startswith("Out") else ""
+        return ", ".join(outputs[:_MOST_OUTPUTS]), f"In{cell}" if cell else ""
+    if held.by_no_name:
+        last = held.candidate.group.path[-1]
+        return held.candidate.written(last), held.candidate.line(last)
+    name, where = named(held.graph, held.group)
+    if not where and kept == Kept.PROGRAM and is_named(held.graph, held.group):
+        where = held.graph.reference(held.group.path[0]).where
+    return name, where
+
+
+def _told(graph: HeapGraph, line: _Line, hides: bool) -> HeldNow:
+    """A line with what lets go of it, and where that is the holder alone with the line of code that makes it one."""
+    letting_go = None if hides else _letting_go(graph, line)
+    alone = letting_go is not None and letting_go.written == (line.held.name,) and not line.held.part
+    where = letting_go.where[0] if letting_go is not None and alone else ""
+    return replace(line.held, letting_go=letting_go, where=where or line.held.where)
+
+
+def _letting_go(graph: HeapGraph, line: _Line) -> LettingGo | None:
+    """What frees all that a line has."""
+    kept = line.held.kept
+    if kept in (Kept.NATIVE, Kept.NEVER_FREED, Kept.UNSEEN):
+        return None
+    if kept == Kept.WAITS_FOR_GC:
+        return LettingGo((), (), (), (), (), line.held.bytes, after_gc=True)
+    storages: Ints = np.asarray([s for held in line.groups for s in held.group.storages], dtype=np.int64)
+    groups: Sequence[Held] = line.groups if kept == Kept.PROGRAM else ()
+    return let_go(graph, groups, storages)

@@ -1,1 +1,0 @@
-"""Who holds tensor memory now, and what lets go of it?"""

@@ -1,1 +1,0 @@
-"""What was known before: by a baseline, by a file of suppressions, or from another run."""

@@ -1,1 +1,0 @@
-"""How would the user write this reference?"""

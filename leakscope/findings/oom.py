@@ -1,0 +1,374 @@
+"""What held memory when an allocation failed or the limit of the host was near."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from leakscope.findings.facts import RunFacts
+from leakscope.findings.grouping import Group, group_storages
+from leakscope.findings.naming import as_expression, generic
+from leakscope.findings.ranks import is_model
+from leakscope.graph.model import HeapGraph, ObjectKind
+from leakscope.run.kinds import EndKind, Occasion
+from leakscope.run.model import Look, Rank, Run
+from leakscope.run.rows import LimitNear, PeerOutOfMemory
+from leakscope.run.rows_device import DeviceFailure
+from leakscope.run.writer import snapshot_name
+
+if TYPE_CHECKING:
+    from leakscope.memory_snapshot.analysis import OutOfMemory
+
+
+MOST_HOLDERS = 8
+"""Holders at the most, chosen, that are told where memory ran out."""
+PEERS_HOLDERS = 3
+"""Holders told of a rank whose own allocations did not fail."""
+
+
+class Garbage(StrEnum):
+    """What nothing alive holds, by who frees it."""
+
+    WAITS_FOR_GC = "waits for gc"
+    NEVER_FREED = "never freed"
+    """A cycle through C++ that gc cannot see."""
+
+
+@dataclass(frozen=True)
+class HeldThen:
+    """What one holder kept when memory was short."""
+
+    bytes: int
+    storages: int
+    name: str
+    """As its user would write it; "" for garbage."""
+    where: str
+    garbage: Garbage | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alive(RunFacts):
+    """What was alive on a rank when memory was short, the largest holders first."""
+
+    bytes: int
+    """Of all storages then."""
+    holders: tuple[HeldThen, ...]
+    failed_rank: int | None
+    """The rank whose allocation had just failed; None where a limit came near."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocationFailed(RunFacts):
+    """An allocation failed, and that ended the script."""
+
+    step: int
+    """The step in whose middle it failed."""
+    at: str
+    """The innermost line of the user's, "" where there is none."""
+    wanted_bytes: int | None
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoRoomToLook(RunFacts):
+    """There was no room to look at what was alive when the allocation failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameNear(RunFacts):
+    """A limit of the host's memory came near."""
+
+    step: int
+    inside: bool
+    """In the middle of that step, not after it."""
+    used_bytes: int
+    limit: str
+    """`the control group's limit`."""
+    limit_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaughtUnseen(RunFacts):
+    """On the CPU only the failed allocation that ended the script is seen."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What held most on the rank whose allocation failed."""
+
+    name: str
+    """As its user would write it: `cache in main()`."""
+    where: str
+    bytes: int
+    alive_bytes: int
+    """Of all storages then."""
+
+
+def ranks_out_of_memory(run: Run) -> tuple[Rank, ...]:
+    """The ranks that a failed allocation ended, the first to fail first."""
+    failed = [rank for rank in run.ranks if rank.allocation_failures]
+    return tuple(sorted(failed, key=lambda rank: (_failed_at(rank), rank.number)))
+
+
+def largest_holder(rank: Rank) -> Holder | None:
+    """The largest holder when a rank's allocation failed; None where it was not looked at, or is nothing that a
+    user lets go of.
+    """
+    step = rank.allocation_failures[-1].step
+    look = _look_at(rank, step) or _look_at(rank, step, "oom")
+    if look is None:
+        return None
+    graph = look.heap
+    sizes = [(_bytes(look, group), group) for group in group_storages(graph)]
+    size, group = max(sizes, key=lambda pair: pair[0], default=(0, None))
+    if group is None or group.freed or is_model(graph, group) or not is_named(graph, group):
+        return None
+    return Holder(*named(graph, group), size, look.explained_bytes)
+
+
+def _bytes(look: Look, group: Group) -> int:
+    """Of a group; where the device ran out of memory, those on a device."""
+    graph = look.heap
+    return (
+        sum(int(graph.bytes[s]) for s in group.storages if s in graph.device)
+        if look.occasion == Occasion.OOM
+        else group.bytes
+    )
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """What there is to tell of one rank that ran short of memory, or whose peer did."""
+
+    rank: int
+    failed_at: float
+    """When its first allocation failed, infinite where none did."""
+    failures: tuple[RunFacts, ...]
+    limits: tuple[RunFacts, ...]
+    """Those that came near."""
+
+
+def shortage_of(rank: Rank) -> Shortage:
+    """What one rank has to tell."""
+    failures = (*_of_failure(rank), *_of_peer(rank))
+    return Shortage(rank.number, _failed_at(rank), failures, tuple(_of_limit(rank)))
+
+
+def out_of_memory(shortages: Sequence[Shortage], device: str) -> tuple[RunFacts, ...]:
+    """Facts of the rank that failed to allocate, the first to fail first, of its peers then, and of limits that came
+    near.
+    """
+    ordered = sorted(shortages, key=lambda shortage: (shortage.failed_at, shortage.rank))
+    facts = [fact for shortage in ordered for fact in shortage.failures]
+    facts += [fact for shortage in ordered for fact in shortage.limits]
+    return (*facts, CaughtUnseen()) if facts and device == "cpu" else tuple(facts)
+
+
+def _failed_at(rank: Rank) -> float:
+    return min((row.time for row in rank.allocation_failures), default=float("inf"))
+
+
+def _of_failure(rank: Rank) -> Iterator[RunFacts]:
+    rows = rank.allocation_failures
+    for row in rows:
+        yield AllocationFailed(
+            rank=rank.number, step=row.step + 1, at=row.at, wanted_bytes=row.wanted_bytes, error=row.error
+        )
+    look = _look_at(rank, rows[-1].step) if rows else None
+    if look is not None:
+        yield alive_then(rank, look, rank.number)
+    elif rows and rank.memory_shortages:
+        yield NoRoomToLook(rank=rank.number)
+
+
+def _of_peer(rank: Rank) -> Iterator[RunFacts]:
+    """What a rank held when the allocation of another had failed."""
+    rows = _peers_rows(rank)
+    look = _look_at(rank, rows[-1].step) if rows and not rank.allocation_failures else None
+    if look is not None:
+        yield alive_then(rank, look, rows[-1].of, PEERS_HOLDERS)
+
+
+def _of_limit(rank: Rank) -> Iterator[RunFacts]:
+    """A limit that came near; who held the memory then, where no look later in the same step says more."""
+    later = {row.step for row in rank.allocation_failures} | {row.step for row in _peers_rows(rank)}
+    for row in rank.memory_shortages:
+        if isinstance(row, LimitNear):
+            yield CameNear(
+                rank=rank.number,
+                step=row.step + 1 if row.inside else row.step,
+                inside=row.inside,
+                used_bytes=row.used_bytes,
+                limit=row.limit,
+                limit_bytes=row.limit_bytes,
+            )
+            # a look later in the same step has taken the place of this one
+            look = None if row.step in later else _look_at(rank, row.step)
+            if look is not None:
+                yield alive_then(rank, look, None)
+
+
+def _peers_rows(rank: Rank) -> list[PeerOutOfMemory]:
+    return [row for row in rank.memory_shortages if isinstance(row, PeerOutOfMemory)]
+
+
+def _look_at(rank: Rank, step: int, occasion: str = "memory") -> Look | None:
+    return next((look for look in rank.looks if look.occasion == occasion and look.step == step), None)
+
+
+def alive_then(rank: Rank, look: Look, failed_rank: int | None, most: int = MOST_HOLDERS) -> Alive:
+    """What was alive at a look, the largest holders first."""
+    holders = holders_then(look.heap, most)
+    return Alive(rank=rank.number, bytes=look.explained_bytes, holders=holders, failed_rank=failed_rank)
+
+
+def holders_then(graph: HeapGraph, most: int, among: frozenset[int] | None = None) -> tuple[HeldThen, ...]:
+    """Who held these storages, or all of them, the largest holders first."""
+    rows: dict[tuple[str, str, Garbage | None], tuple[int, int]] = {}
+    for group in group_storages(graph):
+        storages = [s for s in group.storages if among is None or s in among]
+        if storages:
+            holder = _holder(graph, group)
+            size, count = rows.get(holder, (0, 0))
+            rows[holder] = (size + int(graph.bytes[storages].sum()), count + len(storages))
+    largest = sorted(rows.items(), key=lambda row: (-row[1][0], str(row[0])))[:most]
+    return tuple(HeldThen(size, count, *holder) for holder, (size, count) in largest)
+
+
+def _holder(graph: HeapGraph, group: Group) -> tuple[str, str, Garbage | None]:
+    """(name, line, garbage): what a user would call it, or that nothing alive holds it."""
+    if group.freed:
+        return "", "", Garbage.WAITS_FOR_GC if group.freed > 0 else Garbage.NEVER_FREED
+    return (*named(graph, group), None)
+
+
+def is_named(graph: HeapGraph, group: Group) -> bool:
+    """Whether a variable of a function or of a module leads there."""
+    return any(graph.object(int(graph.holder[r])).kind in (ObjectKind.FRAME, ObjectKind.NAMESPACE) for r in group.path)
+
+
+def named(graph: HeapGraph, group: Group) -> tuple[str, str]:
+    """`net.weight in main()` and the line, from the frame nearest to the memory, which the error's traceback may
+    keep.
+    """
+    frames = [k for k, r in enumerate(group.path) if graph.object(int(graph.holder[r])).kind == ObjectKind.FRAME]
+    way = _down_to_holder(graph, group.path[frames[-1] :] if frames else group.path)
+    if not way:
+        return graph.object(group.start).label, ""
+    name = as_expression(graph, way, way[-1])
+    if not frames:
+        return name, ""
+    local = graph.reference(way[0])
+    frame = graph.object(local.holder)
+    inside = f" in {frame.name}()"
+    name = name if name.endswith(inside) else local.name.removeprefix("local ") + inside
+    return name, local.where or frame.where
+
+
+def _down_to_holder(graph: HeapGraph, way: tuple[int, ...]) -> tuple[int, ...]:
+    """A way as far as the first tensor, or the container of many."""
+    tensor = next(
+        (
+            k
+            for k, r in enumerate(way)
+            if graph.object(int(graph.held[r])).kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER)
+        ),
+        None,
+    )
+    if tensor is None:
+        return ()
+    upto = way[: tensor + 1]
+    while len(upto) > 1 and generic(graph.reference(upto[-1]).name) == "[i]":
+        upto = upto[:-1]
+    return upto
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceFailed(RunFacts):
+    """An allocation on a device failed, and that ended the script."""
+
+    failure: DeviceFailure
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoomThen(RunFacts):
+    """What of the reserved memory was idle when it failed, and what would have helped: of the allocator's snapshot."""
+
+    failure: OutOfMemory
+
+
+def device_failures(rank: Rank) -> tuple[RunFacts, ...]:
+    """Of a rank that a failed allocation on its device ended: the figures, who held the memory then, and why there was
+    no room.
+    """
+    row = fatal(rank)
+    if row is None:
+        return ()
+    facts: list[RunFacts] = [DeviceFailed(rank=rank.number, failure=row)]
+    look = next((k for k in rank.looks if k.occasion == Occasion.OOM and k.step == row.step), None)
+    if look is not None and row.looked:
+        facts.append(alive_then(rank, look, rank.number))
+    then = _in_snapshot(rank, row) if row.looked else None  # a snapshot is written at a look alone
+    return (*facts, RoomThen(rank=rank.number, failure=then)) if then is not None else tuple(facts)
+
+
+def _in_snapshot(rank: Rank, row: DeviceFailure) -> OutOfMemory | None:
+    """The failure in the snapshot that was written at it: the last of that device."""
+    name = snapshot_name(row.kind, row.step, Occasion.OOM)
+    return next(
+        (
+            device.out_of_memory[-1]
+            for report in rank.snapshots
+            if report.name == name
+            for device in report.devices
+            if device.device == row.device and device.out_of_memory
+        ),
+        None,
+    )
+
+
+def fatal(rank: Rank) -> DeviceFailure | None:
+    """The failure that ended the script: the last one, in the step of the error that came out of it."""
+    rows, ends = rank.device_failures, rank.allocation_failures
+    if not rows or not ends or rank.ended.how not in (EndKind.RAISED, EndKind.HUNG):
+        return None
+    return rows[-1] if rows[-1].step == ends[-1].step else None
+
+
+def caught(rank: Rank) -> tuple[DeviceFailure, ...]:
+    """The failures after which the script went on: it caught them, or a library that tries sizes did."""
+    return rank.device_failures if fatal(rank) is None else rank.device_failures[:-1]
+
+
+MOST_LINES = 8
+"""Places and holders told at the most, chosen."""
+
+
+@dataclass(frozen=True)
+class MadeAt:
+    """What one line made, of what was alive at the peak."""
+
+    bytes: int
+    storages: int
+    where: str
+    """`train.py:41 forward (aten::addmm)`; "" where nobody saw it being made."""
+
+
+@dataclass(frozen=True)
+class RiseFacts:
+    """How high tensor memory rose above what was there when the test began."""
+
+    bytes: int
+    allowed_bytes: int
+    at: str
+    """The operation after which the peak was reached."""
+    made: tuple[MadeAt, ...]
+    held: tuple[HeldThen, ...]
+    returned: tuple[str, int]
+    """The operation under way then, and the bytes it was about to return: they had no holder yet."""
+    held_bytes: int
+    """How much had come when the holders were looked at: the peak, or somewhat less."""
+    devices: tuple[tuple[str, int], ...]
+    """Bytes by device then."""

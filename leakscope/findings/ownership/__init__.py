@@ -1,1 +1,0 @@
-"""Whose is it: the user's, or a library's?"""

@@ -1,1 +1,0 @@
-"""What lay idle while memory was at its highest?"""

@@ -1,1 +1,0 @@
-"""What does leakscope's own backward do without the fault of a pipeline's?"""

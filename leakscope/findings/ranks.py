@@ -1,0 +1,181 @@
+"""Memory that one rank keeps and its peers do not."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from leakscope.findings.build import build_finding
+from leakscope.findings.candidates import Candidate, made_at
+from leakscope.findings.categories import HOST, looks_after_steps
+from leakscope.findings.facts import Facts, FreedBy, RuleName, Severity
+from leakscope.findings.grouping import Group, Key, group_storages
+from leakscope.findings.growth import Series
+from leakscope.findings.model import Finding, RankSummary, Sighting
+from leakscope.findings.naming import fingerprint
+from leakscope.findings.thresholds import Thresholds
+from leakscope.graph.model import HeapGraph, ObjectKind
+from leakscope.run.model import Look, Rank, Run
+
+NAME = RuleName.RANK_SKEW
+Held = Mapping[int, Mapping[int, int] | None]
+"""Rank to what `held_at_last` says of it."""
+_OWN = ("parameter", "gradient", "optimizer state", "buffer")
+"""What a stage must hold: a stage with more layers may hold more."""
+_FACTOR = 1.5
+"""Times its peers' share that a rank must hold; chosen."""
+_MIN_BYTES = 16 << 20
+"""Bytes beyond its peers' share below which nothing is said; chosen."""
+
+
+@dataclass(frozen=True)
+class RankSkewFacts(Facts):
+    """One rank holds more beside its model than its peers do."""
+
+    rank: int
+    held_bytes: int
+    expected_bytes: int
+    """What its peers' share would be."""
+    largest: str
+    """What holds most of it, as the user would write it; "" where nothing stands out."""
+
+
+def skew_findings(
+    run: Run, summaries: Mapping[int, RankSummary], findings: Sequence[Finding], held: Held
+) -> list[Finding]:
+    """A note for each rank that holds far more beside its model than its peers do, each set against its own model.
+
+    `findings` are the others: bytes that they name are no skew. `held` is what each rank holds at its last look, as
+    `held_at_last` tells it. Stages are compared at these looks, so this says where to look, not that anything grows;
+    it is never a verdict.
+    """
+    excess = {
+        number: _beside(summary, _named(number, findings))
+        for number, summary in summaries.items()
+        if summary.categories
+    }
+    if len(excess) <= 1:
+        return []
+    models = {number: max(_model(summaries[number]), 1) for number in excess}
+    shares = sorted(excess[number] / models[number] for number in excess)
+    peers = _Peers(held)
+    skews = []
+    for number, beside in sorted(excess.items()):
+        expected = _median_of_others(shares, beside / models[number]) * models[number]
+        over = int(beside - expected)
+        if beside > _FACTOR * expected and over >= max(_MIN_BYTES, Thresholds(run.min_bytes).counted):
+            skews.append(_finding(run, number, peers, over, beside, int(expected)))
+    return skews
+
+
+def held_at_last(rank: Rank) -> dict[int, int] | None:
+    """Bytes of each live group at a rank's last look, by a digest of its key, as ranks by the thousand are compared;
+    None where it was never looked at.
+    """
+    look = _last_look(rank)
+    return None if look is None else {_digest(g.key): g.bytes for g in group_storages(look.heap) if not g.freed}
+
+
+def _digest(key: Key) -> int:
+    return int.from_bytes(hashlib.blake2b("\n".join(key).encode(), digest_size=8).digest(), "big")
+
+
+class _Peers:
+    """What the ranks of a run hold at their last looks, asked group by group."""
+
+    def __init__(self, held: Held) -> None:
+        self._held = [groups for groups in held.values() if groups is not None]
+        self._sizes: dict[int, list[int]] = {}
+
+    def usually(self, key: Key, own: int) -> float:
+        """The median of the bytes that all ranks but one have in the group; `own` are those of that one."""
+        name = _digest(key)
+        if name not in self._sizes:
+            self._sizes[name] = sorted(groups.get(name, 0) for groups in self._held)
+        return _median_of_others(self._sizes[name], own)
+
+
+def _median_of_others(ordered: Sequence[float], own: float) -> float:
+    """The median of some values without one of them; they are in order."""
+    place = bisect_left(ordered, own)
+    return median((*ordered[:place], *ordered[place + 1 :]))
+
+
+def _holder(run: Run, rank: int, peers: _Peers) -> Finding | None:
+    """What holds most of what a rank holds and its peers do not, or less of; the model is left out."""
+    look = next((_last_look(r) for r in run.ranks if r.number == rank), None)
+    if look is None:
+        return None
+    groups = {
+        group.key: group
+        for group in group_storages(look.heap)
+        if not group.freed
+        and not is_model(look.heap, group)
+        and (not look.heap.device or any(s in look.heap.device for s in group.storages))
+    }
+    over = {key: group.bytes - peers.usually(key, group.bytes) for key, group in groups.items()}
+    most = max(over, key=lambda key: over[key], default=None)
+    if most is None or over[most] <= 0:
+        return None
+    group = groups[most]
+    made = made_at([(look.heap, group.storages)])
+    alone = Candidate(rank, look.step, look.heap, group, Series((look.step,), (group.bytes,)), 0.0, False, made_at=made)
+    return build_finding(alone, Thresholds(run.min_bytes))
+
+
+def _last_look(rank: Rank) -> Look | None:
+    looks = looks_after_steps(rank)
+    return looks[-1] if looks else None
+
+
+def is_model(graph: HeapGraph, group: Group) -> bool:
+    """A parameter, what hangs on one, or an optimizer's state."""
+    path = [group.start, *(int(graph.held[reference]) for reference in group.path)]
+    return any(graph.object(index).kind in (ObjectKind.PARAMETER, ObjectKind.OPTIMIZER) for index in path)
+
+
+def _model(summary: RankSummary) -> int:
+    return sum(summary.categories.get(name, 0) for name in _OWN)
+
+
+def _beside(summary: RankSummary, named: int) -> int:
+    """Bytes at the last look that are not the stage's own model and that no other finding names."""
+    everything = sum(size for name, size in summary.categories.items() if name not in (*_OWN, "leaked", HOST))
+    leaked = summary.categories.get("leaked", 0)
+    return max(everything + leaked - max(named, leaked), 0)
+
+
+def _named(rank: int, findings: Sequence[Finding]) -> int:
+    last = (
+        max((s for s in f.sightings if s.rank == rank), key=lambda s: s.step, default=None)
+        for f in findings
+        if f.severity == Severity.LEAK
+    )
+    return sum(sighting.bytes for sighting in last if sighting is not None)
+
+
+def _finding(run: Run, rank: int, peers: _Peers, over: int, held: int, expected: int) -> Finding:
+    step = next((look.step for r in run.ranks if r.number == rank and (look := _last_look(r)) is not None), 0)
+    holder = _holder(run, rank, peers)
+    largest = (holder.cut.written or holder.cut.reference) if holder is not None and holder.cut is not None else ""
+    note = Finding(
+        rule=NAME,
+        facts=RankSkewFacts(rank, held, expected, largest),
+        fingerprint=fingerprint((NAME,)),
+        severity=Severity.NOTE,
+        freed_by=FreedBy.PROGRAM,
+        retained_bytes=over,
+        bytes_per_step=0.0,
+        trace=(),
+        cut=None,
+        sightings=(Sighting(rank, step, over),),
+    )
+    if holder is None:
+        return note
+    own = fingerprint((NAME, holder.fingerprint))
+    return replace(
+        note, fingerprint=own, trace=holder.trace, cut=holder.cut, made_at=holder.made_at, count=holder.count
+    )

@@ -1,1 +1,0 @@
-"""The stages of judging, each from what is known to what is known then."""

@@ -1,1 +1,0 @@
-"""What did the workers of data loaders take, and what of it is a leak, what could be done without?"""

@@ -1,0 +1,1 @@
+"""The live Python and autograd heap, read into a graph without changing it."""

@@ -1,0 +1,614 @@
+"""Autograd nodes, saved tensors and hooks, read without running a hook."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import struct
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from itertools import chain, compress, repeat
+from operator import attrgetter, call, contains
+from types import FrameType, GetSetDescriptorType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakscope.graph.model import Ints, ReferenceKind
+from leakscope.originals import _thread, open_file, os
+from leakscope.process import torch_compat
+from leakscope.process.guard import CLOCK, CODE_OF_CALLS
+from leakscope.process.raw_types import mro, type_dict
+from leakscope.process.source.frames import is_alone
+from leakscope.process.torch_compat import (
+    COUNTS_IN_PYTHON,
+    DATA,
+    HOOKS,
+    OWNED_FLAGS,
+    RAW_SAVED,
+    SAVED_TENSOR,
+    SAVED_TENSORS_TELL,
+    Lacked,
+    TensorBase,
+    address_of_storage,
+    address_of_tensor,
+    agent_is_set,
+    counts_of_contexts,
+    give_back_storage,
+    give_back_tensor,
+    node_running,
+    saved_data,
+    saved_layout,
+    saved_unpack_hook,
+    uses_of_storage,
+)
+from leakscope.shield import contextmanager
+
+UNREAD = "what grad nodes hold was not read, as another thread ran a backward"
+RUN_BACKWARD = "run_backward"
+"""What the engine is asked for by whoever begins a backward."""
+_PATIENCE_S = 0.25
+"""Seconds, chosen, that a walk waits for backwards of other threads, all in all."""
+_PAUSE_S = 0.001
+_current_frames = sys._current_frames
+_code_of = attrgetter("f_code")
+_names_in = attrgetter("f_code.co_names")
+
+
+class AtRest:
+    """Whether grad nodes may be read, for one walk through them."""
+
+    def __init__(self) -> None:
+        self.disturbed = _runs_for_others()
+        """Something was not read, as another thread ran a backward; nothing is from then on."""
+        self.alone = is_alone()
+        """No other thread of the script's could begin one."""
+        self._waiting = int(_is_engines())
+        self._patience = _PATIENCE_S
+
+    def ask(self, node: Any, getter: Callable[[Any], Any]) -> list[Any]:
+        """What a getter of C tells of a node, as the only item; no item where it may not be asked now."""
+        if self.alone and not self.disturbed:  # to ask which threads run takes several times as long as the getter
+            return [getter(node)]
+        return self._patiently(lambda: list(map(getter, self._where_at_rest(node))))
+
+    def ask_each(self, node: Any, getter: Callable[[Any], Any], each: Callable[[Any], Any]) -> list[Any]:
+        """What `each`, of C too, tells of every item that a getter of C gives; nothing where it may not be asked now.
+
+        There has to be an item.
+        """
+        if self.alone and not self.disturbed:
+            return list(map(each, getter(node)))
+        return self._patiently(lambda: list(map(each, chain.from_iterable(map(getter, self._where_at_rest(node))))))
+
+    def _patiently(self, ask: Callable[[], list[Any]]) -> list[Any]:
+        while not self.disturbed:
+            told = ask()
+            if told:
+                return told
+            self.disturbed = self._patience <= 0
+            self._patience -= _PAUSE_S
+            CLOCK.sleep(_PAUSE_S)
+        return []
+
+    def _where_at_rest(self, node: Any) -> Iterator[Any]:
+        """The node, unless another thread runs a backward when the first item is asked for."""
+        running = map(contains, map(_names_in, _frames_then()), repeat(RUN_BACKWARD))
+        within_ours = map(CODE_OF_CALLS.__contains__, map(_code_of, _frames_then()))
+        most = map(self._waiting.__ge__, map(sum, (chain(running, within_ours),)))
+        return compress((node,), most)
+
+
+def _frames_then() -> Iterator[FrameType]:
+    """The innermost frame of each thread, as it is when the first one is asked for."""
+    return chain.from_iterable(map(dict.values, map(call, (_current_frames,))))
+
+
+def _runs_for_others() -> bool:
+    """Whether distributed autograd runs a backward in this process: threads in C++ do, for other processes."""
+    if isinstance(agent_is_set, Lacked) or isinstance(counts_of_contexts, Lacked) or not agent_is_set():
+        return False
+    try:
+        return int(counts_of_contexts().get("num_current_backward_passes", 0)) > 0
+    except RuntimeError:  # distributed autograd is not set up
+        return False
+
+
+def _is_engines() -> bool:
+    """Whether this thread is one of autograd's own, which works for one that waits in `run_backward`.
+
+    That one goes on only with nodes on the host, which a graph on an accelerator seldom has.
+    """
+    if node_running() is None:
+        return False
+    frame: FrameType | None = _current_frames()[_thread.get_ident()]
+    while frame is not None:
+        if RUN_BACKWARD in frame.f_code.co_names:
+            return False
+        frame = frame.f_back
+    return True
+
+
+Words = Callable[[int, int], tuple[int, ...]]
+"""(address, count) to so many machine words, () where nothing can be read: a wrong address is no crash."""
+WORD = struct.calcsize("P")
+OBJECT_HEAD = 2
+"""Words of a Python object before its own fields: the reference count and the type."""
+_BEFORE_LOCALS = 9
+"""Words of a frame before its locals (CPython Include/internal/pycore_frame.h)."""
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_SAVED_VARIABLE = 24
+_NODE = 64
+"""Words read of a torch::autograd::SavedVariable and Node; their fields of interest lie well within."""
+_METADATA = 10
+"""Words of an AnomalyMetadata in which its dict is, behind what every one has (torch/csrc/autograd/
+python_anomaly_mode.h)."""
+_RAW_HOOKS = 8
+"""Words of a PySavedVariableHooks up to its packed object, at most."""
+_UNPACK_HOOK = 2, 4
+"""Words before the unpack hook in it, one more than between its fields: up to torch 2.14 each is a pointer, in 2.15
+{pointer, interpreter, whether it is there} (std::optional of c10::SafePyObject)."""
+
+
+_FIRST_PAGE = 4096
+"""Bytes from address 0 on that no process has."""
+_PAIR, _VECTOR = 2, 3
+"""Words of a vector that say where it begins and ends, and all of its words."""
+
+
+@contextmanager
+def own_memory() -> Iterator[Words]:
+    """Read the process's own memory through /proc/self/mem; where the system has none, nothing can be read."""
+    try:
+        memory = open_file("/proc/self/mem", "rb", buffering=0)
+    except OSError:
+        yield lambda _address, _count: ()
+        return
+    opened = memory.fileno()
+
+    def words(address: int, count: int) -> tuple[int, ...]:
+        if address < _FIRST_PAGE or address % WORD:
+            return ()
+        try:
+            return struct.unpack(f"{count}P", os.pread(opened, count * WORD, address))
+        except (OSError, OverflowError, struct.error):  # unmapped, no address, only partly mapped
+            return ()
+
+    try:
+        yield words
+    finally:
+        memory.close()
+
+
+def bytes_at(address: int, count: int) -> bytes:
+    """So many bytes of the process's own memory; fewer where they cannot be read."""
+    try:
+        opened = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.pread(opened, count, address)
+    except (OSError, OverflowError):
+        return b""
+    finally:
+        os.close(opened)
+
+
+def pack_hook_at(saved: Any, payload: object, unpack_hook: object, words: Words) -> int:
+    """Address of the pack hook that a saved tensor goes on holding after it has packed; 0 where it is not found.
+
+    PySavedVariableHooks is {vtable, pack hook, unpack hook, packed object} (python_saved_variable_hooks.h): the last
+    two are known, and found where a layout has them they prove the place.
+    """
+    for variable in words(id(saved) + OBJECT_HEAD * WORD, 1):
+        for hooks in words(variable, _SAVED_VARIABLE):
+            fields = words(hooks, _RAW_HOOKS)
+            if any(fields[place :: place - 1][:2] == (id(unpack_hook), id(payload)) for place in _UNPACK_HOOK):
+                return fields[1]
+    return 0
+
+
+class NodeLayout(NamedTuple):
+    """Words of a Node, learned from one made for it (torch/csrc/autograd/node.h)."""
+
+    metadata: int
+    """Its pointer to {..., dict of `metadata`}; 0 where unknown, as for the others."""
+    pre_hooks: int
+    """The vector of its own pre-hooks. Three words on is that of the hooks of its output tensors."""
+    post_hooks: int
+
+
+def node_layout(words: Words) -> NodeLayout:
+    """Where a Node keeps its dicts, which Python's getters and `register_hook` make where there are none."""
+    probe: Any = torch_compat.node_without_tensors("", 1)  # a node that needs no tensor
+    pre, post = probe.register_prehook(lambda *_: None), probe.register_hook(lambda *_: None)
+    metadata = id(probe.metadata)
+    found: dict[int, int] = {}
+    for node in words(id(probe) + OBJECT_HEAD * WORD, 1):
+        fields = words(node, _NODE)
+        for place in range(len(fields) - 1):
+            dicts = _dicts_in(fields[place : place + _PAIR], words)
+            for hooks in (pre, post):
+                if id(torch_compat.hooks_behind(hooks)) in dicts:
+                    found.setdefault(id(hooks), place)
+            if metadata in words(fields[place], _METADATA):
+                found.setdefault(metadata, place)
+    return NodeLayout(*(found.get(key, 0) for key in (metadata, id(pre), id(post))))
+
+
+def dicts_of_node(node: Any, layout: NodeLayout, words: Words) -> Iterator[tuple[str, int]]:
+    """(what it is called, address) of each dict that a node keeps out of gc's sight.
+
+    The hooks of its output tensors are there while the tensor lives and afterwards.
+    """
+    if not layout.pre_hooks:
+        return
+    fields = words(_node_of(node, layout.pre_hooks, words), _NODE)
+    if not fields:
+        return
+    if layout.metadata:
+        yield from (("metadata", address) for address in words(fields[layout.metadata], _METADATA))
+    begin = layout.pre_hooks
+    yield from (("pre-hook", address) for address in _dicts_in(fields[begin : begin + _PAIR], words))
+    begin = layout.pre_hooks + _VECTOR
+    yield from (("tensor hook", address) for address in _dicts_in(fields[begin : begin + _PAIR], words))
+    if layout.post_hooks:
+        begin = layout.post_hooks
+        yield from (("post-hook", address) for address in _dicts_in(fields[begin : begin + _PAIR], words))
+
+
+def operands_of(frame: FrameType, words: Words) -> tuple[int, ...]:
+    """Addresses of what a statement has on the stack of its frame while it calls a function written in Python.
+
+    The list of `losses.append(step())` is one. () where C is called, and in other Pythons than 3.11 to 3.13.
+
+    A frame object is {head, f_back, f_frame}; what it points to has nine words before the locals and the stack, the
+    last of them the height of both, -1 while C runs (CPython Include/internal/pycore_frame.h).
+    """
+    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+        return ()
+    code = frame.f_code
+    if code.co_flags & _GENERATORS:  # gc shows what their frames hold
+        return ()
+    first = len({*code.co_varnames, *code.co_cellvars}) + len(code.co_freevars)
+    for inner in words(id(frame) + (OBJECT_HEAD + 1) * WORD, 1):
+        fields = words(inner, _BEFORE_LOCALS)
+        if id(frame) in fields and id(code) in fields:
+            height = ctypes.c_int32(fields[-1] & 0xFFFFFFFF).value
+            if first < height <= first + code.co_stacksize:
+                return words(inner + (_BEFORE_LOCALS + first) * WORD, height - first)
+    return ()
+
+
+def _node_of(node: Any, within: int, words: Words) -> int:
+    """Address of the C++ node behind a Python one: it points back to the Python object (`pyobj_slot_`)."""
+    size = int(type.__dict__["__basicsize__"].__get__(type(node)))
+    for address in words(id(node), size // WORD)[OBJECT_HEAD:]:
+        if id(node) in words(address, within):
+            return address
+    return 0
+
+
+def _dicts_in(vector: tuple[int, ...], words: Words) -> list[int]:
+    """The dicts of a vector of hooks, given as its begin and end: each hook is {vtable, dict, ...} (python_hook.h)."""
+    if len(vector) < _PAIR or not 0 < vector[1] - vector[0] <= _NODE * WORD:
+        return []
+    hooks = words(vector[0], (vector[1] - vector[0]) // WORD)
+    return [dict_at for hook in hooks for dict_at in words(hook, 2)[1:]]
+
+
+_IMPL = 24
+"""Words read of a TensorImpl or StorageImpl; the pointer to the Python object lies well within."""
+_TAKEN_OVER = 1
+"""The bit of that pointer that says that C++ owns the Python object (c10/core/impl/PyObjectSlot.h)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """Tensors and storages whose Python object C++ owned when the heap was swept; none where torch counts."""
+
+    indexes: Ints
+
+    def python_references(self, asked: NDArray[Any], uses: Ints) -> NDArray[np.bool_]:
+        """Whether C++ had a Python reference to each of these, which have so many owners."""
+        return uses > 1 if COUNTS_IN_PYTHON else np.isin(asked, self.indexes)
+
+
+def taken_over(indexes: Ints, objects: Iterable[Any], words: Words) -> TakenOver:
+    """Those of some tensors and storages, told by their indexes, whose Python object C++ owns.
+
+    It gives them up: an object that C++ owns and lets go while somebody holds it is left without a tensor.
+    """
+    if COUNTS_IN_PYTHON:
+        return TakenOver(np.zeros(0, dtype=np.int64))
+    return TakenOver(indexes[[_take_back(obj, words) for obj in objects]])
+
+
+def _take_back(obj: Any, words: Words) -> bool:
+    tensor = TensorBase in mro(type(obj))
+    if not tensor and is_gone(obj):
+        return True
+    address = int(address_of_storage(obj) if not tensor else address_of_tensor(obj))
+    taken = id(obj) | _TAKEN_OVER in words(address, _IMPL)
+    if taken:
+        (give_back_tensor if tensor else give_back_storage)(obj)
+    return taken
+
+
+def is_gone(storage: Any) -> bool:
+    """Whether a storage's memory is: up to torch 2.9 its Python object stays while anything refers to it weakly."""
+    return not COUNTS_IN_PYTHON and not uses_of_storage(int(address_of_storage(storage)))
+
+
+_HOOKS = 4
+"""Words of a PySavedVariableHooks."""
+_NO_PACK_HOOK = "this torch keeps the pack hooks of saved tensors where they are not found: what they hold has no cut"
+_NOT_READ = "a saved tensor could not be read: this torch does not tell what it saves"
+
+
+class Contents(NamedTuple):
+    """What one saved tensor holds."""
+
+    payload: Any
+    """The tensor, or what the pack hook made of it."""
+    unpack_hook: Any = None
+    """None where it has no hooks."""
+    pack_hook_at: int = 0
+    """Address of the pack hook, 0 where it was not found."""
+
+
+def saved_of(
+    node: Any, name: str, at_rest: AtRest, words: Words, gaps: dict[str, None]
+) -> Iterator[tuple[int | None, Contents | None]]:
+    """(place, contents) of each saved tensor that a node's getter of this name gives; the only one has no place.
+
+    Runs no hook, and gives nothing of what holds nothing any more. (None, None) where some could not be read.
+    """
+    getter = attrgetter(name)
+    try:
+        told = at_rest.ask(node, getter)
+        saved = told[0] if told else ()
+        several = isinstance(saved, (tuple, list))
+        tensors = [each for each in (saved if several else (saved,)) if type(each) is SAVED_TENSOR]
+        if not SAVED_TENSORS_TELL:
+            found = [_read(each, words, gaps) for each in tensors] if at_rest.alone else []
+        else:
+            asked = at_rest.ask_each(node, getter, _CONTENTS) if several and tensors else []
+            asked = at_rest.ask(node, _contents(name)) if tensors and not several else asked
+            found = [_with_pack_hook(*both, words, gaps) for both in zip(tensors, asked, strict=False)]
+    except RuntimeError:  # freed by backward: CopySlices and released custom Functions say so by raising
+        return
+    for place, contents in enumerate(found):
+        if contents is not None:
+            yield place if several else None, contents
+    if not told or len(found) < len(tensors):
+        gaps[UNREAD] = None
+        yield None, None
+
+
+_CONTENTS = attrgetter("data", "unpack_hook")
+
+
+@cache
+def _contents(name: str) -> Any:
+    """`_CONTENTS` of the one saved tensor that goes by a name, of the node."""
+    return attrgetter(f"{name}.data", f"{name}.unpack_hook")
+
+
+def is_owned(saved: Any, words: Words) -> bool:
+    """Whether Python owns what a saved tensor shows. What a node owns is read by way of the node alone."""
+    if OWNED_FLAGS is None:
+        return False
+    return any(flags & 1 for flags in words(id(saved) + OWNED_FLAGS * WORD, 1))
+
+
+def contents_of(saved: Any, words: Words, gaps: dict[str, None]) -> Contents | None:
+    """What a saved tensor that Python owns holds, without running a hook; None where it holds nothing."""
+    return _with_pack_hook(saved, (saved_data(saved), saved_unpack_hook(saved)), words, gaps)
+
+
+def _with_pack_hook(saved: Any, told: tuple[Any, Any], words: Words, gaps: dict[str, None]) -> Contents | None:
+    payload, hook = told
+    if payload is None:
+        return None
+    found = Contents(payload, hook, 0 if hook is None else pack_hook_at(saved, payload, hook, words))
+    if hook is not None and not found.pack_hook_at:
+        gaps[_NO_PACK_HOOK] = None
+    return found
+
+
+def _read(saved: Any, words: Words, gaps: dict[str, None]) -> Contents | None:
+    layout = saved_layout()
+    for variable in () if layout is None else words(id(saved) + OBJECT_HEAD * WORD, 1):
+        fields = words(variable, HOOKS + 1)
+        if layout is None or not fields:
+            break
+        if fields[HOOKS]:
+            hooks = words(fields[HOOKS], _HOOKS)
+            if hooks[:1] != (layout.hooks,):
+                break
+            pack, unpack, payload = hooks[1:]
+            return Contents(_object_at(payload), _object_at(unpack), pack) if payload else None
+        kind = words(fields[DATA], 1)
+        if kind == (layout.tensor,):
+            return Contents(layout.wrap(variable))
+        if kind == (layout.undefined,):  # freed by backward
+            return None
+        break
+    gaps[_NOT_READ] = None
+    return None
+
+
+def _object_at(address: int) -> Any:
+    return ctypes.cast(address, ctypes.py_object).value
+
+
+_grad_fn = TensorBase.grad_fn.__get__
+_is_nested = TensorBase.is_nested.__get__
+_is_leaf = TensorBase.is_leaf.__get__
+_retains_grad = TensorBase.retains_grad.__get__
+# bound once, as the walk asks every tensor
+_gradient, _base = torch_compat.gradient_of, torch_compat.base_of
+_hooks, _after_accumulate = torch_compat.hooks_of_tensor, torch_compat.hooks_after_accumulate
+
+# Bound once: up to Python 3.11 an enum's member costs a third of a microsecond, and a graph has millions of references.
+_GRAD_GRAPH, _SAVED, _HOOK = ReferenceKind.GRAD_GRAPH, ReferenceKind.SAVED, ReferenceKind.HOOK
+_MEMORY, _ATTRIBUTE = ReferenceKind.MEMORY, ReferenceKind.ATTRIBUTE
+
+
+@dataclass(frozen=True)
+class Held:
+    """One reference out of a tensor or a grad node."""
+
+    kind: ReferenceKind
+    name: str
+    """As code writes it: `.grad_fn`, `saved self`."""
+    target: Any
+    python: int
+    """How many Python references this accounts for; 0 where C++ holds the C++ object itself."""
+    of: Any = None
+    """The holder, where it is not the object that was asked."""
+    at: int = 0
+    """Address of what is held, where it was read and `target` is not at hand."""
+
+
+class Role(IntEnum):
+    """What an object is to the walk through what C++ holds."""
+
+    PLAIN = 0
+    """Nothing to it."""
+    TENSOR = 1
+    GRAD_NODE = 2
+    STORAGE = 3
+    """The Python object of a storage."""
+
+
+class Types:
+    """Which types are tensors and which are grad nodes, decided once per type and without asking an object."""
+
+    def __init__(self) -> None:
+        self.told: dict[Any, Any] = {}
+        """What was said of objects of which many are alike, by what that depends on."""
+        self.gaps: dict[str, None] = {}
+        """What could not be read of what they hold, in words."""
+        self.at_rest = AtRest()
+        """Reads grad nodes, where that is safe."""
+        self._known: dict[int, Role] = {}
+        self._saved: dict[int, tuple[str, ...]] = {}
+
+    def role(self, kind: type) -> Role:
+        """What objects of this type are to the walk."""
+        role = self._known.get(id(kind))
+        if role is None:
+            role = self._known[id(kind)] = role_of(kind)
+        return role
+
+    def saved_names(self, kind: type) -> tuple[str, ...]:
+        """The getters of a grad node's type that give saved tensors and run no unpack hook."""
+        names = self._saved.get(id(kind))
+        if names is None:
+            getters = [name for base in mro(kind) for name in type_dict(base) if name.startswith(RAW_SAVED)]
+            names = self._saved[id(kind)] = tuple(dict.fromkeys(getters))
+        return names
+
+
+def role_of(kind: type) -> Role:
+    """What objects of a type are to the walk."""
+    bases = mro(kind)
+    if TensorBase in bases:
+        return Role.TENSOR
+    if torch_compat.StorageBase in bases:
+        return Role.STORAGE
+    return Role.GRAD_NODE if is_grad_node(kind) else Role.PLAIN
+
+
+def is_grad_node(kind: type) -> bool:
+    """torch.autograd.graph.Node is an ABC whose check runs Python; every node type has this C getter."""
+    return any(type(type_dict(base).get("next_functions")) is GetSetDescriptorType for base in mro(kind))
+
+
+def tensor_holds(tensor: Any, problems: list[str]) -> Iterator[Held]:
+    """What a tensor holds in C++; its dict, slots and hook dicts are seen by CPython's own traversal.
+
+    Runs no user code: plain C getters under `DisableTorchFunction`.
+    """
+    try:
+        grad_fn = _grad_fn(tensor)
+    except RuntimeError as error:  # a view changed in place under no_grad has no grad_fn to give
+        problems.append(f"the grad_fn of a view could not be read: {str(error).splitlines()[0]}")
+        grad_fn = None
+    if grad_fn is not None:
+        yield Held(_GRAD_GRAPH, ".grad_fn", grad_fn, 0)
+        hooks = _hooks(tensor)
+        if hooks is not None:
+            # The node holds the dict of a tensor with a grad_fn as well (tensor_pre_hooks; torch/_tensor.py
+            # register_hook calls grad_fn._register_hook_dict), out of gc's sight: pytorch#7343.
+            yield Held(_HOOK, "tensor hook", hooks, 1, of=grad_fn)
+    after = _after_accumulate(tensor)
+    if after is not None:
+        yield Held(_HOOK, "post-accumulate hook", after, 1)  # gc sees one of its two owners
+    base = _base(tensor)
+    if base is not None:
+        yield Held(_MEMORY, "._base", base, 0)
+    if _is_leaf(tensor) or _retains_grad(tensor):  # reading .grad of other tensors warns
+        grad = _gradient(tensor)
+        if grad is not None:
+            yield Held(_ATTRIBUTE, ".grad", grad, 0)
+
+
+def replays(view: Any, base: Any) -> bool:
+    """Whether C++ keeps functions with a view that make it again: those hold the base, and views in between, once more.
+
+    They are there where strides alone do not tell how the view was made: from complex numbers to real ones or back,
+    conjugated, negative and nested ones (torch/csrc/autograd/generated/VariableType, `rev_view_func`).
+    """
+    return bool(
+        TensorBase.is_complex(view) or TensorBase.is_complex(base) or TensorBase.is_neg(view) or _is_nested(view)
+    )
+
+
+def node_holds(node: Any, types: Types, words: Words) -> Iterator[Held]:
+    """What a grad node holds in C++: next functions, its variable, saved tensors without unpacking them."""
+    kind = type(node)
+    try:
+        below = node.next_functions
+    except RuntimeError:  # up to torch 2.9 a custom Function's node may be gone while Python has its object
+        return
+    for k, (function, _) in enumerate(below):
+        if function is not None:
+            yield Held(_GRAD_GRAPH, f".next_functions[{k}]", function, 0)
+    if kind.__name__ == "AccumulateGrad":
+        yield Held(_GRAD_GRAPH, ".variable", node.variable, 0)
+        return
+    for name in types.saved_names(kind):
+        short = name[len(RAW_SAVED) :]
+        for place, contents in saved_of(node, name, types.at_rest, words, types.gaps):
+            label = f"saved {short}" if place is None else f"saved {short}[{place}]"
+            if contents is None:
+                yield Held(_SAVED, label, None, 0)
+            else:
+                yield from _content_holds(contents, label)
+
+
+def saved_holds(saved: Any, label: str, types: Types, words: Words) -> Iterator[Held]:
+    """What a saved tensor that Python has holds; checkpointing keeps such (torch/utils/checkpoint.py, saved_args).
+
+    One that shows what a grad node has holds nothing, and may point at memory that was freed with the node.
+    """
+    contents = contents_of(saved, words, types.gaps) if is_owned(saved, words) else None
+    if contents is not None:
+        yield from _content_holds(contents, label)
+
+
+def _content_holds(contents: Contents, label: str) -> Iterator[Held]:
+    payload, hook, pack_hook = contents
+    if hook is None:
+        yield Held(_SAVED, label, payload, 0)
+    else:  # SafePyObject: the packed object and the unpack hook are Python references owned by C++
+        yield Held(_SAVED, label, payload, 1)
+        yield Held(_HOOK, f"unpack hook of {label}", hook, 1)
+        yield Held(_HOOK, f"pack hook of {label}", None, 1, at=pack_hook)

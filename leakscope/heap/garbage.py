@@ -1,0 +1,268 @@
+"""What only gc can free, computed from reference counts; at the end, what collecting freed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakscope.graph.model import IMMORTAL, Ints
+from leakscope.graph.walks import reachable
+from leakscope.heap.autograd import Role
+from leakscope.heap.liveness import (
+    MOST_LEVELS,
+    PrunedHeap,
+    RefcountTable,
+    References,
+    explain_refcounts,
+    find_hook_owners,
+    prune,
+    together,
+)
+from leakscope.heap.native_graph import NativeReferences, changed
+from leakscope.originals import gc
+from leakscope.process.gc_control import go_on
+from leakscope.process.guard import CLOCK
+from leakscope.process.torch_compat import StorageWeakRef
+from leakscope.run.kinds import Occasion
+from leakscope.run.model import GcDiff
+
+MAX_COLLECTIONS = 200
+"""Collections, chosen as a bound: garbage that needs more of them is given this number."""
+_FULL = 2
+"""The generation whose collection takes the younger ones along."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """What nothing live holds: of the pruned heap, and of all that holds that."""
+
+    objects: Ints
+    """Their indexes, in ascending order."""
+    references: References
+    """All among them."""
+
+
+def find_unreachable(refcounts: RefcountTable, pruned: PrunedHeap) -> Unreachable:
+    """Follows `deduce_unreachable` in CPython's gcmodule.c: an object with a count above the references found lives.
+
+    What such an object reaches lives too, and so does what a root of the pruned heap's reaches. Whatever holds an
+    ancestor of memory is one itself, so that nothing but those has to be looked at.
+    """
+    alive = refcounts.unexplained > 0
+    alive |= pruned.roots
+    alive[_reached(pruned.objects, pruned.references, alive)] = True
+    members, parts = _holders_of(refcounts, pruned.objects[~alive[pruned.objects]], alive)
+    references = together(parts) if parts else pruned.references.at(np.zeros(0, dtype=np.int64))
+    alive[_reached(members, references, alive)] = True
+    dead = members[~alive[members]]
+    return Unreachable(dead, references.at(~alive[references.holder] & ~alive[references.held]))
+
+
+def _reached(objects: Ints, references: References, alive: NDArray[np.bool_]) -> Ints:
+    """Those of the objects, which are in ascending order, that a walk from the live ones among them reaches."""
+    holder, held = np.searchsorted(objects, references.holder), np.searchsorted(objects, references.held)
+    reached: Ints = objects[reachable(len(objects), holder, held, np.flatnonzero(alive[objects]))]
+    return reached
+
+
+def _holders_of(refcounts: RefcountTable, objects: Ints, alive: NDArray[np.bool_]) -> tuple[Ints, list[References]]:
+    """(all that holds these objects up to what is alive, with those; every reference to what of them is not)."""
+    members = np.zeros(refcounts.count, dtype=bool)
+    parts: list[References] = []
+    level = objects
+    for _ in range(MOST_LEVELS):
+        go_on()
+        members[level] = True
+        level = level[~alive[level]]
+        if len(level) == 0:
+            return np.flatnonzero(members), parts
+        parts.append(refcounts.into(level))
+        level = np.unique(parts[-1].holder[~members[parts[-1].holder]])
+    return np.arange(refcounts.count), [refcounts.into(np.arange(refcounts.count))]
+
+
+def freed_by(refcounts: RefcountTable, unreachable: Unreachable, native: NativeReferences, objects: Ints) -> Ints:
+    """Of these objects 0 for what something live holds, k for what the k-th full collection frees, else IMMORTAL.
+
+    What dies takes along, by plain counting, all that nothing else holds; the next collection then sees more, for a
+    tensor shows its grad_fn only while C++ does not own it too (pytorch#7343).
+    """
+    freed = np.zeros(len(objects), dtype=np.int64)
+    dead, references = unreachable.objects, unreachable.references
+    if len(dead) == 0:
+        return freed
+    role = np.zeros(len(dead), dtype=np.int8)
+    python = dead < refcounts.objects
+    role[python] = native.role[dead[python]]
+    garbage = _Garbage(
+        count=len(dead),
+        holder=np.searchsorted(dead, references.holder),
+        held=np.searchsorted(dead, references.held),
+        python=references.python,
+        seen=references.seen,
+        plain=references.extra < 0,
+        tracked=(dead < native.sweep.tracked) | (role > 0),
+        role=role,
+    )
+    rounds = garbage.rounds()
+    place = np.minimum(np.searchsorted(dead, objects), len(dead) - 1)
+    among = dead[place] == objects
+    freed[among] = rounds[place[among]]
+    return freed
+
+
+class _Garbage:
+    """The unreachable part of the heap, collected round by round on paper."""
+
+    def __init__(
+        self, count: int, holder: Ints, held: Ints, python: NDArray[np.int32], seen: NDArray[np.bool_],
+        plain: NDArray[np.bool_], tracked: NDArray[np.bool_], role: NDArray[np.int8],
+    ) -> None:  # fmt: skip
+        self.count = count
+        self.holder, self.held, self.python, self.seen, self.plain = holder, held, python, seen, plain
+        self.tracked, self.role = tracked, role
+
+    def rounds(self) -> Ints:
+        """Of each object the number of the collection that frees it; IMMORTAL where none does."""
+        freed = np.zeros(self.count, dtype=np.int64)
+        living = np.ones(self.count, dtype=bool)
+        for number in range(1, MAX_COLLECTIONS + 1):
+            if not living.any():
+                break
+            go_on()
+            died = self._fall(living, self._collected(living, first=number == 1))
+            if not died.any():
+                freed[living] = IMMORTAL
+                return freed
+            freed[died] = number
+            living &= ~died
+        freed[living] = MAX_COLLECTIONS
+        return freed
+
+    def _collected(self, living: NDArray[np.bool_], first: bool) -> NDArray[np.bool_]:
+        """What one collection finds unreachable with gc's eyes."""
+        here = living[self.holder] & living[self.held]
+        holder, held, python = self.holder[here], self.held[here], self.python[here]
+        native = np.bincount(held[python == 0], minlength=self.count) > 0
+        shares = native & (self.role > 0)  # tensors and nodes: one reference for all C++ owners
+        counts = np.bincount(held, weights=python, minlength=self.count) + shares
+        visible = self.tracked[holder] & (self.plain[here] | self._shown(here, native, first))
+        seen = np.bincount(held[visible], minlength=self.count)
+        outside = living & (~self.tracked | (counts > seen))
+        starts = np.flatnonzero(outside)
+        survives = reachable(self.count, holder[visible], held[visible], starts)
+        collected: NDArray[np.bool_] = living & ~survives
+        return collected
+
+    def _shown(self, here: NDArray[np.bool_], native: NDArray[np.bool_], first: bool) -> NDArray[np.bool_]:
+        """Which C++ references traversal reports: at first what was really seen, later what would be."""
+        if first:
+            return self.seen[here]
+        holder, held, python = self.holder[here], self.held[here], self.python[here]
+        owners = np.bincount(held[python == 0], minlength=self.count)
+        sole = ~native[holder]
+        to_node = (self.role[holder] == Role.TENSOR) & (self.role[held] == Role.GRAD_NODE) & (owners[held] == 1)
+        to_hooks = (self.role[holder] == Role.GRAD_NODE) & (python > 0)
+        shown: NDArray[np.bool_] = sole & (to_node | to_hooks)
+        return shown
+
+    def _fall(self, living: NDArray[np.bool_], collected: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The collected and all that only they held, by plain counting."""
+        died = collected.copy()
+        while True:
+            go_on()
+            standing = living & ~died
+            held_by_living = np.zeros(self.count, dtype=bool)
+            held_by_living[self.held[standing[self.holder]]] = True
+            falls = standing & ~held_by_living
+            if not falls.any() or not died.any():
+                return died
+            died |= falls
+
+
+Watched = list[tuple[Any, int]]
+"""(weak reference to a storage, its bytes): holds nothing."""
+
+
+def watch_storage(storage: Any, size: int) -> tuple[Any, int]:
+    """Note a storage and its bytes without holding it."""
+    return StorageWeakRef(storage), size
+
+
+def real_diff(
+    predicted_bytes: int, watched: Watched, after: Occasion | None = None, storages: Sequence[int] = ()
+) -> GcDiff:
+    """Collect generation 0, 1, 2 and then 2 again until nothing more goes; measure each.
+
+    `watched` are the storages alive before, `storages` their indexes in the heap of the look before, which had this
+    occasion. Changes the program: only after the last look, or when asked for.
+    """
+    before = watched
+    freed: list[int] = []
+    seconds: list[float] = []
+    full = 0
+    for generation in (0, 1, *([_FULL] * MAX_COLLECTIONS)):
+        started = CLOCK.perf_counter()
+        unreachable = gc.collect(generation)
+        seconds.append(CLOCK.perf_counter() - started)
+        freed.append(sum(size for storage, size in watched if storage.expired()))
+        watched = [(storage, size) for storage, size in watched if not storage.expired()]
+        if generation == _FULL:
+            full += freed[-1] > 0
+            if unreachable == 0 or freed[-1] == 0:
+                break
+    if sum(freed[:2]) and not full:
+        full = 1  # a full collection would have freed at once what the young generations gave back
+    gone = tuple(index for index, (storage, _) in zip(storages, before, strict=False) if storage.expired())
+    return GcDiff(tuple(freed), full, tuple(seconds), predicted_bytes, after, gone)
+
+
+@dataclass(frozen=True)
+class ExplainedHeap:
+    """The heap's references, what is left of it on the paths to memory, and what of that is garbage."""
+
+    native: NativeReferences
+    refcounts: RefcountTable
+    pruned: PrunedHeap
+    running: Mapping[int, str]
+    """Index of each running frame to its function's name."""
+    freed: Ints
+    """As `freed_by` gives it, of each object of the pruned heap."""
+    gaining: Collection[int] = ()
+    """Indexes of containers that keep gaining objects that are no tensors."""
+
+
+def explain(
+    native: NativeReferences, running: dict[int, str], own: set[int], gaining: Collection[int] = ()
+) -> ExplainedHeap:
+    """Set the references found against those counted; `own` are indexes of leakscope's own objects."""
+    refcounts = explain_refcounts(native)
+    pruned = prune(native, refcounts, running, own, gaining)
+    if find_hook_owners(native, refcounts, pruned):
+        refcounts = explain_refcounts(native)
+        pruned = prune(native, refcounts, running, own, gaining)
+    unreachable = find_unreachable(refcounts, pruned)
+    if _leave_unjudged_what_changed(native, refcounts, unreachable):
+        pruned = prune(native, refcounts, running, own, gaining)
+        unreachable = find_unreachable(refcounts, pruned)
+    freed = freed_by(refcounts, unreachable, native, pruned.objects)
+    return ExplainedHeap(native, refcounts, pruned, running, freed, gaining)
+
+
+def _leave_unjudged_what_changed(native: NativeReferences, refcounts: RefcountTable, unreachable: Unreachable) -> bool:
+    """Take as held what seemed garbage and has changed since the sweep: another thread has it, or had it.
+
+    What changes becomes a root and is counted among what could not be judged. So is what nothing held any more when the
+    Python reader came to count it: its last owner let it go in between.
+    """
+    dead = unreachable.objects[unreachable.objects < native.sweep.tracked]
+    moved = np.union1d(changed(native, dead), dead[native.sweep.counts[dead] == 0])
+    if len(moved) == 0:
+        return False
+    refcounts.unexplained[moved] = 1
+    native.problems.append(f"{len(moved)} objects changed while they were looked at and are left unjudged")
+    return True

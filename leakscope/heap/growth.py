@@ -1,0 +1,453 @@
+"""Containers and linked objects that gain items from snapshot to snapshot."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakscope.graph.model import ROOTS, HeapGraph, Ints, RootKind
+from leakscope.graph.walks import in_rows, reachable
+from leakscope.heap._sweep_fallback import LARGE
+from leakscope.heap.address_index import UntrackedDicts, in_own_pages
+from leakscope.heap.autograd import Role
+from leakscope.heap.native_graph import GAINING, OURS, NativeReferences
+from leakscope.heap.referents import LRU_CACHE
+from leakscope.heap.sizeof import Item, Measure, item_text, newest_items, oldest_items, size_of
+from leakscope.heap.sweep import Sweep
+from leakscope.process.raw_types import container_base, is_leakscopes, is_of_leakscope, made_in_python, mro, type_name
+from leakscope.run.rows import GainingContainer
+
+
+@dataclass(slots=True)
+class Gain:
+    """What one container has gained since it was first seen."""
+
+    type: int
+    """Address of its type."""
+    items: int
+    """How many it has."""
+    own: int
+    """Bytes of the container alone."""
+    earlier: float | None = None
+    """Bytes of what it had when it was first seen; None before they are measured."""
+    gained: int = 0
+    """Items that it has more."""
+    bytes: float = 0.0
+    """Measured, of those."""
+    counted: float = 0.0
+    """Those of them that malloc's count has."""
+    is_of_hooks: bool = False
+    """It is a dict of hooks: each one more takes time in every step, however small it is."""
+    item: str = ""
+    """What the newest ones are called."""
+
+
+_MOST_KEPT = 1 << 20
+"""Containers that are kept between looks, chosen: 24 MiB. With many packages a process has a quarter of that before the
+program makes any, and beyond it short lists are forgotten."""
+_LONG = 1 << 16
+"""Lengths from which on all count as one when the commonest are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Containers:
+    """Some containers in columns."""
+
+    addresses: Ints
+    lengths: Ints
+    """How many references each has."""
+    firsts: Ints
+    """Address of what each has held for longest, 0 where that is not told.
+
+    What is freed leaves its address to another container of the same type, and to one of the same name in each step.
+    """
+
+    def at(self, places: Ints | NDArray[np.bool_]) -> Containers:
+        """Those at these places."""
+        return Containers(self.addresses[places], self.lengths[places], self.firsts[places])
+
+
+def gained(before: Containers, now: Containers) -> Ints:
+    """References that each of the containers has more than before, -1 where it has fewer or is another one."""
+    same = (before.addresses == now.addresses) & (before.firsts == now.firsts) & (before.lengths > 0)
+    more: Ints = np.where(same, np.maximum(now.lengths - before.lengths, -1), -1)
+    return more
+
+
+def kept_lengths(lengths: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Which containers are to be kept, by their lengths: all, or of very many not the commonest, which are of data."""
+    if len(lengths) <= _MOST_KEPT:
+        return np.ones(len(lengths), dtype=bool)
+    cut = np.minimum(lengths, _LONG)
+    common = np.bincount(cut)
+    rarest = np.argsort(common, kind="stable")
+    kept = np.zeros(len(common), dtype=bool)
+    kept[rarest[np.cumsum(common[rarest]) <= _MOST_KEPT]] = True
+    of_kept: NDArray[np.bool_] = kept[cut]
+    return of_kept
+
+
+class Lengths:
+    """The containers of the last look, and those that are noted of this one.
+
+    They are kept in pages of their own (`mmap`), which glibc's count of what the program has taken does not see.
+    """
+
+    __slots__ = ("_noted", "last")
+
+    def __init__(self) -> None:
+        nothing = np.zeros(0, dtype=np.int64)
+        self.last = Containers(nothing, nothing, nothing)
+        """In the order of their addresses."""
+        self._noted: list[Containers] = []
+
+    def before(self, addresses: Ints) -> Containers:
+        """The container of the last look that comes nearest to each of these addresses."""
+        return self.last.at(np.minimum(np.searchsorted(self.last.addresses, addresses), len(self.last.addresses) - 1))
+
+    def note(self, containers: Containers) -> None:
+        """Keep these for the next look."""
+        columns = (containers.addresses, containers.lengths, containers.firsts)
+        self._noted.append(Containers(*map(in_own_pages, columns)))
+
+    def end_look(self) -> None:
+        """What was noted is from now on what there was at the last look."""
+        noted, self._noted = self._noted, []
+        if noted:
+            addresses, first = np.unique(_column(noted, "addresses"), return_index=True)
+            columns = (addresses, *(_column(noted, name)[first] for name in ("lengths", "firsts")))
+            self.last = Containers(*map(in_own_pages, columns))
+
+
+def _column(parts: Sequence[Containers], name: str) -> Ints:
+    column: Ints = np.concatenate([getattr(part, name) for part in parts])
+    return column
+
+
+_MOST_TYPES = 8
+"""Types that one look asks, those of which most objects have come, chosen."""
+_FEWEST = 3
+"""Objects of one type from which on they are taken to be linked."""
+_MOST_HEADS = 0.2
+"""Share of the objects of a linked type that none of their like may hold: the first of each chain."""
+_SAMPLED = 8
+"""Objects of a type that are measured, chosen."""
+
+
+class LinkedTypes:
+    """What types written in Python gain over the looks of one process."""
+
+    __slots__ = ("_counts", "_of", "_types")
+
+    def __init__(self) -> None:
+        self._types = self._counts = np.zeros(0, dtype=np.int64)
+        self._of: dict[int, Gain] = {}
+        """By the address of the type."""
+
+    def tell(self, native: NativeReferences, measure: Measure) -> list[tuple[int, Gain]]:
+        """(index of an object that no other of its type holds, what its type has gained); the look is over then."""
+        sweep = native.sweep
+        kinds = sweep.type_index[: sweep.tracked]
+        order = np.argsort(sweep.type_list)
+        types = sweep.type_list[order]
+        counts = np.bincount(kinds, minlength=len(types))[order]
+        before, self._types, self._counts = self._before(types), in_own_pages(types), in_own_pages(counts)
+        grown = np.flatnonzero((before > 0) & (counts > before) & (counts >= _FEWEST))
+        known, self._of = self._of, {}
+        asked = [
+            k for k in np.flatnonzero(np.isin(types, list(known))).tolist() if counts[k] >= known[int(types[k])].items
+        ]
+        asked += grown[np.argsort(before[grown] - counts[grown], kind="stable")].tolist()
+        told: list[tuple[int, Gain]] = []
+        one_of = sweep.type_first[order]
+        asked = [k for k in dict.fromkeys(asked) if _may_be_linked(type(sweep.objects[one_of[k]]), native)]
+        for k in asked[:_MOST_TYPES]:
+            at = np.flatnonzero(kinds == order[k])
+            heads = self._heads(native, at)
+            if 0 < len(heads) <= max(_MOST_HEADS * len(at), 1):
+                gain = known.get(int(types[k])) or Gain(int(types[k]), int(before[k]), 0)
+                self._of[int(types[k])] = gain
+                _add_link(gain, native, at, measure)
+                told.append((int(heads[-1]), gain))
+        return [(index, gain) for index, gain in told if gain.bytes >= LARGE]
+
+    def _before(self, types: Ints) -> Ints:
+        """How many objects of each of these types there were at the last look."""
+        if len(self._types) == 0:
+            return np.zeros(len(types), dtype=np.int64)
+        place = np.minimum(np.searchsorted(self._types, types), len(self._types) - 1)
+        before: Ints = np.where(self._types[place] == types, self._counts[place], 0)
+        return before
+
+    def _heads(self, native: NativeReferences, at: Ints) -> Ints:
+        """Of all objects of one type those that no other of it holds, by itself or by its dict."""
+        mine = np.zeros(len(native.sweep.objects), dtype=bool)
+        mine[at] = True
+        holder, held = native.held_by.into(at)
+        dicts = np.unique(holder[native.sweep.type_list[native.sweep.type_index[holder]] == id(dict)])
+        of_dicts, own = native.held_by.into(dicts)
+        linked = held[mine[holder] | np.isin(holder, own[mine[of_dicts]])]
+        return np.setdiff1d(at, linked)
+
+
+def _may_be_linked(kind: type, native: NativeReferences) -> bool:
+    """Whether objects of the type are a program's records: no tensors, containers, classes or leakscope's own."""
+    return (
+        made_in_python(kind)
+        and native.types.role(kind) is Role.PLAIN
+        and container_base(kind) is None
+        and type not in mro(kind)
+        and not is_leakscopes(kind)
+    )
+
+
+def _add_link(gain: Gain, native: NativeReferences, at: Ints, measure: Measure) -> None:
+    """Add what has come since: some of the objects, measured without what they are linked to, stand for all."""
+    more = len(at) - gain.items
+    chosen = [native.sweep.objects[k] for k in at[:: max(len(at) // _SAMPLED, 1)].tolist()]
+    kind, many = type(chosen[0]), len(chosen)
+    measure.add(chosen, but=kind)
+    size, counted = measure.taken()
+    if gain.earlier is None:
+        gain.earlier = size / many * gain.items
+    gain.item = type_name(kind)
+    gain.bytes += size / many * more
+    gain.counted += counted / many * more
+    gain.gained += more
+    gain.items = len(at)
+
+
+_MOST_MEASURED = 256
+"""Containers that one look measures, those that have gained most items, chosen."""
+_FIRST = 1 << 40
+"""Added to what a container has gained that had gained before: those come first."""
+_MANY_DICTS, _FEW_ITEMS = 1 << 17, 16
+"""Dicts of numbers and texts of a look from which on the short ones among them are taken to be data, chosen."""
+_WITHOUT_FIRST = (set, collections.deque)
+"""Of these the first item is another one as soon as an item is put in, or taken out."""
+_CALLED = (types.FunctionType, types.MethodType, functools.partial)
+"""Types that a hook has; one with a `__call__` of its own is found by its bytes alone."""
+_MOST_TOLD = 32
+"""Containers that one look tells of, those that have gained most bytes, chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A container that has grown."""
+
+    index: int
+    """In the sweep."""
+    container: Any
+    length: int
+    """References that it has now."""
+
+
+class Gains:
+    """What containers gain over the looks of one process."""
+
+    __slots__ = ("_grown", "_lengths", "_of", "linked")
+
+    def __init__(self) -> None:
+        self.linked = LinkedTypes()
+        self._lengths = Lengths()
+        self._of: dict[int, Gain] = {}
+        """By the container's address."""
+        self._grown: set[int] = set()
+        """Addresses of the dicts that have grown and that gc does not track."""
+
+    def growing(self, heap: Sweep, is_container: NDArray[np.bool_]) -> Ints:
+        """Indexes of those containers that have gained most, at this look or before; all are noted.
+
+        `is_container` says of each tracked object of the sweep whether it is one.
+        """
+        last = self._lengths.last
+        at = heap.address_book.find(last.addresses).astype(np.int64)
+        there = np.flatnonzero((at >= 0) & is_container[at])
+        grown = self._most_gained(last.at(there), _columns(heap, at[there]))
+        containers = np.flatnonzero(is_container)
+        self._lengths.note(_columns(heap, containers[kept_lengths(heap.lengths[containers])]))
+        return at[there][grown]
+
+    def growing_dicts(self, dicts: UntrackedDicts) -> Ints:
+        """Places of those of some dicts that hold only what gc does not track: it does not track them either."""
+        least = 1 if len(dicts.lengths) <= _MANY_DICTS else _FEW_ITEMS
+        places = np.flatnonzero(dicts.lengths >= least)
+        if len(places) == 0:
+            return places
+        now = Containers(dicts.addresses[places], dicts.lengths[places], dicts.firsts[places])
+        self._lengths.note(now)
+        if len(self._lengths.last.addresses) == 0:
+            return places[:0]
+        grown = self._most_gained(self._lengths.before(now.addresses), now)
+        self._grown.update(now.addresses[grown].tolist())
+        return places[grown]
+
+    def _most_gained(self, before: Containers, now: Containers) -> Ints:
+        """Places of the containers that have gained most, and of those that had gained at earlier looks."""
+        more = gained(before, now)
+        known = np.isin(now.addresses, np.fromiter(self._of, np.int64, len(self._of)))
+        grown = np.flatnonzero((more > 0) | (known & (more == 0)))
+        rank = more[grown] + np.where(known[grown], _FIRST, 0)
+        return grown[np.argsort(-rank, kind="stable")[:_MOST_MEASURED]]
+
+    def has_grown(self, untracked: dict[Any, Any]) -> bool:
+        """Whether a dict that gc does not track was found to have grown, at this look."""
+        return id(untracked) in self._grown
+
+    def tell(self, grown: Sequence[Grown], measure: Measure) -> list[tuple[int, Gain]]:
+        """(index, gain) of the containers that have gained most bytes; the look is over with that."""
+        gains: dict[int, tuple[int, Gain]] = {}
+        news = sorted(((new, self._before(new)) for new in grown), key=_items_gained, reverse=True)
+        for new, gain in news[:_MOST_MEASURED]:
+            if not measure.is_over:
+                _add(gain, new.container, measure)
+                gains[id(new.container)] = new.index, gain
+        self._of = {address: gain for address, (_, gain) in gains.items()}
+        self._lengths.end_look()
+        self._grown.clear()
+        told = sorted(gains.values(), key=lambda numbered: (-numbered[1].is_of_hooks, -numbered[1].bytes))[:_MOST_TOLD]
+        return [(index, gain) for index, gain in told if gain.bytes >= LARGE or gain.is_of_hooks]
+
+    def _before(self, new: Grown) -> Gain:
+        """What it had gained at the last look."""
+        kind = type(new.container)
+        known = self._of.get(id(new.container))
+        if known is not None and known.type == id(kind):
+            return known
+        before = int(self._lengths.before(np.array([id(new.container)])).lengths[0]) / new.length
+        items = container_base(kind).__len__(new.container)
+        return Gain(id(kind), round(items * before), round(size_of(new.container, kind) * before))
+
+
+def _columns(heap: Sweep, containers: Ints) -> Containers:
+    firsts = heap.firsts[containers]
+    without_first = np.isin(heap.type_list, [id(kind) for kind in _WITHOUT_FIRST])
+    firsts[without_first[heap.type_index[containers]]] = 0
+    return Containers(heap.addresses[containers], heap.lengths[containers].astype(np.int64), firsts)
+
+
+def _items_gained(new: tuple[Grown, Gain]) -> int:
+    container = new[0].container
+    return int(container_base(type(container)).__len__(container)) - new[1].items
+
+
+def _add(gain: Gain, container: Any, measure: Measure) -> None:
+    """Add what the container has gained since: some of the newest items, measured, stand for all."""
+    kind = type(container)
+    base = container_base(kind)
+    items, own = int(base.__len__(container)), size_of(container, kind)
+    more = items - gain.items
+    if more > 0:
+        newest = newest_items(container, base, more)
+        gain.item = item_text(newest)
+        gain.is_of_hooks = base is dict and bool(newest) and _is_hook(newest[0])
+        size, counted = _measured(newest, more, measure)
+        measure.add_block(max(own - gain.own, 0), own)
+        size_of_own, counted_of_own = measure.taken()
+        gain.bytes += size + size_of_own
+        gain.counted += counted + counted_of_own
+    if gain.earlier is None:
+        gain.earlier = gain.own + _measured(oldest_items(container, base, gain.items), gain.items, measure)[0]
+    gain.gained += more
+    gain.items, gain.own = items, own
+
+
+def _is_hook(item: Item) -> bool:
+    """Whether an item of a dict is one of `_forward_hooks` and its like: a handle's number, and what is called."""
+    return len(item) > 1 and type(item[0]) is int and type(item[1]) in _CALLED
+
+
+def _measured(some: list[Item], count: int, measure: Measure) -> tuple[float, float]:
+    """(bytes, those that malloc's count has) of so many items, of which these are some; the list is emptied."""
+    times, parts = count / len(some) if some else 0.0, [part for item in some for part in item]
+    some.clear()
+    measure.add(parts)
+    size, counted = measure.taken()
+    return size * times, counted * times
+
+
+_NAMED = (RootKind.MODULE, RootKind.FRAME, RootKind.CALLBACK, RootKind.THREAD, RootKind.NATIVE)
+"""Roots of the program's: what has none of them hangs on leakscope's own objects."""
+
+
+def gaining_containers(native: NativeReferences, gains: Gains, own: Iterable[int]) -> dict[int, Gain]:
+    """Index of each container that has gained most, with what it has; leakscope's `own` are left out.
+
+    It is the end of the look for the gains.
+    """
+    sweep = native.sweep
+    found = gains.growing(sweep, (native.verdicts & GAINING > 0)[sweep.type_index[: sweep.tracked]])
+    lengths = dict(zip(found.tolist(), sweep.lengths[found].tolist(), strict=True))
+    untracked = np.flatnonzero(sweep.type_list[sweep.type_index[sweep.tracked :]] == id(dict)) + sweep.tracked
+    lengths |= {k: len(sweep.objects[k]) for k in untracked.tolist() if gains.has_grown(sweep.objects[k])}
+    ours = set(_below(native, own).tolist()) if lengths else set()
+    grown = [Grown(k, sweep.objects[k], length) for k, length in lengths.items() if k not in ours]
+    measure = Measure(native.types)
+    return {**dict(gains.tell(grown, measure)), **dict(gains.linked.tell(native, measure))}
+
+
+def _below(native: NativeReferences, own: Iterable[int]) -> Ints:
+    """Indexes of leakscope's own objects and of the containers in them."""
+    sweep, extra = native.sweep, native.extra
+    tops = set(own)
+    below = [held for holder, held in zip(extra.holder, extra.held, strict=True) if holder in tops]
+    goes_on = (native.verdicts & (GAINING | OURS) > 0) | (sweep.type_list == id(tuple))
+    caches = sweep.type_list == id(LRU_CACHE)
+    ours = np.zeros(len(sweep.objects), dtype=bool)
+    level = np.unique(np.array([*tops, *below], dtype=np.int64))
+    while len(level):
+        kinds = sweep.type_index[level]
+        of_ours = [k for k in level[caches[kinds]].tolist() if _caches_ours(sweep.objects[k])]
+        level = np.append(level[goes_on[kinds]], np.array(of_ours, dtype=np.int64))
+        ours[level] = True
+        held = _held_by(native, level)
+        level = np.unique(held[~ours[held]])
+    return np.flatnonzero(ours)
+
+
+def _held_by(native: NativeReferences, holders: Ints) -> Ints:
+    """What some objects hold, as the sweep has it."""
+    sweep = native.sweep
+    tracked = holders[holders < sweep.tracked]
+    places = in_rows(sweep.starts[tracked], sweep.starts[tracked + 1] - sweep.starts[tracked])
+    others = np.flatnonzero(np.isin(sweep.holder[sweep.starts[-1] :], holders)) + sweep.starts[-1]
+    held: Ints = sweep.held[np.append(places, others)].astype(np.int64)
+    return held
+
+
+def _caches_ours(cache: Any) -> bool:
+    """Whether an `lru_cache`, which is no type of ours, keeps the results of a function of leakscope's."""
+    return type(cache.__wrapped__) is FunctionType and is_of_leakscope(cache.__wrapped__.__module__)
+
+
+def _row(place: int, gain: Gain) -> GainingContainer:
+    return GainingContainer(
+        container=place,
+        items=gain.items,
+        gained=gain.gained,
+        bytes=round(gain.bytes),
+        counted_bytes=round(gain.counted),
+        item=gain.item,
+        earlier_bytes=round(gain.earlier or 0),
+    )
+
+
+def rows_of(gained: Mapping[int, Gain], places: Mapping[int, int], graph: HeapGraph) -> tuple[GainingContainer, ...]:
+    """What a look says of them, those that the program has a name for; `places` are their indexes in the graph."""
+    if not gained:
+        return ()
+    starts = np.flatnonzero(np.isin(graph.root, [ROOTS.index(root) for root in _NAMED]))
+    held = reachable(len(graph), graph.holder, graph.held, starts)
+    return tuple(
+        _row(places[k], gain)
+        for k, gain in gained.items()
+        if k in places and held[places[k]] and graph.root[places[k]] != ROOTS.index(RootKind.NATIVE)
+    )

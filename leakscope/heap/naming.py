@@ -1,0 +1,484 @@
+"""Names of references as code would write them; internal containers are folded into their owner."""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum, auto
+from itertools import chain
+from types import CodeType, FrameType, FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from leakscope.graph.model import ReferenceKind
+from leakscope.heap.address_index import Places
+from leakscope.heap.autograd import Role, is_grad_node
+from leakscope.heap.classes import class_file
+from leakscope.heap.liveness import PrunedHeap, RefcountTable
+from leakscope.heap.native_graph import NativeReferences
+from leakscope.heap.referents import (
+    ATTRIBUTE,
+    CLOSURE,
+    CONTEXT_PARTS,
+    ITEM,
+    LOCAL,
+    Named,
+    items_of,
+    key_text,
+    reader_of,
+    slots,
+)
+from leakscope.originals import gc
+from leakscope.process.gc_control import go_on
+from leakscope.process.raw_types import all_keys_are, instance_dict, mro, mro_tuple, type_dict, type_name, type_qualname
+from leakscope.process.source import user_code as source
+from leakscope.process.source.user_code import is_of_session, newest_first
+from leakscope.process.torch_compat import BACKWARD_OF, BUFFERS, HOOKS_OF_TENSOR, MODULE_DICTS, TensorBase
+
+_DEEPEST = 100
+"""Containers in each other that are folded, chosen: a cell in a cell in a cell may be a circle."""
+
+
+_FOLDING = (
+    types.CellType, types.GetSetDescriptorType, types.MemberDescriptorType, types.FunctionType, contextvars.Context,
+)  # fmt: skip
+
+
+Group = tuple[int, Sequence[int]]
+"""(holder, what it holds), as indexes."""
+
+
+class Style(Enum):
+    """How what a folded container holds is written."""
+
+    ATTRIBUTE = auto()
+    """The dict of an instance or a class: `.name`."""
+    CHILD = auto()
+    """The dicts of an nn.Module's parameters and modules: `.name` or `[0]`."""
+    BUFFER = auto()
+    """The dict of an nn.Module's buffers."""
+    CLOSURE = auto()
+    """The tuple of a function's cells: `closure name`."""
+    MRO = auto()
+    """The tuple of a class's bases: `.__mro__`."""
+
+
+class Folds:
+    """The folded containers of a pruned heap; `groups` are what each holder's traversal reports that is kept."""
+
+    def __init__(
+        self, objects: Sequence[Any], refcounts: RefcountTable, pruned: PrunedHeap, groups: Sequence[Group]
+    ) -> None:
+        self._objects, self._refcounts, self._pruned = objects, refcounts, pruned
+        self._index = {id(objects[k]): k for k in pruned.objects.tolist() if k < refcounts.objects}
+        self._metaclass: dict[int, bool] = {}
+        self._foldable: dict[int, bool] = {}
+        self._into: dict[int, int] = {}
+        self.style: dict[int, Style] = {}
+        """By index of a folded container."""
+        self.inner: set[tuple[int, int]] = set()
+        """(holder, held) of the references that go with the folding."""
+        self.with_dict: set[int] = set()
+        """Indexes of the objects whose own dict is folded into them."""
+        for holder, helds in groups:
+            kind = type(objects[holder])
+            foldable = self._foldable.get(id(kind))
+            if foldable is None:
+                foldable = self._foldable[id(kind)] = self._may_fold(kind)
+            if foldable:
+                self._fold(holder, helds)
+        self.final = {index: self._stands_for(index) for index in self._into}
+        """Index of each object that is folded to that of the object which it is folded into."""
+
+    def _stands_for(self, index: int) -> int:
+        for _ in range(_DEEPEST):
+            if index not in self._into:
+                break
+            index = self._into[index]
+        return index
+
+    def _may_fold(self, kind: type) -> bool:
+        """Whether anything is folded of what objects of a type hold."""
+        return (
+            any(kind is folding for folding in _FOLDING)
+            or type_name(kind) in CONTEXT_PARTS
+            or self.is_class(kind)
+            or any("__dict__" in type_dict(base) for base in mro(kind))
+        )
+
+    def is_class(self, kind: type) -> bool:
+        """Whether instances of a type are classes."""
+        known = self._metaclass.get(id(kind))
+        if known is None:
+            known = self._metaclass[id(kind)] = type in mro(kind)
+        return known
+
+    def _fold(self, holder: int, places: Sequence[int]) -> None:
+        obj = self._objects[holder]
+        kind = type(obj)
+        if kind is types.CellType:
+            if not self._refcounts.unexplained[holder] and len(places) == 1:
+                self._put(holder, holder, places[0])
+            return
+        if kind is types.GetSetDescriptorType or kind is types.MemberDescriptorType:
+            self._fold_descriptor(holder, obj, kind)
+            return
+        helds = {id(self._objects[h]): h for h in places}
+        if kind is contextvars.Context or type_name(kind) in CONTEXT_PARTS:
+            for part in helds.values():
+                if type_name(type(self._objects[part])) in CONTEXT_PARTS:
+                    self._put(holder, part, holder)
+            return
+        if self.is_class(kind):
+            self._fold_mro(holder, obj, helds)
+        if kind is types.FunctionType:
+            self._fold_closure(holder, obj, helds)
+        values = self._own_dict(obj, kind, helds)
+        own = helds.get(id(values))
+        if own in self._pruned.modules:
+            return
+        if own is not None:
+            self._put(holder, own, holder, Style.ATTRIBUTE)
+            self.with_dict.add(holder)
+        if values is not None and torch.nn.Module in mro(kind):
+            self._fold_module_dicts(holder, values, own)
+
+    def _put(self, holder: int, folded: int, target: int, style: Style | None = None) -> None:
+        """Let one object stand for another; what `holder` holds of it is inside then."""
+        if style is not None:
+            self.style[folded] = style
+        if target != folded:
+            self._into[folded] = target
+            self.inner.add((holder, target if folded == holder else folded))
+
+    def _fold_closure(self, holder: int, obj: Any, helds: dict[int, int]) -> None:
+        place = helds.get(id(types.FunctionType.__dict__["__closure__"].__get__(obj)))
+        if place is not None:
+            self._put(holder, place, holder, Style.CLOSURE)
+
+    def _fold_mro(self, holder: int, obj: Any, helds: dict[int, int]) -> None:
+        """A class's `__mro__` begins with the class: the tuple is part of it, and so is the cycle that it closes."""
+        place = helds.get(id(mro_tuple(obj)))
+        if place is not None and type(self._objects[place]) is tuple and not self._refcounts.unexplained[place]:
+            self._put(holder, place, holder, Style.MRO)
+
+    def _fold_descriptor(self, holder: int, obj: Any, kind: Any) -> None:
+        """The descriptors of `__dict__`, `__weakref__` and slots lead back to the class whose dict they stand in."""
+        owner = self._index.get(id(kind.__dict__["__objclass__"].__get__(obj)))
+        if owner is not None and not self._refcounts.unexplained[holder]:
+            self._put(holder, holder, owner)
+
+    def _fold_module_dicts(self, holder: int, values: dict[str, Any], own: int | None) -> None:
+        """Since Python 3.13 gc shows them as the module's, whether it has a dict of its own or not; before, as that
+        dict's.
+        """
+        for key in MODULE_DICTS:
+            child = dict.get(values, key)
+            index = self._index.get(id(child))
+            if type(child) is dict and index is not None:
+                self._into[index] = holder
+                self.inner.update((above, index) for above in (holder, own) if above is not None)
+                self.style[index] = Style.BUFFER if key == BUFFERS else Style.CHILD
+
+    def _own_dict(self, obj: Any, kind: type, helds: dict[int, int]) -> dict[str, Any] | None:
+        """An object's own dict, where any dict is among what it holds."""
+        if not any(type(self._objects[h]) is dict for h in helds.values()):
+            return None
+        own: dict[str, Any] | None = _dict_of_class(obj) if self.is_class(kind) else instance_dict(obj, kind)
+        return own
+
+
+def _dict_of_class(kind: type) -> Any:
+    return next(iter(gc.get_referents(type_dict(kind))), None)
+
+
+def line_of_namespace(namespace: dict[str, Any], name: str, last: bool) -> str:
+    """`train.py:12`, where a module's global of this name is bound; "" where no line shows it. As for the others below.
+
+    `last` asks for the line that binds it last: a tensor is held by the assignment made last, while a container is
+    made once and then filled. In a notebook it is the cell that ran last of those that bind it.
+    """
+    filename = namespace.get("__file__")
+    if is_of_session(namespace):
+        bound = ((cell, source.local_line(cell, "", name, last)) for cell in newest_first())
+        return next((source.at(cell, line) for cell, line in bound if line), "")
+    if type(filename) is not str or not source.is_users(filename):
+        return ""
+    return _at(filename, source.local_line(filename, "", name, last))
+
+
+def line_of_class(kind: type, name: str, last: bool) -> str:
+    """Where a class gets this attribute."""
+    kind = _written_as(kind)
+    filename = class_file(kind)
+    if not source.is_users(filename):
+        return ""
+    return _at(filename, source.class_attribute_line(filename, type_qualname(kind), name, last))
+
+
+def line_of_instance(kind: type, name: str, last: bool) -> str:
+    """Where instances of a class get this attribute."""
+    kind = _written_as(kind)
+    filename = class_file(kind)
+    if not source.is_users(filename):
+        return ""
+    return _at(filename, source.attribute_line(filename, type_qualname(kind), name, last))
+
+
+def line_of_variable(owner: Any, kind: ReferenceKind, name: str, last: bool) -> str:
+    """Where a frame binds a local, or the function around it a variable that an inner one closes over."""
+    if kind == ReferenceKind.LOCAL and type(owner) is FrameType:
+        return _of_local(owner.f_code, name.removeprefix("local "), last)
+    if kind == ReferenceKind.CLOSURE and type(owner) is FunctionType and " " in name:
+        return _of_closure(owner.__code__, name.split(" ")[1], last)
+    return ""
+
+
+def _of_local(code: CodeType, name: str, last: bool) -> str:
+    if not source.is_users(code.co_filename):
+        return ""
+    return _at(code.co_filename, source.local_line(code.co_filename, code.co_qualname, name, last))
+
+
+def _of_closure(code: CodeType, name: str, last: bool) -> str:
+    outer = code.co_qualname.rpartition(".<locals>.")[0]
+    if not outer or not source.is_users(code.co_filename):
+        return ""
+    bound = source.local_line(code.co_filename, outer, name, last, arguments=False)
+    return _at(code.co_filename, bound or code.co_firstlineno)  # an argument is bound by whoever calls
+
+
+def _written_as(kind: type) -> type:
+    """The user's class for the one that torch makes of an autograd Function (torch/autograd/function.py)."""
+    forward = type_dict(kind).get(BACKWARD_OF)
+    return forward if isinstance(forward, type) else kind
+
+
+def _at(filename: str, line: int) -> str:
+    return source.at(filename, line) if line else ""
+
+
+_MEMORY = ReferenceKind.MEMORY, "storage"
+_NO_NAME = [(ReferenceKind.UNNAMED, "(unnamed)")]
+_BUFFER = ReferenceKind.BUFFER
+_INLINE_BESIDE_DICT = sys.version_info >= (3, 13)
+"""Whether values may stand inline in an instance that has a dict of its own (CPython Objects/dictobject.c,
+PyObject_VisitManagedDict)."""
+
+
+class NamedReference(NamedTuple):
+    """One reference of the pruned heap, between indexes."""
+
+    holder: int
+    held: int
+    kind: ReferenceKind
+    name: str
+    """As code writes it."""
+    where: str
+    """`train.py:12`, the line that makes it, "" where none shows."""
+
+
+_Names = dict[int, list[tuple[ReferenceKind, str]]]
+"""By index of what is held every name that its holder has for it."""
+
+
+class ReferenceNames:
+    """Names every reference of the pruned heap, the containers folded that code does not show."""
+
+    def __init__(self, native: NativeReferences, refcounts: RefcountTable, pruned: PrunedHeap) -> None:
+        self._objects, self._alone = native.sweep.objects, native.sweep.alone
+        self._extra = native.extra
+        self._refcounts = refcounts
+        self._pruned = pruned
+        self._role = native.role.tobytes()
+        self._lines: dict[tuple[int, str, bool], str] = {}
+        """Of attributes by the type of the instance, of closed variables by the code of the function."""
+        references = pruned.references
+        self._plain = (references.extra < 0) & (references.held < refcounts.objects)
+        self._groups = _by_holder(references.holder[self._plain], references.held[self._plain])
+        self._folds = Folds(self._objects, refcounts, pruned, self._groups)
+
+    def stands_for(self, index: int) -> int:
+        """Index of the object that one is folded into, its own where it is not folded."""
+        return self._folds.final.get(index, index)
+
+    def references(self) -> list[NamedReference]:
+        """Every reference but those inside of folded objects."""
+        inner, final = self._folds.inner, self._folds.final
+        return [
+            NamedReference(
+                final.get(holder, holder), final.get(held, held), kind, name, self._where(holder, held, kind, name)
+            )
+            for holder, held, kind, name in chain(self._of_python(), self._of_cpp())
+            if (holder, held) not in inner
+        ]
+
+    def _of_python(self) -> Iterator[tuple[int, int, ReferenceKind, str]]:
+        """(holder, held, kind, name) of what CPython's traversal reports."""
+        for holder, helds in self._groups:
+            go_on()
+            names = self._names_in(holder, helds)
+            used: dict[int, int] = {}
+            for held in helds:
+                choices = names.get(held, _NO_NAME)
+                turn = 0
+                if len(choices) > 1:
+                    turn = used.get(held, 0)
+                    used[held] = turn + 1
+                kind, name = choices[turn % len(choices)]
+                yield holder, held, kind, name
+
+    def _of_cpp(self) -> Iterator[tuple[int, int, ReferenceKind, str]]:
+        """As `_of_python`, of what only C++ holds and of the references to storages."""
+        references, of_cpp = self._pruned.references, ~self._plain
+        columns = (references.holder, references.held, references.extra)
+        for holder, held, extra in zip(*(column[of_cpp].tolist() for column in columns), strict=True):
+            kind, name = (self._extra.kind[extra], self._extra.name[extra]) if extra >= 0 else _MEMORY
+            yield holder, held, kind, name
+
+    def _names_in(self, holder: int, wanted: Sequence[int]) -> _Names:
+        """Every name that the holder has for each of the wanted."""
+        objects = self._objects
+        addresses = {id(objects[h]): h for h in wanted}
+        names: _Names = {}
+        if not self._read_plainly(holder, addresses, names):
+            for kind, name, referent in self._read(holder):
+                index = addresses.get(id(referent))
+                if index is not None:
+                    names.setdefault(index, []).append((kind, name))
+        return names
+
+    def _read_plainly(self, holder: int, addresses: dict[int, int], names: _Names) -> bool:
+        """Read a builtin container, which may be long, without a name for what is not wanted; False for any other."""
+        obj, style = self._objects[holder], self._folds.style.get(holder)
+        kind = type(obj)
+        namer = _global if holder in self._pruned.modules else _KEYED.get(style)
+        if namer is not None or kind is dict:
+            # another thread may put something in, and a view would have none of it while it is gone over
+            pairs: Iterable[tuple[Any, Any]] = dict.items(obj) if self._alone else list(dict.items(obj))
+            found = _values(pairs, addresses, namer or _item)
+        elif style is None and (kind is list or kind is tuple):
+            items = obj if kind is list else items_of(obj)
+            found = (
+                (addresses[id(value)], (ITEM, f"[{k}]")) for k, value in enumerate(items) if id(value) in addresses
+            )
+        else:
+            return False
+        for index, name in found:
+            names.setdefault(index, []).append(name)
+        if namer is None and kind is dict:
+            for key in dict.keys(obj) if self._alone else list(dict.keys(obj)):
+                if id(key) in addresses:
+                    names.setdefault(addresses[id(key)], []).append((ITEM, f"key {key_text(key)}"))
+        return True
+
+    def _read(self, holder: int) -> Iterator[Named]:
+        """What an object holds, in the style of what it is folded into."""
+        obj = self._objects[holder]
+        style = self._folds.style.get(holder)
+        if style is None:
+            return named_referents(obj, type(obj), has_folded_dict=holder in self._folds.with_dict)
+        if style is Style.MRO:
+            return ((ATTRIBUTE, ".__mro__", base) for base in obj)
+        return _closure(self._objects[self.stands_for(holder)], obj)
+
+    def _where(self, holder: int, held: int, kind: ReferenceKind, name: str) -> str:
+        if kind is not ATTRIBUTE and kind is not LOCAL and kind is not CLOSURE:
+            return ""
+        owner, value = self._objects[self.stands_for(holder)], self.stands_for(held)
+        last = value < self._refcounts.objects and self._role[value] == Role.TENSOR
+        if kind is not ATTRIBUTE:
+            if type(owner) is not types.FunctionType:
+                return line_of_variable(owner, kind, name, last)
+            return self._line(id(owner.__code__), name, last, lambda: line_of_variable(owner, kind, name, last))
+        if not name.startswith("."):
+            return ""
+        if self._folds.is_class(type(owner)):
+            return line_of_class(owner, name[1:], last)
+        if holder in self._pruned.modules:
+            return line_of_namespace(owner, name[1:], last)
+        return self._line(id(type(owner)), name, last, lambda: line_of_instance(type(owner), name[1:], last))
+
+    def _line(self, of: int, name: str, last: bool, find: Callable[[], str]) -> str:
+        line = self._lines.get((of, name, last))
+        if line is None:
+            line = self._lines[of, name, last] = find()
+        return line
+
+
+def _by_holder(holder: Places, held: Places) -> list[Group]:
+    """(holder, what it holds) of references that stand in the order of their holders."""
+    firsts = np.flatnonzero(np.diff(holder, prepend=-1))
+    ends = [*firsts[1:].tolist(), len(holder)]
+    helds = held.tolist()
+    rows = zip(holder[firsts].tolist(), firsts.tolist(), ends, strict=True) if len(firsts) else ()
+    return [(index, helds[first:end]) for index, first, end in rows]
+
+
+def _values(
+    items: Iterable[tuple[Any, Any]], addresses: dict[int, int], namer: Callable[[Any], tuple[ReferenceKind, str]]
+) -> Iterator[tuple[int, tuple[ReferenceKind, str]]]:
+    for key, value in items:
+        if id(value) in addresses:
+            yield addresses[id(value)], namer(key)
+
+
+def _item(key: Any) -> tuple[ReferenceKind, str]:
+    return ITEM, f"[{key_text(key)}]"
+
+
+def _global(key: Any) -> tuple[ReferenceKind, str]:
+    text = f"[{key_text(key)}]"
+    return ATTRIBUTE, f".{text[2:-2]}" if text.startswith("['") else text
+
+
+def _attribute(key: Any) -> tuple[ReferenceKind, str]:
+    return ATTRIBUTE, f".{key}" if type(key) is str else f"[{key_text(key)}]"
+
+
+def _child(key: Any) -> tuple[ReferenceKind, str]:
+    return ATTRIBUTE, _of_module(key)
+
+
+def _buffer(key: Any) -> tuple[ReferenceKind, str]:
+    return _BUFFER, _of_module(key)
+
+
+def _of_module(key: Any) -> str:
+    return f"[{key}]" if str(key).isdigit() else f".{key}"
+
+
+_KEYED: dict[Style | None, Callable[[Any], tuple[ReferenceKind, str]]] = {
+    Style.ATTRIBUTE: _attribute,
+    Style.CHILD: _child,
+    Style.BUFFER: _buffer,
+}
+"""What a value of a folded dict is called, by its key."""
+
+
+def _closure(function: Any, cells: Sequence[Any]) -> Iterator[Named]:
+    for name, cell in zip(function.__code__.co_freevars, cells, strict=False):
+        yield CLOSURE, f"closure {name}", cell
+
+
+def named_referents(obj: Any, kind: type, has_folded_dict: bool) -> Iterator[Named]:
+    """What one object of Python's holds, by name; its own dict's items but where that dict is folded into it."""
+    reader = reader_of(kind)
+    if reader is not None:
+        yield from reader(obj)
+    elif TensorBase in mro(kind):
+        for name, hooks_of in HOOKS_OF_TENSOR.items():
+            yield ReferenceKind.HOOK, name, hooks_of(obj)
+    elif is_grad_node(kind):  # gc shows the hook dicts of a node that Python alone owns; their sort is not told
+        for held in gc.get_referents(obj):
+            if (type(held) is dict or type(held) is collections.OrderedDict) and all_keys_are(int, held):
+                yield ReferenceKind.HOOK, "hooks", held
+    yield from slots(obj, kind)
+    if not has_folded_dict or _INLINE_BESIDE_DICT:  # else no value stands inline
+        for key, value in list(dict.items(instance_dict(obj, kind) or {})):
+            yield *_attribute(key), value

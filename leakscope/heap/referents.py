@@ -1,0 +1,495 @@
+"""The references of an object by type, each with its kind and name, without running user code."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextvars
+import ctypes
+import functools
+import itertools
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from leakscope.graph.model import CACHED_ARGUMENTS, ReferenceKind
+from leakscope.originals import gc
+from leakscope.process.raw_types import (
+    LAYOUT_IS_KNOWN,
+    MISSING,
+    WORD,
+    instance_dict,
+    made_in_python,
+    mro,
+    slots_at,
+    type_dict,
+    type_name,
+    word_at,
+)
+
+Named = tuple[ReferenceKind, str, Any]
+"""(how it is held, the name as written in code, what is held)"""
+Reader = Callable[[Any], Iterator[Named]]
+"""Names what one object holds. It runs no user code: only C slots of exact types and their bases."""
+
+# Bound once: up to Python 3.11 an enum's member costs a third of a microsecond, and readers yield millions.
+ITEM, ATTRIBUTE = ReferenceKind.ITEM, ReferenceKind.ATTRIBUTE
+LOCAL, CLOSURE = ReferenceKind.LOCAL, ReferenceKind.CLOSURE
+
+_MAX_KEY_LENGTH = 40
+"""Characters of a key that a name shows."""
+_MAX_KEY_ITEMS = 4
+"""Items of a tuple that is a key, more of which a name does not show."""
+
+
+def key_text(key: Any) -> str:
+    """A dict key as code shows it, without calling anybody's `__repr__`."""
+    kind = type(key)
+    if kind is str:
+        return repr(key if len(key) <= _MAX_KEY_LENGTH else key[: _MAX_KEY_LENGTH - 3] + "...")
+    if any(kind is plain for plain in (int, bool, float, bytes, type(None))):
+        return repr(key)
+    if kind is tuple:
+        inner = ", ".join(key_text(item) for item in tuple.__iter__(key)) if len(key) <= _MAX_KEY_ITEMS else "..."
+        return f"({inner})"
+    return f"<{type_name(kind)}>"
+
+
+def c_fields(obj: Any, base: type, hidden: str | None = None) -> Iterator[Named]:
+    """What stands in the C fields that one base has added, but for names that begin with `hidden`."""
+    for name, descriptor in type_dict(base).items():
+        if type(descriptor) is types.MemberDescriptorType and not (hidden and name.startswith(hidden)):
+            try:
+                yield ATTRIBUTE, f".{name}", descriptor.__get__(obj)
+            except AttributeError:  # never set
+                continue
+
+
+def function(obj: Any) -> Iterator[Named]:
+    """The variables a function closes over by name, its defaults, its module's globals."""
+    get = types.FunctionType.__dict__
+    code = get["__code__"].__get__(obj)
+    for name, cell in zip(code.co_freevars, get["__closure__"].__get__(obj) or (), strict=False):
+        yield CLOSURE, f"closure {name}", cell
+    yield CLOSURE, "closure", get["__closure__"].__get__(obj)
+    named = [(f".{name}", get[name].__get__(obj)) for name in _OF_FUNCTIONS]
+    named.append((".__dict__", instance_dict(obj, types.FunctionType)))  # reading it would make one
+    yield from ((ATTRIBUTE, name, held) for name, held in named)
+    known = {id(held) for _, held in named} | {id(get["__closure__"].__get__(obj))}
+    for held in gc.get_referents(obj):  # reading __annotations__ would make a dict of them
+        if (type(held) is dict or type(held) is tuple) and id(held) not in known:
+            yield ATTRIBUTE, ".__annotations__", held
+
+
+_OF_FUNCTIONS = ("__defaults__", "__kwdefaults__", "__globals__", "__builtins__")
+
+
+def cell(obj: Any) -> Iterator[Named]:
+    """The variable that a closure cell stands for."""
+    try:
+        yield CLOSURE, "cell", obj.cell_contents
+    except ValueError:  # an empty cell
+        return
+
+
+_FRAME = 3
+"""Word of a frame object that points to the interpreter's frame (CPython Include/internal/pycore_frame.h)."""
+_EXTRA_LOCALS = 6
+"""Word of a frame object from which on it has two dicts that `f_locals` may have made, since Python 3.13."""
+_F_LOCALS, _CODE, _FRAME_OBJECT = (3, 4, 5) if sys.version_info < (3, 12) else (5, 0, 6)
+"""Words of an interpreter's frame: the dict of `f_locals` or the namespace, the code, the frame object
+(struct _PyInterpreterFrame). The first and the last are 0 where nothing has asked for them."""
+_SLOTS = 9
+"""Words of an interpreter's frame before its variables."""
+_STATE = 5
+"""How many bytes before the frame within it a generator keeps its state (Include/cpython/genobject.h)."""
+_CLEARED = 4
+"""The state of a generator that has ended, whose frame is no more: FRAME_CLEARED."""
+_CODE_OF: dict[type, Any] = {
+    types.GeneratorType: types.GeneratorType.__dict__["gi_code"].__get__,
+    types.CoroutineType: types.CoroutineType.__dict__["cr_code"].__get__,
+    types.AsyncGeneratorType: types.AsyncGeneratorType.__dict__["ag_code"].__get__,
+}
+
+
+class FrameContents(NamedTuple):
+    """What a frame holds."""
+
+    variables: list[tuple[str, Any]]
+    """Each variable that is bound, by name. Of one that functions close over it is the cell, not the value."""
+    namespace: Any
+    """The dict of `f_locals` where the frame has one, or what a class body or module fills; else None."""
+    frame: types.FrameType | None
+    """The frame object, where anything has asked for it."""
+
+
+_NOTHING = FrameContents([], None, None)
+
+
+def frame_contents(obj: Any) -> FrameContents:
+    """Read what a frame, or the frame of a generator, coroutine or async generator, holds, and leave it as it is.
+
+    Reading `f_locals` would change the program up to Python 3.12 (Objects/frameobject.c, PyFrame_FastToLocals): it
+    makes a dict that stays with the frame and keeps the values alive; or it replaces the values in the dict that is
+    there, which a debugger or library may have filled for `PyFrame_LocalsToFast`. And `gi_frame` makes a frame object
+    that stays with the generator.
+    """
+    place = _place_of_frame(obj)
+    if place is None:
+        return _NOTHING
+    guard, width, expected, inner = place
+    names = _variable_names(_code_of(obj))
+    values = slots_at(guard, width, expected, inner + _SLOTS * WORD, len(names))
+    head = slots_at(guard, width, expected, inner + _F_LOCALS * WORD, _FRAME_OBJECT - _F_LOCALS + 1)
+    if values is None or head is None:  # the function has returned meanwhile, in another thread
+        return _NOTHING
+    bound = [(name, value) for name, value in zip(names, values, strict=True) if value is not MISSING]
+    namespace, frame = (None if held is MISSING else held for held in (head[0], head[-1]))
+    return FrameContents(bound, namespace, frame)
+
+
+def _place_of_frame(obj: Any) -> tuple[int, int, int, int] | None:
+    """(guard as of `slots_at`, its width, what it is while the frame is there, address of the interpreter's frame)."""
+    if not FRAMES_CAN_BE_READ:
+        return None
+    if type(obj) is types.FrameType:
+        guard = id(obj) + _FRAME * WORD
+        inner = word_at(guard)
+        return guard, WORD, inner, inner
+    inner = id(obj) + type(obj).__basicsize__ - _SLOTS * WORD
+    state = ctypes.c_uint8.from_address(inner - _STATE).value
+    return None if state == _CLEARED else (inner - _STATE, 1, state, inner)
+
+
+def _code_of(obj: Any) -> types.CodeType:
+    code: types.CodeType = obj.f_code if type(obj) is types.FrameType else _CODE_OF[type(obj)](obj)
+    return code
+
+
+def forget_variable(obj: Any, name: str, value: object) -> bool:
+    """Set a variable of a frame or generator that has this value to None; False where there is none such.
+
+    For a forked copy of the process only.
+    """
+    place = _place_of_frame(obj)
+    names = [] if place is None else _variable_names(_code_of(obj))
+    for known, held in frame_contents(obj).variables:
+        if known != name:
+            continue
+        if type(held) is types.CellType and held is not value:
+            held.cell_contents = None
+            return True
+        if held is value and place is not None:
+            slots = place[-1] + _SLOTS * WORD
+            at = next(k for k in range(len(names)) if names[k] == name and word_at(slots, k) == id(value))
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(None))
+            ctypes.c_size_t.from_address(slots + at * WORD).value = id(None)
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(value))
+            return True
+    return False
+
+
+def _variable_names(code: types.CodeType) -> list[str]:
+    """The names of a frame's slots in their order (Python/compile.c, compute_localsplus_info)."""
+    local = code.co_varnames
+    return [*local, *(name for name in code.co_cellvars if name not in local), *code.co_freevars]
+
+
+def held_by_frame(frame: types.FrameType) -> list[Any]:
+    """All that a frame holds, and what is in the cells that it holds."""
+    variables, namespace, _ = frame_contents(frame)
+    held = [value for _, value in variables]
+    for value in held.copy():
+        if type(value) is types.CellType:
+            try:
+                held.append(value.cell_contents)
+            except ValueError:  # an empty cell
+                continue
+    return held if namespace is None or namespace is frame.f_globals else [*held, namespace]
+
+
+def _frames_can_be_read() -> bool:
+    """Whether a frame and a generator of our own are laid out as expected; nothing read is taken as an object."""
+    closed, local = object(), object()
+
+    def called(argument: object) -> bool:
+        frame = sys._getframe()
+        inner = word_at(id(frame), _FRAME)
+        head = [word_at(inner, _CODE), word_at(inner, _F_LOCALS), word_at(inner, _FRAME_OBJECT)]
+        slots = [word_at(inner, _SLOTS + k) for k in range(len(_variable_names(frame.f_code)))]
+        cell = called.__closure__[frame.f_code.co_freevars.index("closed")]  # type: ignore[index]
+        return (
+            head == [id(frame.f_code), 0, id(frame)]
+            and slots[:2] == [id(argument), id(frame)]
+            and id(cell) in slots[-len(frame.f_code.co_freevars) :]
+            and closed is cell.cell_contents
+        )
+
+    def suspended(argument: object) -> Iterator[object]:
+        yield argument
+
+    generator = suspended(local)
+    inner = id(generator) + type(generator).__basicsize__ - _SLOTS * WORD
+    state = ctypes.c_uint8.from_address(inner - _STATE)
+    is_found = (next(generator), word_at(inner, _CODE), word_at(inner, _SLOTS)) == (
+        local, id(suspended.__code__), id(local),
+    )  # fmt: skip
+    is_found = is_found and state.value != _CLEARED
+    for _ in generator:
+        pass
+    return is_found and state.value == _CLEARED and called(local)
+
+
+FRAMES_CAN_BE_READ = LAYOUT_IS_KNOWN and _frames_can_be_read()
+"""Whether the variables of frames can be read in this Python."""
+
+
+def frame(obj: types.FrameType) -> Iterator[Named]:
+    """Locals, the dict of `f_locals`, the frame that called, the function that runs."""
+    variables, namespace, _ = frame_contents(obj)
+    for name, value in variables:
+        yield LOCAL, f"local {name}", value
+    for held in (namespace, *_added_locals(obj)):
+        if held is not None:
+            yield ATTRIBUTE, ".f_locals", held
+    if obj.f_back is not None:
+        yield ATTRIBUTE, ".f_back", obj.f_back
+    yield from _called(obj, obj.f_code)
+
+
+def _added_locals(frame: types.FrameType) -> list[Any]:
+    """What `f_locals` was given beside the variables, since Python 3.13: `f_extra_locals` and `f_locals_cache`."""
+    if not FRAMES_CAN_BE_READ or sys.version_info < (3, 13):
+        return []
+    guard = id(frame) + _FRAME * WORD
+    found = slots_at(guard, WORD, word_at(guard), id(frame) + _EXTRA_LOCALS * WORD, 2)
+    return [held for held in found or () if held is not MISSING]
+
+
+def _called(obj: Any, code: types.CodeType) -> Iterator[Named]:
+    """The function whose frame this is: since Python 3.11 the frame keeps it alive, under no name."""
+    for held in gc.get_referents(obj):
+        if type(held) is types.FunctionType and types.FunctionType.__dict__["__code__"].__get__(held) is code:
+            yield ATTRIBUTE, "its function", held
+
+
+def suspended(prefix: str) -> Reader:
+    """Generators, coroutines and async generators: their frame's locals as their own."""
+
+    def read(obj: Any) -> Iterator[Named]:
+        variables, namespace, frame = frame_contents(obj)
+        for name, value in variables:
+            yield LOCAL, f"local {name}", value
+        if namespace is not None:
+            yield ATTRIBUTE, f".{prefix}_frame.f_locals", namespace
+        if frame is not None:
+            yield ATTRIBUTE, f".{prefix}_frame", frame
+        yield from _called(obj, _code_of(obj))
+        waiting = getattr(obj, {"gi": "gi_yieldfrom", "cr": "cr_await", "ag": "ag_await"}[prefix])
+        if waiting is not None:
+            yield ATTRIBUTE, ".awaiting", waiting
+
+    return read
+
+
+def traceback(obj: types.TracebackType) -> Iterator[Named]:
+    """The frame that was left, and the traceback of the one it had called."""
+    yield ATTRIBUTE, ".tb_frame", obj.tb_frame
+    if obj.tb_next is not None:
+        yield ATTRIBUTE, ".tb_next", obj.tb_next
+
+
+def exception(obj: BaseException) -> Iterator[Named]:
+    """Its traceback, arguments and the exceptions it came from."""
+    get = BaseException.__dict__
+    for name in ("__traceback__", "__context__", "__cause__", "args"):
+        value = get[name].__get__(obj)
+        if value is not None:
+            yield ATTRIBUTE, f".{name}", value
+    for base in mro(type(obj)):  # .value of StopIteration, .obj of AttributeError, .exceptions of a group, ...
+        if not made_in_python(base):
+            yield from c_fields(obj, base, hidden="__")
+
+
+def dict_items(obj: Any) -> Iterator[Named]:
+    """Values by their keys, then the keys."""
+    items = list(dict.items(obj))  # by one call of C: another thread may put something in meanwhile
+    for key, value in items:
+        yield ITEM, f"[{key_text(key)}]", value
+    for key, _ in items:
+        yield ITEM, f"key {key_text(key)}", key
+
+
+def default_dict(obj: Any) -> Iterator[Named]:
+    """As of a dict, and what makes missing values."""
+    yield from dict_items(obj)
+    yield ATTRIBUTE, ".default_factory", collections.defaultdict.__dict__["default_factory"].__get__(obj)
+
+
+def sequence(base: Any) -> Reader:
+    """A reader of items by their places."""
+    iterate = base.__iter__
+
+    def read(obj: Any) -> Iterator[Named]:
+        for k, value in enumerate(list(iterate(obj))):
+            yield ITEM, f"[{k}]", value
+
+    return read
+
+
+def items_of(obj: Any) -> Iterable[Any]:
+    """The items of a tuple that are there: what `tuple(step() for ...)` makes has empty places while `step` runs.
+
+    To go over an empty place ends the process. gc's traversal leaves it out, and goes from the last item to the first
+    (Objects/tupleobject.c); what is of a class made from tuple is never seen so.
+    """
+    return gc.get_referents(obj)[::-1] if type(obj) is tuple else tuple.__iter__(obj)
+
+
+def items_of_tuple(obj: Any) -> Iterator[Named]:
+    """Items by their places."""
+    for k, value in enumerate(items_of(obj)):
+        yield ITEM, f"[{k}]", value
+
+
+def members(base: Any) -> Reader:
+    """A reader of items that have no place."""
+    iterate = base.__iter__
+
+    def read(obj: Any) -> Iterator[Named]:
+        for value in list(iterate(obj)):
+            yield ITEM, "{...}", value
+
+    return read
+
+
+def getters(base: type, *names: str) -> Reader:
+    """A reader of C attributes, by their descriptors."""
+    descriptors = [(name, base.__dict__[name]) for name in names if name in base.__dict__]
+
+    def read(obj: Any) -> Iterator[Named]:
+        for name, descriptor in descriptors:
+            value = descriptor.__get__(obj)
+            if value is not None:
+                yield ATTRIBUTE, f".{name}", value
+
+    return read
+
+
+def reference(obj: Any) -> Iterator[Named]:
+    """A weak reference holds what it calls back, not what it refers to."""
+    callback = weakref.ref.__dict__["__callback__"].__get__(obj)
+    if callback is not None:
+        yield ATTRIBUTE, ".__callback__", callback
+
+
+def iterated(obj: Any) -> Iterator[Named]:
+    """Iterators and views of the builtins say by no attribute what they go over."""
+    for held in gc.get_referents(obj):
+        yield ITEM, "iterated", held
+
+
+def context(obj: Any) -> Iterator[Named]:
+    """contextvars.Context and the nodes of its tree (Python/hamt.c): a value is reported right before its variable."""
+    held = gc.get_referents(obj)
+    for part, after in zip(held, [*held[1:], None], strict=True):
+        if type(part) is contextvars.ContextVar:
+            yield ITEM, f"key {part.name}", part
+        elif type(after) is contextvars.ContextVar:
+            yield ITEM, f"[{after.name}]", part
+        else:
+            yield ATTRIBUTE, ".items()", part
+
+
+CONTEXT_PARTS = ("hamt", "hamt_bitmap_node", "hamt_array_node", "hamt_collision_node")
+
+
+def proxy(obj: Any) -> Iterator[Named]:
+    """The mapping behind a read-only view, such as a class's `__dict__`."""
+    for held in gc.get_referents(obj):
+        yield ATTRIBUTE, ".__mapping__", held
+
+
+_SAMPLE: Any = functools.lru_cache(lambda of: of)
+_SAMPLE(())
+LRU_CACHE: Any = type(_SAMPLE)
+"""Type of what `functools.lru_cache` makes of a function."""
+_ENTRY = next((kind for kind in gc.get_referents(_SAMPLE)[1:] if type(kind) is type), None)
+"""Type of an entry of a bounded cache, which gc is shown after the key and the result of each (CPython,
+Modules/_functoolsmodule.c, lru_cache_tp_traverse).
+"""
+
+
+def closed(obj: Any) -> Iterator[Named]:
+    """functools.lru_cache: CPython shows the keys, which hold the arguments, the results and the wrapped function."""
+    wrapped = obj.__wrapped__
+    yield ATTRIBUTE, ".__wrapped__", wrapped
+    referents = gc.get_referents(obj)
+    for held, *after in itertools.zip_longest(referents, referents[1:], referents[2:]):
+        if held is not wrapped and type(held) is not type:
+            is_key = _ENTRY is not None and after[1] is _ENTRY
+            yield ITEM, CACHED_ARGUMENTS if is_key else "cached result", held
+
+
+_DICT: dict[Any, Any] = {}
+_EMPTY: tuple[Any, ...] = ([], (), set(), _DICT, _DICT.keys(), _DICT.values(), _DICT.items())
+_ITERATED: tuple[Any, ...] = (
+    *(type(iter(empty)) for empty in _EMPTY),
+    *(type(view) for view in _EMPTY[-3:]),
+    *(kind for kind in vars(itertools).values() if type(kind) is type),
+    type(reversed([])), reversed, enumerate, zip, map, filter,
+)  # fmt: skip
+
+READERS: dict[type, Reader] = {
+    dict: dict_items,
+    collections.OrderedDict: dict_items,
+    collections.defaultdict: default_dict,
+    list: sequence(list),
+    tuple: items_of_tuple,
+    collections.deque: sequence(collections.deque),
+    set: members(set),
+    frozenset: members(frozenset),
+    types.FunctionType: function,
+    types.CellType: cell,
+    types.MethodType: getters(types.MethodType, "__self__", "__func__"),
+    types.BuiltinMethodType: getters(types.BuiltinMethodType, "__self__"),
+    functools.partial: getters(functools.partial, "func", "args", "keywords"),
+    property: getters(property, "fget", "fset", "fdel"),
+    staticmethod: getters(staticmethod, "__func__"),
+    classmethod: getters(classmethod, "__func__"),
+    types.FrameType: frame,
+    types.GeneratorType: suspended("gi"),
+    types.CoroutineType: suspended("cr"),
+    types.AsyncGeneratorType: suspended("ag"),
+    types.TracebackType: traceback,
+    BaseException: exception,
+    weakref.ref: reference,
+    types.MappingProxyType: proxy,
+    contextvars.Context: context,
+    LRU_CACHE: closed,
+    asyncio.Future: getters(asyncio.Future, "_result", "_exception", "_callbacks", "_loop"),
+    slice: getters(slice, "start", "stop", "step"),
+    **dict.fromkeys(_ITERATED, iterated),
+}
+
+
+_BY_ADDRESS = {id(kind): reader for kind, reader in READERS.items()}  # a metaclass may have a __hash__ of its own
+
+
+def reader_of(kind: type) -> Reader | None:
+    """The reader of the nearest base that has one."""
+    for base in mro(kind):
+        reader = _BY_ADDRESS.get(id(base))
+        if reader is not None:
+            return reader
+    return context if type_name(kind) in CONTEXT_PARTS and not made_in_python(kind) else None
+
+
+def slots(obj: Any, kind: type) -> Iterator[Named]:
+    """`__slots__` of every base, through their member descriptors; only types made in Python have any of their own."""
+    if made_in_python(kind):
+        for base in mro(kind):
+            if made_in_python(base):
+                yield from c_fields(obj, base)

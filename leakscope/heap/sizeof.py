@@ -1,0 +1,280 @@
+"""Sizes of Python objects, containers and images."""
+
+from __future__ import annotations
+
+import collections
+import sys
+import types
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from leakscope.heap._sweep_fallback import LARGE
+from leakscope.heap.autograd import Role, Types
+from leakscope.heap.referents import items_of
+from leakscope.originals import gc, os
+from leakscope.process.raw_types import container_base, has_gc, made_in_python, mro, type_dict, type_name
+
+_CORE = "ImagingCore"
+"""Name of the type of Pillow's C part, which a PIL image has as `.im` (Pillow src/_imaging.c)."""
+_ONE_BYTE = ("1", "L", "P")
+"""Modes of which a pixel takes a byte (Pillow src/libImaging/Storage.c)."""
+_TWO_BYTES = "I;16"
+"""Begins the modes of which it takes two; of all others it takes four."""
+
+
+def picture_bytes(obj: Any, kind: type) -> int:
+    """Bytes of the pixels of a PIL image's C part; 0 for anything else."""
+    if type_name(kind) != _CORE:
+        return 0
+    names = type_dict(kind)
+    try:
+        mode, (width, height) = names["mode"].__get__(obj), names["size"].__get__(obj)
+    except (KeyError, TypeError, ValueError, AttributeError):  # another's type of that name
+        return 0
+    pixel = 1 if mode in _ONE_BYTE else 2 if str(mode).startswith(_TWO_BYTES) else 4
+    return int(width) * int(height) * pixel
+
+
+_LOOKED_AT = 8
+"""Of the newest items, chosen."""
+_ALL_OF = 32
+"""Held objects up to which all are looked at, chosen."""
+_SOME_OF = 16
+"""Of more than that, chosen."""
+_DEEPEST = 2
+"""Containers in each other that a phrase names, chosen."""
+_NAMED = 3
+"""Types that a phrase names of one container's items, the most frequent ones."""
+
+Item = tuple[Any, ...]
+"""An item of a container; of a dict its key and its value."""
+
+
+def newest_items(container: Any, base: Any, gained: int) -> list[Item]:
+    """Some of the items that were added last; of a set, which has no order, any."""
+    many = min(gained, _LOOKED_AT)
+    if base is list:
+        last = list.__len__(container) - 1
+        return [(item,) for k in range(many) for item in _at(container, last - k * gained // many)]
+    if base is dict:
+        return list(islice(reversed(dict.items(container)), many))
+    if base is collections.deque:
+        return [(item,) for item in list(islice(collections.deque.__reversed__(container), many))]
+    return [(item,) for item in list(islice(set.__iter__(container), many))]
+
+
+def _at(items: Any, place: int) -> list[Any]:
+    """The item of a list at a place; none where another thread has taken it out."""
+    return list.__getitem__(items, slice(max(place, 0), max(place, 0) + 1))
+
+
+def oldest_items(container: Any, base: Any, count: int) -> list[Item]:
+    """Some of the first `count` items; of a set, which has no order, any."""
+    many = min(count, _LOOKED_AT)
+    if base is list:
+        return [(item,) for k in range(many) for item in _at(container, k * count // many)]
+    if base is dict:
+        return list(islice(dict.items(container), many))
+    return [(item,) for item in list(islice(base.__iter__(container), many))]
+
+
+def some_items(held: Sequence[Any]) -> Sequence[Any]:
+    """All, or of very many some, as far from each other as they can be."""
+    return held if len(held) <= _ALL_OF else held[:: len(held) // _SOME_OF]
+
+
+def item_text(items: Sequence[Item]) -> str:
+    """What most of the items are: `str`, `dict of str and float`, `list of 512 float`."""
+    texts = [_text(item[-1], _DEEPEST) if _tells(item[-1]) else _text(item[0], 0) for item in items]
+    return Counter(texts).most_common(1)[0][0] if texts else ""
+
+
+def _tells(value: Any) -> bool:
+    """Whether a value says more than its key: a flag does not."""
+    return value is not None and type(value) is not bool
+
+
+def _text(obj: Any, deep: int) -> str:
+    kind = type(obj)
+    name = type_name(kind)
+    base = tuple if kind is tuple else container_base(kind)
+    if base is None or deep == 0 or (kind is not base and made_in_python(kind)):
+        return name
+    values = dict.values(obj) if base is dict else items_of(obj) if base is tuple else base.__iter__(obj)
+    inner = Counter(_text(value, deep - 1) for value in list(islice(values, _ALL_OF)))
+    if not inner:
+        return name
+    words = [word for word, _ in inner.most_common(_NAMED)]
+    count = base.__len__(obj)
+    many = f"{count:,} " if len(words) == 1 and base is list and count > _NAMED else ""
+    return f"{name} of {many}{_listed(words)}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+_SHARED_FROM = 4
+"""References from which an object is taken to be somebody else's too (an interned key, a model, a parent), chosen."""
+_GC_HEAD = 16
+"""Bytes before an object that gc tracks (CPython Include/internal/pycore_gc.h)."""
+_VALUE, _VALUES = 8, 16
+"""Bytes of an attribute that stands inline in its instance, and before the first (CPython Objects/dictobject.c)."""
+_MOST_SMALL = 512
+"""Bytes up to which Python serves memory from arenas of its own, which no count of malloc's sees (obmalloc.c)."""
+_MOST_OF_ONE = 250
+"""Objects that are looked into for one item, chosen."""
+_MOST_OF_LOOK = 20_000
+"""The same for all that one look measures, chosen: some 40 ms."""
+
+_ATOMS = (str, bytes, bytearray, int, float, complex)
+"""Types that hold nothing."""
+_SIZED = (*_ATOMS, list, dict, tuple, set, frozenset, collections.deque, collections.OrderedDict)
+"""Builtin types, which are asked for their size; they are static in one version of CPython and not in another."""
+_NOBODYS = (
+    type, types.ModuleType, types.CodeType, types.FrameType, types.GeneratorType, types.CoroutineType,
+    types.TracebackType, types.BuiltinFunctionType, type(None), bool, type(...), type(NotImplemented),
+)  # fmt: skip
+"""What lives for another reason than the container it is in, or is told by other rules."""
+_OF_FUNCTION = ("__closure__", "__defaults__", "__kwdefaults__")
+_FUNCTION = types.FunctionType.__dict__
+_ARRAY: Any = np.ndarray.__dict__
+
+
+def _arenas_serve() -> int:
+    """Bytes up to which an arena serves a block: none where Python was told to ask malloc for all."""
+    return 0 if os.environ.get("PYTHONMALLOC", "").startswith("malloc") else _MOST_SMALL
+
+
+@dataclass
+class Measure:
+    """Measures objects for one look, each once."""
+
+    known: Types
+    _bytes: float = 0.0
+    _counted: float = 0.0
+    _arenas: int = field(default_factory=_arenas_serve)
+    _seen: set[int] = field(default_factory=set)
+    _of_kinds: dict[int, bool] = field(default_factory=dict)
+
+    def taken(self) -> tuple[float, float]:
+        """(bytes, those in blocks that Python asks malloc for) of what was added since this was last asked."""
+        sizes, self._bytes, self._counted = (self._bytes, self._counted), 0.0, 0.0
+        return sizes
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the look has measured as much as it may."""
+        return len(self._seen) >= _MOST_OF_LOOK
+
+    def add(self, items: list[Any], but: type | None = None) -> None:
+        """Add the bytes of these, but of no tensor, and of no array that the heap graph has; the list is emptied.
+
+        Further objects of the type `but` that these hold are not looked into.
+        Of a long list among them only some items are measured, and stand for the others.
+        """
+        waiting = collections.deque((item, 1.0) for item in items)
+        items.clear()
+        for _ in range(_MOST_OF_ONE * len(waiting)):
+            if not waiting:
+                break
+            obj, times = waiting.popleft()
+            kind = type(obj)
+            if id(obj) in self._seen or not self._has_bytes(kind) or _is_shared(obj):
+                continue
+            self._seen.add(id(obj))
+            size, block = _size(obj, kind)
+            self.add_block(size * times, block)
+            held = [inner for inner in _held_by(obj, kind) if type(inner) is not but]
+            if held:
+                chosen = some_items(held)
+                waiting.extend((inner, times * len(held) / len(chosen)) for inner in chosen)
+                del chosen
+            del obj, held
+
+    def add_block(self, size: float, block: float) -> None:
+        """Add bytes of which the largest block is as large as that."""
+        self._bytes += size
+        if block > self._arenas:
+            self._counted += size
+
+    def _has_bytes(self, kind: type) -> bool:
+        known = self._of_kinds.get(id(kind))
+        if known is None:
+            bases = mro(kind)
+            nobodys = any(nobody in bases for nobody in _NOBODYS)
+            known = self._of_kinds[id(kind)] = self.known.role(kind) is Role.PLAIN and not nobodys
+        return known
+
+
+def size_of(obj: Any, kind: type) -> int:
+    """Bytes of an object alone; no `__sizeof__` of a user's is asked."""
+    for base in mro(kind):
+        if any(base is sized for sized in _SIZED) or not made_in_python(base):
+            sizeof = type_dict(base).get("__sizeof__")
+            if sizeof is not None:
+                return int(sizeof(obj)) + (_GC_HEAD if has_gc(kind) else 0) + _inline_values(obj, kind)
+    return 0
+
+
+def _is_shared(obj: Any) -> bool:
+    """Whether so many hold it that it is not the container's own."""
+    ours = _OURS + gc.is_tracked(obj)  # the look's list has all that gc tracks
+    return _references(obj) - ours >= _SHARED_FROM
+
+
+def _references(obj: Any) -> int:
+    return sys.getrefcount(obj)
+
+
+def _measure_ours() -> int:
+    def shown(obj: Any) -> int:
+        return _references(obj)
+
+    probe = object()
+    return shown(probe)
+
+
+_OURS = _measure_ours()
+"""What `_references` gives in `_is_shared` of an object that only the name in `Measure.add` holds."""
+
+
+def _size(obj: Any, kind: type) -> tuple[int, int]:
+    """(bytes, bytes of its largest block) of the object alone; none of what the heap graph has as an array."""
+    if np.ndarray in mro(kind):
+        own = _ARRAY["flags"].__get__(obj).owndata
+        data = int(_ARRAY["nbytes"].__get__(obj)) if own else 0
+        if data >= LARGE and not _ARRAY["dtype"].__get__(obj).hasobject:
+            data = 0
+        return int(object.__sizeof__(obj)) + data, data
+    pixels = picture_bytes(obj, kind)
+    size = size_of(obj, kind) + pixels
+    if size >= LARGE and (kind is bytes or kind is bytearray):
+        return 0, 0
+    return size, size
+
+
+def _held_by(obj: Any, kind: type) -> list[Any]:
+    """What an object holds, as CPython's own traversal has it."""
+    if any(kind is atom for atom in _ATOMS):
+        return []
+    if kind is types.FunctionType:
+        return [held for name in _OF_FUNCTION if (held := _FUNCTION[name].__get__(obj)) is not None]
+    if np.ndarray in mro(kind):
+        if not _ARRAY["dtype"].__get__(obj).hasobject:
+            return []
+        return list(np.ndarray.view(obj, np.ndarray).ravel().tolist())
+    return gc.get_referents(obj)
+
+
+def _inline_values(obj: Any, kind: type) -> int:
+    """Bytes of the attributes that stand inline in an instance, up to Python 3.12 in a block of their own."""
+    if not made_in_python(kind) or not any("__dict__" in type_dict(base) for base in mro(kind)):
+        return 0
+    held = gc.get_referents(obj)
+    return 0 if any(type(inner) is dict for inner in held) else _VALUES + _VALUE * (len(held) - 1)

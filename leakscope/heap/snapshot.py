@@ -1,0 +1,252 @@
+"""The live heap becomes a HeapGraph, pruned to the paths to tensor memory.
+
+A look goes, while the process is paused (`process.pause`):
+
+1. `source.user_frames`: which frames run;
+2. `python.gc_heap`: one sweep over all that gc tracks, as numbers;
+3. `native.references`: what only C++ holds, walked from tensors and grad nodes; the locals of the running frames;
+4. the accelerator's allocator, where there is one: which block is which storage, and who made it;
+5. `explain`: references counted and not found (`refcounts`, `hook_owners`), the paths to memory (`prune`), `garbage`;
+6. `to_graph`: containers folded away (`fold`), references named (`reference_names`), objects described (`describe`);
+7. everything live is let go.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType, ModuleType
+from typing import Any, Protocol
+
+import numpy.ma  # noqa: F401 - np.unique of numpy 2.4 imports it at its first call, see below
+
+from leakscope.graph.model import CommUse, ReferenceKind
+from leakscope.graph.walks import load_for_large_graphs
+from leakscope.heap.address_index import Growing
+from leakscope.heap.garbage import ExplainedHeap, Watched, explain, watch_storage
+from leakscope.heap.growth import Gains, gaining_containers, rows_of
+from leakscope.heap.native_graph import NativeReferences, Storage, read_frames
+from leakscope.heap.storages import device_of, storage_object, tensor_over
+from leakscope.heap.sweep import sweep, type_counts
+from leakscope.heap.to_graph import Beginnings, GivenRoot, StorageFacts, callback_frames, given_places, to_heap_graph
+from leakscope.native import gc_heap
+from leakscope.process.gc_control import go_on, paused
+from leakscope.process.guard import CLOCK, unheard
+from leakscope.process.source import user_code as source
+from leakscope.process.source.frames import is_alone, running_frames
+from leakscope.process.torch_compat import without_functions
+from leakscope.run.kinds import Occasion
+from leakscope.run.model import Look
+from leakscope.shield import contextmanager
+
+# not in the first look, after which their objects and memory would count as the program's
+load_for_large_graphs()
+gc_heap()
+
+
+class Blocks(Protocol):
+    """What a look asks about the accelerator's allocator, while the process stands still."""
+
+    def read(self, storages: Iterable[Storage], objects: Sequence[Any]) -> Mapping[int, str]:
+        """Join the storages found; gives the place that made each, by the storage's address, where it was recorded."""
+
+    def seen(self, look: Look, places: Mapping[int, int]) -> None:
+        """The look is complete; `places` is each storage's index in its graph, by the storage's address."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookContext:
+    """What the caller knows that the heap does not show."""
+
+    counted_bytes: int | None = None
+    """Bytes that the allocator has handed out."""
+    counted_on: str = "cpu"
+    """The kind of device that `counted_bytes` and `peak_bytes` are of."""
+    peak_bytes: int | None = None
+    """The most that was handed out in this step."""
+    hidden: Sequence[object] = ()
+    """leakscope's own objects, which the graph leaves out."""
+    made_at: Mapping[int, str] = field(default_factory=dict)
+    """A storage's address to the place that made it."""
+    comm_holds: Iterable[tuple[Any, Any, str]] = ()
+    """Owners that C++ hides and the comm monitor knows: (Work, tensor, name of the reference)."""
+    comm_uses: Mapping[int, CommUse] = field(default_factory=dict)
+    """A storage's address to the operation that used it last."""
+    blocks: Blocks | None = None
+    """Joins the accelerator's blocks."""
+    given: Sequence[GivenRoot] = ()
+    """What the user gave a name."""
+    gains: Gains | None = None
+    """What containers have gained at the looks before; None where nobody asks."""
+    explained: Callable[[ExplainedHeap], None] | None = None
+    """Is told what was found, while the process stands still; must keep nothing that is alive."""
+
+
+_NOTHING_KNOWN = LookContext()
+
+
+@dataclass
+class Live:
+    """A look with the objects it saw; they are let go when `inspect` is left."""
+
+    look: Look
+    objects: list[Any]
+    """For each object of the graph the live one; for a storage, a tensor over it."""
+    holding: tuple[list[Any], ...]
+    """Every list through which the look itself holds live objects; clear them to let go early."""
+
+
+@unheard
+def look(
+    step: int, occasion: Occasion, context: LookContext = _NOTHING_KNOWN, *, watched: Watched | None = None
+) -> Look:
+    """Inspect the process now. Nothing is collected, no user code runs, nothing live is kept.
+
+    `watched`, where given, is filled with weak references to every storage in the graph.
+    """
+    with inspect(step, occasion, context) as live:
+        if watched is not None:
+            watched += [
+                watch_storage(storage_object(live.objects[k]), int(live.look.heap.bytes[k]))
+                for k in live.look.heap.storages.tolist()
+            ]
+        return live.look
+
+
+@contextmanager
+def inspect(step: int, occasion: Occasion, context: LookContext = _NOTHING_KNOWN) -> Iterator[Live]:
+    """As `look`, with the live objects at hand while the block runs."""
+    started = CLOCK.perf_counter()
+    frames = running_frames()
+    native: NativeReferences | None = None
+    live: Live | None = None
+    try:
+        with paused(), without_functions():
+            native = NativeReferences(sweep(_growing(context), alone=is_alone()))
+            live = _inspect(native, frames, step, occasion, context, started)
+            yield live
+    finally:
+        # A frame listed in a list that the same frame holds is a cycle; and nothing may outlive the look. What other
+        # threads have let go of meanwhile dies of this, and may have finalizers.
+        frames.clear()
+        if native is not None:
+            native.sweep.objects.clear()
+            native.new.clear()
+        source.forget()
+        if live is not None:
+            live.objects.clear()
+
+
+def _inspect(
+    native: NativeReferences,
+    frames: list[FrameType],
+    step: int,
+    occasion: Occasion,
+    context: LookContext,
+    started: float,
+) -> Live:
+    """All of a look but the pause around it; `started` is when that began, on the clock of `time.perf_counter`."""
+    for holder, held, name in context.comm_holds:
+        native.extra.add(native.index_of(holder), native.index_of(held), ReferenceKind.COMM, name, 0)
+    native.walk()
+    go_on()
+    running = read_frames(native, frames, _growing(context))
+    callbacks = callback_frames(native)
+    devices = None if context.counted_on == "cpu" else _devices(native)
+    of_blocks = {} if context.blocks is None else context.blocks.read(native.storages.values(), native.sweep.objects)
+    facts = StorageFacts({**of_blocks, **context.made_at}, context.comm_uses, devices)
+    own = _own(native, frames, context)
+    gained = {} if context.gains is None else gaining_containers(native, context.gains, own)
+    go_on()
+    explained = explain(native, running, own, gained)
+    if context.explained is not None:
+        context.explained(explained)
+    go_on()
+    graph, order, places = to_heap_graph(explained, facts, Beginnings(given_places(native, context.given), callbacks))
+    types = type_counts(native.sweep)
+    stopped = CLOCK.perf_counter() - started
+    seen = Look(
+        step=step,
+        occasion=occasion,
+        heap=graph,
+        counted_bytes=context.counted_bytes,
+        counted_on=context.counted_on,
+        peak_bytes=context.peak_bytes,
+        explained_bytes=_bytes_on(context.counted_on, native, devices),
+        types=types,
+        objects=native.sweep.tracked,
+        stopped_seconds=stopped,
+        seconds=CLOCK.perf_counter() - started,
+        unjudged=tuple(dict.fromkeys(native.problems)),
+        containers=rows_of(gained, places, graph),
+        hides=native.hides,
+    )
+    if context.blocks is not None:
+        context.blocks.seen(seen, _places(native, order))
+    return _live(seen, native, order)
+
+
+def _growing(context: LookContext) -> Growing | None:
+    return None if context.gains is None else context.gains.growing_dicts
+
+
+def _devices(native: NativeReferences) -> dict[int, str]:
+    """`cuda:0` by the storage's address, for each that is not in host memory."""
+    devices = {}
+    for storage in native.storages.values():
+        try:
+            device = device_of(_tensor_of(native, storage))
+        except RuntimeError:  # one that cannot say
+            continue
+        if device.type != "cpu":
+            devices[storage.address] = str(device)
+    return devices
+
+
+def _bytes_on(kind: str, native: NativeReferences, devices: Mapping[int, str] | None) -> int:
+    """Bytes of all storages on one kind of device; of all there are where no accelerator is in use."""
+    return sum(
+        storage.bytes
+        for storage in native.storages.values()
+        if devices is None or devices.get(storage.address, "cpu").partition(":")[0] == kind
+    )
+
+
+def _places(native: NativeReferences, order: Sequence[int]) -> dict[int, int]:
+    """Index in the graph of each storage, by the storage's address."""
+    storages, first = list(native.storages.values()), len(native.sweep.objects)
+    return {storages[k - first].address: place for place, k in enumerate(order) if k >= first}
+
+
+def _live(seen: Look, native: NativeReferences, order: Sequence[int]) -> Live:
+    objects, storages = native.sweep.objects, list(native.storages.values())
+    first = len(objects)
+    return Live(
+        look=seen,
+        objects=[objects[k] if k < first else _tensor_of(native, storages[k - first]) for k in order],
+        holding=(objects, native.new),
+    )
+
+
+def _tensor_of(native: NativeReferences, storage: Storage) -> Any:
+    """A tensor over a storage."""
+    return tensor_over(native.sweep.objects[storage.holders[0]], storage.address)
+
+
+def _own(native: NativeReferences, frames: Sequence[FrameType], context: LookContext) -> set[int]:
+    """Indexes of leakscope's own frames and objects."""
+    frames_of_ours = {native.index_of(frame) for frame in frames if _is_ours(frame.f_globals)}
+    modules = [module for name, module in sys.modules.copy().items() if _names_ours(name)]
+    namespaces = (vars(module) for module in modules if type(module) is ModuleType)
+    hidden = (native.find(id(obj)) for obj in (context, *context.hidden, *namespaces))
+    return frames_of_ours | {index for index in hidden if index >= 0}
+
+
+def _is_ours(names: Mapping[str, Any]) -> bool:
+    name = names.get("__name__")
+    return type(name) is str and _names_ours(name)
+
+
+def _names_ours(name: str) -> bool:
+    return name == "leakscope" or name.startswith(("leakscope.", "leakscope_cli"))

@@ -1,0 +1,317 @@
+"""Lists all objects that gc tracks and reads their references in one pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, compress, filterfalse, repeat
+from operator import and_, call, is_, is_not, ne
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakscope.graph.model import Ints
+from leakscope.heap import _sweep_fallback
+from leakscope.heap._sweep_fallback import HANDLES, LARGE, leads_on, untracked_referents
+from leakscope.heap.address_index import (
+    MOST_COUNTED,
+    Book,
+    Growing,
+    HeapColumns,
+    Listing,
+    Places,
+    UntrackedDicts,
+    counts_of,
+    in_range,
+)
+from leakscope.native import gc_heap
+from leakscope.originals import FROZEN_BY_PYTHON, gc
+from leakscope.process.raw_types import qualified_name
+from leakscope.process.source.frames import is_alone
+
+_PLACES = ("type_index", "type_first", "counts", "lengths", "starts", "holder", "held", "arrays")
+_ADDRESSES = ("addresses", "type_list", "firsts")
+
+
+class NativeBook:
+    """Finds the index of a tracked object by its address."""
+
+    __slots__ = ("_book",)
+
+    def __init__(self, book: Any) -> None:
+        self._book = book
+
+    def find(self, addresses: Ints) -> Places:
+        """Index of each address, -1 where no object stands there."""
+        return _array(self._book.find(np.ascontiguousarray(addresses, dtype=np.int64)), np.int32)
+
+    def find_one(self, address: int) -> int:
+        """Index of one address, -1 where no object stands there."""
+        place: int = self._book.find_one(address)
+        return place
+
+
+def read_natively(objects: list[Any] | Listing, with_dicts: bool, *, alone: bool = True) -> HeapColumns:
+    """All that a sweep asks of these objects, or of what `gc.get_objects` lists, as `pure_reader.read` gives it.
+
+    Where this thread is not `alone`, a tuple that no other object holds is not held either, but a copy of it.
+    `MemoryError` where there is too little of it; nothing is kept then.
+    """
+    freezing = gc.get_freeze_count() > FROZEN_BY_PYTHON
+    columns = gc_heap().read(objects, np.ndarray, HANDLES, LARGE, MOST_COUNTED, freezing, with_dicts, alone)
+    holders = _array(columns["dict_holder"], np.int32).astype(np.int64)
+    of_dicts = (_array(columns[f"dict_{name}"], np.int64) for name in ("address", "length", "first"))
+    return HeapColumns(
+        **{name: _array(columns[name], np.int32) for name in _PLACES},
+        **{name: _array(columns[name], np.int64) for name in _ADDRESSES},
+        objects=columns["objects"],
+        untracked=columns["untracked"],
+        dicts=UntrackedDicts(holders, *of_dicts),
+        book=NativeBook(columns["book"]),
+        let_go=dict(
+            zip(
+                _array(columns["let_go"], np.int64).tolist(),
+                _array(columns["let_go_at"], np.int32).tolist(),
+                strict=True,
+            )
+        ),
+    )
+
+
+def _array(column: Any, dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
+    """The numbers of a column, which lives as long as the array."""
+    return np.frombuffer(column, dtype=dtype) if memoryview(column).nbytes else np.zeros(0, dtype=dtype)
+
+
+def _are_not(one: list[Any], every: list[Any]) -> map[bool]:
+    """Told by the address: these iterators are listed too, and must not hold the list that they are put into."""
+    return map(ne, map(id, every), repeat(id(one)))
+
+
+def listed(*generations: int) -> tuple[list[Any], set[int]]:
+    """(what gc lists of these generations, or of all, in other threads' presence but for tuples; addresses of all).
+
+    CPython refuses to resize a tuple that somebody else holds as well (Objects/tupleobject.c, _PyTuple_Resize). So no
+    thread must run while they are held: they are listed and left out in one call of C.
+    """
+    if is_alone():
+        objects: list[Any] = []
+        for generation in generations or (None,):
+            # a list that is there already may be listed too: were the new one put into it, each would hold the other
+            new = gc.get_objects(generation)
+            new += objects
+            objects = new
+        return objects, set(map(id, objects))
+    every: list[Any] = []
+    kept: list[Any] = []
+    addresses: set[int] = set()
+    work = chain(
+        map(every.extend, map(gc.get_objects, generations or (None,))),
+        map(addresses.update, (map(id, every),)),
+        compress(every, map(and_, map(is_not, map(type, every), repeat(tuple)), _are_not(kept, every))),
+        map(call, (every.clear,)),
+    )
+    kept += filterfalse(partial(is_, None), work)  # None is what the methods answer
+    return kept, addresses - {id(every), id(kept)}
+
+
+def listed_at(addresses: Set[int], *generations: int) -> list[Any]:
+    """What gc lists at these addresses, of these generations or of all; no tuples. Nothing else is held meanwhile."""
+    every: list[Any] = []
+    found: list[Any] = []
+    work = chain(
+        map(every.extend, map(gc.get_objects, generations or (None,))),
+        compress(every, map(addresses.__contains__, map(id, every))),
+        map(call, (every.clear,)),
+    )
+    found += filterfalse(partial(is_, None), work)
+    return found
+
+
+def objects_listed() -> list[Any]:
+    """What gc lists, as `listed` has it: the addresses take longer than the list."""
+    return gc.get_objects() if is_alone() else listed()[0]
+
+
+_list_all = gc.get_objects  # the script may replace it
+_MAX_TYPES = 40
+"""Types that a look counts by name, the most frequent ones, chosen: a look's file stays small."""
+
+
+@dataclass
+class Sweep:
+    """The heap as it stood: objects alive in `objects` (drop it as soon as possible), the rest in numbers."""
+
+    objects: list[Any]
+    addresses: Ints
+    type_index: Places
+    """Place of each object's type in `type_list`."""
+    type_list: Ints
+    """Address of each distinct type, in the order in which the objects show them."""
+    type_first: Places
+    """Index of the first object of each type of `type_list`."""
+    counts: Places
+    """Reference counts without those that the sweep itself added; `MOST_COUNTED` of an immortal object."""
+    lengths: Places
+    """How many references CPython's traversal reports of each tracked object, those to untracked ones included."""
+    firsts: Ints
+    """Address of what each tracked object refers to first, of what a list has at 0; 0 where it refers to nothing."""
+    holder: Places
+    held: Places
+    """One entry per reference that CPython's own traversal reports, with multiplicity: first those from tracked to
+    tracked objects, by holder, then those to and from the others."""
+    starts: Places
+    """Where the references of each tracked object to tracked ones begin in `holder` and `held`, and where all end."""
+    tracked: int
+    """The first so many objects are gc-tracked; the others are untracked ones met on the way (arrays, pybind)."""
+    address_book: Book
+    """Finds the tracked ones."""
+    let_go: dict[int, int]
+    """Address of each tuple that was let go of, to the index of the one that stands for it, or of itself once more."""
+    alone: bool
+    """No other thread may have run meanwhile."""
+
+
+def sweep(growing: Growing | None = None, *, alone: bool = True) -> Sweep:
+    """Read the whole heap. Call it with gc off (see `paused`).
+
+    `growing` says which dicts are wanted of those that hold only what gc does not track, and are not tracked either.
+    `alone` is False where another thread may run meanwhile.
+    """
+    read = _sweep_fallback.read if gc_heap() is None else read_natively
+    columns = read(_list_all, growing is not None, alone=alone)
+    objects = columns.objects
+    tracked = len(objects)
+    heap = Sweep(
+        objects=objects,
+        addresses=columns.addresses,
+        type_index=columns.type_index,
+        type_list=columns.type_list,
+        type_first=columns.type_first,
+        counts=columns.counts,
+        lengths=columns.lengths,
+        firsts=columns.firsts,
+        holder=columns.holder,
+        held=columns.held,
+        starts=columns.starts,
+        tracked=tracked,
+        address_book=columns.book,
+        let_go=columns.let_go,
+        alone=alone,
+    )
+    objects.extend(columns.untracked)
+    _append_held_by_arrays(heap, columns)
+    if growing is not None:
+        _append_grown(heap, columns, growing)
+    columns.untracked.clear()
+    return heap
+
+
+def _append_held_by_arrays(heap: Sweep, columns: HeapColumns) -> None:
+    """Append the untracked objects that arrays hold, which may lead to tensors too, and all they hold."""
+    if len(columns.arrays) == 0:
+        return
+    index = {id(obj): heap.tracked + k for k, obj in enumerate(columns.untracked)}
+    waiting = (heap.tracked + columns.arrays).tolist()
+    first = len(heap.objects)
+    objects: list[Any] = []
+    holders: list[int] = []
+    helds: list[int] = []
+    leading: dict[int, bool] = {}
+    for k in waiting:  # which grows
+        for referent in untracked_referents(heap.objects[k] if k < first else objects[k - first]):
+            at = index.get(id(referent))
+            if at is None:
+                at = heap.address_book.find_one(id(referent))
+                if at < 0 and type(referent) is tuple:
+                    at = take_back(heap, referent)
+                if at < 0 and leads_on(referent, leading):
+                    at = index[id(referent)] = first + len(objects)
+                    objects.append(referent)
+                    waiting.append(at)
+            if at >= 0:
+                holders.append(k)
+                helds.append(at)
+            del referent
+    append(heap, objects, counts_of(objects), holders, helds)
+
+
+def _append_grown(heap: Sweep, columns: HeapColumns, growing: Growing) -> None:
+    """Append the dicts that have grown; what they hold leads to nothing."""
+    dicts = columns.dicts
+    untracked = set(heap.addresses[heap.tracked :].tolist())
+    index: dict[int, int] = {}
+    objects: list[Any] = []
+    holders: list[int] = []
+    helds: list[int] = []
+    for place in growing(dicts).tolist():
+        address, holder = int(dicts.addresses[place]), int(dicts.holders[place])
+        if address in untracked:
+            continue
+        if address not in index:
+            found = _held_at(heap.objects[holder], address)
+            if found is None:  # another thread has let it go since
+                continue
+            index[address] = len(heap.objects) + len(objects)
+            objects.append(found)
+            del found
+        holders.append(holder)
+        helds.append(index[address])
+    append(heap, objects, counts_of(objects), holders, helds)
+
+
+def _held_at(holder: Any, address: int) -> dict[Any, Any] | None:
+    return next((held for held in gc.get_referents(holder) if id(held) == address and type(held) is dict), None)
+
+
+def take_back(heap: Sweep, obj: tuple[Any, ...]) -> int:
+    """Hold a tuple that was let go of, of which a holder is known now: nobody fills it any more. Its index, or -1.
+
+    Its stand-in goes, whose references to the same items no count has.
+    """
+    at = heap.let_go.get(id(obj), -1)
+    if at >= 0:
+        items, copied = gc.get_referents(obj), gc.get_referents(heap.objects[at])
+        if len(items) != len(copied) or not all(map(is_, items, copied)):  # another one by now
+            return -1
+        heap.objects[at] = obj
+    return at
+
+
+def _by_stand_ins(heap: Sweep, objects: Sequence[Any]) -> Ints:
+    """How often each of these objects is held by tuples that stand for others."""
+    stand_ins = (heap.objects[at] for address, at in heap.let_go.items() if id(heap.objects[at]) != address)
+    times = Counter(map(id, chain.from_iterable(map(gc.get_referents, stand_ins))))
+    return np.fromiter(map(times.__getitem__, map(id, objects)), np.int64, len(objects))
+
+
+def append(heap: Sweep, objects: Sequence[Any], counts: Places, holders: Sequence[int], helds: Sequence[int]) -> None:
+    """Append objects that the gc list does not show, with their counts as they are, and references by index."""
+    if not objects and not holders:
+        return
+    _append_types(heap, np.fromiter(map(id, map(type, objects)), np.int64, len(objects)))
+    heap.objects.extend(objects)
+    heap.addresses = np.concatenate([heap.addresses, np.fromiter(map(id, objects), np.int64, len(objects))])
+    heap.counts = np.concatenate([heap.counts, in_range(counts - _by_stand_ins(heap, objects))])
+    heap.holder = np.concatenate([heap.holder, np.asarray(holders, dtype=np.int32)])
+    heap.held = np.concatenate([heap.held, np.asarray(helds, dtype=np.int32)])
+
+
+def _append_types(heap: Sweep, types: Ints) -> None:
+    numbers = {kind: k for k, kind in enumerate(heap.type_list.tolist())}
+    known = len(numbers)
+    index = [numbers.setdefault(kind, len(numbers)) for kind in types.tolist()]
+    new, first = np.unique(np.asarray(index, dtype=np.int32), return_index=True)
+    heap.type_first = np.concatenate([heap.type_first, (len(heap.type_index) + first[new >= known]).astype(np.int32)])
+    heap.type_list = np.fromiter(numbers, np.int64, len(numbers))
+    heap.type_index = np.concatenate([heap.type_index, np.asarray(index, dtype=np.int32)])
+
+
+def type_counts(heap: Sweep) -> dict[str, int]:
+    """How many tracked objects of each type there are, most frequent first, as `objgraph.typestats` counts them."""
+    counts = np.bincount(heap.type_index[: heap.tracked])
+    order = np.argsort(-counts, kind="stable")[:_MAX_TYPES]
+    return {qualified_name(type(heap.objects[heap.type_first[k]])): int(counts[k]) for k in order.tolist()}

@@ -1,0 +1,285 @@
+"""The verdict on one snapshot, or on the snapshots of several ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median_low
+
+from leakscope.memory_snapshot.analysis import DeviceReport, History, SnapshotReport
+from leakscope.memory_snapshot.growth import MIN_RISES
+from leakscope.memory_snapshot.sites import Site, SiteBytes
+from leakscope.verdict import Verdict
+
+MIN_STEP_BYTES = 64 << 10
+"""Bytes a step below which growth is listed and makes no verdict: that of `leakscope run --min-bytes`."""
+MIN_BYTES = 1 << 20
+"""The same, in all: the largest request that the allocator calls small (kSmallSize)."""
+_PENDING_SHARE = 0.02
+"""Of the reserved bytes, from which what waits for another stream is worth telling: chosen."""
+_STUCK_SHARE = 0.25
+"""Of the reserved bytes, from which what lies between live blocks is worth telling: chosen."""
+_MIN_STUCK_BYTES = 64 << 20
+"""And at least so many bytes: chosen."""
+_LINE = re.compile(r":\d+ ")
+"""The number of a line, in a place's name."""
+_EXCESS_SHARE = 0.05
+"""Of a rank's requested bytes, from which holding more than its peers is worth telling: chosen."""
+
+
+class ConcernKind(StrEnum):
+    """What one concern is about, the most urgent first."""
+
+    OUT_OF_MEMORY = "out-of-memory"
+    GROWTH = "growth"
+    RANK_EXCESS = "rank-excess"
+    PENDING_FREES = "pending-frees"
+    FRAGMENTATION = "fragmentation"
+
+
+_URGENCY = tuple(ConcernKind)
+
+
+@dataclass(frozen=True)
+class Concern:
+    """One thing worth telling, most urgent kinds first."""
+
+    kind: ConcernKind
+    snapshot: str
+    rank: int | None
+    device: int
+    bytes: int
+    """Requested; kept at the end; more than the peers; waiting; or stuck."""
+    site: Site | None = None
+    per_step: float = 0.0
+    steps: int = 0
+    of_bytes: int = 0
+    """Device memory free, for `out-of-memory`; the peers' bytes, for `rank-excess`; reserved bytes otherwise."""
+    alive_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is said of the snapshots, why it could not be more, and what was noticed."""
+
+    verdict: Verdict
+    why: str
+    """For `inconclusive` the reason, a clause; otherwise empty."""
+    concerns: tuple[Concern, ...]
+
+
+@dataclass(frozen=True)
+class SiteChange:
+    """What one place holds in two snapshots."""
+
+    where: str
+    """`train.py:12 step`; `train.py:12 -> :14 step` where an edit between the two has moved the line."""
+    base_end_bytes: int
+    new_end_bytes: int
+    base_peak_bytes: int
+    new_peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two snapshots side by side; differences are new minus base."""
+
+    base: SnapshotReport
+    new: SnapshotReport
+    end_bytes: int
+    peak_bytes: int
+    reserved_bytes: int
+    sites: tuple[SiteChange, ...]
+    """Largest change first; unchanged places are left out."""
+
+
+@dataclass(frozen=True)
+class SnapshotsReport:
+    """Everything `leakscope snapshot` tells about the files it was given."""
+
+    snapshots: tuple[SnapshotReport, ...]
+    judgement: Judgement
+    comparison: Comparison | None = None
+
+
+def judge_snapshots(snapshots: Sequence[SnapshotReport]) -> Judgement:
+    """The verdict over snapshots of different ranks (or of one)."""
+    concerns = [
+        concern for snapshot in snapshots for device in snapshot.devices for concern in _concerns(snapshot, device)
+    ]
+    concerns += _excesses(snapshots)
+    concerns.sort(key=lambda concern: (_URGENCY.index(concern.kind), -concern.bytes, concern.snapshot, concern.device))
+    if any(concern.kind == ConcernKind.GROWTH for concern in concerns):
+        return Judgement(Verdict.LEAKS, "", tuple(concerns))
+    why = next((reason for snapshot in snapshots for device in snapshot.devices if (reason := _unjudged(device))), "")
+    return Judgement(Verdict.INCONCLUSIVE if why else Verdict.CLEAN, why, tuple(concerns))
+
+
+def _concerns(snapshot: SnapshotReport, device: DeviceReport) -> list[Concern]:
+    origin = (snapshot.name, snapshot.rank, device.device)
+    concerns = [
+        Concern(
+            ConcernKind.OUT_OF_MEMORY,
+            *origin,
+            failure.requested_bytes,
+            failure.site,
+            of_bytes=failure.device_free_bytes or 0,
+            alive_bytes=failure.alive_bytes,
+        )
+        for failure in device.out_of_memory[:1]
+    ]
+    concerns += [
+        Concern(
+            ConcernKind.GROWTH,
+            *origin,
+            grown.kept_bytes,
+            grown.site,
+            grown.bytes_per_step,
+            grown.steps,
+            device.reserved_bytes,
+        )
+        for grown in device.growth.growing
+        if device.growth.judged and grown.bytes_per_step >= MIN_STEP_BYTES and grown.kept_bytes >= MIN_BYTES
+    ]
+    if device.pending.bytes >= max(MIN_BYTES, _PENDING_SHARE * device.reserved_bytes):
+        site = device.pending.sites[0].site if device.pending.sites else None
+        concerns.append(
+            Concern(ConcernKind.PENDING_FREES, *origin, device.pending.bytes, site, of_bytes=device.reserved_bytes)
+        )
+    stuck, reserved = _stuck(device)
+    if stuck >= max(_MIN_STUCK_BYTES, _STUCK_SHARE * reserved):
+        concerns.append(Concern(ConcernKind.FRAGMENTATION, *origin, stuck, of_bytes=reserved))
+    return concerns
+
+
+def _stuck(device: DeviceReport) -> tuple[int, int]:
+    """Bytes stuck between live blocks and reserved: at the failure, for what is stuck after it the script has left."""
+    for failure in device.out_of_memory[:1]:
+        stuck = 0 if failure.room is None else failure.room.idle_bytes - failure.room.empty_bytes
+        return stuck, failure.reserved_bytes
+    return device.fragmentation.stuck_bytes, device.reserved_bytes
+
+
+def _unjudged(device: DeviceReport) -> str:
+    """Why growth over steps could not be judged on this device; empty when it could."""
+    if device.history == History.NONE:
+        return "the file holds no history of allocations"
+    growth = device.growth
+    unmarked = "it marks no steps" if device.timeline.clock else "its events carry no times (torch before 2.2)"
+    if not growth.marker:
+        return f"{unmarked}, and no sequence of allocations repeats itself"
+    if growth.steps < MIN_RISES:
+        return f"it holds {growth.steps} complete steps, and growth takes {MIN_RISES} to show"
+    if not growth.judged:
+        return (
+            f"{unmarked}, and what repeats itself {growth.steps} times, from {growth.marker} on, shows no backward: "
+            "it may be no step"
+        )
+    return ""
+
+
+def _excesses(snapshots: Sequence[SnapshotReport]) -> list[Concern]:
+    """Places where one rank holds more at the end than the median of its peers."""
+    if len(snapshots) <= 1 or len({snapshot.rank for snapshot in snapshots} - {None}) < len(snapshots):
+        return []
+    held = [_end_by_place(snapshot) for snapshot in snapshots]
+    concerns = []
+    for index, snapshot in enumerate(snapshots):
+        for place, entry in held[index].items():
+            peers = median_low(
+                [other[place].bytes if place in other else 0 for at, other in enumerate(held) if at != index]
+            )
+            total = sum(device.requested_bytes for device in snapshot.devices)
+            if entry.bytes - peers >= max(MIN_BYTES, _EXCESS_SHARE * total):
+                device = snapshot.devices[0].device
+                concerns.append(
+                    Concern(
+                        ConcernKind.RANK_EXCESS,
+                        snapshot.name,
+                        snapshot.rank,
+                        device,
+                        entry.bytes - peers,
+                        entry.site,
+                        of_bytes=peers,
+                    )
+                )
+    return concerns
+
+
+def _end_by_place(snapshot: SnapshotReport) -> dict[str, SiteBytes]:
+    places: dict[str, SiteBytes] = {}
+    for device in snapshot.devices:
+        for entry in device.end_sites:
+            old = places.get(entry.site.where)
+            places[entry.site.where] = SiteBytes(
+                entry.site, entry.bytes + (old.bytes if old else 0), entry.count + (old.count if old else 0)
+            )
+    return places
+
+
+def compare(base: SnapshotReport, new: SnapshotReport) -> Comparison:
+    """Two snapshots side by side, by place."""
+    tables = [_totals(report, peak) for peak in (False, True) for report in (base, new)]
+    sites = [
+        SiteChange(name, *(sum(table.get(place, 0) for place in places) for table in tables))
+        for name, places in _paired(set(tables[0]) | set(tables[2]), set(tables[1]) | set(tables[3]))
+    ]
+    changed = [
+        site
+        for site in sites
+        if (site.base_end_bytes, site.base_peak_bytes) != (site.new_end_bytes, site.new_peak_bytes)
+    ]
+
+    def difference(name: str) -> int:
+        return sum(int(getattr(device, name)) for device in new.devices) - sum(
+            int(getattr(device, name)) for device in base.devices
+        )
+
+    return Comparison(
+        base,
+        new,
+        end_bytes=difference("requested_bytes"),
+        peak_bytes=difference("peak_bytes"),
+        reserved_bytes=difference("reserved_bytes"),
+        sites=tuple(sorted(changed, key=_largest_change)),
+    )
+
+
+def _largest_change(site: SiteChange) -> tuple[int, int, str]:
+    return (
+        -abs(site.new_end_bytes - site.base_end_bytes),
+        -abs(site.new_peak_bytes - site.base_peak_bytes),
+        site.where,
+    )
+
+
+def _paired(base: set[str], new: set[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """The places of two snapshots by name: each line is a place of its own, and the one line of a function that only
+    the base has is the one that only the new one has.
+    """
+    moved: dict[str, tuple[list[str], list[str]]] = {}
+    for side, only in enumerate((base - new, new - base)):
+        for place in only:
+            moved.setdefault(_LINE.sub(" ", place), ([], []))[side].append(place)
+    rows: list[tuple[str, tuple[str, ...]]] = [(place, (place,)) for place in base & new]
+    for before, after in moved.values():
+        if len(before) == len(after) == 1 and _LINE.search(before[0]):
+            rows.append((_LINE.sub(f"{_line(before[0])} -> {_line(after[0])} ", after[0]), (before[0], after[0])))
+        else:
+            rows += [(place, (place,)) for place in (*before, *after)]
+    return rows
+
+
+def _line(place: str) -> str:
+    found = _LINE.search(place)
+    return found[0].rstrip() if found else ""
+
+
+def _totals(report: SnapshotReport, peak: bool) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for device in report.devices:
+        for entry in device.peak_sites if peak else device.end_sites:
+            totals[entry.site.where] = totals.get(entry.site.where, 0) + entry.bytes
+    return totals

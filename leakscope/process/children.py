@@ -1,0 +1,148 @@
+"""Processes that the script starts: which are followed, which are not, and their ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing.process
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from leakscope.options import launchers_number
+from leakscope.originals import Path, os
+from leakscope.process.patches import Patches
+from leakscope.process.source.frames import users_line
+from leakscope.process.torch_compat import COMPILE_WORKERS, LOADER_WORKERS
+from leakscope.run.descriptors import open_private
+from leakscope.run.processes import Who, link, write_who
+from leakscope.run.rows import StartedProcess
+
+_MAX_NOTED = 64
+"""Processes that are noted, chosen: a pool may start one for each of thousands of tasks."""
+
+
+class OwnProcesses:
+    """Counts the Python processes that the script starts and that are not followed; workers of a data loader are not
+    among them.
+    """
+
+    def __init__(
+        self, note: Callable[[StartedProcess], object], followed: Callable[[str, Sequence[str]], bool] | None = None
+    ) -> None:
+        """`followed` says whether a program with these words will be; None where none is."""
+        self.count = 0
+        self._followed = followed
+        self._note_it = note
+
+    def install(self, patches: Patches) -> None:
+        """Watch `multiprocessing` and `subprocess`."""
+        patches.call_before(multiprocessing.process.BaseProcess, "start", self._of_multiprocessing)
+        patches.call_before(subprocess.Popen, "__init__", self._of_subprocess)
+
+    def _of_multiprocessing(self, process: Any, *_: Any, **__: Any) -> None:
+        if self._followed is not None:
+            return
+        target = getattr(process, "_target", None)
+        if getattr(target, "__module__", "") != LOADER_WORKERS:
+            self._note(_through(process))
+
+    def _of_subprocess(self, _: Any, args: Any = None, *__: Any, **given: Any) -> None:
+        words = [str(word) for word in (args if isinstance(args, (list, tuple)) else str(args).split())]
+        if not words or not _starts_python(words):
+            return
+        program = str(given.get("executable") or words[0])
+        if given.get("shell") or self._followed is None or not self._followed(program, words):
+            self._note("subprocess")
+
+    def _note(self, through: str) -> None:
+        self.count += 1
+        if self.count <= _MAX_NOTED:
+            self._note_it(StartedProcess(through, users_line(sys._getframe(2))))
+
+
+def _through(process: Any) -> str:
+    """`torch.multiprocessing.spawn`, or the module that starts processes where nothing else is known."""
+    target = getattr(process, "_target", None)
+    of_spawn = getattr(target, "__module__", "") == "torch.multiprocessing.spawn"
+    return "torch.multiprocessing.spawn" if of_spawn else "multiprocessing"
+
+
+def _starts_python(words: Sequence[str]) -> bool:
+    if any("multiprocessing.resource_tracker" in word or COMPILE_WORKERS in word for word in words):
+        return False
+    program = os.path.basename(words[0])
+    return (
+        words[0] == sys.executable or program.startswith("python") or program in ("torchrun", "accelerate", "deepspeed")
+    )
+
+
+class Joining:
+    """Tells the recorder of a process which rank it is, once that is known."""
+
+    def __init__(self, folder: Path, process: str, who: Who, join: Callable[[int, int, Path], object]) -> None:
+        """`join` is given rank, world, and the file in which the ranks of that group say where they stand."""
+        self._folder, self._process, self.who, self._join = folder, process, who, join
+        self._joined = False
+
+    def install(self, patches: Patches) -> None:
+        """Wait for `init_process_group`, or for nothing where the group is there."""
+        self._say()
+        if not torch.distributed.is_available():
+            return
+        if torch.distributed.is_initialized():
+            self._in_group()
+            return
+        patches.call_before(torch.distributed, "init_process_group", self._before)
+        patches.call_after(torch.distributed, "init_process_group", self._in_group)
+
+    def _before(self, *args: Any, **kwargs: Any) -> None:
+        given = dict(zip(("backend", "init_method", "timeout", "world_size", "rank"), args, strict=False)) | kwargs
+        rank, world = given.get("rank", -1), given.get("world_size", -1)
+        rank = rank if type(rank) is int and rank >= 0 else launchers_number(os.environ, "RANK", -1)
+        world = world if type(world) is int and world > 0 else launchers_number(os.environ, "WORLD_SIZE", -1)
+        if 0 <= rank < world:
+            self._be(rank, world, str(given.get("init_method") or ""))
+
+    def _in_group(self, *_: Any, **__: Any) -> None:
+        self._be(torch.distributed.get_rank(), torch.distributed.get_world_size(), "")
+
+    def _be(self, rank: int, world: int, method: str) -> None:
+        if self._joined:
+            return
+        self._joined = True
+        self.who = replace(self.who, rank=rank, world=world, trained=True)
+        if world > 1:
+            self._join(rank, world, self._board(rank, _name_of(method, os.environ)))
+        self._say()
+
+    def stepped(self) -> None:
+        """The first step is over."""
+        if not self.who.trained:
+            self.who = replace(self.who, trained=True)
+            self._say()
+
+    def _say(self) -> None:
+        write_who(self._folder / self._process, self.who)
+        link(self._folder)
+
+    def _board(self, rank: int, name: str) -> Path:
+        """The file of this group; where this rank has been in one of the same name, as before a restart, the next."""
+        for generation in range(1 << 20):
+            path = self._folder / f".group_{name}_{generation}"
+            try:
+                os.close(open_private(f"{path}_{rank}", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                continue
+            return path
+        raise FileExistsError(name)
+
+
+def _name_of(method: str, environment: Mapping[str, str]) -> str:
+    """What the members of a group have in common before they meet."""
+    known = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+    told = [method] if method not in ("", "env://") else [environment.get(name, "") for name in known]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]

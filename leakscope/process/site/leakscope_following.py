@@ -1,0 +1,336 @@
+"""Follows a process until it trains, and passes the same on to those it starts."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False  # as typing has it, which takes longer to import than all of this
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from leakscope.originals import open_file, os
+    from leakscope.stand_ins import put_everywhere, stand_in
+
+
+def _light(name: str) -> Any:
+    """A module of leakscope's, loaded from its file: `import` would load the package as well, or what hides it."""
+    from importlib import _bootstrap, _bootstrap_external  # `importlib.util` takes as long as the rest of this
+
+    load: Any = vars(_bootstrap)["_load"]
+    spec: Any = vars(_bootstrap_external)["spec_from_file_location"]
+
+    package = __file__.rpartition("/process/site/")[0]
+    return sys.modules.get(name) or load(spec(name, f"{package}/{name.rpartition('.')[2]}.py"))
+
+
+if not TYPE_CHECKING:
+    _originals, _stand_ins = _light("leakscope.originals"), _light("leakscope.stand_ins")
+    open_file, os = _originals.open_file, _originals.os
+    put_everywhere, stand_in = _stand_ins.put_everywhere, _stand_ins.stand_in
+
+VARIABLE = "LEAKSCOPE_FOLLOW"
+"""Name of what the environment of a followed process says: the run's folder, and `sys.prefix` of who reads it."""
+# stands first in the PYTHONPATH of a followed process
+SITE = os.path.dirname(os.path.abspath(__file__))
+_PACKAGE = os.path.dirname(os.path.dirname(SITE))
+_BOOTSTRAP = "leakscope.bootstrap"
+_path: list[str] = []
+"""`sys.path` of this process before Python has put the script's folder first."""
+_WITH_VALUE = "cmWX"  # flags of python before a value; after c and m come the script's words
+_NOT_FOLLOWED = "EIS"  # with these it reads no PYTHONPATH, or imports no `sitecustomize`
+_HELPERS = ("multiprocessing.resource_tracker", "torch._inductor.compile_worker")
+_run = {"folder": ""}  # the run's; "" where nothing is followed
+_put_in: list[tuple[Any, str, Any, Any]] = []
+"""(owner, name, what was there, what stands there now) of each function that is replaced until the process trains."""
+
+
+def begin(folder: str) -> None:
+    """Follow this process, which has just started, and those it starts."""
+    _path[:] = sys.path
+    follow(folder)
+    put_everywhere(*((made.__wrapped__, made) for _, _, made in places()))
+    wait_for_torch()
+
+
+def follow(folder: str) -> None:
+    """Follow what this process starts, once what is in `places` stands there."""
+    if not _run["folder"]:
+        os.register_at_fork(after_in_child=_forked)
+    _run["folder"] = folder
+
+
+def places() -> list[tuple[Any, str, Any]]:
+    """(owner, name, what is to stand there) of each function that starts processes."""
+    import _posixsubprocess
+    import posix  # of which `os` has the same functions
+
+    makers: list[tuple[Any, str, Any]] = [(_posixsubprocess, "fork_exec", _fork_exec)]
+    makers += [(posix, name, _posix_spawn) for name in ("posix_spawn", "posix_spawnp")]
+    makers += [(posix, "execv", _execv), (posix, "execve", _execve)]
+    found = [(owner, name, _made(getattr(owner, name), make)) for owner, name, make in makers if hasattr(owner, name)]
+    # none of ours twice, as in a run within another
+    return [place for place in found if not hasattr(place[2].__wrapped__, "__wrapped__")]
+
+
+def told() -> dict[str, str]:
+    """What the environment of a followed process says beside the rest."""
+    return {VARIABLE: _run["folder"] + os.pathsep + sys.prefix, "PYTHONPATH": SITE} if _run["folder"] else {}
+
+
+def stop() -> None:
+    """Follow nothing any more."""
+    _run["folder"] = ""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder) is not _Finder]
+    _take_out()
+
+
+def _made(there: Any, make: Callable[[Any], Any]) -> Any:
+    return stand_in(there, make(there), binds=type(there) is not type(len))
+
+
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    there = getattr(owner, name)
+    made = _made(there, make)
+    _put_in.append((owner, name, there, made))
+    put_everywhere((there, made))
+    setattr(owner, name, made)
+
+
+# what is started
+
+
+def is_followed(program: Any, words: Sequence[Any]) -> bool:
+    """Whether this Python would run, and would import `sitecustomize`.
+
+    `program` is the path of a file, `words` are those that the process is started with.
+    """
+    if not _run["folder"]:
+        return False
+    try:
+        python = _words_of_python(os.fsdecode(program), [os.fsdecode(word) for word in words][1:])
+    except (OSError, TypeError, ValueError):
+        return False
+    return python is not None and _reads_path(python)
+
+
+def _words_of_python(program: str, words: list[str]) -> list[str] | None:
+    """What this Python is started with; None where it is another program. A script may name it in its first line."""
+    if os.sep not in program:
+        program = _found(program)
+    if _is_this_python(program):
+        return words
+    with open_file(program, "rb") as stream:
+        start = stream.read(256)
+    if not start.startswith(b"#!"):
+        return None
+    said = os.fsdecode(start[2:].split(b"\n")[0]).split()
+    if said and os.path.basename(said[0]) == "env" and len(said[1:]) == 1:
+        said = [_found(said[1])]
+    return [*said[1:], program, *words] if said and _is_this_python(said[0]) else None
+
+
+def _reads_path(words: list[str]) -> bool:
+    """Whether Python, with these words, imports what its environment says, and may run what trains."""
+    if any(helper in word for word in words for helper in _HELPERS):
+        return False
+    value = False
+    for word in words:
+        if value:
+            value = False
+            continue
+        if not word.startswith("-") or word in ("-", "--"):
+            return True
+        if word.startswith("--"):
+            continue
+        flags = word[1 : 1 + next((at for at, letter in enumerate(word[1:]) if letter in _WITH_VALUE), len(word))]
+        if any(letter in _NOT_FOLLOWED for letter in flags):
+            return False
+        rest = word[1 + len(flags) :]
+        if rest[:1] in ("c", "m"):
+            return True
+        value = len(rest) == 1
+    return True
+
+
+def _found(name: str) -> str:
+    for folder in os.get_exec_path():
+        if os.access(os.path.join(folder, name), os.X_OK):
+            return os.path.join(folder, name)
+    return name
+
+
+def _is_this_python(program: str) -> bool:
+    here = sys.executable
+    return program == here or (bool(here) and os.path.realpath(program) == os.path.realpath(here))
+
+
+def _environment(environment: Mapping[Any, Any] | None) -> dict[bytes, bytes]:
+    """The same with what a followed process is told, as a dictionary of bytes."""
+    given = os.environb if environment is None else environment
+    all_of_it = {os.fsencode(key): os.fsencode(value) for key, value in given.items()}
+    path = all_of_it.get(b"PYTHONPATH")
+    all_of_it |= {key.encode(): os.fsencode(value) for key, value in told().items()}
+    if path is not None:
+        all_of_it[b"PYTHONPATH"] += os.fsencode(os.pathsep) + path
+    return all_of_it
+
+
+def _first_there(programs: Sequence[bytes]) -> bytes:
+    return next((program for program in programs if os.access(program, os.X_OK)), programs[0])
+
+
+def _fork_exec(called: Callable[..., Any]) -> Callable[..., Any]:
+    def fork_exec(  # as it is called
+        args: Any, executable_list: Any, close_fds: Any, pass_fds: Any, cwd: Any, env: Any, *others: Any
+    ) -> Any:
+        if _run["folder"] and is_followed(_first_there(executable_list), args):
+            given = None if env is None else dict(entry.partition(b"=")[::2] for entry in env)
+            env = [key + b"=" + value for key, value in _environment(given).items()]
+        return called(args, executable_list, close_fds, pass_fds, cwd, env, *others)
+
+    return fork_exec
+
+
+def _posix_spawn(called: Callable[..., Any]) -> Callable[..., Any]:
+    def posix_spawn(path: Any, argv: Any, env: Any, **others: Any) -> Any:
+        if _run["folder"] and is_followed(path, argv):
+            env = _environment(env)
+        return called(path, argv, env, **others)
+
+    return posix_spawn
+
+
+def _execv(called: Callable[..., Any]) -> Callable[..., Any]:
+    execve = os.execve
+
+    def execv(path: Any, argv: Any, /) -> Any:
+        if _run["folder"] and is_followed(path, argv):
+            return execve(path, argv, _environment(None))
+        return called(path, argv)
+
+    return execv
+
+
+def _execve(called: Callable[..., Any]) -> Callable[..., Any]:
+    def execve(path: Any, argv: Any, env: Any) -> Any:
+        if _run["folder"] and not isinstance(path, int) and is_followed(path, argv):
+            env = _environment(env)
+        return called(path, argv, env)
+
+    return execve
+
+
+# until it trains
+
+
+def wait_for_torch() -> None:
+    """Wait for the script's own `import torch`."""
+    if "torch" in sys.modules:
+        _wait_for_training()
+    else:
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder:
+    """Stands first in `sys.meta_path` until torch has been imported."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The module's own spec, of which we are told when its code has run."""
+        if getattr(sys.modules.get("sitecustomize"), "__file__", None) == os.path.join(SITE, "sitecustomize.py"):
+            del sys.modules["sitecustomize"]
+        if name != "torch" or not _run["folder"]:
+            return None
+        spec: Any = None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = None if find is None else find(name, path, target)
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader, self)
+                break
+        return spec
+
+
+class _Loader:
+    """The module's own loader, with a word at the end; it puts the real one back first."""
+
+    def __init__(self, real: Any, finder: _Finder) -> None:
+        self._real, self._finder = real, finder
+
+    def create_module(self, spec: Any) -> Any:
+        return self._real.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__.loader = module.__loader__ = self._real
+        self._real.exec_module(module)
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
+        _wait_for_training()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def _wait_for_training() -> None:
+    """See the first optimizer made, and the first process group joined."""
+    optimizers = sys.modules.get("torch.optim.optimizer")
+    if optimizers is None or _put_in or not _run["folder"]:
+        return
+    _replace(optimizers.Optimizer, "__init__", _trains)
+    distributed = sys.modules.get("torch.distributed.distributed_c10d")
+    if distributed is not None:
+        _replace(distributed, "init_process_group", _trains)
+
+
+def _take_out() -> None:
+    while _put_in:
+        owner, name, there, made = _put_in.pop()
+        put_everywhere((made, there))
+        if vars(owner).get(name) is made:
+            setattr(owner, name, there)
+
+
+def _trains(called: Callable[..., Any]) -> Callable[..., Any]:
+    """What calls `called` once a recorder is there; from then on at most the hooks that this has put in its place."""
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        places = [(owner, name) for owner, name, _, made in _put_in if made is first and vars(owner).get(name) is made]
+        if not _put_in:
+            return called(*args, **kwargs)
+        _take_out()
+        if _run["folder"]:
+            _attach()
+        owner, name = places[0] if places else (None, "")
+        return (called if owner is None else vars(owner)[name])(*args, **kwargs)
+
+    return first
+
+
+def _attach() -> None:
+    """Record this process, with modules of leakscope's from its own folder, whatever the script's path has."""
+    bootstrap = sys.modules.get(_BOOTSTRAP)
+    if bootstrap is None:
+        from importlib.machinery import SourceFileLoader  # frozen: no file of the script's stands in for it
+
+        loader = SourceFileLoader(_BOOTSTRAP, os.path.join(_PACKAGE, "bootstrap.py"))
+        bootstrap = type(sys)(_BOOTSTRAP)
+        bootstrap.__file__ = loader.path
+        sys.modules[_BOOTSTRAP] = bootstrap
+        loader.exec_module(bootstrap)
+        bootstrap.remember(_path)
+    try:
+        with bootstrap.own_imports():
+            bootstrap.load_package()
+            from leakscope.recorder.children import attach
+    except Exception as error:  # noqa: BLE001 - the script goes on without
+        sys.stderr.write(f"leakscope: process {os.getpid()} is not recorded: {type(error).__name__}: {error}\n")
+        return
+    attach(_run["folder"])
+
+
+def _forked() -> None:
+    """In a child that was forked: whatever its parent was, it may begin to train."""
+    _take_out()
+    if _run["folder"] and "torch" in sys.modules:
+        _wait_for_training()

@@ -1,0 +1,1 @@
+"""Frames, call sites and kept source text of the user."""

@@ -1,0 +1,656 @@
+"""Private names of torch, each bound once with the part of leakscope that needs it."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import multiprocessing
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache, partial
+from operator import attrgetter, methodcaller
+from typing import Any
+
+import torch
+
+from leakscope.errors import check_python
+from leakscope.originals import Path, os
+from leakscope.process.raw_types import instance_dict
+from leakscope.shield import Block, PureBlock, contextmanager
+
+check_python()  # whatever reads live tensors imports this module first
+
+
+class Part(StrEnum):
+    """What is recorded with the help of private names; its value ends the sentence `this torch has no X: `."""
+
+    LOOKS = "what is alive, and who holds it, is not told"
+    NATIVE = "what only C++ holds may count as held by native code, and what a cut frees is not told"
+    SPARSE = "the memory of sparse tensors is not told"
+    COLLECTED = "what collecting and cutting really free is not told"
+    WATCHED = "where tensors are made, and when they are last used, is not told"
+    BACKWARDS = "steps that end with a backward or a module's call are not told"
+    CALLS = "steps that end with a module's call are not told"
+    BY_HAND = "steps whose gradients are used without the optimizer there is are not told"
+    OPTIMIZERS = "a step that an optimizer takes within another one's is not told apart"
+    COMM = "what is sent, received and reduced is not told"
+    FUNCTIONAL = "what functional collectives send and reduce is not told"
+    CONTEXTS = "distributed-autograd contexts are not told"
+    COMPILED = "what torch.compile makes of calls that leakscope listens to is not told"
+    DEVICE = "memory on another vendor's accelerator is not told"
+    WORKERS = "what the workers of a DataLoader take is not told"
+    BLOCKS = "which of the allocator's blocks is whose is not told"
+
+
+NEEDS = {
+    Part.COLLECTED: Part.LOOKS,
+    Part.WATCHED: Part.LOOKS,
+    Part.BLOCKS: Part.LOOKS,
+    Part.COMM: Part.LOOKS,
+    Part.BY_HAND: Part.LOOKS,
+    Part.CALLS: Part.BACKWARDS,
+    Part.FUNCTIONAL: Part.COMM,
+    Part.CONTEXTS: Part.COMM,
+}
+"""Parts that are left out with another one: what is watched, sent and accumulated is followed as looks follow it, and a
+module's call ends a step only where no backward does."""
+
+
+@dataclass(frozen=True)
+class Private:
+    """One private name of torch."""
+
+    path: str
+    """`torch._C._has_storage`."""
+    part: Part
+    """What needs it."""
+    works: Callable[[Any], object] | None = None
+    """Tries what is found on something of our own: False, or an error, where it is not what it was."""
+    optional: bool = False
+    """Its holder may not be there: torch can be built without it."""
+    versions: str = ""
+    """Where it is known not to be there, or not in this shape."""
+
+    def is_there(self) -> bool:
+        """Whether this torch has it and it works."""
+        if self.optional and at(self.path.rpartition(".")[0]) is None:
+            return True
+        found = at(self.path)
+        try:
+            return found is not None and (self.works is None or self.works(found) is not False)
+        except Exception:  # noqa: BLE001 - whatever another torch does there, it is not what is used here
+            return False
+
+
+TABLE: list[Private] = []
+"""Every private name that is used, in the order of `torch_private`."""
+
+
+class LackedByTorch(RuntimeError):
+    """A private name was used that this torch lacks."""
+
+
+class Lacked:
+    """Stands for a name that this torch lacks: it can be named further, and raises when it is called."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *_: object, **__: object) -> Any:
+        """Raises LackedByTorch."""
+        raise LackedByTorch(f"this torch has no {self._path}")
+
+
+def at(path: str) -> Any:
+    """What stands at `torch.a.b`, None where nothing does; imports nothing."""
+    found: Any = torch
+    for name in path.split(".")[1:]:
+        found = getattr(found, name, None)
+    return found
+
+
+def bind(path: str, part: Part, **more: Any) -> Any:
+    """What stands at a path, entered in the table with the other fields of its `Private`; a `Lacked` for nothing."""
+    TABLE.append(Private(path, part, **more))
+    found = at(path)
+    return Lacked(path) if found is None else found
+
+
+def getter(path: str, part: Part, **more: Any) -> Any:
+    """How a getter of a class of C is asked: a function of the object. One that is lacking answers None."""
+    found = bind(path, part, **more)
+    if isinstance(found, Lacked):
+        return nothing
+    return found.fget if isinstance(found, property) else found.__get__
+
+
+def nothing(*_: object) -> None:
+    """Does nothing, whatever it is called with."""
+
+
+@cache
+def lacking() -> tuple[Private, ...]:
+    """What of the table this torch lacks; found when first asked, in less than a millisecond."""
+    with past_modes():
+        return tuple(private for private in TABLE if not private.is_there())
+
+
+def lacks(part: Part) -> bool:
+    """Whether a part has to be left out: a name that it needs is lacking, or one of a part that it builds on."""
+    below = NEEDS.get(part)
+    return any(private.part is part for private in lacking()) or (below is not None and lacks(below))
+
+
+def sentences() -> tuple[str, ...]:
+    """What is not told, a sentence for each part of which something is lacking."""
+    paths: dict[Part, list[str]] = {}
+    for private in lacking():
+        paths.setdefault(private.part, []).append(private.path)
+    return tuple(f"this torch has no {' and no '.join(names)}: {part.value}" for part, names in paths.items())
+
+
+# how to ask without anybody's hearing of it
+
+without_functions = bind("torch._C.DisableTorchFunction", Part.LOOKS)
+"""No `__torch_function__` runs in its block."""
+without_dispatch = bind("torch._C._DisableTorchDispatch", Part.SPARSE)
+with_keys = bind("torch._C._ForceDispatchKeyGuard", Part.SPARSE)
+keys_put_in = bind("torch._C._dispatch_tls_local_include_set", Part.SPARSE)
+keys_left_out = bind("torch._C._dispatch_tls_local_exclude_set", Part.SPARSE)
+_lacked = isinstance(keys_put_in, Lacked) or isinstance(keys_left_out, Lacked)
+OUTSIDE_OF_MODES = () if _lacked else (keys_put_in(), keys_left_out())
+"""How torch dispatches outside of any mode, for `with_keys`; empty where that is not known."""
+
+
+@contextmanager
+def past_modes() -> Iterator[None]:
+    """A block in which no mode of the script's hears what is done."""
+    functions, dispatch = (
+        nullcontext() if isinstance(guard, Lacked) else guard() for guard in (without_functions, without_dispatch)
+    )
+    with functions, dispatch:
+        yield
+
+
+_set_gradients = bind("torch._C._set_grad_enabled", Part.SPARSE)
+
+
+def without_gradients() -> PureBlock[None]:
+    """As `torch.no_grad()`, whose exit is written in Python and can be interrupted before it restores anything."""
+    enabled = torch.is_grad_enabled()
+    return Block(partial(_set_gradients, False), partial(_set_gradients, enabled))
+
+
+def _probe() -> Any:
+    """A tensor of no bytes."""
+    return torch.empty(0, device="cpu")
+
+
+# tensors and storages
+
+TensorBase = bind("torch._C.TensorBase", Part.LOOKS)
+StorageBase = bind("torch._C.StorageBase", Part.LOOKS)
+has_storage = bind("torch._C._has_storage", Part.LOOKS, works=lambda has: has(_probe()) is True)
+storage_address = bind("torch._C._storage_address", Part.LOOKS, works=lambda told: _address_is_told(told, _probe()))
+address_of_tensor = getter("torch._C.TensorBase._cdata", Part.LOOKS)
+address_of_storage = attrgetter("_cdata")
+"""Of the Python object of a storage; found with the one before."""
+uses_of_tensor = bind("torch._C.TensorBase._use_count", Part.LOOKS, works=lambda uses: uses(_probe()) == 1)
+"""Owners of a tensor in C++, its Python object counted as one."""
+uses_of_storage = bind("torch._C._storage_Use_Count", Part.LOOKS, works=lambda uses: _uses_are_told(uses, _probe()))
+"""Owners of a storage by its address, its Python object counted as one."""
+PYTHON, FUNCTIONALIZE, LAZY = (
+    bind(f"torch._C.DispatchKey.{name}", Part.LOOKS) for name in ("Python", "Functionalize", "Lazy")
+)
+dispatch_keys = bind("torch._C._dispatch_keys", Part.LOOKS, works=lambda keys: keys(_probe()).has(PYTHON) is False)
+no_dispatch_of_its_own = bind("torch._C._disabled_torch_dispatch_impl", Part.LOOKS)
+"""`__torch_dispatch__` of a type that has none of its own."""
+sparse_indices = bind("torch._C.TensorBase._indices", Part.SPARSE)
+sparse_values = bind("torch._C.TensorBase._values", Part.SPARSE)
+data_address = bind("torch._C._data_address", Part.BLOCKS, works=lambda address: type(address(_probe())) is int)
+
+
+def _goes_dead(weakly: Any) -> bool:
+    storage: Any = _probe().untyped_storage()
+    weak = weakly(storage)
+    alive = not weak.expired()
+    del storage
+    return alive and bool(weak.expired())
+
+
+StorageWeakRef = bind("torch.multiprocessing.reductions.StorageWeakRef", Part.COLLECTED, works=_goes_dead)
+grad_of = getter("torch._C.TensorBase.grad", Part.BY_HAND)
+version_of = getter("torch._C.TensorBase._version", Part.BY_HAND)
+
+
+def _address_is_told(address: Any, tensor: Any) -> bool:
+    return bool(address(tensor) == address_of_storage(tensor.untyped_storage()))
+
+
+def _uses_are_told(uses: Any, tensor: Any) -> bool:
+    shares = tensor.untyped_storage()
+    return bool(uses(storage_address(tensor)) == len((tensor, shares)))
+
+
+# what only C++ holds
+
+base_of = getter("torch._C.TensorBase._base", Part.NATIVE, works=lambda base: base.__get__(_probe()) is None)
+gradient_of = getter("torch._C.TensorBase._grad", Part.NATIVE, works=lambda grad: grad.__get__(_probe()) is None)
+"""As `.grad`, which warns for some tensors."""
+hooks_of_tensor = getter("torch._C.TensorBase._backward_hooks", Part.NATIVE)
+hooks_after_accumulate = getter("torch._C.TensorBase._post_accumulate_grad_hooks", Part.NATIVE)
+HOOKS_OF_TENSOR = {"._backward_hooks": hooks_of_tensor, "._post_accumulate_grad_hooks": hooks_after_accumulate}
+"""What gc shows of a tensor's C++ part, by its name in code."""
+RAW_SAVED = "_raw_saved_"
+"""How a grad node's getters of saved tensors begin that run no unpack hook."""
+bind("torch._C._functions.ExpBackward0._raw_saved_result", Part.NATIVE)  # one for all
+
+
+def _hooks_are_told(make: Any) -> bool:
+    node = make("", 1)
+    handle = node.register_prehook(nothing)
+    hooks = hooks_behind(handle)
+    told = list(hooks.values()) == [nothing]
+    handle.remove()
+    return told and type(node.metadata) is dict
+
+
+node_without_tensors = bind("torch._C._functions.DelayedError", Part.NATIVE, works=_hooks_are_told)
+"""Makes a grad node of a message and a count; a handle of a hook registered on it gives the node's hooks."""
+hooks_behind = methodcaller("hooks_dict_ref")
+"""Of a hook's handle: the dict that the hook is in."""
+
+
+BACKWARD_OF = "_forward_cls"
+"""Attribute of a custom Function's grad nodes: the class that it was written as."""
+MODULE_DICTS = PARAMETERS, BUFFERS, MODULES = "_parameters", "_buffers", "_modules"
+"""Dicts of every module, in its own (torch/nn/modules/module.py)."""
+bind(
+    "torch.nn.Module.__annotations__",
+    Part.CALLS,
+    works=lambda names: names.keys() >= {*MODULE_DICTS},
+)
+IS_PARAMETER = "_is_param"
+"""Attribute of a tensor of another class that was made a parameter (torch/nn/parameter.py)."""
+
+# operations as they are dispatched
+
+DispatchMode = bind("torch.utils._python_dispatch.TorchDispatchMode", Part.WATCHED)
+modes_running = bind("torch._C._len_torch_dispatch_stack", Part.WATCHED, works=lambda running: type(running()) is int)
+mode_at = bind("torch._C._get_dispatch_stack_at", Part.WATCHED)
+node_running = bind("torch._C._current_autograd_node", Part.WATCHED, works=lambda running: running() is None or True)
+
+
+def _overloads_are_as_known(overload: Any) -> bool:
+    # read of its code, as torch makes an overload when it is first asked for
+    return {"_op", "_schema"} <= set(overload.__init__.__code__.co_names)
+
+
+Overload = bind("torch._ops.OpOverload", Part.WATCHED, works=_overloads_are_as_known)
+CALLED = "_op"
+called_by = attrgetter(CALLED)
+"""What an overload or a packet of overloads calls."""
+bind("torch._C._functions.ExpBackward0._sequence_nr", Part.WATCHED)  # one for all
+sequence_of = methodcaller("_sequence_nr")
+"""The number of a grad node."""
+name_of_packet = attrgetter("_qualified_op_name")
+
+
+def schema_of(operator: Any) -> Any:
+    """What an operator takes and returns; None where it does not say."""
+    return getattr(operator, "_schema", None)
+
+
+@cache
+def watching_base() -> Any:
+    """A class of modes that stand over every operation and nothing else."""
+
+    class Watching(DispatchMode):  # type: ignore[misc, valid-type]
+        # without it torch.cond and flex_attention raise under a mode (torch/_ops.py, HigherOrderOperator.dispatch)
+        supports_higher_order_operators = True
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            # torch would wrap every call in torch._disable_dynamo, a third of a mode's cost; nothing is compiled here
+            return False
+
+    return Watching
+
+
+# what ends a step
+
+ENGINE = (torch.autograd.Variable, "_execution_engine")
+"""Where the autograd engine is asked for: (class, attribute)."""
+engine = bind(
+    "torch.autograd.Variable._execution_engine", Part.BACKWARDS, works=lambda engine: callable(engine.run_backward)
+)
+graph_task = bind("torch._C._current_graph_task_id", Part.BACKWARDS, works=lambda task: type(task()) is int)
+"""The number of the backward that this thread runs, also on a thread of the engine's; `NO_TASK` for none."""
+NO_TASK = -1
+call_of_module = bind("torch.nn.Module._call_impl", Part.CALLS, works=lambda call: call.__code__)
+HOOKS_WITH_KWARGS = bind("torch.nn.modules.module._global_forward_hooks_with_kwargs", Part.CALLS)
+"""Which global hooks of modules take keyword arguments, by the number of the hook."""
+STEP_OF_OPTIMIZER = "Optimizer.profile_hook_step.<locals>.wrapper"
+"""Qualified name of the function around every optimizer's step."""
+
+
+def _wraps_steps(wrap: Any) -> bool:
+    wrapped = wrap(nothing)
+    return bool(wrapped.__code__.co_qualname == STEP_OF_OPTIMIZER)
+
+
+bind("torch.optim.Optimizer.profile_hook_step", Part.OPTIMIZERS, works=_wraps_steps)
+
+
+# communication
+
+_C10D = "torch._C._distributed_c10d"
+bind(f"{_C10D}.ProcessGroup", Part.COMM, optional=True)
+c10d: Any = getattr(torch._C, "_distributed_c10d", None)
+"""The module of process groups; None where torch was built without."""
+for _name in ("Backend", "Work", "Work.wait", "Work.is_completed"):
+    bind(f"{_C10D}.{_name}", Part.COMM, optional=True)
+group_named = bind(f"{_C10D}._resolve_process_group", Part.COMM, optional=True)
+source_of = bind(f"{_C10D}.Work._source_rank", Part.COMM, optional=True)
+Future = bind("torch._C.Future", Part.COMM)
+OTHER_COLLECTIVES = ("_allgather_base", "_reduce_scatter_base")
+"""Collectives of a process group that go by private names."""
+COALESCING = ("_start_coalescing", "_end_coalescing")
+bind("torch.distributed.distributed_c10d._world.pg_group_ranks", Part.COMM, optional=True)
+for _name in ("_c10d_functional", "_c10d_functional_autograd"):
+    bind(f"torch.ops.{_name}", Part.FUNCTIONAL)
+register_builtin = bind("torch.jit._builtins._register_builtin", Part.FUNCTIONAL)
+builtins_known = bind("torch.jit._builtins._get_builtin_table", Part.FUNCTIONAL)
+"""TorchScript's table of operators, by the id of what they call."""
+
+
+def ranks_of(group: Any) -> Mapping[int, int]:
+    """Rank of the world to place in the group; empty for a group that torch.distributed has not made."""
+    ranks: Mapping[int, int] = torch.distributed.distributed_c10d._world.pg_group_ranks.get(group, {})
+    return ranks
+
+
+def functional_operators() -> tuple[Any, Any]:
+    """(namespace of the functional collectives, that of those with a backward)."""
+    return torch.ops._c10d_functional, torch.ops._c10d_functional_autograd
+
+
+# distributed autograd
+
+_AUTOGRAD, _RPC = "torch._C._distributed_autograd", "torch._C._distributed_rpc"
+counts_of_contexts = bind(f"{_AUTOGRAD}._get_debug_info", Part.CONTEXTS, optional=True)
+must_be_open = bind(f"{_AUTOGRAD}._is_valid_context", Part.CONTEXTS, optional=True)
+context_at = bind(f"{_AUTOGRAD}._retrieve_context", Part.CONTEXTS, optional=True)
+for _name in ("_send_functions", "_recv_functions", "_known_worker_ids"):
+    bind(f"{_AUTOGRAD}.DistAutogradContext.{_name}", Part.CONTEXTS, optional=True)
+sends_of, receives_of, workers_of = map(methodcaller, ("_send_functions", "_recv_functions", "_known_worker_ids"))
+"""Of a context: its grad nodes that send and receive, and the workers that it knows."""
+agent_is_set = bind(f"{_RPC}._is_current_rpc_agent_set", Part.CONTEXTS, optional=True)
+current_agent = bind(f"{_RPC}._get_current_rpc_agent", Part.CONTEXTS, optional=True)
+
+# torch.compile, whose modules a script may import later
+
+compiling = bind("torch._C._dynamo.eval_frame.set_eval_frame", Part.COMPILED)
+"""Sets what dynamo does with each frame, None for nothing; gives what it did."""
+
+DYNAMO_RULES = "torch._dynamo.trace_rules"
+LOADER_WORKERS = "torch.utils.data._utils.worker"
+"""Module of what runs in the workers of a DataLoader."""
+COMPILE_WORKERS = "torch._inductor"
+"""Package of what runs in the workers that compile."""
+
+
+def skipped_folders() -> tuple[list[str], Any] | None:
+    """(folders whose functions dynamo does not compile, what makes it read that list again); None where not known."""
+    rules = sys.modules.get(DYNAMO_RULES)
+    folders, read_again = getattr(rules, "SKIP_DIRS", None), getattr(rules, "_recompile_re", None)
+    return None if type(folders) is not list or read_again is None else (folders, read_again)
+
+
+def frames_compiled() -> Mapping[str, int]:
+    """What torch.compile counts of the frames that it has met; empty where it was not used."""
+    return dict(getattr(sys.modules.get("torch._dynamo.utils"), "counters", {}).get("frames", {}))
+
+
+def compiles() -> bool:
+    """Whether anything was handed to torch.compile, even if it was never called (torch/_dynamo/eval_frame.py)."""
+    return any(getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", {}).values())
+
+
+def inductor_options() -> Any:
+    """How Inductor is set; None where it was not used."""
+    return sys.modules.get("torch._inductor.config")
+
+
+# accelerators; which of these there are depends on the kind
+
+name_of_backend = bind("torch._C._get_privateuse1_backend_name", Part.DEVICE)
+"""Of another vendor's, once it has registered one."""
+BUILT_FOR = tuple(kind for kind in ("cuda", "xpu") if hasattr(torch._C, f"_{kind}_init"))
+ACCELERATOR = {
+    "when_in_use": ("_lazy_call",),
+    "queue": ("_queued_calls",),
+    "has_context": ("_{kind}_hasPrimaryContext",),
+    "is_recording": ("_{kind}_isHistoryEnabled", "_{kind}_is_history_enabled"),
+    "record": ("_record_memory_history", "record_memory_history"),
+    "snapshot": ("_snapshot", "snapshot"),
+    "observe_failures": (
+        "_{kind}_attach_out_of_memory_observer", "_attach_out_of_memory_observer", "attach_out_of_memory_observer",
+    ),
+}  # fmt: skip
+"""Field of an `Accelerator` to the names that it may go by in this torch."""
+
+
+def modules_of_c(kind: str) -> tuple[Any, Any]:
+    """Torch's own module in C, and that of a foreign backend such as `torch_npu`, None where there is none."""
+    return torch._C, getattr(sys.modules.get(f"torch_{kind}"), "_C", None)
+
+
+_HEAD = 2
+"""Words of a Python object before its own fields; a SavedTensor's first is the address of a SavedVariable."""
+DATA, HOOKS = 0, 7
+"""Words of a SavedVariable at which its tensor and its hooks stand (torch/csrc/autograd/saved_variable.h, 2.6, 2.9)."""
+_WRAP = "_Z16THPVariable_WrapRKN2at10TensorBaseE"
+"""`THPVariable_Wrap(const at::TensorBase&)` of libtorch_python: the Python object of a tensor."""
+_without_functions, _without_dispatch = (
+    getattr(torch._C, name, nullcontext) for name in ("DisableTorchFunction", "_DisableTorchDispatch")
+)
+
+
+@dataclass(frozen=True)
+class SavedLayout:
+    """The tables of virtual functions by which objects of C++ are known, and what gives a tensor's Python object."""
+
+    tensor: int
+    """TensorImpl."""
+    undefined: int
+    """UndefinedTensorImpl."""
+    hooks: int
+    """PySavedVariableHooks: {table, pack hook, unpack hook, packed object} (python_saved_variable_hooks.h)."""
+    wrap: Callable[[int], Any]
+    """Of the address of a word that points to a TensorImpl."""
+
+
+@cache
+def saved_layout() -> SavedLayout | None:
+    """How memory tells what a saved tensor holds, where it does not say so itself; None where that is not as known."""
+    try:
+        wrap = getattr(ctypes.PyDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_python.so")), _WRAP)
+    except (OSError, AttributeError):
+        return None
+    wrap.restype, wrap.argtypes = ctypes.py_object, [ctypes.c_void_p]
+    packed: list[None] = []
+
+    def pack(_: Any) -> list[None]:
+        return packed
+
+    def unpack(_: Any) -> Any:
+        raise AssertionError("nobody asks for it")
+
+    with (
+        _without_functions(),
+        _without_dispatch(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autograd.graph.saved_tensors_hooks(pack, unpack),
+    ):
+        tensor = torch.empty(0, requires_grad=True, device="cpu", dtype=torch.float32)
+        node: Any = tensor.exp().grad_fn
+    saved = node._raw_saved_result
+    variable = _word(id(saved), _HEAD)
+    hooks = _word(variable, HOOKS)
+    if not hooks or [_word(hooks, place) for place in (1, 2, 3)] != [id(pack), id(unpack), id(packed)]:
+        return None
+    return SavedLayout(_word(int(tensor._cdata)), _word(_word(variable, DATA)), _word(hooks), wrap)
+
+
+def _word(address: int, place: int = 0) -> int:
+    """A word of memory; 0 where there is none: in another torch it may stand elsewhere, and this be no address."""
+    size = struct.calcsize("P")
+    try:
+        memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        return int(struct.unpack("P", os.pread(memory, size, address + place * size))[0])
+    except (OSError, OverflowError, struct.error):
+        return 0
+    finally:
+        os.close(memory)
+
+
+def _counts_in_python() -> bool:
+    with torch.inference_mode(False), _without_functions(), _without_dispatch():
+        parameter, gradient = (torch.empty(0, device="cpu", dtype=torch.float32) for _ in range(2))
+        before = sys.getrefcount(gradient)
+        parameter.grad = gradient
+        return sys.getrefcount(gradient) > before
+
+
+COUNTS_IN_PYTHON = _counts_in_python()
+"""Whether C++ keeps one Python reference to a tensor while it has owners beside the Python object (since torch 2.10:
+c10/util/intrusive_ptr.h, "PyObject preservation").
+
+Before, the Python object owns the C++ one until Python lets it go; then C++ takes it over and has the only reference to
+it, until Python is handed it again (c10/core/impl/PyObjectSlot.h, `owns_pyobj`).
+"""
+give_back_tensor, give_back_storage = (
+    nothing if COUNTS_IN_PYTHON else bind(f"torch._C.{base}._fix_weakref", Part.LOOKS)
+    for base in ("TensorBase", "StorageBase")
+)
+"""Make a Python object that C++ has taken over Python's again."""
+SAVED_TENSORS_TELL = hasattr(at("torch._C._autograd.SavedTensor"), "data")
+"""Whether a saved tensor says itself what it holds; in torch 2.9 and older memory does."""
+SAVED_TENSOR = bind(
+    "torch._C._autograd.SavedTensor", Part.NATIVE, works=lambda _: SAVED_TENSORS_TELL or saved_layout() is not None
+)
+if SAVED_TENSORS_TELL:
+    saved_data = getter("torch._C._autograd.SavedTensor.data", Part.NATIVE)
+    saved_unpack_hook = getter("torch._C._autograd.SavedTensor.unpack_hook", Part.NATIVE)
+else:
+    saved_data = saved_unpack_hook = nothing
+    saved_layout()  # now, as the script has no mode yet that would hear of it
+
+
+def _flags_at() -> int | None:
+    """Which word of a SavedTensor says whether Python owns what it shows; None where none is as known.
+
+    It is pybind11's (pybind11/detail/common.h, `struct instance`): the last one, whose lowest bit is `owned`.
+    """
+    make = at("torch._C._autograd._make_saved_tensor")
+    if make is None or not SAVED_TENSORS_TELL:
+        return None
+    with (
+        _without_functions(),
+        _without_dispatch(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        # not `lambda tensor: tensor`: the output that a node saves would hold the node, in a cycle that gc never frees
+        torch.autograd.graph.saved_tensors_hooks(nothing, nothing),  # type: ignore[arg-type]
+    ):
+        tensor = torch.empty(0, requires_grad=True, device="cpu", dtype=torch.float32)
+        node: Any = tensor.exp().grad_fn
+        owned, shown = make(tensor, False), node._raw_saved_result
+    place = int(type(owned).__basicsize__) // struct.calcsize("P") - 1
+    return place if [_word(id(each), place) & 1 for each in (owned, shown)] == [1, 0] else None
+
+
+OWNED_FLAGS = _flags_at()
+"""Word of a SavedTensor whose lowest bit says that Python owns what it shows, as checkpointing's do; None where no such
+can be made or told apart.
+
+Any other shows what a grad node has, and is left pointing at freed memory when the node goes: torch's getters do not
+keep the node alive.
+"""
+
+
+LOADER_ITERATOR = bind("torch.utils.data.dataloader._MultiProcessingDataLoaderIter", Part.WORKERS)
+"""Starts the workers when it is made, and ends them in `ENDS_WORKERS`."""
+ENDS_WORKERS = "_shutdown_workers"
+bind(f"torch.utils.data.dataloader._MultiProcessingDataLoaderIter.{ENDS_WORKERS}", Part.WORKERS)
+
+
+_CONTEXT = "_DataLoader__multiprocessing_context"
+
+
+def setting(loader: Any, name: str) -> Any:
+    """What a loader was made with; no property of the user's is run."""
+    return (instance_dict(loader, type(loader)) or {}).get(name)
+
+
+def method_of(loader: Any) -> str:
+    """How a loader starts its workers: `fork`. Nothing is decided by asking."""
+    context = setting(loader, _CONTEXT)
+    named = None if context is None else context.get_start_method(allow_none=True)
+    # the first is the default
+    return str(named or multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0])
+
+
+def places_in_worker(target: Any) -> tuple[int, int, int] | None:
+    """Of the arguments of what runs in a worker, the places of its number, its dataset and the queue that it asks for
+    what to load next; None for any other function.
+    """
+    if getattr(target, "__module__", "") != LOADER_WORKERS:
+        return None
+    names = list(inspect.signature(target).parameters)
+    wanted = ("worker_id", "dataset", "index_queue")
+    if not set(wanted) <= set(names):
+        return None
+    number, dataset, queue = map(names.index, wanted)
+    return number, dataset, queue
+
+
+def loader_workers_of(iterator: Any) -> list[Any]:
+    """The processes that an iterator has started, in the order of their ids; none where that is not known."""
+    workers = vars(iterator).get("_workers")
+    return list(workers) if type(workers) is list else []
+
+
+def pins(iterator: Any) -> bool:
+    """Whether a thread of this process copies an iterator's batches into pinned memory."""
+    return vars(iterator).get("_pin_memory_thread") is not None
+
+
+def pinned_bytes() -> int | None:
+    """Pinned host memory that tensors have; None where no device is in use, or torch does not count it.
+
+    Blocks that torch's allocator keeps for reuse are not part of it (ATen/core/CachingHostAllocator.h: `active_bytes`
+    is what is in use, `allocated_bytes` has the cached blocks as well).
+    """
+    cuda = sys.modules.get("torch.cuda")
+    stats, is_initialized = getattr(cuda, "host_memory_stats", None), getattr(cuda, "is_initialized", None)
+    if stats is None or is_initialized is None or not is_initialized():
+        return None
+    try:
+        told = stats()
+    except RuntimeError:  # an error of the device that an operation has met
+        return None
+    active = told.get("active_bytes.current") if isinstance(told, Mapping) else None
+    return active if type(active) is int else None

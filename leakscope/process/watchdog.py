@@ -1,0 +1,328 @@
+"""Ends ranks that hang or outlive their parent, and writes their stacks."""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Protocol
+
+from leakscope.bootstrap import RECORDING
+from leakscope.originals import Path, _thread, os, signal
+from leakscope.process.guard import CLOCK, Guard, in_forked_child
+from leakscope.process.patches import Patches
+from leakscope.run.descriptors import Descriptor
+from leakscope.run.kinds import ORPHAN_STATUS
+
+_TICK_INTERVAL_S = 0.1
+"""Seconds between two ticks."""
+_LAST_TICK_S = 30.0
+"""Seconds, chosen, that the end of the recording waits for a tick that looks at the process."""
+_TURN_S = 0.05
+"""Seconds, chosen, in which each of a few threads has a turn: one lasts 5 ms (sys.getswitchinterval)."""
+_GRACE_S = 30.0
+"""Seconds that a script which answers SIGTERM has then: as many as torch's launcher gives a rank that it ends."""
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2), in Linux's linux/prctl.h."""
+
+
+class Stop(BaseException):
+    """Raised out of the step at which the run ends; no `except Exception` of the script's catches it."""
+
+
+class Watchdog:
+    """Looks at the clock from a thread of its own, for ranks that are stuck in native code or swallow the stop.
+
+    The thread is started below `threading`, so the script does not find it among its own.
+    """
+
+    def __init__(
+        self, over: Callable[[], bool], tick: Callable[[], None], leave: Callable[[], None], grace_s: float
+    ) -> None:
+        """`leave` is called where the run has been `over` for `grace_s` seconds and this process is still there."""
+        self._over, self._tick, self._leave = over, tick, leave
+        self._grace_s = grace_s
+        self._ended = False
+        self._ticking = _thread.allocate_lock()
+        """Held by the thread during a tick."""
+        self._thread = 0
+        self._in_forked_child = in_forked_child()
+        self._launcher = 0
+        self._orphaned: Callable[[], object] = lambda: None
+
+    def ends_with(self, launcher: int, orphaned: Callable[[], None]) -> None:
+        """End this process once the one of that number is its parent no more; `orphaned` writes its last words."""
+        self._launcher, self._orphaned = launcher, orphaned
+
+    def start(self, guard: Guard) -> None:
+        """Start the thread; an error of ours ends it."""
+        self._tick = guard.guarded("tick of the watchdog", self._tick)
+        self._orphaned = partial(guard.call, "last words of an orphan", self._orphaned, even_lost=True)
+        guard.thread("watchdog thread", self._run)
+
+    def end(self) -> None:
+        """Let the thread end; what it is at is over when this returns, or has taken too long.
+
+        At the interpreter's end a thread that asks for the GIL is ended where it stands (CPython up to 3.13, Python/
+        ceval_gil.c, take_gil). In the middle of C++ of torch's that aborts the process; in its pause it does no harm.
+        """
+        self._ended = True
+        if self._thread in (0, _thread.get_ident()) or self._in_forked_child:
+            return
+        if self._ticking.acquire(timeout=_LAST_TICK_S):
+            self._ticking.release()
+
+    def extend(self, seconds: float) -> None:
+        """Give the rank more time: leakscope itself was at work that long."""
+        self._grace_s += seconds
+
+    def _run(self) -> None:
+        self._thread = _thread.get_ident()
+        since: float | None = None
+        while not self._ended:
+            CLOCK.sleep(_TICK_INTERVAL_S)
+            if launcher_is_gone(self._launcher):
+                self._orphaned()
+                leave_as_terminated()  # not under the lock: a script that answers SIGTERM comes to its end meanwhile
+            with self._ticking:
+                if self._ended:
+                    break
+                self._tick()
+            if since is None and self._over():
+                since = CLOCK.monotonic()
+            if since is not None and CLOCK.monotonic() - since > self._grace_s and not self._ended:
+                self._leave()
+
+
+def let_threads_go_on() -> None:
+    """Give up the GIL for a moment, where the script has other threads.
+
+    While we are at work they wait for the GIL wherever they asked for it. One that asked in the middle of an operation
+    of torch's aborts the process if it gets no turn before the interpreter ends (`pthread_exit` unwinds through
+    `~gil_scoped_release`, which must not raise: CPython up to 3.13, Python/ceval_gil.c; pybind11/gil.h).
+    """
+    if len(sys._current_frames()) > 1:
+        CLOCK.sleep(_TURN_S)
+
+
+def launcher_is_gone(launcher: int) -> bool:
+    """Whether the process of this number is no longer this one's parent; False for 0, which is nobody's."""
+    return launcher != 0 and os.getppid() != launcher
+
+
+def known_launcher(launcher: int) -> int:
+    """The launcher's number if it is this process's parent; 0 where something stands between them, as a wrapper does.
+
+    Ends this process where the launcher is gone already.
+    """
+    if launcher_is_gone(launcher):
+        try:
+            os.kill(launcher, 0)
+        except ProcessLookupError:
+            leave_now(ORPHAN_STATUS)
+        except OSError:
+            return 0
+        return 0
+    return launcher
+
+
+def end_with_launcher(launcher: int, by: signal.Signals | None = signal.SIGTERM) -> None:
+    """Have the kernel send this signal to this process when its launcher ends; None takes that back.
+
+    For when no thread of ours asks: ahead of `import torch`, and after the script's end. To be called on the main
+    thread, whose the setting is (kernel/exit.c, reparent_leader); children that are forked do not inherit it.
+    """
+    if launcher:
+        with suppress(Exception):  # no Linux, no ctypes: then nobody is told
+            import ctypes
+
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(by or 0), 0, 0, 0)
+            if by is not None and launcher_is_gone(launcher):  # it went before that was set
+                leave_now(ORPHAN_STATUS)
+
+
+def leave_as_terminated() -> None:
+    """End this process as SIGTERM does, which a handler of the script's own may answer first."""
+    if callable(signal.getsignal(signal.SIGTERM)):
+        os.kill(os.getpid(), signal.SIGTERM)
+        CLOCK.sleep(_GRACE_S)
+    leave_now(ORPHAN_STATUS)
+
+
+def leave_now(status: int) -> None:
+    """End the process at once, without waiting for anybody; what the script has printed is not lost."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue
+    os._exit(status)
+
+
+STACKS = "stack.txt"
+_MAX_TICK_S = 0.5
+"""Seconds that count of the time between two ticks at most: while the process was stopped nothing could happen."""
+_FILE_TIME_ERROR_S = 0.1
+"""Seconds by which a file may seem to have been written too early: file systems go by the kernel's last tick."""
+_TERMINATION_TIMEOUT_S = 3.0
+"""Seconds in which a rank that was told to end is expected to do something about it."""
+_FRAMES_LEFT_OUT = (*RECORDING, "/leakscope/bootstrap.py", "<frozen ")
+
+
+class StacksOnSignals:
+    """SIGTERM and SIGINT also write all Python stacks into a file: a rank stuck in native code runs no Python handler.
+
+    The dump is made in C and then hands over to whatever handled the signal before; a handler of the script's own
+    that is already there is left alone, and one that it sets later takes the signal from us.
+    """
+
+    def __init__(self, path: Path, patches: Patches) -> None:
+        self._path = path
+        self._file: Descriptor | None = None
+        patches.add("file for stacks", self._close)
+        self._signals = [
+            (number, plain)
+            for number, plain in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler))
+            if signal.getsignal(number) == plain
+        ]
+        for number, plain in self._signals:
+            patches.add(f"stack on {number.name}", lambda number=number, plain=plain: _unregister(number, plain))  # type: ignore[misc]
+        self._register()
+
+    def keep(self) -> None:
+        """To be called at every tick: the script may have closed our file, and opened one of its own by that number."""
+        if self._file is not None and self._file.status() is None:
+            self._register()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _register(self) -> None:
+        try:
+            self._file = Descriptor(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        except OSError:  # the disk is full, all files are open that may be, or the folder is gone
+            self._file = None
+        for number, plain in self._signals:
+            if self._file is None:
+                _unregister(number, plain)
+            elif signal.getsignal(number) == plain:
+                faulthandler.register(number, file=self._file.number, all_threads=True, chain=True)
+
+
+def _unregister(number: signal.Signals, plain: object) -> None:
+    # unregistering puts back what stood before us, which must not undo a handler that the script has set since
+    if signal.getsignal(number) == plain:
+        faulthandler.unregister(number)
+
+
+def stack_of_thread(ident: int) -> tuple[str, ...]:
+    """Lines of a thread's Python stack, the innermost call last; leakscope's own frames are left out."""
+    frame = sys._current_frames().get(ident)
+    lines = traceback.format_stack(frame) if frame is not None else []
+    return tuple(
+        line.rstrip()
+        for block in lines
+        if not any(part in block for part in _FRAMES_LEFT_OUT)
+        for line in block.splitlines()
+    )
+
+
+def stacks_of_threads() -> tuple[str, ...]:
+    """Lines of the Python stacks of all threads but the one that asks, the main one first, each with a line ahead that
+    names it.
+    """
+    # not `threading.enumerate`: its lock may be held, and is a cooperative one under gevent
+    active = list(threading._active.values())  # type: ignore[attr-defined]
+    names = {thread.ident: thread.name for thread in active}
+    stacks: list[str] = []
+    for ident in sorted(sys._current_frames(), key=lambda ident: ident != threading.main_thread().ident):
+        lines = stack_of_thread(ident)
+        if lines and ident != _thread.get_ident():
+            stacks += [f"Thread {names.get(ident, ident)}:", *lines]
+    return tuple(stacks)
+
+
+class HangClock:
+    """Counts how long no comm operation has gone on; time in which nobody could have known is not counted."""
+
+    def __init__(self, timeout_s: float, last_event: Callable[[], float]) -> None:
+        self._timeout_s, self._last_event = timeout_s, last_event
+        self._seen = self._unused = last_event()
+        self._quiet = 0.0
+        self._ticked = CLOCK.perf_counter()
+
+    def is_over(self, excused: bool) -> bool:
+        """To be asked at every tick; `excused` while some rank is being looked at, which makes the others wait."""
+        now = CLOCK.perf_counter()
+        passed, self._ticked = min(now - self._ticked, _MAX_TICK_S), now
+        event = self._last_event()
+        if event != self._seen or event == self._unused or excused:  # imports and first set-up are no hang
+            self._seen, self._quiet = event, 0.0
+            return False
+        self._quiet += passed
+        return self._quiet > self._timeout_s
+
+
+class TerminationClock:
+    """Was this rank told to end, and can it not, because it waits in native code for a peer?
+
+    Python's handlers run when the native call returns, which is never where a peer will not send; the launcher would
+    kill the rank after half a minute. A rank that has come back from the call it was in, as one that saves its model,
+    is left alone.
+    """
+
+    def __init__(self, stacks: Path, ident: int, called: Callable[[], float]) -> None:
+        self._stacks, self._ident, self._called = stacks, ident, called
+        """`called` gives the reading of the clock when a comm operation was last called for."""
+
+    def is_over(self) -> bool:
+        """To be asked at every tick."""
+        requested, now = _last_written(self._stacks), CLOCK.perf_counter()
+        if requested is None or now - requested <= _TERMINATION_TIMEOUT_S:
+            return False
+        return self._called() < requested + _FILE_TIME_ERROR_S and self._is_in_a_call()
+
+    def _is_in_a_call(self) -> bool:
+        frame = sys._current_frames().get(self._ident)
+        return frame is not None and "/leakscope/comm/" in frame.f_code.co_filename
+
+
+class Heard(Protocol):
+    """What goes on in comm, as readings of the clock."""
+
+    def last_call(self) -> float:
+        """When an operation was last called for."""
+
+    def last_event(self) -> float:
+        """When anything last happened."""
+
+
+class Stuck:
+    """Is this rank stuck in an operation of comm's? Stacks are written on signals from here on."""
+
+    def __init__(self, stacks: Path, patches: Patches, timeout_s: float | None, comm: Heard) -> None:
+        """`timeout_s` is that of `--hang-timeout`."""
+        self._stacks = StacksOnSignals(stacks, patches)
+        self._termination = TerminationClock(stacks, _thread.get_ident(), comm.last_call)
+        self._hang = None if timeout_s is None else HangClock(timeout_s, comm.last_event)
+
+    def is_hung(self, excused: bool) -> bool:
+        """To be asked at every tick, as `HangClock.is_over`; a rank that was told to end and cannot leaves at once."""
+        self._stacks.keep()
+        if self._termination.is_over():
+            leave_now(128 + signal.SIGINT)
+        return self._hang is not None and self._hang.is_over(excused)
+
+
+def _last_written(path: Path) -> float | None:
+    """When something was written into a file, as a reading of the clock; None where nothing was."""
+    try:
+        written = path.stat()
+    except OSError:
+        return None
+    return CLOCK.perf_counter() - (CLOCK.wall_time() - written.st_mtime) if written.st_size else None

@@ -1,1 +1,0 @@
-"""What was recorded of a run? Plain data, read from its folder and written there."""

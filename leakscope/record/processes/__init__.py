@@ -1,1 +1,0 @@
-"""Processes that the script has started: which of them is which rank of the run?"""

@@ -1,1 +1,0 @@
-"""What of a run's folder can be read, and what is damaged and left out?"""

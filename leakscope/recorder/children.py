@@ -1,0 +1,140 @@
+"""Records a process that the script started, from its first optimizer or process group on."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from leakscope.bootstrap import own_imports
+from leakscope.options import Options
+from leakscope.originals import atexit, os
+from leakscope.process import script_runner
+from leakscope.process.children import Joining
+from leakscope.process.gc_control import no_automatic_gc
+from leakscope.process.guard import Guard, in_forked_child, is_the_scripts, say_on_stderr
+from leakscope.process.patches import Patches
+from leakscope.process.propagate import options_in, who_am_i
+from leakscope.process.source.frames import raised_at
+from leakscope.process.source.user_code import without_source
+from leakscope.process.watchdog import Stop
+from leakscope.run.kinds import EndKind
+from leakscope.run.model import Ended
+from leakscope.run.processes import claim
+from leakscope.run.secrets import conceal
+from leakscope.shield import Block, PureBlock, nothing
+
+_POOLS = ("multiprocessing.pool", "torch.multiprocessing.pool")
+"""Modules whose workers' parent waits for ever for one that has ended (CPython Lib/multiprocessing/pool.py)."""
+
+
+class StopChild(Stop, SystemExit):
+    """Ends a process that somebody else has started, and who waits for it sees that it has come to its end."""
+
+
+def attach(folder: str) -> None:
+    """Record this process. An error of leakscope's is one line on stderr, and the script goes on."""
+    try:
+        with no_automatic_gc(), own_imports():
+            conceal(sys.orig_argv)
+            conceal(sys.argv)
+            options = options_in(folder)
+            process = claim(options.folder)
+            Followed(replace(options, process=process, launcher=0, quiet=True)).begin()
+    except Exception as error:
+        if is_the_scripts(error):
+            raise
+        say_on_stderr(f"process {os.getpid()} is not recorded: {type(error).__name__}: {error}")
+
+
+class Followed:
+    """One such process."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._in_forked_child = in_forked_child()
+        self._guard = Guard()
+        self._patches = Patches(self._guard)
+        self._ended = False
+        self._error: BaseException | None = None
+        self._file = getattr(sys.modules.get("__main__"), "__file__", None)
+
+    def begin(self) -> None:
+        """Start listening, and be called at the end."""
+        from leakscope.recorder.recorder import Recorder
+
+        waited_for = self._options.steps is not None and _works_for_a_pool()
+        options = self._options = replace(self._options, steps=None) if waited_for else self._options
+        self._recorder = recorder = Recorder(options, self._patches)
+        recorder.member.stop = StopChild
+        joining = Joining(options.folder, options.process, who_am_i(), recorder.member.join)
+        recorder.member.first_step = self._guard.guarded("first step", joining.stepped)
+        recorder.attach()
+        self._guard.call("place among the ranks", joining.install, self._patches)
+        if waited_for:
+            recorder.member.note(
+                "a worker of multiprocessing.Pool is not stopped: its parent would wait for it for ever"
+            )
+        self._call_at_end()
+
+    def _call_at_end(self) -> None:
+        multiprocessing = sys.modules.get("multiprocessing.process")
+        if multiprocessing is not None and multiprocessing.parent_process() is not None:
+            from multiprocessing.util import Finalize
+
+            Finalize(None, self._end, exitpriority=-100)  # such a process does not come to its exit handlers
+        atexit.register(self._end)
+        self._patches.call_before(sys, "excepthook", self._uncaught)
+
+    def _uncaught(self, _: type[BaseException], error: BaseException, *__: Any) -> None:
+        self._error = error
+        script_runner.trim(error)
+
+    def _end(self) -> None:
+        if self._ended or self._in_forked_child:
+            return
+        self._ended = True
+        error, self._error = self._error or sys.exc_info()[1], None
+        with self._main_file():
+            self._guard.call("end of the process", self._write_the_end, error, even_lost=True)
+        self._patches.take_out()
+
+    def _main_file(self) -> PureBlock[None]:
+        """Let `__main__` say which file it is: python has taken that from it (CPython Python/pythonrun.c)."""
+        names = vars(sys.modules["__main__"])
+        if self._file is None or "__file__" in names:
+            return Block(nothing, nothing)
+        return Block(partial(names.__setitem__, "__file__", self._file), partial(names.pop, "__file__", None))
+
+    def _write_the_end(self, error: BaseException | None) -> None:
+        recorder = self._recorder
+        error = _raised(error)
+        end = script_runner.End(EndKind.FINISHED, 0) if error is None else script_runner.end_of(error)
+        if recorder.stopped or (end.status and recorder.is_over()):
+            end, error = script_runner.End(EndKind.STOPPED, 0), None
+        message = script_runner.what_it_said(end, error)
+        at, stack = "", tuple[str, ...]()
+        if end.how == EndKind.RAISED:
+            stack = script_runner.stack_of(error)
+            at, stack = raised_at(error), stack if self._options.source else without_source(stack)
+        how = end
+
+        def ended(steps: int) -> Ended:
+            return Ended(how.how, how.status, steps, message, stack, at=at)
+
+        recorder.failed(error)
+        recorder.finish(ended, look=end.how in (EndKind.FINISHED, EndKind.EXITED))
+
+
+def _works_for_a_pool() -> bool:
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    process = None if multiprocessing is None else multiprocessing.current_process()
+    return getattr(getattr(process, "_target", None), "__module__", "") in _POOLS
+
+
+def _raised(error: BaseException | None) -> BaseException | None:
+    """What the process ends with: where `torch.multiprocessing` has told its parent of an error, that error."""
+    if isinstance(error, SystemExit) and error.code and isinstance(error.__context__, Exception):
+        return error.__context__
+    return error

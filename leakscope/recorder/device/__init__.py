@@ -1,0 +1,1 @@
+"""The accelerator's counters, the recording of its allocator, and its failures."""

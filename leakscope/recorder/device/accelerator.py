@@ -1,0 +1,303 @@
+"""The accelerator of this torch, and the counters of its allocator."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from leakscope.originals import open_file, os
+from leakscope.process.torch_compat import ACCELERATOR, BUILT_FOR, Part, lacks, modules_of_c, name_of_backend
+from leakscope.run.rows_device import DeviceFigures
+from leakscope.shield import Block, PureBlock, nothing
+
+Call = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One kind of device, with those calls of torch's that it has; None for each that it lacks.
+
+    The calls are found by what the device's module offers, so that `torch.cuda`, `torch.xpu`, `torch_npu` and any other
+    backend with the same ones are treated alike.
+    """
+
+    kind: str
+    """`cuda` (which ROCm is too), `xpu`, `npu`, ..."""
+    in_use: Callable[[], bool]
+    """Whether the process has put it to use; asking does not."""
+    count: Callable[[], int]
+    when_in_use: Call | None
+    """Calls back as soon as the device is in use, or at once."""
+    has_context: Call | None
+    """Whether this process has used one device; asking makes no context (torch/csrc/cuda/Module.cpp)."""
+    stats: Call | None
+    """The allocator's counters of one device as nested dictionaries."""
+    record: Call | None
+    """Switches memory history on and off, for all devices."""
+    recorder_name: tuple[Any, str] | None
+    """Where users find `record`: (module, name)."""
+    is_recording: Call | None
+    """Whether history is on, whoever switched it."""
+    snapshot: Call | None
+    """Everything: segments, blocks, events, annotations."""
+    segments: Call | None
+    """Segments and blocks alone, without converting the events."""
+    free_and_total: Call | None
+    """The driver's (free, total) bytes of one device, all processes together."""
+    observe_failures: Call | None
+    """Attaches a function of (device, wanted, limit, free) for good: there is no way to detach it."""
+    is_capturing: Call | None
+    """Whether a graph is being captured, when the driver must not be asked."""
+    queue: list[Any] | None = field(repr=False)
+    """What waits for the device to be put to use, entry by entry: (function, stack)."""
+
+    def record_arguments(self, entries: int) -> dict[str, Any]:
+        """What history is switched on with: a bounded ring, Python stacks, those of allocations only."""
+        return _accepted(
+            self.record, {"enabled": "all", "context": "alloc", "stacks": "python", "max_entries": entries}
+        )
+
+
+_UNTOLD = {
+    "record": "where its memory was made is not told",
+    "snapshot": Part.BLOCKS.value,
+    "observe_failures": "what is alive when its memory runs out is not told",
+}
+"""Field of an `Accelerator` to what is not told without it."""
+
+
+def untold(accelerator: Accelerator) -> tuple[str, ...]:
+    """A sentence for each private call that this torch lacks for the device."""
+    missing = [field for field in _UNTOLD if getattr(accelerator, field) is None]
+    names = {field: ACCELERATOR[field][0].format(kind=accelerator.kind) for field in missing}
+    return tuple(f"this torch has no {name} for {accelerator.kind}: {_UNTOLD[field]}" for field, name in names.items())
+
+
+def find() -> Accelerator | None:
+    """The accelerator that this torch was built for or that a backend has registered; asking initialises nothing."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    kind = _kind(torch)
+    module = getattr(torch, kind, None) if kind else None
+    if kind is None or module is None:
+        return None
+    accelerator = described(kind, module, modules_of_c(kind))
+    return (
+        replace(accelerator, has_context=None) if getattr(torch.version, "hip", None) else accelerator
+    )  # HIP makes contexts by rules of its own
+
+
+def _kind(torch: Any) -> str | None:
+    """What kind of device this torch has.
+
+    A torch built for CUDA is not asked for its accelerator: in older ones that initialises the device (pytorch#145752),
+    and a fork of the process can then use none.
+    """
+    if not lacks(Part.DEVICE) and hasattr(torch, backend := name_of_backend()):
+        return str(backend)
+    if BUILT_FOR:
+        return BUILT_FOR[0]
+    current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+    return None if current is None else str(current.type)
+
+
+def described(kind: str, module: Any, natives: Sequence[Any] = ()) -> Accelerator:
+    """What a device's module offers, and the C modules behind it."""
+    memory = getattr(module, "memory", module)
+    holders = (memory, module)
+    names = {field: tuple(name.format(kind=kind) for name in names) for field, names in ACCELERATOR.items()}
+    recorder = _first(holders, names["record"])
+    record = None if recorder is None else getattr(*recorder)
+    listed = _call(holders, ("memory_snapshot",))
+    without = listed is not None and "include_traces" in _parameters(listed)
+    return Accelerator(
+        kind=kind,
+        in_use=getattr(module, "is_initialized", lambda: False),
+        count=getattr(module, "device_count", lambda: 1),
+        when_in_use=_call((module,), names["when_in_use"]),
+        has_context=_call(natives, names["has_context"]),
+        stats=_call(holders, ("memory_stats_as_nested_dict",)),
+        record=record,
+        recorder_name=recorder,
+        is_recording=_call(natives, names["is_recording"]),
+        snapshot=_call(holders, names["snapshot"]),
+        segments=_without_events(listed) if without and listed is not None else None,
+        free_and_total=_call(holders, ("mem_get_info",)),
+        observe_failures=_call((*natives, *holders), names["observe_failures"]),
+        is_capturing=_call((module,), ("is_current_stream_capturing",)),
+        queue=getattr(module, names["queue"][0], None),
+    )
+
+
+def _without_events(listed: Call) -> Call:
+    return lambda: listed(include_traces=False)
+
+
+def _first(holders: Sequence[Any], names: Sequence[str]) -> tuple[Any, str] | None:
+    for name in names:
+        for holder in holders:
+            if callable(getattr(holder, name, None)):
+                return holder, name
+    return None
+
+
+def _call(holders: Sequence[Any], names: Sequence[str]) -> Call | None:
+    place = _first(holders, names)
+    call: Call | None = None if place is None else getattr(*place)
+    return call
+
+
+def _parameters(call: Call) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(call).parameters
+    except (TypeError, ValueError):  # a function of C without a signature
+        return {}
+
+
+def _accepted(call: Call | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those arguments that the function takes; all where it does not say."""
+    known = {} if call is None else _parameters(call)
+    if not known or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+        return dict(arguments)
+    return {name: value for name, value in arguments.items() if name in known}
+
+
+def figures(device: int, stats: Mapping[str, Any]) -> DeviceFigures:
+    """One device's counters out of the allocator's nested dictionaries; what is missing is 0."""
+
+    def bytes_of(name: str, which: str = "current") -> int:
+        return int(stats.get(name, {}).get("all", {}).get(which, 0))
+
+    return DeviceFigures(
+        device=device,
+        allocated=bytes_of("allocated_bytes"),
+        active=bytes_of("active_bytes"),
+        reserved=bytes_of("reserved_bytes"),
+        peak=bytes_of("allocated_bytes", "peak"),
+        stuck=bytes_of("inactive_split_bytes"),
+        retries=int(stats.get("num_alloc_retries", 0)),
+        failures=int(stats.get("num_ooms", 0)),
+    )
+
+
+def read_figures(accelerator: Accelerator) -> tuple[DeviceFigures, ...] | None:
+    """Counters of every device that this process has memory on or had; None where nothing can be asked.
+
+    Pluggable allocators count nothing and say so by an error (c10/cuda/CUDAPluggableAllocator.cpp, getDeviceStats).
+    """
+    if accelerator.stats is None or not accelerator.in_use():
+        return None
+    used = accelerator.has_context
+    devices = [device for device in range(accelerator.count()) if used is None or used(device)]
+    try:
+        read = [figures(device, accelerator.stats(device)) for device in devices]
+    except RuntimeError:
+        return None
+    return tuple(f for f in read if f.reserved or f.peak)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """One reading."""
+
+    bytes: int | None
+    peak: int | None = None
+    """The highest count since the accelerator's statistics were last reset; None on CPU, where nobody keeps it."""
+
+
+class _MallocInfo(ctypes.Structure):
+    """`struct mallinfo2` of glibc 2.33 and newer."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
+        )
+    ]  # fmt: skip
+
+
+def host_counter() -> tuple[str, Callable[[], int | None]]:
+    """(what it is called, a function that reads it): glibc's count of live malloc bytes, else resident memory.
+
+    Neither is tensor memory alone: only growth says something. 1 to 3 microseconds a call.
+    """
+    try:
+        mallinfo2 = ctypes.CDLL(None).mallinfo2
+    except (OSError, AttributeError, TypeError):
+        return ("resident memory", _resident) if os.path.exists("/proc/self/statm") else ("nothing", lambda: None)
+    mallinfo2.restype = _MallocInfo
+
+    def live() -> int | None:
+        info = mallinfo2()
+        return int(info.uordblks + info.hblkhd) + _of_arrow()
+
+    return "mallinfo2", live
+
+
+def _of_arrow() -> int:
+    """Bytes of pyarrow's own allocator, which glibc does not see: those of its tables, and of datasets."""
+    arrow = sys.modules.get("pyarrow")
+    count, pool = getattr(arrow, "total_allocated_bytes", None), getattr(arrow, "default_memory_pool", None)
+    if count is None or pool is None:  # not there, or still being imported
+        return 0
+    return 0 if pool().backend_name == "system" else int(count())
+
+
+def _resident() -> int | None:
+    with open_file("/proc/self/statm", "rb", buffering=0) as stream:
+        return int(stream.read(128).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+_MAX_LEFT = 512 * 1024
+"""Bytes that a look may leave in malloc's caches: at most 425 KiB were measured."""
+
+
+class Counter:
+    """Reads the accelerator's allocator once the script has put it to use, and the host's until then."""
+
+    def __init__(self) -> None:
+        self.source, self._host = host_counter()
+        self._ours = 0
+        self._accelerator: Accelerator | None = None
+        self._used = False
+        self.fullest = "cpu"
+        """The one device, `cuda:1`, whose own peak was highest at the last reading; `cpu` where the host is counted."""
+
+    @property
+    def device(self) -> str:
+        """`cuda`, `xpu`, ... or `cpu`: where the counted bytes are."""
+        return self.source if self._used else "cpu"
+
+    def read(self) -> Counted:
+        """Counted bytes now."""
+        device = self._accelerator = self._accelerator or find()
+        counted = None if device is None else read_figures(device)
+        if device is None or not (counted or self._used):  # one that a library has only woken up holds nothing to count
+            host = self._host()
+            return Counted(None if host is None else host - self._ours)
+        self.source, self._used = device.kind, True
+        if not counted:  # emptied, and its peak set back
+            return Counted(None if counted is None else 0, None if counted is None else 0)
+        self.fullest = f"{device.kind}:{max(counted, key=lambda f: f.peak).device}"
+        return Counted(sum(f.allocated for f in counted), sum(f.peak for f in counted))
+
+    def ours(self, most: int = _MAX_LEFT) -> PureBlock[None]:
+        """What the host's count rises by while the block runs, `most` bytes of it, is left out of later readings.
+
+        It is leakscope's own doing: a look lets everything go, and still glibc keeps about 230 KiB of small blocks for
+        reuse (tcache) in every thread that has looked, and counts them as in use. More than that, or less than nothing,
+        is what threads of C++ have allocated or freed meanwhile: a collective that was under way.
+        """
+        before, known = self._host(), self._ours
+
+        def leave() -> None:
+            after = self._host()
+            if before is not None and after is not None:
+                self._ours = known + min(max(after - before, 0), most)
+
+        return Block(nothing, leave)

@@ -1,0 +1,1 @@
+"""When each storage of a watched step was made, last used and freed."""

@@ -1,0 +1,244 @@
+"""A dispatch mode that notes operations and allocation sites and changes none."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import FrameType
+from typing import Any
+
+import torch
+
+from leakscope.bootstrap import RECORDING
+from leakscope.originals import _thread
+from leakscope.process.guard import Guard, call_heard, unheard
+from leakscope.process.patches import Patches
+from leakscope.process.raw_types import mro, type_dict
+from leakscope.process.source.frames import users_line, waiting
+from leakscope.process.torch_compat import (
+    Overload,
+    address_of_storage,
+    called_by,
+    frames_compiled,
+    mode_at,
+    modes_running,
+    no_dispatch_of_its_own,
+    node_running,
+    schema_of,
+    watching_base,
+)
+
+Dispatched = Callable[[Any, Any, Any, Any], None]
+"""Called after each operation with the operator, its arguments, its keyword arguments and what it returned."""
+
+
+Tensors = (torch.Tensor, torch.nn.Parameter)
+_OFF = "watching would switch compiling off"
+
+
+def watching_mode(dispatched: Dispatched, guard: Guard) -> Any:
+    """A mode to be entered with `enter`."""
+    plain: dict[type, bool] = {}
+    deaf, name = guard.deaf, "dispatch mode"
+    dispatched, is_plain = (
+        guard.entry(name, guard.weightless(dispatched)),
+        guard.entry("types under the dispatch mode", _is_plain),
+    )
+
+    base: Any = watching_base()
+
+    class Watching(base):  # type: ignore[misc]
+        @unheard
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            for kind in types:  # usually none, but `.data` inside a custom Function names torch.Tensor itself
+                if kind not in plain:
+                    try:
+                        plain[kind] = is_plain(kind)
+                    except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
+                        plain[kind] = kind in Tensors
+                        guard.fault("types under the dispatch mode", error)
+                if not plain[
+                    kind
+                ]:  # a subclass with a dispatch of its own runs it with this mode on: what it does inside is seen
+                    return NotImplemented
+            try:
+                out = call_heard(called_by(func) if type(func) is Overload else func, *args, **(kwargs or {}))
+            except BaseException as error:
+                # A bare `raise` adds no entry for this frame (ceval.c, RAISE_VARARGS): the script sees the traceback it
+                # would have seen without the mode.
+                assert error.__traceback__ is not None
+                error.__traceback__ = error.__traceback__.tb_next
+                raise
+            if not deaf:
+                try:
+                    dispatched(func, args, kwargs, out)
+                except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
+                    guard.fault(name, error)
+            return out
+
+    return Watching()
+
+
+def caller_of_operation() -> FrameType | None:
+    """The frame that called the operation which is noted now; None on a thread of C++'s, which has none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(RECORDING):
+        frame = frame.f_back
+    return frame
+
+
+def enter(mode: Any, patches: Patches) -> None:
+    """Put the mode over what this thread runs from here on."""
+    patches.add("dispatch mode", lambda: left(mode))
+    mode.__enter__()
+
+
+def left(mode: Any) -> bool:
+    """Leave the mode; False while a mode of the script's own stands above it, which must not be popped."""
+    modes = [mode_at(place) for place in range(modes_running())]
+    if not any(each is mode for each in modes):  # it was never entered
+        return True
+    if modes[-1] is not mode:
+        return False
+    mode.__exit__(None, None, None)
+    return True
+
+
+def why_not(compile_called: bool) -> str:
+    """Why a mode would change what runs, "" where it would not."""
+    if not _is_of_python():
+        return "steps end on threads that C++ has started, as those of RPC are, and the next may end on another one"
+    if modes_running() > 0:
+        return "the script runs under a dispatch mode of its own"
+    # a dispatch mode makes compiled callables run eager (measured on torch 2.13)
+    regions = compiled_regions()
+    if regions:
+        counted = f"{regions} compiled region{'s' * (regions != 1)}"
+        return f"the script uses torch.compile: {counted} cannot be seen into, and {_OFF}"
+    if compile_called:
+        return (
+            f"the script calls torch.compile, itself or through torch: compiled regions cannot be seen into, and {_OFF}"
+        )
+    return ""
+
+
+def _is_of_python() -> bool:
+    """Whether Python has started this thread: a mode belongs to a thread, and must be left where it was entered."""
+    # not `threading.enumerate`: its lock may be held, and is a cooperative one under gevent
+    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+    return thread is not None and not isinstance(thread, threading._DummyThread)
+
+
+def compiled_regions() -> int:
+    """How many frames of Python torch.compile has compiled so far."""
+    return int(frames_compiled().get("ok", 0))
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether a tensor type has no dispatch of its own."""
+    for base in mro(kind):
+        handler = type_dict(base).get("__torch_dispatch__")
+        if handler is not None:
+            own = getattr(handler, "__func__", handler)
+            return own is no_dispatch_of_its_own or base is torch.Tensor
+    return True
+
+
+@lru_cache(maxsize=4096)
+def makes_memory(func: Any) -> bool:
+    """Whether the operator returns tensors of their own: not a view, nor what it was given, as its schema says.
+
+    `lift_fresh` returns what it was given, and that is how what torch.tensor made first comes by.
+    """
+    schema = schema_of(func)
+    if schema is None or str(schema.name) == "aten::lift_fresh":
+        return True
+    return any(returned.alias_info is None for returned in schema.returns)
+
+
+def name_of(func: Any) -> str:
+    """`aten::add`, without the overload."""
+    schema = schema_of(func)
+    return str(func.name()) if schema is None else str(schema.name)
+
+
+class _StorageRef(weakref.ref[Any]):
+    """Of a storage whose maker is known."""
+
+    __slots__ = ("address",)
+    address: int
+
+
+class AllocationSites:
+    """Who made the storages of a few steps: entered and left at step boundaries, holds no storage alive."""
+
+    def __init__(self, patches: Patches) -> None:
+        self._patches = patches
+        self._entries: dict[int, tuple[_StorageRef, str]] = {}
+        self._died = patches.guard.callback("death of a storage whose maker is known", self._gone)
+        self._mode: Any = None
+        self._home = 0
+
+    @property
+    def watching(self) -> bool:
+        """Whether the mode is on."""
+        return self._mode is not None
+
+    @property
+    def made_at(self) -> Mapping[int, str]:
+        """Address of each storage still alive to `train.py:41 forward (aten::addmm)`."""
+        return {address: text for address, (_, text) in self._entries.items()}
+
+    def enter(self, compile_called: bool) -> str:
+        """Watch from here on; returns the reason when that cannot be done without changing what runs, else ""."""
+        reason = why_not(compile_called)
+        if reason:
+            return f"where tensors are made was not watched: {reason}"
+        self._home = _thread.get_ident()
+        self._mode = watching_mode(self._note, self._patches.guard)
+        enter(self._mode, self._patches)
+        return ""
+
+    def leave(self) -> bool:
+        """Stop watching; False while a mode of the script's own stands above ours and must not be popped."""
+        if self._mode is None:
+            return True
+        if not self._patches.take_out():
+            return False
+        self._mode = None
+        return True
+
+    def forget(self) -> None:
+        """Drop every entry."""
+        self._entries.clear()
+
+    def know(self, storage: torch.UntypedStorage, made_at: str) -> None:
+        """Note who made this storage."""
+        reference = _StorageRef(storage, self._died)
+        reference.address = address_of_storage(storage)
+        self._entries[reference.address] = reference, made_at
+
+    def _gone(self, reference: _StorageRef) -> None:
+        entries = self._entries
+        if reference.address in entries and entries[reference.address][0] is reference:
+            del entries[reference.address]
+
+    def _note(self, func: Any, args: object, kwargs: object, out: object) -> None:
+        del args, kwargs
+        if not makes_memory(func):
+            return
+        for tensor in out if isinstance(out, (tuple, list)) else (out,):
+            if type(tensor) in Tensors and tensor.layout is torch.strided:
+                storage = tensor.untyped_storage()
+                if address_of_storage(storage) not in self._entries:
+                    self._add(storage, name_of(func))
+
+    def _add(self, storage: torch.UntypedStorage, operator: str) -> None:
+        node = node_running()
+        above = caller_of_operation()
+        line = users_line(waiting(self._home) if above is None and node is not None else above)
+        inside = operator if node is None else f"{operator} in {node.name()}"
+        self.know(storage, f"{line} ({inside})" if line else inside)

@@ -1,0 +1,281 @@
+"""The moment of a step at which most was alive, and the rows of its storages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from inspect import CO_OPTIMIZED
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from leakscope.graph.model import ObjectKind
+from leakscope.heap.referents import held_by_frame
+from leakscope.heap.snapshot import Live
+from leakscope.heap.storages import storage_object
+from leakscope.process.raw_types import mro
+from leakscope.process.source.frames import arguments_of_running_calls, running_frames, unread_globals, unread_variables
+from leakscope.process.source.user_code import is_users
+from leakscope.process.torch_compat import StorageBase, address_of_storage
+from leakscope.recorder.lifetimes.storage_table import GONE, Key, Record, Table
+from leakscope.run.kinds import Phase
+from leakscope.run.model import Look
+from leakscope.run.rows_steps import (
+    AlikeStorage,
+    DraggedStorage,
+    IdleStorage,
+    LifetimeRow,
+    LifetimesUnjudged,
+    UntouchedStorage,
+    WatchedStep,
+)
+
+_INTERFACE: Any = np.ndarray.__dict__["__array_interface__"].__get__
+
+
+@dataclass
+class Peak:
+    """The moment of a step at which most was alive."""
+
+    operation: int
+    """Number in its step of the operation after which it was reached, -1 where the step makes nothing."""
+    sign: int
+    """What `Table.sign` said then."""
+    start: int
+    """Bytes alive when the second step began."""
+    live: int = 0
+    """Bytes alive then, in the second step."""
+    unseen: int = 0
+    """Bytes then of storages that nobody saw being made or used."""
+    arguments: list[tuple[str, str]] = field(default_factory=list)
+    """(function, argument) of the user's calls that ran then."""
+    unread: list[tuple[int, str]] = field(default_factory=list)
+    """(index in the heap graph of a running function or a script's namespace, variable) where none of the code that
+    still runs reads it."""
+
+
+def begin_peak(peak: Peak, table: Table) -> None:
+    """Note what is alive now, at the peak of the second step."""
+    peak.live = table.live
+    for record in table.alive.values():
+        record.at_peak = record.bytes
+    peak.arguments = arguments_of_running_calls()
+
+
+def match_live(live: Live, peak: Peak, table: Table) -> None:
+    """Find the storages of the look at the peak among the records; those without one are unseen. Find the variables
+    that are not read again.
+    """
+    graph = live.look.heap
+    peak.unread = list(_unread(live))
+    for index in graph.storages.tolist():
+        record = table.alive.get(int(address_of_storage(storage_object(live.objects[index]))))
+        if record is None and table.counts(graph.device.get(index, "cpu")):
+            peak.unseen += int(graph.bytes[index])
+        elif record is not None:
+            record.storage = index
+    _note_shared(live, table)
+
+
+def _note_shared(live: Live, table: Table) -> None:
+    """Note which of the storages that nobody has used yet others may use unseen, and whose memory outlives them: that
+    of an array (torch.from_numpy), and what other processes share.
+    """
+    borrowed = {}
+    for record in table.alive.values():
+        if record.storage >= 0 and record.last < 0:
+            storage = storage_object(live.objects[record.storage])
+            on_host = StorageBase.device.__get__(storage).type == "cpu"  # all of an accelerator's says it is shared
+            record.handed_out = on_host and bool(StorageBase.is_shared(storage))
+            if on_host and not StorageBase.resizable(storage):  # its memory came from elsewhere
+                borrowed[int(StorageBase.data_ptr(storage))] = record
+    if borrowed:
+        # an array that only a running function has is not among what gc leads to
+        of_frames = (value for frame in running_frames() for value in held_by_frame(frame))
+        for obj in chain(live.holding[0], of_frames):
+            if np.ndarray in mro(type(obj)) and (at := _INTERFACE(obj)["data"][0]) in borrowed:
+                borrowed[at].handed_out = True
+
+
+def _unread(live: Live) -> Iterator[tuple[int, str]]:
+    """Variables of the user's running functions, and of the script itself while it runs as `__main__`, that lead to
+    memory.
+    """
+    graph, objects = live.look.heap, live.objects
+    frames = {id(objects[index]): index for index in graph.of_kind(ObjectKind.FRAME).tolist()}
+    scripts = {id(objects[index]): index for index in graph.of_kind(ObjectKind.NAMESPACE).tolist()}
+    for frame in running_frames():
+        code, names = frame.f_code, frame.f_globals
+        if not is_users(code.co_filename):
+            continue
+        if code.co_flags & CO_OPTIMIZED:
+            place = frames.get(id(frame), -1)
+            unread = {f"local {name}" for name in unread_variables(frame)} if place >= 0 else set()
+        else:
+            # a notebook's cells have no `__file__`: what one sets the next may read
+            script = names.get("__name__") == "__main__" and names.get("__file__") == code.co_filename
+            place = scripts.get(id(names), -1) if script else -1
+            unread = {f".{name}" for name in unread_globals(frame)} if place >= 0 else set()
+        if unread:
+            held = (graph.reference(r).name for r in graph.out_of(place).tolist())
+            yield from ((place, name) for name in held if name in unread)
+
+
+MAX_ROWS = 2000
+"""Storages told of at most, the largest first, chosen: a step's file stays small."""
+_MAX_DRAGS = 20
+"""Storages of the largest drags told of, chosen."""
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """What two watched steps showed, as plain data."""
+
+    rows: tuple[LifetimeRow, ...]
+    """For `RankFolder.append`: one for the step, then one for each storage; or why there are none."""
+    look: Look | None = None
+    """The heap at the peak."""
+
+
+def unjudged(step: int, why: str) -> Lifetimes:
+    """Why there are no lifetimes."""
+    return Lifetimes((LifetimesUnjudged(step, why),))
+
+
+def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[LifetimeRow]:
+    """One row for the step, rows for the storages that neither step touched, for those that were not used again at its
+    peak, then for the largest drags.
+
+    `second` is the number of the second step's first operation. What is alive at both ends of the second step is
+    nobody's drag; what it made and did not see die is judged by its like of the first step, made by the same operation.
+    """
+    at = second + peak.operation
+    idle = [] if peak.operation < 0 else _idle_at(table, second, peak.operation)
+    points = [(number - second, live) for number, live, _ in table.curve if number >= second]
+    floor = peak.live - sum(record.at_peak for record in idle)
+    first = [r for r in table.records if 0 <= r.born < second and r.died < GONE and r.bytes]
+    drags = sorted(first, key=lambda r: -_drag(table, r))[:_MAX_DRAGS]
+    yield WatchedStep(
+        step=step,
+        device=str(table.device),
+        operations=len(table.operations) - second,
+        start_bytes=peak.start,
+        peak_bytes=peak.live if peak.operation >= 0 else peak.start,
+        peak_operation=peak.operation,
+        peak_at=table.operations[at].where() if peak.operation >= 0 else "",
+        peak_phase=table.operations[at].phase if peak.operation >= 0 else Phase.NONE,
+        backward_follows=any(o.phase == Phase.BACKWARD for o in table.operations[at + 1 :]),
+        unseen_bytes=peak.unseen,
+        arguments=tuple(peak.arguments),
+        curve=tuple(point for point in points if point[1] >= floor),
+        storages=len(first),
+        lag_byte_seconds=sum(_lag(table, r) for r in first),
+        use_byte_seconds=sum(_use(table, r) for r in first),
+        drag_byte_seconds=sum(_drag(table, r) for r in first),
+        unread=tuple(peak.unread),
+    )
+    for record in _untouched(table)[:MAX_ROWS]:
+        yield UntouchedStorage(storage=record.storage)
+    like = {(r.born, r.ordinal): r for r in table.records if 0 <= r.born < second}
+    for record in sorted(idle, key=lambda r: -r.at_peak)[:MAX_ROWS]:
+        twin = like.get((record.born - second, record.ordinal), record)
+        same = _one_statement(table, record.last, at)
+        life = _life(table, record, twin)
+        yield IdleStorage(**life, last=record.last - second, died=_died(record, twin, second), one_statement=same)
+    in_idle = {id(record) for record in idle}
+    sites = {_site(table, record) for record in idle}
+    for record in table.records:
+        if (
+            id(record) not in in_idle
+            and _site(table, record) in sites
+            and (record.born >= second or record.died < GONE)
+        ):
+            twin = like.get((record.born - second, record.ordinal), record)
+            died = _died(record, twin, second)
+            if died > 0:
+                yield AlikeStorage(**_life(table, record, twin), last=record.last - second, died=died)
+    for record in drags:
+        yield DraggedStorage(**_life(table, record, record), last=record.last, died=record.died)
+
+
+def _idle_at(table: Table, second: int, operation: int) -> list[Record]:
+    """Storages alive after this operation of the second step that nothing uses from then on, and that then die."""
+    keys: set[Key] = set()
+    for record in table.records:
+        if 0 <= record.born <= operation < record.died < GONE and record.last < operation and not record.handed_out:
+            keys.add((record.born, record.ordinal))
+    at = second + operation
+    idle = []
+    for record in table.records:
+        if record.last >= at or record.died <= at or record.born > at or record.at_peak <= 0 or record.handed_out:
+            continue
+        if record.born >= second:
+            if (record.born - second, record.ordinal) in keys:
+                idle.append(record)
+        elif record.died < GONE:
+            idle.append(record)
+    return idle
+
+
+def _untouched(table: Table) -> list[Record]:
+    """Storages that were there before the watched steps and after them, and that no operation read or wrote."""
+    there = (r for r in table.records if r.born < 0 and r.last < 0 and r.died == GONE)
+    return sorted((r for r in there if r.storage >= 0 and not r.handed_out), key=lambda r: -r.bytes)
+
+
+def _site(table: Table, record: Record) -> tuple[object, ...]:
+    """Where it was made and where it was last used, cheap to compare."""
+    places = [record.born] if record.last in (record.born, -1) else [record.born, record.last]
+    operations = [table.operations[place] for place in places if place >= 0]
+    return tuple((o.code, o.line, o.name, o.node) for o in operations)
+
+
+def _life(table: Table, record: Record, twin: Record) -> dict[str, Any]:
+    """What is told of every storage."""
+    operations = table.operations
+    made = operations[record.born] if record.born >= 0 else None
+    last = operations[record.last] if record.last >= 0 else None
+    return {
+        "storage": record.storage,
+        "bytes": record.at_peak if record.at_peak >= 0 else record.bytes,
+        "made_at": made.where() if made else "",
+        "module": made.module if made else "",
+        "phase": made.phase if made else Phase.NONE,
+        "last_use_at": last.where() if last and record.last != record.born else "",
+        "last_phase": last.phase if last else Phase.NONE,
+        "drag_byte_seconds": _drag(table, twin),
+    }
+
+
+def _one_statement(table: Table, last: int, peak: int) -> bool:
+    """Whether the statement that used it last is the one that still runs at the peak, as one call of backward."""
+    if last < 0:
+        return False
+    places = {(o.code, o.line) for o in table.operations[last : peak + 1]}
+    return len(places) == 1
+
+
+def _died(record: Record, twin: Record, second: int) -> int:
+    """Death as an operation of the record's own step; that of its like of the first step where it still lives."""
+    return record.died - second if record.died < GONE else twin.died
+
+
+def _lag(table: Table, record: Record) -> float:
+    used = table.operations[record.first].seconds if record.first >= 0 else record.died_seconds
+    return record.bytes * max(used - record.born_seconds, 0.0)
+
+
+def _use(table: Table, record: Record) -> float:
+    if record.first < 0:
+        return 0.0
+    if record.handed_out:
+        return record.bytes * max(record.died_seconds - table.operations[record.first].seconds, 0.0)
+    return record.bytes * max(table.operations[record.last].seconds - table.operations[record.first].seconds, 0.0)
+
+
+def _drag(table: Table, record: Record) -> float:
+    if record.died == GONE or record.handed_out:
+        return 0.0
+    since = table.operations[record.last].seconds if record.last >= 0 else record.born_seconds
+    return record.bytes * max(record.died_seconds - since, 0.0)

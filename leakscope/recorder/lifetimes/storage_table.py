@@ -1,0 +1,386 @@
+"""The table of storages of a watched step: made, used, shared, released."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from types import CodeType
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import handle_torch_function, has_torch_function
+
+from leakscope.heap.storages import storage_of
+from leakscope.heap.sweep import objects_listed
+from leakscope.process.guard import CLOCK, Guard
+from leakscope.process.patches import Patches
+from leakscope.process.raw_types import mro
+from leakscope.process.source.user_code import at
+from leakscope.process.torch_compat import (
+    StorageBase,
+    TensorBase,
+    address_of_storage,
+    has_storage,
+    storage_address,
+    uses_of_storage,
+)
+from leakscope.run.kinds import Phase
+
+Key = tuple[int, int]
+"""(operation in its step, how many storages it had made before): the same in every step that does the same."""
+
+GONE = 1 << 60
+"""`died` of a storage that is still alive."""
+
+
+class StorageRef(weakref.ref[Any]):
+    """A weak reference to a storage that knows its record; its callback fires when the C++ storage dies."""
+
+    __slots__ = ("record",)
+    record: Record
+
+
+@dataclass(slots=True)
+class Record:
+    """One storage; operations count from 0 over the watched steps, -1 stands for before them."""
+
+    address: int
+    bytes: int
+    born: int
+    ordinal: int
+    first: int = -1
+    last: int = -1
+    died: int = GONE
+    born_seconds: float = 0.0
+    died_seconds: float = 0.0
+    at_peak: int = -1
+    """Bytes at the peak, -1 where it was not alive then."""
+    summed: int = -1
+    """The last operation that added another gradient to it."""
+    handed_out: bool = False
+    """numpy or native code has its address: it is in use for as long as it lives."""
+    storage: int = -1
+    """Index in the heap graph of the peak, -1 where it is not in there."""
+    reference: StorageRef | None = None
+
+
+class Operation(NamedTuple):
+    """One operation that the dispatcher ran."""
+
+    name: str
+    code: CodeType | None
+    """The user's code that asked for it, and the line in it."""
+    line: int
+    phase: Phase
+    """forward, backward or optimizer."""
+    node: str
+    """The grad node that ran it."""
+    module: str
+    """`1.linear`: the module it ran in, by the names of the modules around it."""
+    seconds: float
+    call: int = -1
+    """Sequence number of that grad node."""
+
+    def where(self) -> str:
+        """`train.py:41 forward (aten::addmm)`."""
+        inside = f"{self.name} in {self.node}" if self.node else self.name
+        return inside if self.code is None else f"{at(self.code.co_filename, self.line)} {self.code.co_name} ({inside})"
+
+
+OTHER, TENSOR, SEQUENCE = range(3)
+"""What a value is, by its type: plain numbers, for every argument of every operation is asked."""
+
+
+def kind_of(kind: type) -> int:
+    """TENSOR, SEQUENCE (a list or tuple) or OTHER, of the values of a type."""
+    bases = mro(kind)
+    if TensorBase in bases:
+        return TENSOR
+    return SEQUENCE if list in bases or tuple in bases else OTHER
+
+
+class Kinds(dict[type, int]):
+    """As `kind_of`, each type asked once."""
+
+    def __missing__(self, kind: type) -> int:
+        known = self[kind] = kind_of(kind)
+        return known
+
+
+def each_tensor(value: Any, kinds: Kinds, take: Callable[[Any], None]) -> None:
+    """Hand on the tensors of a value, at whatever depth of lists and tuples."""
+    kind = kinds[type(value)]
+    if kind == TENSOR:
+        take(value)
+    elif kind == SEQUENCE:
+        for item in value:
+            each_tensor(item, kinds, take)
+
+
+def tensors_alive() -> Iterator[Any]:
+    """Every tensor gc knows, and the gradients that may live in C++ alone."""
+    kinds = Kinds()
+    for obj in objects_listed():
+        if kinds[type(obj)] == TENSOR:
+            yield obj
+            if TensorBase.is_leaf.__get__(obj) and TensorBase.requires_grad.__get__(obj):
+                grad = TensorBase.grad.__get__(obj)
+                if grad is not None:
+                    yield grad
+
+
+READS = ("tolist",)
+"""Methods of a tensor that read its memory once."""
+HANDS_OUT = ("numpy", "__array__", "__dlpack__", "data_ptr")
+"""Methods after which others read and write the memory, and nobody can tell when."""
+
+
+class RawAccess:
+    """Stands before these methods while a step is watched; what they do and return is not touched."""
+
+    def __init__(
+        self, used: Callable[[Any], None], handed_out: Callable[[Any], None], resized: Callable[[Any], None]
+    ) -> None:
+        self._calls: list[tuple[Any, str, Callable[[Any], None], bool]] = [
+            (torch.Tensor, name, used, False) for name in READS
+        ]
+        self._calls += [(torch.Tensor, name, handed_out, False) for name in HANDS_OUT]
+        self._calls.append((torch.UntypedStorage, "resize_", resized, True))
+
+    def enter(self, patches: Patches) -> None:
+        """Stand before them from here on."""
+        for owner, name, report, after in self._calls:
+            if after:
+                patches.call_after(owner, name, partial(_returned, report))
+            else:
+                patches.wrap(owner, name, partial(_reporting, patches.guard, f"Tensor.{name}", report))
+
+
+def _returned(report: Callable[[Any], None], _: object, self: Any, *__: Any, **___: Any) -> None:
+    report(self)
+
+
+def _reporting(guard: Guard, name: str, report: Callable[[Any], None], original: Any) -> Any:
+    report, deaf = guard.entry(name, report), guard.deaf
+
+    def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if not deaf:
+            try:
+                report(self)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
+                guard.fault(name, error)
+        if has_torch_function((self,)):  # a mode or subclass hears of torch's own method, as it would without us
+            return handle_torch_function(original, (self,), self, *args, **kwargs)
+        return original(self, *args, **kwargs)
+
+    return wrapper
+
+
+_HOST = torch.device("cpu")
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_is_meta: Any = TensorBase.is_meta.__get__
+
+
+def _gives_twice(node: Any) -> bool:
+    """Whether two gradients of a node go to the same place, as those of `x * x`."""
+    edges = [edge for edge in node.next_functions if edge[0] is not None]
+    return len(set(edges)) < len(edges)
+
+
+@lru_cache(maxsize=1)
+def _holders_of_one() -> int:
+    """What torch counts for a storage that one tensor has and a weak reference knows.
+
+    Python's object for it may count.
+    """
+    alone = torch.empty(1, device="cpu")
+    known = weakref.ref(alone.untyped_storage())
+    return int(uses_of_storage(storage_address(alone))) if known is not None else 0
+
+
+def _address_of(tensor: Any) -> int | None:
+    """As `storage_of`, at a tenth of the cost for plain tensors: it is asked for every tensor of every operation."""
+    if type(tensor) in _PLAIN and has_storage(tensor) and not _is_meta(tensor):
+        return storage_address(tensor)  # type: ignore[no-any-return]
+    return storage_of(tensor)
+
+
+class Table:
+    """Records by address while alive, all of them in order, and the operations; nothing is held alive."""
+
+    def __init__(self, device: torch.device = _HOST, guard: Guard | None = None) -> None:
+        self.device = device
+        """Whose memory counts: this one accelerator's, or all where none is in use."""
+        self.operations: list[Operation] = []
+        self.records: list[Record] = []
+        self.alive: dict[int, Record] = {}
+        self.live = 0
+        """Bytes of all storages known to be alive."""
+        self.curve: list[tuple[int, int, int]] = []
+        """(operation, live bytes after it, sign) for each operation that made something."""
+        self.sign = 0
+        """A number made of all operations of the step so far: equal where two steps did the same."""
+        self.resizing = False
+        """The last operation may have changed the size of a storage that was there."""
+        self._made = 0
+        self._grown = False
+        self._died = (guard or Guard()).callback("death of a storage that is watched", self._gone)
+
+    def begin(self) -> None:
+        """A step begins: the sign starts anew."""
+        self.sign = 0
+
+    def operation(self, operation: Operation) -> None:
+        """Note an operation; what is used and made from here on is its."""
+        self.operations.append(operation)
+        self.sign = hash((self.sign, operation.name))
+        self._made = 0
+
+    def there(self, tensors: Iterable[Any]) -> None:
+        """Storages that are there before the first operation."""
+        for tensor in tensors:
+            address = _address_of(tensor)
+            if address is not None and address not in self.alive:
+                self._add(tensor, address, -1)
+
+    def used(self, tensor: Any) -> None:
+        """The last operation read or wrote this tensor."""
+        address = _address_of(tensor)
+        if address is None:
+            return
+        number = len(self.operations) - 1
+        record = self.alive.get(address)
+        if record is None:  # made where nobody saw it: in another thread, by numpy, in C++ before the watch began
+            record = self._add(tensor, address, -1)
+        if record.first < 0:
+            record.first = number
+        record.last = number
+
+    def made(self, tensor: Any) -> None:
+        """The last operation returned this tensor: over a new storage, or over one that is known."""
+        address = _address_of(tensor)
+        if address is None:
+            return
+        record = self.alive.get(address)
+        if record is None:
+            self._add(tensor, address, len(self.operations) - 1)
+        else:
+            record.last = len(self.operations) - 1
+            if self.resizing:
+                self._resized(tensor, record)
+
+    def summed(self, node: Any, gradient: Any, more: Any) -> Record | None:
+        """The record of a gradient to which the engine, in the operation now under way, adds one more that `node` has
+        made; None where that operation is another.
+
+        Autograd adds in place where nobody else holds the gradient, but not under a dispatch mode (input_buffer.cpp,
+        can_accumulate_inplace): the sum then has memory of its own, which it has not when nobody watches.
+        """
+        record = self.alive.get(_address_of(gradient) or 0)
+        if (
+            record is None
+            or record.born < 0
+            or record.handed_out
+            or gradient.is_nested
+            or more.is_nested
+            or gradient.shape != more.shape
+            or gradient.nbytes != record.bytes
+        ):
+            return None
+        made, used, now = self.operations[record.born], self.operations[record.last], self.operations[-1]
+        waits = record.last == record.summed or (
+            made.call >= 0 and used.call == made.call and (made.call != now.call or _gives_twice(node))
+        )
+        return record if waits and uses_of_storage(record.address) == _holders_of_one() else None
+
+    def moved(self, record: Record, tensor: Any) -> None:
+        """A storage goes on as this tensor's."""
+        storage = tensor.untyped_storage()
+        del self.alive[record.address]
+        record.address = int(address_of_storage(storage))
+        record.last = record.summed = len(self.operations) - 1
+        record.reference = StorageRef(storage, self._died)
+        record.reference.record = record
+        self.alive[record.address] = record
+
+    def handed_out(self, tensor: Any) -> None:
+        """From here on others may use this tensor's memory unseen."""
+        self.used(tensor)
+        record = self.alive.get(_address_of(tensor) or 0)
+        if record is not None:
+            record.handed_out = True
+
+    def resized(self, storage: Any) -> None:
+        """A storage has just changed its size, between two operations."""
+        record = self.alive.get(int(address_of_storage(storage)))
+        if record is not None:
+            now = self._bytes(storage)
+            self.live += now - record.bytes
+            record.bytes = now
+            record.last = len(self.operations) - 1
+            self._grown = True
+
+    def count(self) -> None:
+        """The operation is over: note what is alive now."""
+        if self._made or self._grown:
+            self._grown = False
+            self.curve.append((len(self.operations) - 1, self.live, self.sign))
+
+    def _resized(self, tensor: Any, record: Record) -> None:
+        now = self._bytes(tensor.untyped_storage())
+        if now != record.bytes:
+            self.live += now - record.bytes
+            record.bytes = now
+            self._made += 1
+
+    def _add(self, tensor: Any, address: int, born: int) -> Record:
+        storage = tensor.untyped_storage()
+        record = Record(address, self._bytes(storage), born, self._made if born >= 0 else -1, last=born)
+        record.born_seconds = CLOCK.perf_counter()
+        record.reference = StorageRef(storage, self._died)
+        record.reference.record = record
+        self.records.append(record)
+        self.alive[address] = record
+        self.live += record.bytes
+        if born >= 0:
+            self._made += 1
+        return record
+
+    def _bytes(self, storage: Any) -> int:
+        """What the storage counts for."""
+        return (
+            int(StorageBase.nbytes(storage))
+            if self.device == _HOST or StorageBase.device.__get__(storage) == self.device
+            else 0
+        )
+
+    def counts(self, device: str) -> bool:
+        """Whether memory of this device counts."""
+        return self.device == _HOST or torch.device(device) == self.device
+
+    def _gone(self, reference: StorageRef) -> None:
+        record = reference.record
+        record.died = len(self.operations)
+        record.died_seconds = CLOCK.perf_counter()
+        record.reference = None
+        self.live -= record.bytes
+        if self.alive.get(record.address) is record:
+            del self.alive[record.address]
+
+    def allocation_sites(self) -> Iterator[tuple[Any, str]]:
+        """Each storage that is alive and was made by one of the operations, and where."""
+        for record in list(self.alive.values()):
+            storage = record.reference() if record.born >= 0 and record.reference is not None else None
+            if storage is not None:
+                yield storage, self.operations[record.born].where()
+
+    def clear(self) -> None:
+        """Forget everything; no callback fires any more."""
+        for record in self.records:
+            record.reference = None
+        self.records.clear()
+        self.alive.clear()
+        self.operations.clear()
+        self.curve.clear()

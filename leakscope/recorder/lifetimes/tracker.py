@@ -1,0 +1,406 @@
+"""Watches one step storage by storage: operations, modules and communication."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.nn.modules import module as hooks
+
+from leakscope.heap.snapshot import Live
+from leakscope.heap.storages import storage_of
+from leakscope.originals import _thread, os
+from leakscope.process.guard import CLOCK, in_forked_child, is_the_scripts
+from leakscope.process.patches import Patches
+from leakscope.process.source.frames import waiting
+from leakscope.process.source.user_code import is_users
+from leakscope.process.torch_compat import COUNTS_IN_PYTHON, MODULES, c10d, node_running, sequence_of, without_functions
+from leakscope.recorder.lifetimes.dispatch_mode import caller_of_operation, enter, name_of, watching_mode, why_not
+from leakscope.recorder.lifetimes.peak import Lifetimes, Peak, begin_peak, match_live, rows_of, unjudged
+from leakscope.recorder.lifetimes.storage_table import (
+    TENSOR,
+    Kinds,
+    Operation,
+    RawAccess,
+    Record,
+    Table,
+    each_tensor,
+    tensors_alive,
+)
+from leakscope.run.kinds import Occasion, Phase
+from leakscope.run.model import Look
+
+
+class Operations:
+    """Knows each operator and each file that it was asked for once."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._resizing: set[str] = set()
+        self._users: dict[str, bool] = {}
+
+    def name(self, operator: Any) -> str:
+        """`aten::add`."""
+        name = self._names.get(id(operator))
+        if name is None:
+            name = self._names[id(operator)] = name_of(operator)
+            if "resize" in name or str(operator.name()).endswith("out"):
+                self._resizing.add(name)
+        return name
+
+    def may_resize(self, name: str) -> bool:
+        """Whether operations of this name may change the size of a storage that was there."""
+        return name in self._resizing
+
+    def users_frame(self, frame: FrameType | None) -> FrameType | None:
+        """The innermost frame of the user's at or below this one."""
+        users = self._users
+        while frame is not None:
+            filename = frame.f_code.co_filename
+            known = users.get(filename)
+            if known is None:
+                known = users[filename] = is_users(filename)
+            if known:
+                return frame
+            frame = frame.f_back
+        return None
+
+
+class CommBuffers:
+    """A buffer is in use until its Work is waited for.
+
+    Which Work it was is not seen, so every wait counts for all that were sent since the last wait.
+    """
+
+    def __init__(self) -> None:
+        self._pending: list[Record] = []
+        self._waited = False
+
+    def sent(self, records: list[Record]) -> None:
+        """A comm operation has got these storages."""
+        if self._waited:
+            self._pending.clear()
+            self._waited = False
+        self._pending += records
+
+    def waited(self, operation: int) -> None:
+        """Somebody waits; `operation` is the number of the last one that ran."""
+        self._waited = True
+        for record in self._pending:
+            record.last = max(record.last, operation)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._pending.clear()
+
+
+class ModuleStack:
+    """Two global hooks around every module's forward; holds only modules whose forward is running."""
+
+    def __init__(self) -> None:
+        self._running: list[tuple[torch.nn.Module, str]] = []
+
+    @property
+    def path(self) -> str:
+        """`encoder.0.linear`; the outermost module alone goes by its class."""
+        return self._running[-1][1] if self._running else ""
+
+    def enter(self, patches: Patches) -> None:
+        """Listen from here on."""
+        after: Callable[..., Any] = partial(hooks.register_module_forward_hook, always_call=True)
+        patches.add("modules running", self._running.clear)
+        patches.hook("module forward pre-hook", hooks.register_module_forward_pre_hook, self._before)
+        patches.hook("module forward hook", after, self._after)
+
+    def _before(self, module: torch.nn.Module, args: object) -> None:
+        del args
+        name = type(module).__name__
+        if self._running:
+            parent, path = self._running[-1]
+            known = next((key for key, child in parent.__dict__[MODULES].items() if child is module), name)
+            name = f"{path}.{known}"
+        self._running.append((module, name))
+
+    def _after(self, module: torch.nn.Module, args: object, result: object) -> None:
+        del args, result
+        while self._running:
+            if self._running.pop()[0] is module:
+                return
+
+
+_SUM = "aten::add"
+"""How autograd adds up the gradients of one tensor (torch/csrc/autograd/input_buffer.cpp)."""
+_TERMS = 2
+"""Arguments of such a sum."""
+_AUTOGRAD = os.path.dirname(torch.autograd.__file__) + os.sep
+
+
+def _references_to_first(args: Any) -> int:
+    return sys.getrefcount(args[0])
+
+
+_ARGUMENT_ALONE = _references_to_first((object(),)) + COUNTS_IN_PYTHON
+"""What `_references_to_first` gives for the arguments of an operation where nobody in Python keeps the first: its
+tuple's reference, the call's own, and C++'s where that has one."""
+ATTEMPTS = 3
+"""Pairs of steps tried, chosen, when two steps in a row do not run the same operations."""
+
+Inspect = Callable[[int, Occasion], AbstractContextManager[Live]]
+"""As `heap.inspect(step, occasion)`."""
+
+
+class LifetimeTracker:
+    """Call `boundary` at every end of a step; it chooses the steps itself and holds no storage alive."""
+
+    def __init__(
+        self,
+        warmup: int,
+        inspect: Inspect,
+        fullest: Callable[[], str] = lambda: "cpu",
+        made: Callable[[Any, str], None] | None = None,
+    ) -> None:
+        """Choose the steps after `warmup` of them.
+
+        `fullest` names the device whose peak is asked for, `cuda:1`: memory elsewhere does not count then. `made` is
+        called with each storage of the two steps that outlives them, and where it was made.
+        """
+        self._starts = [warmup + 1 + 2 * k for k in range(ATTEMPTS)]
+        self._inspect, self._fullest, self._made = inspect, fullest, made
+        self._home = _thread.get_ident()
+        self._in_forked_child = in_forked_child()
+        self._patches = Patches()
+        self._table = Table()
+        self._modules = ModuleStack()
+        self._raw_access = RawAccess(*map(self._noting, (Table.used, Table.handed_out, Table.resized)))
+        self._mode: Any = None
+        self._optimizing = False
+        self._deaf = False
+        self.compile_called = False
+        """The script has called torch.compile."""
+        self._second = -1
+        """Number of the first operation of the second step; -1 while the first one runs."""
+        self._step = 0
+        self._peak: Peak | None = None
+        self._look: Look | None = None
+        self._failure = ""
+        self._buffers = CommBuffers()
+        self._kinds = Kinds()
+        self._operations = Operations()
+
+    @property
+    def watching(self) -> bool:
+        """Whether a pair of steps is under way."""
+        return self._mode is not None
+
+    def install(self, patches: Patches, comm: bool) -> None:
+        """Put in what must stand before the first step: torch iterates its optimizer hooks while it calls them."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        patches.hook("optimizer phase begins", register_optimizer_step_pre_hook, self._optimizer_begins)
+        patches.hook("optimizer phase ends", register_optimizer_step_post_hook, self._optimizer_ends)
+        if comm:
+            patches.call_before(c10d.Work, "wait", self._before_wait)
+        self._patches = patches.part()
+
+    def begin_after(self, step: int) -> None:
+        """Choose the steps anew, after this one; what was seen of earlier ones is dropped."""
+        if not self.compile_called and self.leave():
+            self.forget()
+            self._starts = [step + 1 + 2 * k for k in range(ATTEMPTS)]
+
+    def boundary(self, step: int) -> Lifetimes | None:
+        """The end of a step: start watching, go on to the second step, or tell what both showed."""
+        self._step = step
+        if self._mode is not None:
+            lifetimes = self._go_on() if self._second < 0 else self._end(step)
+            if lifetimes is not None or self._mode is not None:
+                return lifetimes
+        if self._starts and step >= self._starts[0]:
+            self._starts.pop(0)
+            return self._enter(step)
+        return None
+
+    def _enter(self, step: int) -> Lifetimes | None:
+        reason = why_not(self.compile_called)
+        if reason:
+            self._starts.clear()
+            return unjudged(step, f"lifetimes were not watched: {reason}")
+        self._second, self._peak, self._look, self._deaf = -1, None, None, False
+        self._watch(self._fullest)
+        self._modules.enter(self._patches)
+        return None
+
+    def _watch(self, device: Callable[[], str]) -> None:
+        """See each operation from here on, and the storages whose memory counts: those on this device."""
+        self._home = _thread.get_ident()
+        self._optimizing = False
+        with without_functions():
+            self._table = Table(torch.device(device()), self._patches.guard)
+            self._table.there(tensors_alive())
+        self._raw_access.enter(self._patches)
+        self._mode = watching_mode(self._dispatched, self._patches.guard)
+        enter(self._mode, self._patches)
+
+    def _go_on(self) -> Lifetimes | None:
+        table = self._table
+        self._second = len(table.operations)
+        start = table.live
+        top = max(table.curve, key=lambda point: (point[1], -point[0]), default=(-1, 0, 0))
+        self._peak = Peak(top[0], top[2], start)
+        table.begin()
+        return None
+
+    def _end(self, step: int) -> Lifetimes | None:
+        if not self.leave():
+            return None
+        compiled = why_not(self.compile_called)
+        peak, look = self._peak, self._look
+        lifetimes: Lifetimes | None = None
+        if compiled:
+            self._starts.clear()
+            lifetimes = unjudged(step, f"lifetimes were not watched to the end: {compiled}")
+        elif self._failure:
+            self._starts.clear()
+            lifetimes = unjudged(step, self._failure)
+        elif peak is not None and (look is not None or peak.operation < 0):
+            self._starts.clear()
+            lifetimes = Lifetimes(rows=tuple(rows_of(self._table, self._second, peak, step)), look=look)
+        elif not self._starts:
+            lifetimes = unjudged(step, "no two steps in a row ran the same operations up to their peak")
+        if self._made is not None:
+            for storage, place in self._table.allocation_sites():
+                self._made(storage, place)
+        self.forget()
+        return lifetimes
+
+    def script_compiles(self) -> None:
+        """The script, or a part of torch, is about to compile: nothing may stand in its way."""
+        self.compile_called = True
+        if self._mode is not None:
+            self._starts.insert(0, 0)  # the next boundary says why this pair of steps was given up
+            self.leave()
+            self.forget()
+
+    def leave(self) -> bool:
+        """Stop watching; False while a mode of the script's own stands above ours and must not be popped."""
+        if self._mode is None:
+            return True
+        self._deaf = True
+        if not self._patches.take_out():
+            return False
+        self._mode = None
+        return True
+
+    def forget(self) -> None:
+        """Drop every record."""
+        self._table.clear()
+        self._buffers.clear()
+        self._peak = self._look = None
+
+    # while the steps run
+
+    def _dispatched(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        if self._deaf:
+            return
+        table = self._table
+        name = self._operations.name(func)
+        gradient = self._operation(name, caller_of_operation(), args)
+        self._use(args, kwargs)
+        table.resizing = self._operations.may_resize(name)
+        if gradient is not None:
+            table.moved(gradient, out)
+        else:
+            each_tensor(out, self._kinds, table.made)
+        table.count()
+        if name.startswith("c10d::"):
+            self._send(args)
+        self._counted()
+
+    def _counted(self) -> None:
+        """An operation is over, and what is alive is counted."""
+        table, peak = self._table, self._peak
+        if peak is not None and self._look is None and len(table.operations) - 1 - self._second == peak.operation:
+            self._at_the_peak(peak)
+
+    def _operation(self, name: str, frame: Any, args: Any) -> Record | None:
+        """Note an operation; gives the record of the gradient that goes on in its result, if it adds gradients up."""
+        node = node_running()
+        of_engine = node is not None and (frame is None or frame.f_code.co_filename.startswith(_AUTOGRAD))
+        if frame is None and node is not None:  # a thread of autograd's, without a frame above the mode's own
+            frame = waiting(self._home)
+        frame = self._operations.users_frame(frame)
+        phase = Phase.BACKWARD if node is not None else Phase.OPTIMIZER if self._optimizing else Phase.FORWARD
+        called, number = ("", -1) if node is None else (node.name(), sequence_of(node))
+        code, line = (None, 0) if frame is None else (frame.f_code, frame.f_lineno)
+        module, now = self._modules.path, CLOCK.perf_counter()
+        self._table.operation(Operation(name, code, line, phase, called, module, now, number))
+        sums = of_engine and name == _SUM and len(args) == _TERMS and not torch.is_grad_enabled()
+        sums = sums and _references_to_first(args) <= _ARGUMENT_ALONE  # a hook of the user's may keep it
+        return self._table.summed(node, *args) if sums and self._are_known_tensors(args) else None
+
+    def _are_known_tensors(self, values: Any) -> bool:
+        return all(self._kinds.get(type(value)) == TENSOR for value in values)
+
+    def _use(self, args: Any, kwargs: Any) -> None:
+        kinds, used = self._kinds, self._table.used
+        for value in args:
+            kind = kinds[type(value)]
+            if kind == TENSOR:
+                used(value)
+            elif kind:
+                each_tensor(value, kinds, used)
+        if kwargs:
+            for value in kwargs.values():
+                if kinds[type(value)]:
+                    each_tensor(value, kinds, used)
+
+    def _at_the_peak(self, peak: Peak) -> None:
+        if self._table.sign != peak.sign or self._in_forked_child:
+            return
+        begin_peak(peak, self._table)
+        try:
+            with self._inspect(self._step + 1, Occasion.PEAK) as live:
+                self._look = live.look
+                match_live(live, peak, self._table)
+        except Exception as error:  # told as a note: the user's script must not fail of our looking
+            if is_the_scripts(error):
+                raise
+            self._look, self._deaf = None, True
+            self._failure = f"the look at the peak failed: {type(error).__name__}: {error}"
+
+    def _noting(self, note: Callable[[Table, Any], None]) -> Callable[[Any], None]:
+        """A function that notes something of a tensor or storage in the table, while anybody listens."""
+
+        def noted(obj: Any) -> None:
+            if not (self._deaf or self._in_forked_child):
+                with without_functions():
+                    note(self._table, obj)
+
+        return noted
+
+    def _optimizer_begins(self, *_: object) -> None:
+        self._optimizing = True
+
+    def _optimizer_ends(self, *_: object) -> None:
+        self._optimizing = False
+
+    def _send(self, args: Any) -> None:
+        records: list[Record] = []
+        alive = self._table.alive
+
+        def add(tensor: Any) -> None:
+            record = alive.get(storage_of(tensor) or 0)
+            if record is not None:
+                records.append(record)
+
+        each_tensor(args, self._kinds, add)
+        self._buffers.sent(records)
+
+    def _before_wait(self, *_: object, **__: object) -> None:
+        if self._mode is not None and not self._deaf:
+            self._buffers.waited(len(self._table.operations) - 1)

@@ -1,0 +1,95 @@
+"""Takes a heap snapshot when memory runs short or an allocation failed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+
+from leakscope.process.gc_control import CollectionWatch
+from leakscope.process.guard import CLOCK
+from leakscope.process.watchdog import Watchdog
+from leakscope.recorder.memory_limits import Failures, more_room
+from leakscope.recorder.memory_limits import failure as allocation_failure
+from leakscope.recorder.snapshots import Looks
+from leakscope.recorder.steps.peers import Peers, RankStateFile
+from leakscope.run.kinds import Occasion
+from leakscope.run.live import Activity
+from leakscope.run.rows import AllocationFailure, LimitNear, PeerOutOfMemory
+from leakscope.run.writer import RankFolder
+
+_UNASKED_S = 0.25
+"""Seconds, chosen, in which the limits are not asked for again while memory has not risen: it takes 0.2 ms to ask."""
+_UNASKED_BYTES = 4 << 20
+"""Bytes, chosen, by which memory has to have risen to ask earlier: a small part of what is left where one is near."""
+
+
+@dataclass(eq=False)
+class Shortages:
+    """Near a limit, on the device, on a peer, or uncaught in the script's main code."""
+
+    folder: RankFolder
+    rank_state: RankStateFile
+    collections: CollectionWatch
+    looks: Looks
+    failures: Failures
+    peers: Peers
+    watchdog: Watchdog
+    look: Callable[[int, Occasion], None]
+    """Looks for a step once no other look is under way."""
+    _asked: float = -math.inf
+    _counted_then: int = 0
+
+    def look_if_near(self, step: int, inside: bool, counted: int | None = None) -> None:
+        """A limit of the host's has come near, at the end of a step or `inside` the next one.
+
+        `counted` bytes that have hardly risen since a moment ago say that none has.
+        """
+        now, risen = CLOCK.monotonic(), (counted or 0) - self._counted_then
+        if counted is not None and risen < _UNASKED_BYTES and now - self._asked < _UNASKED_S:
+            return
+        self._asked, self._counted_then = now, counted or 0
+        near = self.looks.limits.near()
+        if near is None:
+            return
+        with self.collections.not_listening():
+            self.folder.append(LimitNear(step, inside, near.limit, near.limit_bytes, near.used_bytes))
+            self.look(step, Occasion.MEMORY)
+
+    def look_for_peer(self, step: int, failing: int) -> None:
+        """An allocation has failed on another rank, which waits for this one to be looked at."""
+        with self.collections.not_listening():
+            self.folder.append(PeerOutOfMemory(step, of=failing))
+            self.look(step, Occasion.MEMORY)
+
+    def look_at_device_failure(self, step: int) -> bool:
+        """Memory ran out on the device, on whichever thread: look before the stack unwinds, unless one is under way."""
+        if not self.looks.lock.acquire(blocking=False):
+            return False
+        try:
+            with self.collections.not_listening():
+                self.rank_state.update(activity=Activity.LOOKING)
+                self.watchdog.extend(self.looks.take(step, Occasion.OOM, False))
+                self.rank_state.update(activity=Activity.RUNNING)
+        finally:
+            self.looks.lock.release()
+        return True
+
+    def look_at_uncaught(self, step: int, error: BaseException | None) -> None:
+        """A failed allocation ends the script: look while its traceback's frames are there, and wait for the peers."""
+        failed = allocation_failure(error)
+        if failed is None:
+            return
+        self.collections.over = True
+        # no room to tell of it, on disk or here: the script's own error is what counts
+        with suppress(OSError, MemoryError):
+            self.rank_state.update(failed=True)
+            self.folder.append(AllocationFailure(step=step, time=CLOCK.wall_time(), **failed))
+            if type(error) is not torch.OutOfMemoryError or not self.failures.looked_at_last(step):
+                with more_room():
+                    self.look(step, Occasion.MEMORY)
+            self.rank_state.update(answered=True)
+            self.peers.wait_for_answers()

@@ -1,0 +1,453 @@
+"""The recorder of one rank: membership in the run, watched steps, and the source of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from leakscope.comm.monitor import CommMonitor, is_there
+from leakscope.dataloader.monitor import LoaderWorkers
+from leakscope.heap.snapshot import Live
+from leakscope.heap.to_graph import GivenRoot
+from leakscope.option import When
+from leakscope.options import Options
+from leakscope.originals import Path, _thread
+from leakscope.process.children import OwnProcesses
+from leakscope.process.gc_control import CollectionWatch
+from leakscope.process.guard import CLOCK, in_forked_child, unheard
+from leakscope.process.patches import Patches, leave_us_out
+from leakscope.process.propagate import is_followed
+from leakscope.process.torch_compat import Part, lacks
+from leakscope.process.watchdog import STACKS, Stop, Stuck, Watchdog
+from leakscope.recorder.device.accelerator import Counter
+from leakscope.recorder.device.allocator_monitor import DeviceMemory
+from leakscope.recorder.lifetimes.dispatch_mode import AllocationSites
+from leakscope.recorder.lifetimes.tracker import LifetimeTracker
+from leakscope.recorder.memory_pressure import Shortages
+from leakscope.recorder.snapshots import Looks
+from leakscope.recorder.steps.detector import MARK, StepClock, StepEvents, Tick
+from leakscope.recorder.steps.inputs import StepInputs
+from leakscope.recorder.steps.peers import LOOK_TIMEOUT_S, Peers, RankStateFile, call_ahead_of_comm
+from leakscope.recorder.steps.policy import Schedule
+from leakscope.recorder.steps.rank_exit import Ends, NoStepYet, what_was_not_heard
+from leakscope.recorder.steps.requests import Asked
+from leakscope.run.kinds import ClockKind, Occasion
+from leakscope.run.model import Ended, Step
+from leakscope.run.rows import StepsBy
+from leakscope.run.writer import RankFolder
+from leakscope.shield import contextmanager, ending_with
+
+
+class Member:
+    """What the recorder of one process knows of its place among the others."""
+
+    def __init__(self, options: Options, folder: RankFolder, patches: Patches, peers: Peers, looks: Looks) -> None:
+        self._options, self._folder, self._patches = options, folder, patches
+        self._peers, self._looks = peers, looks
+        self._poll: Callable[..., None] = lambda: None
+        self.comm: CommMonitor | None = None
+        self.stuck: Stuck | None = None
+        self.stop: type[Stop] = Stop
+        """What is raised where a run with `steps` is over."""
+        self.first_step: Callable[[], object] = lambda: None
+        """Called when one is over."""
+
+    def attach(self, poll: Callable[..., None]) -> None:
+        """Listen to comm operations, now or once there are others; `poll` is called ahead of each."""
+        self._poll = poll
+        if self._options.world > 1:
+            self._listen()
+
+    def join(self, rank: int, world: int, states: Path) -> None:
+        """Be this rank among so many from now on, who say in the file `states` where they stand."""
+        self._peers.join(rank, world, states)
+        if self.comm is None:
+            self._listen()
+
+    def note(self, text: str) -> None:
+        """Say something in this process's part of the report."""
+        self._folder.note(text)
+
+    def _listen(self) -> None:
+        if is_there():
+            self.comm = self._looks.comm = CommMonitor(self._folder, self._patches)
+            call_ahead_of_comm(self._poll, self._patches)
+            self.stuck = Stuck(self._folder.path / STACKS, self._patches, self._options.hang_timeout, self.comm)
+
+
+class WatchedSteps:
+    """The last step of the warm-up, for where tensors are made, and pairs of steps after it, for the lifetimes."""
+
+    def __init__(
+        self,
+        options: Options,
+        folder: RankFolder,
+        sites: AllocationSites,
+        device: DeviceMemory,
+        lifetimes: LifetimeTracker,
+    ) -> None:
+        self._options, self._folder = options, folder
+        self._sites, self._device, self._lifetimes = sites, device, lifetimes
+        self._since = 0
+
+    def install(self, patches: Patches, comm: bool) -> None:
+        """Put in what must stand before the first step; `comm` where comm operations are followed."""
+        if lacks(Part.WATCHED):
+            return
+        if self._options.lifetimes:
+            self._lifetimes.install(patches, comm=comm)
+        patches.call_before_tracing(self._before_compile)
+        guard = patches.guard
+        guard.at_end += [lambda _: guard.later.append(self.leave), lambda _: guard.try_again()]
+
+    def begin_again(self, step: int) -> None:
+        """Another clock took over after this step: what was to be watched is counted from there."""
+        self._since = step
+        self._lifetimes.begin_after(step + self._options.warmup)
+
+    def step_ended(self, step: int) -> None:
+        """Begin or end watching at the end of this step, and write what was seen."""
+        if lacks(Part.WATCHED):
+            return
+        if self._sites.watching:
+            self._sites.leave()
+        elif step == self._since + self._options.warmup - 1:
+            reason = self._sites.enter(self._lifetimes.compile_called)
+            if reason and not self._device.tells_allocation_sites():
+                self._folder.note(reason)
+        watched = self._lifetimes.boundary(step) if self._options.lifetimes else None
+        if watched is not None:
+            if watched.look is not None:
+                self._folder.look(watched.look)
+            for row in watched.rows:
+                self._folder.append(row)
+
+    def leave(self) -> bool:
+        """Watch no more; False while a mode of the script's own stands above ours, or ours runs: neither is popped."""
+        left = self._sites.leave()
+        return self._lifetimes.leave() and left
+
+    def _before_compile(self, *_: Any, **__: Any) -> None:
+        if self._sites.watching and self._sites.leave():
+            self._folder.note("where tensors are made was not watched to the end: the script calls torch.compile")
+        self._lifetimes.script_compiles()
+
+
+class Handover:
+    """Where another clock takes over, the numbers go on, and warm-up, looks and end are counted from there.
+
+    What the first one ended was no step of the training: an evaluation ahead of it, or the microbatches of a step.
+    """
+
+    def __init__(self, folder: RankFolder, schedule: Schedule, watched_steps: WatchedSteps) -> None:
+        self._folder, self._schedule, self._watched_steps = folder, schedule, watched_steps
+        self._by: StepsBy | None = None
+
+    def expect(self, function: str, missing: bool = False) -> None:
+        """Only the returns of this function end steps, even if there are none; `missing` where there is none such."""
+        self._by = StepsBy(ClockKind.FUNCTION, function, 0, missing)
+        self._folder.append(self._by)
+
+    def note(self, tick: Tick, steps: int) -> None:
+        """Another step is over, after `steps` of them."""
+        by = self._by
+        if by is not None and (by.clock, by.name) == tick:
+            return
+        since = 0 if by is None else by.since if by.clock == tick.clock else steps
+        self._by = StepsBy(tick.clock, tick.name, since)
+        self._folder.append(self._by)
+        if by is not None and since != by.since:
+            self._schedule.begin_again(since)
+            self._watched_steps.begin_again(since)
+
+    def own(self, steps: int) -> int:
+        """How many of the steps the clock that ticks now has ended."""
+        return steps - (0 if self._by is None else self._by.since)
+
+
+LONG_STEP_S = 1.0
+"""Seconds after which limits are asked for in the middle of a step."""
+
+
+class Recorder:
+    """Attached once torch is there; everything it puts into the process is in `patches` and taken out at the end."""
+
+    def __init__(self, options: Options, patches: Patches | None = None, given: Sequence[GivenRoot] = ()) -> None:
+        self.options = options
+        self.patches = Patches() if patches is None else patches
+        self.steps = 0
+        self.stopped = False
+        self._guard = guard = self.patches.guard
+        self._step_over = guard.entry("end of a step", self._step)
+        self._folder = RankFolder(options.folder, options.rank, options.elsewhere, options.process)
+        self._rank_state = RankStateFile(options.rank_state, options.rank, options.world)
+        self._counter = Counter()
+        self._collections = CollectionWatch(lambda: self._counter.read().bytes)
+        guard.weightless = self._collections.weightless
+        self._schedule = Schedule(options.warmup, options.steps, options.budget)
+        self._sites = AllocationSites(self.patches.part())
+        self._looks = Looks(options, self._folder, self._counter, self._sites, self._own_objects, given)
+        self._peers = Peers(
+            self._rank_state, self._schedule, options, self._look_as_peer,
+            lambda failing: self._shortages.look_for_peer(self.steps, failing),
+        )  # fmt: skip
+        self.member = Member(options, self._folder, self.patches, self._peers, self._looks)
+        self._lifetimes = LifetimeTracker(
+            options.warmup, self._at_peak, lambda: self._counter.fullest, self._sites.know
+        )
+        self._device = self._looks.device = DeviceMemory(self._folder, options.snapshot, options.budget)
+        self._watched_steps = WatchedSteps(options, self._folder, self._sites, self._device, self._lifetimes)
+        self._loaders = LoaderWorkers(self._folder, self._schedule)
+        self._inputs = StepInputs()
+        self._handover = Handover(self._folder, self._schedule, self._watched_steps)
+        self._no_step: NoStepYet | None = None
+        self._clock: StepClock | None = None
+        self._watchdog = Watchdog(self.is_over, self._tick, self._leave, options.grace)
+        self._watchdog.ends_with(options.launcher, self._orphaned)
+        self._in_forked_child = in_forked_child()
+        self._ends = Ends(self._folder, self._rank_state, self._counter, options.source)
+        self._is_about_written = False
+        self._asked = Asked(options, self._folder, self._collections, self._ends.write_about, self._look)
+        guard.at_end += [lambda why: self._ends.recording_ended(self.steps, why), lambda _: self._ends.lost()]
+        self._shortages = Shortages(
+            self._folder, self._rank_state, self._collections, self._looks, self._device.failures, self._peers,
+            self._watchdog, self._look,
+        )  # fmt: skip
+        self._look_at_uncaught = guard.entry("error of the script", self._shortages.look_at_uncaught)
+        self._home = _thread.get_ident()
+        self._stepping = _thread.RLock()
+        """Held while a step ends: several threads may end steps."""
+        self._began = self._attached = CLOCK.perf_counter()
+        self._peak: int | None = None
+
+    def attach(self) -> None:
+        """Start listening."""
+        options = self.options
+        self._collections.install(self.patches)
+        self._guard.steps = self._device.failures.steps = lambda: self.steps
+        self._device.failures.look = lambda: self._shortages.look_at_device_failure(self.steps)
+        self._device.attach(self.patches)
+        self._loaders.install(self.patches)
+        if not options.by_hand:
+            if options.step_function is not None:
+                self._handover.expect(options.step_function)
+                leave_us_out(self.patches, self._folder.note)  # the script may compile what ends its steps
+            else:
+                self._clock = StepClock(self._peers.step_alone, self._guard)
+                StepEvents(self._clock, self.step_ended).install(self.patches)
+            processes = OwnProcesses(self._folder.append, is_followed if options.process else None)
+            processes.install(self.patches)
+            if options.rank == 0 and not options.quiet:
+                self._no_step = NoStepYet(options.step_function, processes)
+            self.member.attach(self._before_comm)
+            self._asked.listen(self.patches)
+            self._watchdog.start(self._guard)
+            self.patches.add("watchdog thread", self._watchdog.end)
+        self._inputs.install(self.patches)
+        self._watched_steps.install(self.patches, comm=self.member.comm is not None)
+        self._began = self._attached = CLOCK.perf_counter()
+        self._peers.begin()
+
+    # steps
+
+    def step_ended(self, tick: Tick) -> None:
+        """A step is over, in a run whose steps nobody marks; raises Stop as `boundary` does."""
+        if self._guard.deaf:
+            return
+        self._home = _thread.get_ident()
+        self.boundary(tick)
+
+    def step_function_is_missing(self) -> None:
+        """The script has ended, and neither defined nor imported such a function."""
+        if not self._guard.deaf:
+            self._handover.expect(self.options.step_function or "", missing=True)
+
+    @unheard
+    def boundary(self, tick: Tick = MARK) -> None:
+        """The end of a step: read the counters, look if one is due, and stop if the run is over.
+
+        Raises Stop where a run with `steps` is over.
+        """
+        if self._guard.deaf or self._collections.is_within():
+            return
+        try:
+            with self._stepping, self._collections.not_listening():
+                self._handover.note(tick, self.steps)
+                if self._schedule.steps is None or self.steps < self._schedule.steps:
+                    self._step_over()
+            over = self.is_over()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
+            self._guard.fault("end of a step", error)
+            return
+        finally:
+            self._began = CLOCK.perf_counter()
+        if over:
+            self._stop()
+
+    def _step(self) -> None:
+        ended = CLOCK.perf_counter()
+        counted = self._counter.read()
+        peak, self._peak = (counted.peak if counted.peak != self._peak else None), counted.peak
+        self.steps += 1
+        if self.steps == 1:
+            self.member.first_step()
+        seconds, collections = ended - self._began, self._collections.taken()
+        began = round(self._began - (self._attached if self.member.comm is None else self.member.comm.zero), 6)
+        device = self._counter.device
+        self._folder.step(
+            Step(self.steps, seconds, counted.bytes, peak, collections, device, began, *self._inputs.taken())
+        )
+        wanted = self._asked.step_ended(seconds)
+        self._device.step(self.steps, ended - self._attached)
+        self._looks.counts.step(self.steps, ended - self._attached)
+        if self.member.comm is not None:
+            self.member.comm.step_ended(self.steps)
+        self._watched_steps.step_ended(self.steps)
+        self._shortages.look_if_near(self.steps, inside=False, counted=counted.bytes)
+        self._peers.answer_if_one_failed()
+        self._schedule.also(self._loaders.step_ended(self.steps) - ended + CLOCK.perf_counter())
+        if self.steps == self._schedule.steps:
+            self._finish_looking()
+        else:
+            own = self._handover.own(self.steps)
+            if self._peers.look_is_due(self.steps, own, ended - self._attached, counted.bytes, wanted):
+                self._look(self.steps, Occasion.STEP)
+            self._rank_state.update(steps=own)
+
+    @contextmanager
+    def _at_peak(self, step: int, occasion: Occasion) -> Iterator[Live]:
+        """The heap in the middle of a step, for the lifetimes."""
+        began = CLOCK.perf_counter()
+        with self._collections.not_listening(), self._looks.lock, self._looks.inspect(step, occasion) as live:
+            yield live
+        seconds = CLOCK.perf_counter() - began
+        self._watchdog.extend(seconds)
+        self._schedule.also(seconds, self._looks.work)
+
+    def _finish_looking(self) -> None:
+        self._look(self.steps, Occasion.LAST, collect=self.options.gc_diff != When.NEVER)
+        self._rank_state.update(steps=self._handover.own(self.steps))
+        self._peers.wait_at_last_step()
+
+    def _look(self, step: int, occasion: Occasion, collect: bool = False) -> None:
+        if self._looks.given_up:
+            return
+        with self._looks.lock, self._rank_state.looked_at(), self._asked.answering(step, occasion):
+            # ahead of the attempt: one that the script interrupts is not due again at the next step
+            self._schedule.begun(step, occasion in (Occasion.STEP, Occasion.PEER))
+            began = CLOCK.perf_counter()
+            try:
+                self._looks.take(step, occasion, collect)
+                if not self._is_about_written:  # a rank that is killed does not come to write it at its end
+                    self._is_about_written = True
+                    self._ends.write_about()
+            finally:
+                seconds = CLOCK.perf_counter() - began
+                self._watchdog.extend(seconds)
+                self._schedule.taken(seconds, self._looks.work)
+                self._rank_state.update(spent=self._schedule.with_one_more)
+
+    def _look_as_peer(self, step: int) -> None:
+        if self.member.comm is not None:
+            self.member.comm.step_ended(step)
+        with self._collections.not_listening():
+            self._look(step, Occasion.PEER)
+
+    def _own_objects(self) -> tuple[object, ...]:
+        return (self, *self.__dict__.values(), self.__dict__, self.member.__dict__)
+
+    def is_over(self) -> bool:
+        """Has the run come to its end: was this rank told to stop, or have all taken their steps?"""
+        return self.stopped or self._peers.all_over()
+
+    def _stop(self) -> None:
+        if not self.stopped:
+            self.stopped = True
+            try:
+                self._ends.stopped(self.steps)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
+                self._guard.fault("stop of the run", error)
+        raise self.member.stop
+
+    def _before_comm(self, *_: Any, **__: Any) -> None:
+        if _thread.get_ident() != self._home or self._looks.lock.locked():
+            return
+        if self.steps == 0:
+            self._peers.look_if_they_stepped()
+        self._peers.answer_if_one_failed()
+        if self.is_over():
+            self._stop()
+
+    def _tick(self) -> None:
+        """Called by the watchdog's thread."""
+        if self.member.comm is not None:
+            self.member.comm.tick()
+        looked_at = self._looks.lock.locked() or self._peers.somebody_looks()
+        if self._no_step is not None:
+            self._no_step.tick(self._peers.somebody_stepped())
+        if self.member.stuck is not None and self.member.stuck.is_hung(looked_at):
+            last = "" if self.member.comm is None else self.member.comm.last_words()
+            self._ends.leave_hung(self.steps, self.options.hang_timeout or 0.0, last, self._home)
+        if self._looks.lock.locked():
+            return
+        # a step that is soon over looks by itself, while the script allocates nothing
+        if CLOCK.perf_counter() - self._began > LONG_STEP_S:
+            self._shortages.look_if_near(self.steps, inside=True)
+        if not self.steps:
+            self._peers.look_on_watchdog_thread()
+        self._peers.answer_on_watchdog_thread()
+        self._asked.tick(self.steps, looked_at)
+
+    def _leave(self) -> None:
+        self._looks.lock.acquire(timeout=LOOK_TIMEOUT_S)
+        self._ends.leave(self.steps, written=self.stopped)
+
+    def _orphaned(self) -> None:
+        self._ends.orphaned(lambda: self.steps, self._looks.lock, self.member.comm)
+
+    # the end
+
+    @unheard
+    def failed(self, error: BaseException | None) -> None:
+        """The script's main code raised: an allocation that failed is looked at while its traceback's frames live."""
+        try:
+            if not self._guard.deaf:
+                self._look_at_uncaught(self.steps, error)
+        except Exception as ours:  # noqa: BLE001 - whatever it is, it must not become the script's
+            self._guard.fault("error of the script", ours)
+
+    def abandon(self) -> None:
+        """Take everything out of the process. To be called twice is as good as once."""
+        if self._in_forked_child:
+            return
+        guard = self._guard
+        self.patches.take_out()
+        guard.call("closing of the folder", self._folder.close, even_lost=True)
+        guard.call("closing of the rank's state", self._rank_state.close, even_lost=True)
+        guard.let_go()
+
+    @unheard
+    @ending_with(abandon)
+    def finish(self, ended: Callable[[int], Ended], look: bool) -> None:
+        """Take a last look if asked to, take everything out, and write how it ended; no error of ours comes through."""
+        if self._in_forked_child:
+            return
+        guard = self._guard
+        guard.call("end of the rank", self._write_the_end, ended, look)
+        if guard.lost:
+            guard.call("last word of the rank", lambda: self._ends.ended(ended(self.steps)), even_lost=True)
+
+    def _write_the_end(self, ended: Callable[[int], Ended], look: bool) -> None:
+        self._collections.over = True
+        if not look:  # written again below; a peer that fails of this may have us ended before we get there
+            self._folder.ended(ended(self.steps))
+        self._watched_steps.leave()
+        self._lifetimes.forget()
+        if look:
+            self._look(self.steps, Occasion.END, collect=self.options.gc_diff == When.ALWAYS)
+        self._sites.forget()
+        for sentence in what_was_not_heard(self._clock) if not self.steps else ():
+            self._folder.note(sentence)
+        if self.options.prove and self.steps < (self._schedule.steps or 0):
+            self._folder.note(f"no cut was proved: the script ended after {self.steps} of {self._schedule.steps} steps")
+        self._ends.ended(ended(self.steps))

@@ -1,0 +1,669 @@
+"""Detects where a step ends: optimizers, backward passes and module calls."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from itertools import pairwise
+from types import CodeType, FrameType, FunctionType
+from typing import Any, NamedTuple
+
+import torch
+
+from leakscope.originals import Path, _thread, os
+from leakscope.process.guard import Guard, call_heard, unheard
+from leakscope.process.patches import Patches
+from leakscope.process.raw_types import instance_dict, mro, type_dict, type_name
+from leakscope.process.source.user_code import is_ours, is_users
+from leakscope.process.torch_compat import (
+    ENGINE,
+    MODULES,
+    NO_TASK,
+    PARAMETERS,
+    STEP_OF_OPTIMIZER,
+    Part,
+    call_of_module,
+    grad_of,
+    graph_task,
+    lacks,
+    version_of,
+    without_functions,
+)
+from leakscope.run.kinds import ClockKind
+
+MAX_CALLS_IN_A_STEP = 8
+"""Calls of one optimizer without one of the clock's, after which it is the clock.
+
+A GAN's critic may step several times in a step.
+"""
+
+
+class OptimizerClock:
+    """A step goes from one call to the next of one optimizer: the first that steps, until it is gone, silent or old.
+
+    It is old once an optimizer steps that was made since its last call, for a gradient worked out since then: a search
+    makes a new one for each trial, and may keep the old ones. Made together, as a GAN's, they are of one step.
+    """
+
+    def __init__(self, guard: Guard | None = None) -> None:
+        self._died = (guard or Guard()).callback("death of an optimizer", self._forget)
+        self._clock: _Met | None = None
+        self._met: dict[int, _Met] = {}
+        """By address: an optimizer may have an `__eq__` of its own."""
+        self._steps = 0
+        self.backwards = self._backwards_before = 0
+        """Outermost backwards that have begun, and those of them before the clock's last call."""
+
+    @property
+    def ticks(self) -> bool:
+        """Whether any optimizer has ended a step."""
+        return self._steps > 0
+
+    def each(self) -> Iterator[Any]:
+        """The optimizers that are alive."""
+        for met in list(self._met.values()):
+            optimizer = met()
+            if optimizer is not None:
+                yield optimizer
+
+    def made(self, optimizer: object) -> None:
+        """An optimizer has been made, copied or loaded; one that is known already stays as old as it is."""
+        met = self._met.get(id(optimizer))
+        if met is None or met() is not optimizer:
+            self._meet(optimizer, self._steps)
+
+    def _meet(self, optimizer: object, made: int) -> _Met:
+        met = self._met[id(optimizer)] = _Met(optimizer, self._died)
+        met.address, met.step, met.count, met.made, met.stepped = id(optimizer), -1, 0, made, False
+        return met
+
+    def backward_began(self) -> None:
+        """An outermost backward begins."""
+        self.backwards += 1
+
+    def ends_with(self, optimizer: object) -> bool:
+        """Does this optimizer's call, which is just ending, end a step?"""
+        met = self._met.get(id(optimizer))
+        if met is None or met() is not optimizer:
+            met = self._meet(optimizer, -1)
+        new, met.stepped = not met.stepped, True
+        met.count = met.count + 1 if met.step == self._steps else 1
+        met.step = self._steps
+        if not self._tells(met, optimizer, new) or _in_another_step():
+            return False
+        self._clock = met
+        self._steps += 1
+        self._backwards_before = self.backwards
+        return True
+
+    def _tells(self, met: _Met, optimizer: object, new: bool) -> bool:
+        clock = None if self._clock is None else self._clock()
+        if clock is None or clock is optimizer or met.count > MAX_CALLS_IN_A_STEP:
+            return True
+        # One for each parameter, made when its first gradient is there, is of the running step: it is the same
+        # backward's. Where gradients come from elsewhere there is no backward to go by.
+        if met.made == self._steps and new and (not self.backwards or self.backwards > self._backwards_before):
+            return True
+        # One after the warm-up's, made together with it. Those of the other parameters, one each, belong to the running
+        # step; and so does one that was here before: two that train the same parameters may both step at every step.
+        return new and _trains(optimizer, _first(clock))
+
+    def _forget(self, met: _Met) -> None:
+        if self._met.get(met.address) is met:
+            del self._met[met.address]
+
+
+class _Met(weakref.ref[Any]):
+    """An optimizer that was made or has stepped."""
+
+    __slots__ = ("address", "count", "made", "step", "stepped")
+    address: int
+    count: int
+    """Its calls since the clock's last."""
+    made: int
+    """Steps that had ended when it was made; -1 where that was not seen."""
+    step: int
+    stepped: bool
+
+
+def _in_another_step() -> bool:
+    """Whether the optimizer was called by another's step, or by that of its own subclass: both run torch's hooks."""
+    return _steps_running() > 1
+
+
+def in_optimizer_step() -> bool:
+    """Whether an optimizer's step is running: the backwards and calls of its closure end none."""
+    return _steps_running() > 0
+
+
+def _steps_running() -> int:
+    """How many calls of an optimizer's step are on this thread's stack."""
+    frame: FrameType | None = sys._getframe(1)
+    calls = 0
+    while frame is not None:
+        calls += frame.f_code.co_qualname == STEP_OF_OPTIMIZER
+        frame = frame.f_back
+    return calls
+
+
+def parameters(optimizer: Any) -> Iterator[Any]:
+    """What an optimizer trains, as far as it can be read without running its code."""
+    groups = dict.get(instance_dict(optimizer, type(optimizer)) or {}, "param_groups")
+    for group in groups if type(groups) is list else ():
+        held = dict.get(group, "params") if type(group) is dict else None
+        yield from held if type(held) is list else ()
+
+
+def _first(optimizer: Any) -> Any:
+    return next(parameters(optimizer), None)
+
+
+def _trains(optimizer: Any, parameter: Any) -> bool:
+    return parameter is not None and any(trained is parameter for trained in parameters(optimizer))
+
+
+_TORCH = f"{os.sep}site-packages{os.sep}torch{os.sep}"
+_MOST_BETWEEN = 256
+"""Calls from elsewhere after which those of a library are all taken again. An adaptive solver evaluates a model 14 to
+some hundred times for one call; at 32 its evaluations end steps, at ten thousand a trainer of an unknown library that
+began with a check of its own has no step in a short run.
+"""
+_MOST_CHAINS = 8
+"""Places in the script that are remembered, to name the function that makes a step."""
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+class LibraryCalls:
+    """Tells the first of the calls that one call of a library makes: a solver evaluates a model many times.
+
+    The return of a running library function is not seen without tracing the script. Where it first called is: a step
+    goes from one call at that place to the next. Loops of a trainer call at one place, so each of theirs ends a step.
+    Nothing of a frame is kept but numbers.
+    """
+
+    def __init__(self) -> None:
+        self._first: int | None = None
+        self._others = 0
+
+    def is_first(self, frame: FrameType | None) -> bool:
+        """Whether a call that runs below `frame` is made by the script, or is the first of a library's call."""
+        place = _place_in_library(frame)
+        if place is None:
+            return True
+        if self._first is None or self._others >= _MOST_BETWEEN:
+            self._first = place
+        if place == self._first:
+            self._others = 0
+            return True
+        self._others += 1
+        return False
+
+
+def _place_in_library(frame: FrameType | None) -> int | None:
+    """A hash of the lines from the script's innermost frame to a call, None where no library's stand between them."""
+    place: list[tuple[int, int]] = []
+    between = False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_users(file):
+            return hash((*place, id(frame.f_code), frame.f_lasti)) if between else None
+        between = between or _is_library(file)
+        place.append((id(frame.f_code), frame.f_lasti))
+        frame = frame.f_back
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _is_library(file: str) -> bool:
+    """Whether a file that is not the script's is neither torch's nor leakscope's."""
+    return _TORCH not in file and not is_ours(file)
+
+
+class Place(NamedTuple):
+    """A line of the script that runs a call."""
+
+    file: str
+    line: int
+    module: str
+    function: str
+    """Qualified name of the function that it is in, `<module>` outside of all."""
+
+
+class ScriptCalls:
+    """The ways by which the script came to some calls, as lines alone."""
+
+    def __init__(self) -> None:
+        self._chains: dict[tuple[Place, ...], None] = {}
+
+    def note(self, frame: FrameType | None) -> None:
+        """Note the frames of the script below which something happens."""
+        if len(self._chains) >= _MOST_CHAINS:
+            return
+        chain = []
+        while frame is not None:
+            code = frame.f_code
+            if is_users(code.co_filename):
+                module = frame.f_globals.get("__name__")
+                chain.append(
+                    Place(code.co_filename, frame.f_lineno, module if type(module) is str else "", code.co_qualname)
+                )
+            frame = frame.f_back
+        self._chains[tuple(reversed(chain))] = None
+
+    def step_functions(self) -> tuple[str, ...]:
+        """Functions that a loop of the script calls, as `--step-function` takes them: those in which it came to pass.
+
+        Of several loops in one another the outermost that calls a function counts.
+        """
+        return tuple(dict.fromkeys(name for chain in self._chains for name in _called_in_loop(chain)))
+
+
+def _called_in_loop(chain: tuple[Place, ...]) -> Iterator[str]:
+    for caller, called in pairwise(chain):
+        if (caller.function.endswith(_COMPREHENSIONS) or _is_in_loop(caller)) and "<" not in called.function.replace(
+            ".<locals>.", "."
+        ):
+            name = called.function.rpartition("<locals>.")[2]
+            yield name if called.module in ("__main__", "") else f"{called.module}.{name}"
+            return
+
+
+def _is_in_loop(place: Place) -> bool:
+    """Whether a line is in a loop of its own function."""
+    try:
+        tree = ast.parse(Path(place.file).read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return False
+    own = within = False
+    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while waiting:
+        node, in_loop = waiting.pop()
+        first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", None) or 0
+        if isinstance(node, ast.stmt) and first <= place.line <= last:
+            own, within = True, in_loop
+        for below in ast.iter_child_nodes(node):
+            around = in_loop and not isinstance(node, _FUNCTIONS)
+            waiting.append((below, around or isinstance(node, _LOOPS)))
+    return own and within
+
+
+CALLS_WITHOUT_BACKWARD = 8
+"""Calls that build a graph, chosen, after which no backward is waited for any more: a GAN's first step makes three, a
+pipeline's one for each microbatch. Where grad mode is off none can come."""
+_MOST_MADE = 1 << 12
+"""Modules that are remembered until the next step: more than a model of a step is likely to have."""
+
+
+class ModuleClock:
+    """A step goes from one call to the next of one module that has parameters: the first, until it is gone or silent.
+
+    A search makes a new one of the same type for each trial, and may keep the old ones: what was made since the last
+    call takes its place.
+    A loss or a transform has none, and belongs to the running step.
+    """
+
+    def __init__(self) -> None:
+        self._clock: weakref.ref[Any] | None = None
+        self._waiting = CALLS_WITHOUT_BACKWARD
+        self._others = 0
+        """Calls of other modules since the clock's last."""
+        self._solver = LibraryCalls()
+        self._made: list[weakref.ref[Any]] = []
+        """Modules that were made since the clock's last call."""
+
+    def made(self, module: Any) -> None:
+        """A module has been given a parameter or another module."""
+        if len(self._made) < _MOST_MADE and not (self._made and self._made[-1]() is module):
+            self._made.append(weakref.ref(module))
+
+    def ends_with(self, module: Any, builds_graph: bool, frame: FrameType | None) -> bool:
+        """Does this module's call, an outermost one that is just ending below `frame`, end a step?"""
+        clock = None if self._clock is None else self._clock()
+        if clock is not module:
+            if not has_parameters(module):
+                return False
+            self._others += 1
+            alike = clock is not None and type_name(type(clock)) == type_name(type(module))
+            made = alike and any(one() is module for one in self._made)
+            if clock is not None and self._others <= MAX_CALLS_IN_A_STEP and not made:
+                return False
+            self._clock = weakref.ref(module)
+        self._others = 0
+        self._made.clear()
+        if not self._solver.is_first(frame):
+            return False
+        self._waiting -= builds_graph and self._waiting > 0
+        return not builds_graph or self._waiting == 0
+
+
+def has_parameters(module: Any) -> bool:
+    """Whether a module or one below it has parameters; runs none of their code."""
+    waiting, seen = [module], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        own = instance_dict(one, type(one)) or {}
+        parameters, below = dict.get(own, PARAMETERS), dict.get(own, MODULES)
+        if isinstance(parameters, dict) and any(value is not None for value in dict.values(parameters)):
+            return True
+        if isinstance(below, dict):
+            waiting += [each for each in dict.values(below) if each is not None]
+    return False
+
+
+def own_call_of(module: Any) -> type | None:
+    """The class that gives a module a `__call__` other than torch's, which runs no global hooks; None for most, and for
+    one that is listened to already.
+    """
+    for kind in mro(type(module)):
+        called = type_dict(kind).get("__call__")
+        if called is not None:
+            name = type_dict(kind).get("__module__")
+            of_torch = type(name) is str and name.partition(".")[0] == "torch"
+            plain = type(called) is FunctionType and called.__code__ is not _OWN_CALL
+            return kind if plain and not of_torch else None
+    return None
+
+
+def calling_then(called: Callable[..., Any], ended: Callable[[Any], object]) -> Callable[..., Any]:
+    """A `__call__` that passes its module to `ended` when it returns."""
+
+    def module_call(*args: Any, **kwargs: Any) -> Any:
+        result = called(*args, **kwargs)
+        module = args[0] if args else None
+        del args, kwargs  # a look must not find them here
+        ended(module)
+        return result
+
+    return module_call
+
+
+_OWN_CALL: CodeType = calling_then(id, id).__code__
+
+
+def outermost_call() -> FrameType | None:
+    """The frame of the module's call that is just ending, None where another module's call runs around it."""
+    codes = (call_of_module.__code__, _OWN_CALL)
+    frame: FrameType | None = sys._getframe(1)
+    found = None
+    while frame is not None:
+        if frame.f_code in codes:
+            if found is not None:
+                return None
+            found = frame
+        frame = frame.f_back
+    return found
+
+
+def is_outermost() -> bool:
+    """Whether no other module's call runs around the one whose hook asks."""
+    return outermost_call() is not None
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class Gradients:
+    """Were the optimizers' gradients dealt with between two backwards, while no optimizer stepped?
+
+    Accumulating leaves them as they are: then neither the tensor nor its version changes before the next backward.
+    """
+
+    def __init__(self, optimizers: OptimizerClock) -> None:
+        self._optimizers = optimizers
+        self._seen: tuple[weakref.ref[Any], int, int] | None = None
+        """A parameter, the address of its gradient, and the gradient's version."""
+        self._parameter: tuple[weakref.ref[Any], int, int] | None = None
+        """A parameter, the address of its memory, and its version."""
+
+    def backward_ended(self) -> None:
+        """Note a gradient that is there now."""
+        self._seen = None
+        if lacks(Part.BY_HAND):
+            return
+        with without_functions():
+            self._seen = self._first_gradient()
+
+    def _first_gradient(self) -> tuple[weakref.ref[Any], int, int] | None:
+        for optimizer in self._optimizers.each():
+            for parameter in parameters(optimizer):
+                gradient = _gradient(parameter)
+                if gradient is not None:
+                    return weakref.ref(parameter), id(gradient), version_of(gradient)
+        return None
+
+    def parameters_changed(self) -> bool:
+        """Whether the optimizers' first parameter has other values than at the last call: an update by hand, where
+        torch.autograd.grad gives gradients that no parameter has.
+        """
+        if lacks(Part.BY_HAND):
+            return False
+        before, self._parameter = self._parameter, None
+        with without_functions():
+            for optimizer in self._optimizers.each():
+                first = next(
+                    (p for p in parameters(optimizer) if type(p) in _PLAIN and p.layout is torch.strided), None
+                )
+                if first is not None:
+                    self._parameter = weakref.ref(first), first.data_ptr(), version_of(first)
+                    return before is not None and before[0]() is first and before[1:] != self._parameter[1:]
+        return False
+
+    def were_used(self) -> bool:
+        """Whether the gradient that the last backward left is gone or changed now."""
+        if self._seen is None:
+            return False
+        reference, address, version = self._seen
+        parameter = reference()
+        with without_functions():
+            gradient = None if parameter is None else _gradient(parameter)
+            return gradient is None or id(gradient) != address or version_of(gradient) != version
+
+
+def _gradient(parameter: Any) -> Any:
+    """A parameter's gradient, read past what a class of its own may make of `.grad`; only of torch's plain tensors."""
+    if torch.Tensor not in mro(type(parameter)):
+        return None
+    gradient = grad_of(parameter)
+    return gradient if type(gradient) is torch.Tensor else None
+
+
+BACKWARDS_BY_HAND = 3
+"""Backwards in a row, chosen, whose gradients were used without the optimizer: a scaler of mixed precision leaves out a
+first step or two, and an optimizer that is made and never steps is met at the fourth."""
+
+UPDATES_BY_HAND = 8
+"""Updates of parameters between calls of torch.autograd.grad, while no optimizer steps, after which each is a step. An
+inner loop of meta-learning makes one to five ahead of the step of its optimizer; at 3 those end steps, at 30 a `--steps
+12` run of forty has none.
+"""
+
+
+class Tick(NamedTuple):
+    """A step is over."""
+
+    clock: ClockKind
+    name: str
+    """What ended it: `Adam`, `Net`, `train_step`; "" for a backward."""
+
+
+MARK = Tick(ClockKind.MARK, "")
+"""Where the program says itself that a step is over."""
+
+
+class StepClock:
+    """Told of all that happens, it says what of it ends a step.
+
+    Without an optimizer that steps the end of each outermost backward counts, whatever it is for: the microbatches of a
+    step, and two losses that are stepped on in turn, cannot be told apart. A clock gives way to one that comes before
+    it in the list, and never takes over from it again. While an optimizer's step runs, nothing but its end counts:
+    LBFGS calls a closure that runs many backwards. Of the many that one call of a library makes, as a solver's, the
+    first counts.
+    """
+
+    def __init__(self, step_alone: Callable[[], bool] = lambda: True, guard: Guard | None = None) -> None:
+        """`step_alone` says whether this rank may step by its own backwards and calls, and is asked for each."""
+        self._optimizers = OptimizerClock(guard)
+        self._gradients = Gradients(self._optimizers)
+        self._modules = ModuleClock()
+        self._step_alone = step_alone
+        self._by_hand = self._updates = 0
+        self._updated = False
+        self._solver = LibraryCalls()
+        self.calls = ScriptCalls()
+        """From where in the script the backwards ran that ended no step."""
+
+    def optimizer_made(self, optimizer: object) -> None:
+        """An optimizer was made, copied or loaded."""
+        self._optimizers.made(optimizer)
+
+    def optimizer_stepped(self, optimizer: object) -> Tick | None:
+        """An optimizer's step is just ending."""
+        ends = self._optimizers.ends_with(optimizer)
+        return Tick(ClockKind.OPTIMIZER, type_name(type(optimizer))) if ends else None
+
+    def backward_began(self, accumulates: bool = True) -> None:
+        """An outermost backward begins; one that accumulates leaves gradients on parameters."""
+        self._optimizers.backward_began()
+        if self._optimizers.ticks or in_optimizer_step():
+            return
+        self._by_hand = self._by_hand + 1 if self._gradients.were_used() else 0
+        self._updated = not accumulates and self.optimizers_alive and self._gradients.parameters_changed()
+        self._updates += self._updated
+
+    def backward_ended(self, frame: FrameType | None = None) -> Tick | None:
+        """An outermost backward has ended, which was called below `frame`."""
+        if self._optimizers.ticks or in_optimizer_step():
+            return None
+        if self.optimizers_alive:
+            self._gradients.backward_ended()
+            by_hand = self._by_hand >= BACKWARDS_BY_HAND
+            if not by_hand and not (self._updated and self._updates >= UPDATES_BY_HAND):
+                self.calls.note(frame)
+                return None
+        ends = self._solver.is_first(frame) and self._step_alone()
+        return Tick(ClockKind.BACKWARD, "") if ends else None
+
+    def module_made(self, module: Any) -> None:
+        """A module has been given a parameter or another module."""
+        self._modules.made(module)
+
+    def module_called(self, module: Any, builds_graph: bool, frame: FrameType | None = None) -> Tick | None:
+        """A module's outermost call is just ending, in grad mode or not, which was called below `frame`."""
+        ends = not in_optimizer_step() and self._modules.ends_with(module, builds_graph, frame) and self._step_alone()
+        return Tick(ClockKind.CALL, type_name(type(module))) if ends else None
+
+    @property
+    def backwards(self) -> int:
+        """Outermost backwards so far."""
+        return self._optimizers.backwards
+
+    @property
+    def optimizers_alive(self) -> bool:
+        """Whether there is an optimizer, even if it never steps."""
+        return any(True for _ in self._optimizers.each())
+
+
+class StepEvents:
+    """Tells a clock what happens, and whoever made it when a step is over."""
+
+    def __init__(
+        self,
+        clock: StepClock,
+        step_ended: Callable[[Tick], None],
+    ) -> None:
+        """`step_ended` may raise to end the script, and does so for nothing else."""
+        self._clock, self._step_ended = clock, step_ended
+        self._home = _thread.get_ident()
+        self._calls = Patches()
+
+    def install(self, patches: Patches) -> None:
+        """Begin to listen."""
+        from torch.nn.modules.module import (
+            register_module_forward_hook,
+            register_module_module_registration_hook,
+            register_module_parameter_registration_hook,
+        )
+        from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+        patches.hook("optimizer step hook", register_optimizer_step_post_hook, self._after_optimizer, self._step_ended)
+        for name in ("__init__", "__setstate__"):
+            patches.call_before(Optimizer, name, self._before_optimizer_is_made)
+        begins = patches.guard.guarded("beginning of a backward", self._before_backward)
+        ended = patches.guard.guarded("end of a backward", self._after_backward, self._step_ended)
+        if lacks(Part.BACKWARDS):  # a module's call ends a step only where no backward does
+            return
+        owner, name = ENGINE
+        patches.replace(owner, name, _Engine(getattr(owner, name), begins, ended))
+        self._calls = patches.part()
+        if not lacks(Part.CALLS):
+            self._calls.hook("module call hook", register_module_forward_hook, self._after_call, self._step_ended)
+            self._own_call_ended = patches.guard.guarded("call of a module", self._after_call, self._step_ended)
+            for register in (register_module_module_registration_hook, register_module_parameter_registration_hook):
+                self._calls.hook("module registration hook", register, self._after_registration)
+        patches.guard.at_end.append(lambda _: patches.guard.later.append(self._calls.take_out))
+        patches.call_before_tracing(self._no_calls_any_more)
+
+    def _no_calls_any_more(self, *_: Any, **__: Any) -> None:
+        self._calls.take_out()
+
+    def _before_optimizer_is_made(self, optimizer: Any, *_: Any, **__: Any) -> None:
+        self._calls.take_out()
+        self._clock.optimizer_made(optimizer)
+
+    def _after_optimizer(self, optimizer: object, *_: object) -> Tick | None:
+        return self._clock.optimizer_stepped(optimizer)
+
+    def _after_registration(self, module: Any, *_: object) -> None:
+        """Listen to the calls of a class whose `__call__` runs no global hooks, as gpytorch's models have it."""
+        self._clock.module_made(module)
+        owner = own_call_of(module)
+        if owner is not None:
+            self._calls.wrap(owner, "__call__", lambda called: calling_then(called, self._own_call_ended))
+
+    def _before_backward(self, accumulates: bool) -> None:
+        self._calls.take_out()
+        self._clock.backward_began(accumulates)
+
+    def _after_backward(self) -> Tick | None:
+        return self._clock.backward_ended(sys._getframe(1))
+
+    def _after_call(self, module: Any, *_: object) -> Tick | None:
+        if _thread.get_ident() != self._home:
+            return None
+        call = outermost_call()
+        if call is None:
+            return None
+        return self._clock.module_called(module, torch.is_grad_enabled(), call.f_back)
+
+
+class _Engine:
+    """Stands before torch's autograd engine and says when an outermost backward begins and has ended.
+
+    Tensor.backward, torch.autograd and torch.func all ask for it at `ENGINE`, and so do pipelines that are
+    written by hand (torch/autograd/graph.py).
+    """
+
+    def __init__(self, engine: Any, begins: Callable[[bool], None], ended: Callable[[], None]) -> None:
+        self._engine, self._begins, self._ended = engine, begins, ended
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    @unheard
+    def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        """As the engine's own, which calls the script's hooks."""
+        if graph_task() != NO_TASK:  # a backward within another, which may run on a thread of the engine's
+            return call_heard(self._engine.run_backward, *args, **kwargs)
+        self._begins(kwargs.get("accumulate_grad", True) is not False)
+        result = call_heard(self._engine.run_backward, *args, **kwargs)
+        del args, kwargs
+        self._ended()
+        return result

@@ -1,0 +1,112 @@
+"""Sizes and shapes of the inputs of the model in each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from leakscope.originals import _thread
+from leakscope.process.patches import Patches
+from leakscope.process.torch_compat import Part, lacks, without_functions
+from leakscope.recorder.steps.detector import is_outermost
+
+_ALL, _EVERY = 16, 8
+"""Steps whose inputs are all noted, and of how many later ones one is: a global hook takes a fifth of the time of a
+step of a small net of 281 modules, of one step in eight a fiftieth (`benchmarks/step_inputs.py`).
+"""
+_MOST_CALLS = 64
+"""Outermost calls of one step that are noted. A GAN has three to six, a pipeline some for each microbatch; a loop that
+calls a module a thousand times in a step costs no more than this."""
+_MOST_TENSORS = 32
+"""Tensors of one call that are noted. A batch of a transformer has two to eight."""
+_MOST_SHAPES = 1 << 16
+"""Shapes that are remembered: 64 times as many as the caches of oneDNN and ideep hold (1,024 each)."""
+_DEEPEST = 2
+"""Containers in containers that are looked into: a dict of tensors within the arguments, a pair of them within that."""
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_is_tracing: Any = torch.jit.is_tracing  # type: ignore[attr-defined]  # torch lists it nowhere
+
+
+class StepInputs:
+    """Adds up the tensor arguments of the outermost calls of modules, of one thread and step by step.
+
+    Nothing of them is kept but numbers.
+    """
+
+    def __init__(self) -> None:
+        self._home = _thread.get_ident()
+        self._calls = self._elements = self._new = 0
+        self._shapes: set[int] = set()
+        """Hashes of a module's type and the shapes it was given."""
+        self._steps = 0
+        self._installed: Patches | None = None
+        """None before `install` and after `leave`."""
+
+    def install(self, patches: Patches) -> None:
+        """Begin to listen, until the script compiles or exports: dynamo traces global hooks into what it compiles."""
+        if lacks(Part.CALLS) or lacks(Part.LOOKS):
+            return
+        self._installed = patches.part()
+        self._listen(self._installed, on=True)
+        patches.call_before_tracing(self.leave)
+        patches.guard.at_end.append(lambda _: patches.guard.later.append(self.leave))
+
+    def leave(self, *_: Any, **__: Any) -> None:
+        """Listen no more."""
+        installed, self._installed = self._installed, None
+        if installed is not None:
+            installed.take_out()
+
+    def _listen(self, installed: Patches, *, on: bool) -> None:
+        """Have the hook in, or out, for the next step."""
+        if on and not installed.names:
+            installed.hook_with_kwargs("module inputs hook", self._after_call)
+        elif not on:
+            installed.take_out()
+
+    def taken(self) -> tuple[int | None, int]:
+        """(elements of the step's inputs, shapes among them that are new); None where no module was called, or where
+        the step is none of those that are noted.
+        """
+        elements = self._elements if self._calls else None
+        new, self._calls, self._elements, self._new = self._new, 0, 0, 0
+        self._home = _thread.get_ident()
+        self._steps += 1
+        if self._installed is not None:
+            self._listen(self._installed, on=self._steps < _ALL or self._steps % _EVERY == 0)
+        return elements, new
+
+    def _after_call(self, module: Any, args: Any, kwargs: Any, _output: Any) -> None:
+        if self._calls >= _MOST_CALLS or _thread.get_ident() != self._home or not is_outermost():
+            return
+        if _is_tracing():
+            return  # the tracer would note that sizes were read
+        shapes = []
+        with without_functions():
+            for tensor in _tensors((*args, *dict.values(kwargs)), _DEEPEST):
+                shape = tuple(tensor.shape)
+                if all(type(size) is int for size in shape):
+                    shapes.append(shape)
+                    self._elements += tensor.numel()
+                if len(shapes) >= _MOST_TENSORS:
+                    break
+        if shapes:
+            self._calls += 1
+            key = hash((id(type(module)), *shapes))
+            if key not in self._shapes and len(self._shapes) < _MOST_SHAPES:
+                self._shapes.add(key)
+                self._new += 1
+
+
+def _tensors(values: Any, deep: int) -> Iterator[Any]:
+    """Plain tensors among some values, and in the plain containers among them; runs no code of theirs."""
+    for value in values:
+        kind = type(value)
+        if kind in _TENSORS:
+            yield value
+        elif deep and kind in (tuple, list):
+            yield from _tensors(value, deep - 1)
+        elif deep and kind is dict:
+            yield from _tensors(list(value.values()), deep - 1)

@@ -1,0 +1,355 @@
+"""The state of the other ranks, shared through a small file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from leakscope.options import Options
+from leakscope.originals import Path, _thread, os
+from leakscope.process.guard import CLOCK
+from leakscope.process.patches import Patches
+from leakscope.process.torch_compat import c10d
+from leakscope.recorder.steps.policy import Schedule
+from leakscope.run.descriptors import Descriptor
+from leakscope.run.live import MARK, RECORD, Activity, RankState, place_of, unpacked
+from leakscope.shield import Block, PureBlock
+
+
+class RankStateFile:
+    """Reads and writes the records; needs no store, port or process group, and outlives a rank that is killed."""
+
+    def __init__(self, path: Path, rank: int, world: int) -> None:
+        self._path, self._rank, self._world = path, rank, world
+        self._mine = RankState(0, Activity.RUNNING, 0.0)
+        self._read: tuple[bytes | None, tuple[RankState, ...]] = (None, ())
+        self._is_open = True
+        self._updating = _thread.RLock()
+        """The watchdog's thread changes the record too; and so may a signal handler of the script's, in the middle of a
+        change, on the thread that makes it."""
+        self._file = self._opened()
+        self._write()
+
+    def join(self, path: Path, rank: int, world: int) -> None:
+        """Be this rank among so many from now on, in another file; what is said of it stays said."""
+        if self._file is not None:
+            self._file.close()
+        self._path, self._rank, self._world = path, rank, world
+        self._read = (None, ())
+        self._file = self._opened()
+        self._write()
+
+    @property
+    def mine(self) -> RankState:
+        """What this rank says, as it was written last."""
+        return self._mine
+
+    def update(
+        self, steps: int | None = None, activity: Activity | None = None, ended: float | None = None,
+        failed: bool = False, answered: bool = False, alone: int = 0, look_at: int = 0, spent: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Change what this rank says."""
+        with self._updating:
+            while True:
+                mine = self._mine
+                at_least = mine.activity if mine.activity >= Activity.STOPPING else Activity.RUNNING
+                changed = RankState(
+                    mine.steps if steps is None else steps,
+                    mine.activity if activity is None else max(activity, at_least),
+                    mine.ended if ended is None else ended,
+                    mine.failed | failed,
+                    mine.answered | answered,
+                    max(mine.alone, alone),
+                    look_at or mine.look_at,
+                    max(mine.spent, spent),
+                )
+                if self._mine is mine:  # no call since: nothing can come between this test and the assignment
+                    self._mine = changed
+                    break
+            self._write()
+
+    def looked_at(self) -> PureBlock[None]:
+        """Say that it is looked at while the block runs, and after it whatever happens: its peers may wait for it."""
+        return Block(partial(self.update, activity=Activity.LOOKING), partial(self.update, activity=Activity.RUNNING))
+
+    def _write(self) -> None:
+        if not self._is_open:
+            return
+        if not self._is_ours():
+            self._file = self._opened()
+        if self._file is not None:
+            written = None
+            while written is not self._mine:  # a signal handler may change it before it is written
+                written = self._mine
+                with suppress(OSError):  # the disk is full: the peers know no better than before
+                    os.pwrite(self._file.number, RECORD.pack(*vars(written).values()), place_of(self._rank))
+
+    def states(self) -> tuple[RankState, ...]:
+        """One for each rank; this rank's own for all once the file is closed, and where it is gone.
+
+        The same tuple as long as nobody writes anything new: it is asked for ahead of every comm operation.
+        """
+        if not self._is_open:
+            return (self._mine,) * self._world
+        data = self._bytes()
+        before, states = self._read
+        if data != before:
+            if not data.startswith(MARK):  # the script has closed it, and the number is another file's
+                self._file = self._opened()
+                data = self._bytes()
+                if not data.startswith(MARK):
+                    return (self._mine,) * self._world
+            states = unpacked(data, self._world)
+            self._read = data, states
+        return states
+
+    def _is_ours(self) -> bool:
+        try:  # the mark, for asking the system what file it is takes twice as long
+            return self._file is not None and os.pread(self._file.number, len(MARK), 0) == MARK
+        except OSError:
+            return False
+
+    def _bytes(self) -> bytes:
+        try:
+            return b"" if self._file is None else os.pread(self._file.number, place_of(self._world), 0)
+        except OSError:
+            return b""
+
+    def _opened(self) -> Descriptor | None:
+        try:
+            file = Descriptor(self._path, os.O_RDWR | os.O_CREAT)
+            os.pwrite(file.number, MARK, 0)
+        except OSError:
+            return None
+        return file
+
+    def close(self) -> None:
+        """Neither read nor write any more; the watchdog's thread may still ask."""
+        self._is_open = False
+        if self._file is not None:
+            self._file.close()
+
+
+def all_there(states: tuple[RankState, ...], steps: int) -> bool:
+    """Has every rank that owns an optimizer taken its `steps` steps, or has one already been told to stop?"""
+    owners = [state for state in states if state.steps > 0 and state.activity != Activity.LOST]
+    return any(state.activity == Activity.STOPPING for state in states) or (
+        bool(owners) and all(state.steps >= steps or state.activity == Activity.ENDED for state in owners)
+    )
+
+
+_LAST_STEP_TIMEOUT_S = 2.0
+"""Seconds to wait at the last step for a rank that may own an optimizer and has not stepped yet."""
+_POLL_POINT_TIMEOUT_S = 0.5
+"""Seconds in which a rank has to reach a poll point, before the watchdog's thread looks at it."""
+_ANSWER_TIMEOUT_S = 5.0
+"""Seconds that a rank whose allocation failed waits for its peers to be looked at, while none of them is."""
+LOOK_TIMEOUT_S = 120.0
+"""Seconds, chosen, after which no rank waits any longer for one that is looked at: it may have died of something."""
+_WAITING_INTERVAL_S = 0.005
+"""Seconds between two readings of the peers' states while this rank waits for them."""
+_AHEAD = 2
+"""Steps between asking all ranks for a look and the look: in lockstep, where none is a whole step ahead of another,
+each has the question before it gets there.
+"""
+
+
+def call_ahead_of_comm(poll: Callable[..., None], patches: Patches) -> None:
+    """Make each comm operation a poll point."""
+    # the classes are wrapped, not torch.distributed.isend: P2POp refuses any other function ("Invalid op")
+    for owner, name in ((c10d.ProcessGroup, "send"), (c10d.ProcessGroup, "recv"), (c10d.Work, "wait")):
+        patches.call_before(owner, name, poll)
+
+
+class Peers:
+    """Reads the ranks' states for one of them; a rank without steps is looked at when its peers step.
+
+    A rank's poll points are the end of a step, and its main thread ahead of a comm operation. One that reaches none, as
+    one that waits for what will never be sent or is busy with RPC, is looked at on the watchdog's thread.
+    """
+
+    def __init__(
+        self,
+        file: RankStateFile,
+        schedule: Schedule,
+        options: Options,
+        look: Callable[[int], None],
+        answer: Callable[[int], None],
+    ) -> None:
+        """`look(step)` looks at this rank for its peers' step, `answer(rank)` for an allocation that failed there."""
+        self._file, self._schedule, self._look, self._answer = file, schedule, look, answer
+        self._rank, self._world = options.rank, options.world
+        self._steps = options.steps
+        self._by_hand = options.by_hand
+        self._began = CLOCK.perf_counter()
+        self._judged: tuple[tuple[RankState, ...], bool] = ((), False)
+        """What the ranks' states were when it was last asked whether the run is over, and the answer."""
+        self._looked_at = 0
+        """The step of this rank's own after which it was last looked at."""
+        self._seen = 0
+        """The peers' latest step that needs no look any more."""
+        self._waiting_since: float | None = None
+        self._failing_since: float | None = None
+
+    def join(self, rank: int, world: int, states: Path) -> None:
+        """Be this rank among so many, whose states are in that file from now on."""
+        self._file.join(states, rank, world)
+        self._rank, self._world = rank, world
+        self._judged = ((), False)
+
+    def begin(self) -> None:
+        """The clock of the budget starts."""
+        self._began = CLOCK.perf_counter()
+
+    def step_alone(self) -> bool:
+        """May a backward or a module's call end a step of this rank, which has no optimizer that steps?
+
+        Among several ranks only where none has one: else it follows those that do. The first backward or call of each
+        only says so, and all of a run in lockstep begin to count with the second.
+        """
+        states = self._file.states()
+        if len(states) == 1:
+            return True
+        self._file.update(alone=self._file.mine.alone + 1)
+        others = [state for rank, state in enumerate(states) if rank != self._rank]
+        return self._file.mine.alone > 1 and all(
+            state.alone > 0 or state.activity >= Activity.ENDED for state in others
+        )
+
+    def all_over(self) -> bool:
+        """Has a run with `steps` come to its end?"""
+        if self._steps is None or self._by_hand:
+            return False
+        states = self._file.states()
+        if states is not self._judged[0]:
+            self._judged = states, all_there(states, self._steps)
+        return self._judged[1]
+
+    def somebody_stepped(self) -> bool:
+        """Has any rank taken a step?"""
+        return any(state.steps > 0 for state in self._file.states())
+
+    def somebody_looks(self) -> bool:
+        """Is any rank being looked at, this one included?"""
+        return any(state.activity == Activity.LOOKING for state in self._file.states())
+
+    def wait_at_last_step(self) -> None:
+        """Hold this rank at its last step until its peers have reached theirs, briefly: they may need it to go on."""
+        self._wait(self._arrived, _LAST_STEP_TIMEOUT_S)
+
+    def _wait(self, over: Callable[[], bool], seconds: float) -> None:
+        """Wait until it is over, for so many seconds, or for longer while a rank is looked at."""
+        began = CLOCK.monotonic()
+        while not over():
+            waited = CLOCK.monotonic() - began
+            if waited > LOOK_TIMEOUT_S or (waited > seconds and not self.somebody_looks()):
+                break
+            CLOCK.sleep(_WAITING_INTERVAL_S)
+
+    def _arrived(self) -> bool:
+        steps = self._steps or 0
+        return all(state.steps >= steps or state.activity >= Activity.STOPPING for state in self._file.states())
+
+    def failing(self) -> int:
+        """The rank that ran out of memory and waits for this one to be looked at; -1 for none."""
+        if self._file.mine.answered:
+            return -1
+        states = self._file.states()
+        return next((rank for rank, state in enumerate(states) if state.failed and rank != self._rank), -1)
+
+    def answer_if_one_failed(self) -> None:
+        """Be looked at for a peer that waits for it; for poll points."""
+        # the watchdog reads the states: here it would cost more than noting the operation does
+        if self._failing_since is None:
+            return
+        failing = self.failing()
+        if failing >= 0:
+            # both at once: the failing rank waits for nobody who has answered and is not being looked at
+            self._file.update(answered=True, activity=Activity.LOOKING)
+            try:
+                self._answer(failing)
+            except BaseException:
+                self._file.update(activity=Activity.RUNNING)
+                raise
+
+    def answer_on_watchdog_thread(self) -> None:
+        """The same for a rank that reaches no poll point."""
+        if self.failing() < 0:
+            return
+        if self._failing_since is None:
+            self._failing_since = CLOCK.monotonic()
+        elif CLOCK.monotonic() - self._failing_since > _POLL_POINT_TIMEOUT_S:
+            self.answer_if_one_failed()
+
+    def wait_for_answers(self) -> None:
+        """Hold this rank, whose allocation failed, until its peers were looked at: the launcher ends them with it."""
+        self._wait(self._answered, _ANSWER_TIMEOUT_S)
+
+    def _answered(self) -> bool:
+        others = [state for rank, state in enumerate(self._file.states()) if rank != self._rank]
+        return all(
+            (state.answered and state.activity != Activity.LOOKING) or state.activity >= Activity.ENDED
+            for state in others
+        )
+
+    def look_is_due(self, step: int, own: int, elapsed: float, counted: int | None, wanted: bool = False) -> bool:
+        """Is a look due at the end of this step, the `own`th of the clock that ticks now? `wanted` where somebody has
+        asked for one, whatever it costs.
+
+        All ranks wait for one that is looked at. So beyond the looks that are planned, what one of them finds due it
+        asks all for, and they are looked at after the same step.
+        """
+        schedule, file = self._schedule, self._file
+        schedule.counted = counted or 0
+        self._looked_at = min(self._looked_at, own)  # another clock took over, and counts anew
+        states = file.states() if self._world > 1 else ()
+        others = [state for rank, state in enumerate(states) if rank != self._rank]
+        schedule.peers_spent = max((state.spent for state in others), default=0.0)
+        asked = [state.look_at for state in states if self._looked_at < state.look_at <= own + _AHEAD]
+        if not others or schedule.is_planned(step):
+            due = schedule.due(step, elapsed) or (wanted and not others)
+        elif asked:
+            due = min(asked) <= own
+        else:
+            due = False
+            if wanted or schedule.due(step, elapsed):
+                file.update(look_at=own + _AHEAD)
+        if due:
+            self._looked_at = own
+        return due
+
+    def look_if_they_stepped(self) -> None:
+        """Be looked at, without steps of its own, for the peers' latest step; for poll points."""
+        step = self._step_to_look_at()
+        if step:
+            self._look_at(step)
+
+    def look_on_watchdog_thread(self) -> None:
+        """The same for a rank that reaches no poll point."""
+        step = self._step_to_look_at()
+        if not step:
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = CLOCK.monotonic()
+        elif CLOCK.monotonic() - self._waiting_since > _POLL_POINT_TIMEOUT_S:
+            self._look_at(step)
+
+    def _look_at(self, step: int) -> None:
+        self._seen, self._waiting_since = step, None
+        self._look(step)
+
+    def _step_to_look_at(self) -> int:
+        """The peers' step that this rank, which has no steps of its own, has not been looked at for; 0 for none."""
+        states = self._file.states()
+        step = max(state.steps for state in states)
+        if step <= self._seen:
+            return 0
+        elapsed = CLOCK.perf_counter() - self._began
+        passed = range(self._seen + 1, step + 1)
+        asked = any(state.look_at in passed for state in states)
+        planned = (number for number in passed if self._schedule.is_planned(number))
+        if step == self._steps or asked or any(self._schedule.due(number, elapsed) for number in planned):
+            return step
+        self._seen = step
+        return 0

@@ -1,0 +1,69 @@
+"""What comes from the run, without the characters that no terminal, page or XML file should see."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Collection, Mapping
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from typing import Any, TypeVar
+
+from leakscope.graph.model import HeapGraph
+from leakscope.run.model import ROWS, Rank, Step
+
+T = TypeVar("T")
+
+UNPRINTABLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode categories that could move a cursor, reorder a line or break XML."""
+
+
+def cleaned(value: T) -> T:
+    """The same data with every character that no terminal or XML file should see written as an escape.
+
+    Line feeds and tabs stay. What may be long and is not printed is passed on as it is: heap graphs, steps (which
+    hold no text), and the rows of a rank (`record.model.ROWS`), which their reader cleans.
+    """
+    return _cleaned(value)  # type: ignore[no-any-return]
+
+
+def _cleaned(value: Any) -> Any:
+    """What has nothing to be cleaned is passed on as it is, not copied: of a thousand ranks that is nearly all."""
+    if isinstance(value, str):
+        return value if value.isascii() and value.isprintable() else "".join(map(_character, value))
+    if value is None or isinstance(value, (int, float)):
+        return value
+    if isinstance(value, (tuple, list)):
+        items = [_cleaned(item) for item in value]
+        return value if _are_same(items, value) else type(value)(items)
+    if isinstance(value, Mapping):
+        pairs = {_cleaned(key): _cleaned(item) for key, item in value.items()}
+        return value if _are_same(pairs, value) and _are_same(pairs.values(), value.values()) else pairs
+    kind: Any = type(value)
+    was = {name: getattr(value, name) for name in _names(kind)}
+    changed = {name: now for name, before in was.items() if (now := _cleaned(before)) is not before}
+    return replace(value, **changed) if changed else value
+
+
+def _are_same(now: Collection[object], before: Collection[object]) -> bool:
+    return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    """Fields of that kind of dataclass that are cleaned; none of anything else."""
+    if issubclass(kind, (HeapGraph, Step)) or not is_dataclass(kind):
+        return ()
+    left = ROWS if kind is Rank else frozenset()
+    return tuple(f.name for f in fields(kind) if f.name not in left)
+
+
+def _character(character: str) -> str:
+    printable = unicodedata.category(character) not in UNPRINTABLE and character not in "\ufffe\uffff"
+    if printable or character in "\n\t":
+        return character
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def one_line(text: str) -> str:
+    """The text with each run of spaces and line ends as one space."""
+    return " ".join(text.split())

@@ -1,0 +1,280 @@
+"""Chrome trace events: steps, snapshots and communication."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from leakscope.findings.model import Findings
+from leakscope.report.escape import cleaned
+from leakscope.report.messages.ended import ended_badly, ended_text
+from leakscope.report.messages.sentences import title
+from leakscope.run.kinds import Occasion
+from leakscope.run.model import Look, Rank, Run, Step
+from leakscope.run.operations import column
+from leakscope.run.rows_device import CommOperation
+
+MICROSECOND = 1e6
+"""Of them in a second."""
+_WITHIN = (Occasion.PEAK, Occasion.MEMORY, Occasion.OOM, Occasion.ASKED)
+"""Looks taken in the middle of a step, whose length has them in it."""
+_Issued = Mapping[int, Sequence[float]]
+"""Step to the moments at which operations were issued in it, in order."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A step, or a look."""
+
+    step: int
+    begin: float
+    end: float
+    is_look: bool
+    bytes: tuple[tuple[str, int], ...]
+    """What was counted at its end, by name."""
+
+
+def steps_and_looks(rank: Rank) -> tuple[Interval, ...]:
+    """All steps of a rank with the looks after them, none reaching into the next; then the looks within steps.
+
+    Where no beginning was recorded, a step lies around the operations that were issued in it, and one without any
+    follows what comes before it.
+    """
+    issued = _issued(rank)
+    after: dict[int, list[Look]] = {}
+    for look in rank.looks:
+        if look.occasion not in _WITHIN:
+            after.setdefault(look.step, []).append(look)
+    placed: list[Interval] = []
+    now = _first(rank, after, issued)
+    for step in rank.steps:
+        begin = _begin(step, issued, now)
+        end = max(begin + _length(step.seconds), issued.get(step.number, (begin,))[-1])
+        placed.append(Interval(step.number, begin, end, False, _known(step)))
+        for look in after.pop(step.number, ()):
+            placed.append(_look(look, placed[-1].end))
+        now = placed[-1].end
+    for look in (look for rest in after.values() for look in rest):  # of steps whose line is lost
+        placed.append(_look(look, placed[-1].end if placed else 0.0))
+    steps = {one.step: one for one in placed if not one.is_look}
+    within = [look for look in rank.looks if look.occasion in _WITHIN and look.step in steps]
+    return (*_apart(placed), *(_inside(look, steps[look.step], issued) for look in within))
+
+
+def _issued(rank: Rank) -> _Issued:
+    issued: dict[int, list[float]] = {}
+    for step, moment in zip(column(rank.operations, "step"), column(rank.operations, "issued"), strict=True):
+        if moment is not None and math.isfinite(moment):
+            issued.setdefault(step, []).append(moment * MICROSECOND)
+    return {step: sorted(moments) for step, moments in issued.items()}
+
+
+def _first(rank: Rank, after: Mapping[int, Sequence[Look]], issued: _Issued) -> float:
+    """When the first step began, as told by the first of which something is known."""
+    past = 0.0
+    for step in rank.steps:
+        if step.began is not None or step.number in issued:
+            return _begin(step, issued, -math.inf) - past
+        past += _length(step.seconds) + sum(_length(look.stopped_seconds) for look in after.get(step.number, ()))
+    return 0.0
+
+
+def _begin(step: Step, issued: _Issued, now: float) -> float:
+    """As recorded; else as soon as what comes before it has ended, so that its operations lie in it."""
+    if step.began is not None and math.isfinite(step.began):
+        return step.began * MICROSECOND
+    if step.number not in issued:
+        return now
+    moments = issued[step.number]
+    return min(max(now, moments[-1] - _length(step.seconds)), moments[0])
+
+
+def _look(look: Look, begin: float) -> Interval:
+    told = (("counted bytes", look.counted_bytes), ("bytes in storages", look.explained_bytes))
+    known = tuple((name, size) for name, size in told if size is not None)
+    return Interval(look.step, begin, begin + _length(look.stopped_seconds), True, known)
+
+
+def _known(step: Step) -> tuple[tuple[str, int], ...]:
+    told = (("counted bytes", step.counted_bytes), ("peak bytes", step.peak_bytes))
+    return tuple((name, size) for name, size in told if size is not None)
+
+
+def _inside(look: Look, step: Interval, issued: _Issued) -> Interval:
+    """In the middle of the longest time in which the step issued nothing: nothing happens while a look is taken."""
+    moments = [step.begin, *(at for at in issued.get(look.step, ()) if step.begin < at < step.end), step.end]
+    begin, end = max(pairwise(moments), key=lambda gap: gap[1] - gap[0])
+    half = min(_length(look.stopped_seconds), end - begin) / 2
+    told = _look(look, 0.0)
+    return replace(told, begin=(begin + end) / 2 - half, end=(begin + end) / 2 + half)
+
+
+def _apart(placed: Sequence[Interval]) -> list[Interval]:
+    """None of them reaching into the next one, whose beginning is better known than an end."""
+    apart: list[Interval] = []
+    next_begin = math.inf
+    for one in reversed(placed):
+        begin = min(one.begin, next_begin)
+        apart.append(replace(one, begin=begin, end=min(max(one.end, begin), next_begin)))
+        next_begin = begin
+    return apart[::-1]
+
+
+def _length(seconds: float) -> float:
+    return seconds * MICROSECOND if math.isfinite(seconds) and seconds > 0 else 0.0
+
+
+_OperationEvent = dict[str, Any]
+_CATEGORY = "comm"
+
+
+MOST = 100_000
+"""Operations of all ranks in one trace, chosen: half a million events, which a viewer opens within seconds."""
+
+
+def comm_events(rank: Rank, most: int = MOST) -> Iterator[_OperationEvent]:
+    """The last operations of a rank, as spans that may overlap, so asynchronous: the operation, within it the time in
+    flight, and single moments.
+
+    An id is the process's own (`id2`), for ranks count their operations alike.
+    """
+    latest = rank.operations[max(len(rank.operations) - most, 0) :]
+    timed = [operation for operation in latest if math.isfinite(operation.issued)]
+    moments = (moment for operation in timed for moment in _moments(operation))
+    last = max((moment for moment in moments if moment is not None and math.isfinite(moment)), default=0.0)
+    for operation in timed:
+        for phase, name, moment, more in _of_operation(operation, last):
+            yield {
+                "ph": phase,
+                "name": name,
+                "cat": _CATEGORY,
+                "id2": {"local": hex(operation.id)},
+                "pid": rank.number,
+                "tid": 0,
+                "ts": moment * MICROSECOND,
+                **more,
+            }
+
+
+def _moments(operation: CommOperation) -> tuple[float | None, ...]:
+    return operation.issued, operation.waited, operation.completed, operation.tensor_died, operation.storage_died
+
+
+def _of_operation(operation: CommOperation, last: float) -> Iterator[tuple[str, str, float, _OperationEvent]]:
+    """Phase, name, moment and arguments of each event, in their order."""
+    issued = operation.issued
+    gone = max(_known_operations(operation.storage_died, last), issued)
+    done = min(max(_known_operations(operation.completed, _known_operations(operation.waited, gone)), issued), gone)
+    name = _name(operation)
+    yield "b", name, issued, {"args": _arguments(operation)}
+    yield "b", "in flight", issued, {}
+    within = (("waited for", operation.waited), ("Python tensor died", operation.tensor_died))
+    known = [(moment, text) for text, moment in within if moment is not None and math.isfinite(moment)]
+    told = sorted((min(max(moment, issued), gone), text) for moment, text in known)
+    yield from (("n", text, moment, {}) for moment, text in told if moment <= done)
+    yield "e", "in flight", done, {}
+    yield from (("n", text, moment, {}) for moment, text in told if moment > done)
+    yield "e", name, gone, {}
+
+
+def _known_operations(moment: float | None, otherwise: float) -> float:
+    return moment if moment is not None and math.isfinite(moment) else otherwise
+
+
+def _name(operation: CommOperation) -> str:
+    peer = operation.source if operation.peer is None else operation.peer
+    towards = "" if peer is None else f" {'from' if 'recv' in operation.direction else 'to'} {peer}"
+    tag = "" if operation.tag is None else f" tag {operation.tag}"
+    return cleaned(f"{operation.direction}{towards}{tag}")
+
+
+def _arguments(operation: CommOperation) -> _OperationEvent:
+    told: _OperationEvent = {
+        "bytes": operation.bytes,
+        "step": operation.step,
+        "group": operation.group,
+        "shape": list(operation.shape),
+        "dtype": operation.dtype,
+        "issued at": operation.issued_at,
+        **({} if operation.storage_died is not None else {"storage": "alive at the end"}),
+        **({"failed": operation.failed} if operation.failed else {}),
+    }
+    return cleaned(told)
+
+
+_Event = dict[str, Any]
+STEPS, LOOKS = 1, 2
+"""Tracks of a rank, as threads of its process."""
+
+
+def render(run: Run, findings: Findings) -> str:
+    """Each rank as a process: its steps and looks one after the other, communication as spans that overlap, memory as
+    counters; times in microseconds from the beginning of its recording.
+    """
+    run, findings = cleaned(run), cleaned(findings)
+    most = MOST // max(sum(len(rank.operations) > 0 for rank in run.ranks), 1)
+    events = [event for rank in run.ranks for event in _shifted([*_of_rank(rank, most)])]
+    named = [event for rank in run.ranks for event in _names(rank)]
+    told = {
+        "traceEvents": [*named, *sorted(events, key=lambda event: event["ts"])],
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "version": f"leakscope {run.leakscope}".strip(),
+            "command": " ".join(run.command),
+            "verdict": findings.verdict,
+            "operations left out": sum(max(len(rank.operations) - most, 0) for rank in run.ranks),
+            "findings": [f"{finding.fingerprint} {title(finding)}" for finding in findings.findings],
+        },
+    }
+    return json.dumps(told, allow_nan=False) + "\n"
+
+
+def _names(rank: Rank) -> Iterator[_Event]:
+    """Metadata: they have no time of their own."""
+    pid = rank.number
+    yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": f"rank {pid}"}}
+    yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
+    for tid, name in ((STEPS, "steps"), (LOOKS, "looks of leakscope")):
+        yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _of_rank(rank: Rank, most: int) -> Iterator[_Event]:
+    intervals = steps_and_looks(rank)
+    for interval in intervals:
+        yield from _interval(rank, interval)
+    yield from comm_events(rank, most)
+    if ended_badly(rank):
+        end = max((interval.end for interval in intervals), default=0.0)
+        yield {"ph": "i", "s": "p", "name": ended_text(rank), "cat": "end", "pid": rank.number, "tid": STEPS, "ts": end}
+
+
+def _interval(rank: Rank, interval: Interval) -> Iterator[_Event]:
+    name, tid = ("look at step", LOOKS) if interval.is_look else ("step", STEPS)
+    yield {
+        "ph": "X",
+        "name": f"{name} {interval.step}",
+        "cat": "look" if interval.is_look else "step",
+        "pid": rank.number,
+        "tid": tid,
+        "ts": interval.begin,
+        "dur": interval.end - interval.begin,
+        "args": {name: size for name, size in interval.bytes},
+    }
+    for name, size in interval.bytes:
+        yield {"ph": "C", "name": name, "pid": rank.number, "tid": 0, "ts": interval.end, "args": {"bytes": size}}
+
+
+def _shifted(events: list[_Event]) -> list[_Event]:
+    """In whole nanoseconds of microseconds, none of them before the beginning."""
+    first = min((event["ts"] for event in events), default=0.0)
+    shift = -min(first, 0.0)
+    for event in events:
+        begin = event["ts"] + shift
+        event["ts"] = round(begin, 3)
+        if "dur" in event:  # of neighbours on one track the first must not reach into the second
+            event["dur"] = round(round(begin + event["dur"], 3) - event["ts"], 3)
+    return events

@@ -1,0 +1,260 @@
+"""The card of a finding on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from leakscope.findings.facts import HopStatus, Origin, RuleName, Severity
+from leakscope.findings.model import Finding, Hop, Sighting
+from leakscope.report import excerpt, messages, trace_marks
+from leakscope.report.excerpt import Excerpt, LineMark, excerpts, folded_trace
+from leakscope.report.html.drawing import draw
+from leakscope.report.html.filters import as_drawing
+from leakscope.report.occurrences import Seen, seen_together
+from leakscope.run.model import Run
+from leakscope.units import bytes_text
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+
+WIDTH, HEIGHT, MARGIN = 150, 40, 4
+"""Of the drawing, in px."""
+MIN_POINTS = 2
+"""Looks that make a line."""
+
+
+def bytes_by_step(sightings: Iterable[Sighting]) -> tuple[tuple[int, int], ...]:
+    """(step, bytes of all ranks together), in order; a rank that did not see it at a step holds what it saw before."""
+    seen = sorted(sightings, key=lambda sighting: (sighting.step, sighting.rank))
+    held: dict[int, int] = {}
+    together: dict[int, int] = {}
+    for sighting in seen:
+        held[sighting.rank] = sighting.bytes
+        together[sighting.step] = sum(held.values())
+    return tuple(together.items())
+
+
+def sparkline(points: tuple[tuple[int, int], ...]) -> str:
+    """One `<svg>` of (step, bytes), from 0 bytes at its lower edge, each point a dot; "" where there is no line."""
+    if len(points) < MIN_POINTS:
+        return ""
+    first, last = points[0][0], points[-1][0]
+    most = max(size for _, size in points) or 1
+    wide, high = WIDTH - 2 * MARGIN, HEIGHT - 2 * MARGIN
+    places = [
+        (MARGIN + wide * (step - first) / (last - first), MARGIN + high * (1 - max(size, 0) / most))
+        for step, size in points
+    ]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    floor = HEIGHT - MARGIN
+    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4"/>' for x, y in places)
+    return (
+        f'<svg class="spark" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '
+        f'aria-label="{spoken(points)}" xmlns="http://www.w3.org/2000/svg">'
+        f'<polygon points="{places[0][0]:.1f},{floor} {line} {places[-1][0]:.1f},{floor}"/>'
+        f'<polyline points="{line}"/>{dots}</svg>'
+    )
+
+
+def spoken(points: tuple[tuple[int, int], ...]) -> str:
+    """`Bytes at each look: 6.00 MiB at step 3, 72.00 MiB at step 12`: the same in words."""
+    return "Bytes at each look: " + ", ".join(f"{bytes_text(size)} at step {step}" for step, size in points)
+
+
+AROUND = 2
+"""Lines of source that stand on each side of a marked one; chosen."""
+MARKS: Mapping[LineMark, str] = {
+    LineMark.HOLDS: "holds it",
+    LineMark.ADDS: "adds to it",
+    LineMark.EDIT: "suggested edit",
+}
+"""What is said beside a line, so that no colour has to tell it."""
+
+
+@dataclass(frozen=True)
+class HopOnPage:
+    """One hop as the page sets it."""
+
+    hop: Hop
+    position: int
+    """On the trace."""
+    colour: HopStatus
+    """What is leaked stands out in a leak only: a note blames nobody."""
+    reason: str
+    """"" where it is that of the hop before."""
+    suspect: bool
+    """Its reference may be the one at fault."""
+    cut: bool
+    """Its reference is the one to cut."""
+    closed: bool
+    """The cycle is closed here."""
+    last: bool
+    """Nothing comes after it: the memory."""
+    further: bool = False
+    """It is of a path beside the trace."""
+
+
+@dataclass(frozen=True)
+class StretchOnPage:
+    """Hops that are seen, or folded together."""
+
+    hops: tuple[HopOnPage, ...]
+    folded: bool
+
+
+@dataclass(frozen=True)
+class LineOnPage:
+    """One of the user's own lines."""
+
+    number: int
+    text: str
+    kind: LineMark
+    mark: str
+    """In words; "" beside the lines that are marked."""
+    begin: bool
+    """The line to edit: where a reader begins."""
+    gap: bool
+    """Lines that are not shown come before it."""
+
+    @property
+    def indent(self) -> int:
+        """Spaces that it begins with: where it is broken, its other parts stand below its first word."""
+        return len(self.text) - len(self.text.lstrip(" "))
+
+
+@dataclass(frozen=True)
+class FindingOnPage:
+    """One finding as the page sets it."""
+
+    finding: Finding
+    faint: bool
+    """Nothing that the reader must mend: a note, or a library's."""
+    spark: Markup | None
+    stretches: tuple[StretchOnPage, ...]
+    further_paths: tuple[tuple[HopOnPage, ...], ...]
+    """The paths over references to cut that the trace does not lead over."""
+    no_trace: bool
+    """Nothing is known to lead to it; of a late release the holders are known, and many."""
+    drawing: Markup | None
+    code: tuple[tuple[str, tuple[LineOnPage, ...]], ...]
+    """(file, its lines)"""
+    unkept: tuple[tuple[str, str], ...]
+    """(what it does, place) of those whose source was not kept."""
+    edit: tuple[str, ...]
+    """Lines of the suggested edit as `diff` writes them; () where there is none."""
+    pasted: str
+    """What is to stand there once the suggested edit is made; "" where there is none, or it is of several places."""
+    made_at: tuple[tuple[str, str], ...]
+    """(place, source line)"""
+    made_elsewhere: tuple[str, str] | None
+    """The first of those, where `code` does not show that line."""
+    sightings: tuple[Seen, ...]
+
+
+def finding_on_page(run: Run, finding: Finding, drawn: bool) -> FindingOnPage:
+    """The finding with all that its card needs of the run; `drawn`: with a picture of its trace."""
+    code = tuple((shown.file, _lines(run, shown)) for shown in excerpts(run, finding, AROUND))
+    return FindingOnPage(
+        finding=finding,
+        faint=finding.severity != Severity.LEAK or finding.origin == Origin.LIBRARY,
+        spark=as_drawing(sparkline(bytes_by_step(finding.sightings))),
+        stretches=_stretches(finding),
+        further_paths=_further_paths(finding),
+        no_trace=not finding.trace and finding.rule != RuleName.LATE_RELEASE,
+        drawing=as_drawing(draw(finding) if drawn else ""),
+        code=code,
+        unkept=_unkept(run, finding),
+        edit=excerpt.edit_lines(finding.suggestion) if finding.suggestion is not None else (),
+        pasted=finding.suggestion.after if finding.suggestion is not None and not finding.suggestion.also else "",
+        made_at=trace_marks.allocation_sites(run, finding),
+        made_elsewhere=_made_elsewhere(run, finding, code),
+        sightings=seen_together(finding),
+    )
+
+
+def _lines(run: Run, shown: Excerpt) -> tuple[LineOnPage, ...]:
+    source = run.sources[shown.file]
+    numbers = [line.number for line in shown.lines]
+    before = [number - 1 for number in numbers[:1]] + numbers
+    return tuple(
+        LineOnPage(
+            line.number,
+            line.text,
+            line.mark,
+            MARKS.get(line.mark, ""),
+            line.to_edit,
+            any(text.strip() for text in source[previous : line.number - 1]),
+        )
+        for previous, line in zip(before, shown.lines, strict=False)
+    )
+
+
+def _made_elsewhere(
+    run: Run, finding: Finding, code: tuple[tuple[str, tuple[LineOnPage, ...]], ...]
+) -> tuple[str, str] | None:
+    if not finding.made_at:
+        return None
+    kept = trace_marks.kept_line(run, where := finding.made_at[0])
+    shown = {(file, line.number) for file, lines in code for line in lines}
+    is_shown = kept is not None and (kept.name, kept.number) in shown
+    return None if is_shown else (where, trace_marks.source_line(run, where))
+
+
+def _unkept(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
+    references = finding.cut.references if finding.cut is not None else ()
+    places = [(MARKS[LineMark.HOLDS], reference.where) for reference in references]
+    places += [(MARKS[LineMark.ADDS], place) for place, _ in excerpt.adding_lines(run, finding)]
+    return tuple((does, place) for does, place in places if place and trace_marks.kept_line(run, place) is None)
+
+
+def _stretches(finding: Finding) -> tuple[StretchOnPage, ...]:
+    hops = _hops(finding)
+    return tuple(
+        StretchOnPage(hops[stretch.hops.start : stretch.hops.stop], stretch.is_folded)
+        for stretch in folded_trace(finding)
+    )
+
+
+def _further_paths(finding: Finding) -> tuple[tuple[HopOnPage, ...], ...]:
+    return tuple(
+        tuple(
+            HopOnPage(
+                hop=hop,
+                position=first + index,
+                colour=_colour(finding, hop),
+                reason="",
+                suspect=trace_marks.holds_by(hop, reference),
+                cut=trace_marks.holds_by(hop, reference),
+                closed=False,
+                last=index == len(reference.path) - 1,
+                further=True,
+            )
+            for index, hop in enumerate(reference.path)
+        )
+        for first, reference in trace_marks.further_paths(finding)
+    )
+
+
+def _colour(finding: Finding, hop: Hop) -> HopStatus:
+    blames = finding.severity == Severity.LEAK
+    return hop.status if blames or hop.status == HopStatus.EXPECTED else HopStatus.UNKNOWN
+
+
+def _hops(finding: Finding) -> tuple[HopOnPage, ...]:
+    at_fault, reasons = trace_marks.suspects(finding), messages.new_reasons(finding)
+    return tuple(
+        HopOnPage(
+            hop=hop,
+            position=index,
+            colour=_colour(finding, hop),
+            reason=reasons[index],
+            suspect=index in at_fault,
+            cut=index == finding.cut_position,
+            closed=trace_marks.closes_cycle(finding, index),
+            last=index == len(finding.trace) - 1,
+        )
+        for index, hop in enumerate(finding.trace)
+    )

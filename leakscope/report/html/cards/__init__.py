@@ -1,1 +1,0 @@
-"""What does the card of a finding show?"""

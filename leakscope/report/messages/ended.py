@@ -1,0 +1,232 @@
+"""Sentences about how ranks ended, and what ended their steps."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+
+from leakscope.findings.comm import first_to_fail
+from leakscope.findings.facts import AliveAtEnd
+from leakscope.report.escape import cleaned, one_line
+from leakscope.report.messages.numbers import like_text, one_of_each, plural, ranks_text
+from leakscope.run.kinds import ClockKind, EndKind
+from leakscope.run.model import Ended, Rank, Run
+from leakscope.run.rows import StartedProcess, StepsBy
+from leakscope.units import bytes_text
+
+_SIGNALLED = 128
+"""Exit status of a process that signal 0 would have ended, as shells count."""
+_CTRL_C = _SIGNALLED + signal.SIGINT
+_TERMINATED = _SIGNALLED + signal.SIGTERM
+_ERROR_SHOWN = 240
+"""Characters of an error's first line that a sentence quotes; the rest stands below it."""
+_HUNG_TOLD = 3
+"""Sets of ranks that hung after as many steps that a sentence tells; chosen."""
+_NO_WORD = "left no word of how it ended, nor did leakscope's own process,"
+_PASSIVE = ("killed", "stopped", "ended")
+"""First words that follow `it was`."""
+GARBAGE = "garbage that waits for gc"
+"""What is lost to the program, and known to be no more than that: nothing was found to leak."""
+UNCOLLECTABLE = "cycles that gc never frees"
+
+
+def status_text(status: int) -> str:
+    """`status 3`, or the signal for 128+n and -n: `SIGKILL`."""
+    number = -status if status < 0 else status - _SIGNALLED
+    if number > 0:
+        try:
+            return signal.Signals(number).name
+        except ValueError:
+            pass
+    return f"status {status}"
+
+
+def ended_text(rank: Rank) -> str:
+    """`failed with ValueError: boom (train.py:12) after 5 steps`."""
+    ended = rank.ended
+    if ended.how == EndKind.FINISHED and ended.steps == 0:
+        return "finished, no step seen"
+    return f"{_how(ended)} {_after(ended)}{_oom_killer(ended)}"
+
+
+def _after(ended: Ended) -> str:
+    return "before its first step" if ended.steps == 0 else f"after {plural(ended.steps, 'step')}"
+
+
+def _how(ended: Ended) -> str:
+    if is_users_stop(ended):
+        return "stopped by you (Ctrl-C)"
+    if ended.is_orphan:
+        lost = ended.how == EndKind.LOST
+        return _NO_WORD if lost else "ended because leakscope's own process was killed,"
+    if ended.how == EndKind.KILLED and ended.status == _TERMINATED:
+        return "ended from outside (SIGTERM)"
+    if ended.how == EndKind.RAISED:
+        return f"failed{_error(ended)}"
+    return {
+        EndKind.FINISHED: "finished",
+        EndKind.STOPPED: "stopped by leakscope",
+        EndKind.HUNG: "hung",
+        EndKind.EXITED: f"exited with {status_text(ended.status)}",
+        EndKind.KILLED: f"killed by {status_text(ended.status)}",
+        EndKind.LOST: "left no word of how it ended,",
+        EndKind.RUNNING: "goes on",
+        EndKind.UNKNOWN: "ended in an unknown way",
+    }[ended.how]
+
+
+def _oom_killer(ended: Ended) -> str:
+    """Why SIGKILL may have come, where the system's own count says so."""
+    if not ended.out_of_memory_kills:
+        return ""
+    killed = "a process" if ended.out_of_memory_kills == 1 else f"{ended.out_of_memory_kills} processes"
+    return f"; meanwhile the system killed {killed} on this machine because memory had run out"
+
+
+def _error(ended: Ended) -> str:
+    """` with ValueError: boom (train.py:12)`: of a long error its beginning."""
+    line = one_line(ended.error.partition("\n")[0])
+    if not line:
+        return ""
+    shown = line if len(line) <= _ERROR_SHOWN else f"{line[:_ERROR_SHOWN].rstrip()}..."
+    at = f" ({ended.at.removesuffix(' <module>')})" if ended.at else ""
+    return f" with {shown}{at}"
+
+
+def is_users_stop(ended: Ended) -> bool:
+    """Whether Ctrl-C ended it, by way of the script's KeyboardInterrupt or of the signal itself."""
+    return ended.status == _CTRL_C and ended.how in (EndKind.RAISED, EndKind.KILLED, EndKind.EXITED)
+
+
+def is_hung(rank: Rank) -> bool:
+    """Whether nothing happened any more on a rank that had not ended."""
+    return rank.ended.how == EndKind.HUNG
+
+
+def hung_text(run: Run) -> str:
+    """`ranks 0, 2 hung after 7 steps: nothing was sent or received for 8 s`; "" where no rank did."""
+    hung: dict[str, list[Rank]] = {}
+    for rank in run.ranks:
+        if is_hung(rank):
+            hung.setdefault(ended_text(rank), []).append(rank)
+    told = [
+        f"{ranks_text(rank.number for rank in ranks)} {ended}: {ranks[0].ended.error.partition(';')[0]}"
+        for ended, ranks in list(hung.items())[:_HUNG_TOLD]
+    ]
+    rest = sorted(rank.number for ranks in list(hung.values())[_HUNG_TOLD:] for rank in ranks)
+    return "; ".join([*told, *([f"{ranks_text(rest)} hung too"] if rest else [])])
+
+
+def within_text(run: Run) -> str:
+    """`rank 0 was looked at within the step after step 20, which did not end: read(file) (File "train.py", line 15, in
+    main)` of a run that goes on; "" where each step came to its end.
+    """
+    told: dict[str, list[Rank]] = {}
+    for rank in run.ranks:
+        if rank.ended.how == EndKind.RUNNING and rank.ended.stack:
+            step = f"the step after step {rank.ended.steps}" if rank.ended.steps else "the first step"
+            told.setdefault(f"{step}, which did not end{_innermost(rank.ended.stack)}", []).append(rank)
+    return "; ".join(
+        f"{ranks_text(rank.number for rank in ranks)} {'was' if len(ranks) == 1 else 'were'} looked at within {text}"
+        for text, ranks in list(told.items())[:_HUNG_TOLD]
+    )
+
+
+def _innermost(stack: Sequence[str]) -> str:
+    """Where the first of some threads is, of which each has a line ahead that names it."""
+    end = next((place for place, line in enumerate(stack) if place and not line.startswith(" ")), len(stack))
+    frames = [place for place in range(end) if stack[place].startswith("  File ")]
+    if not frames:
+        return ""
+    at, *code = (line.strip() for line in stack[frames[-1] : end])
+    return f": {code[0]} ({at})" if code else f": {at}"
+
+
+def failure_text(run: Run) -> tuple[str, str]:
+    """(`Failed`, `The script failed with ValueError: boom (train.py:12) after 4 steps.`) of the rank to look at
+    first, `Stopped` where somebody ended it; ("", "") where no rank failed, or the ranks hung.
+    """
+    rank = first_to_fail(run)
+    if rank is None or is_hung(rank):
+        return "", ""
+    if is_users_stop(rank.ended):
+        return "Stopped", f"You stopped it (Ctrl-C) {_after(rank.ended)}."
+    who = "The script" if len(run.ranks) == 1 else f"Rank {rank.number}"
+    log = f" Its log: {rank.ended.log}" if rank.ended.log else ""
+    stopped = rank.ended.status == _TERMINATED
+    return "Stopped" if stopped else "Failed", f"{who} {was_text(rank)}.{log}"
+
+
+def error_text(rank: Rank) -> str:
+    """A rank's error where `ended_text` does not say all of it; else ""."""
+    error = rank.ended.error
+    told = is_users_stop(rank.ended) or rank.ended.how in (EndKind.KILLED, EndKind.LOST)
+    return "" if told or error in ended_text(rank) else error
+
+
+def ended_badly(rank: Rank) -> bool:
+    """Whether a rank ended otherwise than by reaching its end or being told to stop."""
+    return rank.ended.how in (EndKind.RAISED, EndKind.HUNG, EndKind.KILLED, EndKind.LOST) or (
+        rank.ended.how == EndKind.EXITED and rank.ended.status != 0
+    )
+
+
+def was_text(rank: Rank) -> str:
+    """`ended_text` as it follows `it`: `was killed by SIGKILL after 5 steps`."""
+    return _was(ended_text(rank))
+
+
+def cut_short_text(ended: Ended) -> str:
+    """How what did not end by itself ended, as it follows `it`: `was ended from outside (SIGTERM) after 7 steps`."""
+    return _was(f"{_how(ended)} {_after(ended)}")
+
+
+def _was(text: str) -> str:
+    return f"was {text}" if text.startswith(_PASSIVE) else text
+
+
+def _named(alive: AliveAtEnd) -> Iterator[tuple[str, int]]:
+    """Categories with their bytes; what nothing holds by whether gc frees it."""
+    for name, size in alive.categories.items():
+        if name != "leaked":
+            yield name, size
+            continue
+        never = min(alive.uncollectable_bytes, size)
+        yield from ((what, part) for what, part in ((GARBAGE, size - never), (UNCOLLECTABLE, never)) if part)
+
+
+def listed_texts(alive: Iterable[AliveAtEnd], groups: Sequence[Sequence[int]] = ()) -> tuple[str, ...]:
+    """What was alive when the main code had returned, on one rank of each group."""
+    listed = list(alive)
+    told = one_of_each((each.rank for each in listed), groups)
+    return tuple(
+        f"{like_text(each.rank, told[each.rank])}: "
+        + (", ".join(f"{name} {bytes_text(size)}" for name, size in _named(each)) or "no tensor memory")
+        for each in listed
+        if each.rank in told
+    )
+
+
+def clock_text(run: Run) -> str:
+    """`by Adam.step`, of the first rank that took any; "" where that is not known."""
+    clock = next((rank.clock for rank in run.ranks if rank.steps and rank.clock is not None), None)
+    return "" if clock is None else _clock_named(clock) + (f" from step {clock.since + 1} on" if clock.since else "")
+
+
+def _clock_named(clock: StepsBy) -> str:
+    name = cleaned(clock.name)
+    return {
+        ClockKind.MARK: "as marked by leakscope.Profiler",
+        ClockKind.FUNCTION: f"by {name}()",
+        ClockKind.OPTIMIZER: f"by {name}.step",
+        ClockKind.BACKWARD: "by backward",
+        ClockKind.CALL: f"by calls of {name}",
+    }[clock.clock]
+
+
+def processes_text(processes: Sequence[StartedProcess]) -> str:
+    """`2 processes (torch.multiprocessing.spawn at train.py:41)`, of one process or more."""
+    first = processes[0]
+    where = f" at {first.started_at.split(' ')[0]}" if first.started_at else ""
+    count = f"{len(processes)} processes" if len(processes) > 1 else "a process"
+    return cleaned(f"{count} ({first.through}{where})")

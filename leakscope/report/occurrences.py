@@ -1,0 +1,68 @@
+"""The snapshots and ranks in which a leak was seen, with its bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from leakscope.findings.model import Finding
+from leakscope.report.messages.numbers import ranks_text
+
+FEW = 8
+"""Ranks, chosen, that are told each by itself."""
+_FAR = 2.0
+"""Times what its peers hold, or that part of it, from which a rank is told beside them; chosen."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Ranks that saw a leak at the same looks."""
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    sizes: tuple[tuple[int, ...], ...]
+    """Of each rank, the bytes at each of the steps."""
+
+    def at_each_step(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """(step, bytes of each rank, the smallest first)."""
+        columns = (tuple(sorted(column)) for column in zip(*self.sizes, strict=True))
+        return tuple(zip(self.steps, columns, strict=True))
+
+    def rows(self) -> tuple[tuple[str, tuple[float, ...]], ...]:
+        """(whose, bytes at each step): of few ranks each, of many what they have in common and who is far from it."""
+        each = self.each()
+        columns = [column for _, column in self.at_each_step()]
+        if len(self.ranks) <= FEW:
+            return each
+        if len(each) == 1:
+            return (("on each rank", each[0][1]), ("together", tuple(map(sum, columns))))
+        in_all = (("smallest", min), ("median", median), ("largest", max), ("together", sum))
+        far = tuple((f"rank {rank}", self.sizes[self.ranks.index(rank)]) for rank in self._far()[:FEW])
+        return (*((name, tuple(of(column) for column in columns)) for name, of in in_all), *far)
+
+    def each(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """(ranks, bytes at each step): those with the same bytes together."""
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for rank, sizes in zip(self.ranks, self.sizes, strict=True):
+            alike.setdefault(sizes, []).append(rank)
+        return tuple((ranks_text(ranks), sizes) for sizes, ranks in alike.items())
+
+    def _far(self) -> list[int]:
+        """Ranks that at the last look held far more or far less than most of the others did."""
+        last = [sizes[-1] for sizes in self.sizes]
+        middle = median(last)
+        found = zip(self.ranks, last, strict=True)
+        return [rank for rank, size in found if size > _FAR * middle or size * _FAR < middle]
+
+
+def seen_together(finding: Finding) -> tuple[Seen, ...]:
+    """The ranks that saw it at the same looks together, by the smallest rank."""
+    of_ranks: dict[int, dict[int, int]] = {}
+    for sighting in finding.sightings:
+        of_ranks.setdefault(sighting.rank, {})[sighting.step] = sighting.bytes
+    by_steps: dict[tuple[int, ...], dict[int, tuple[int, ...]]] = {}
+    for rank in sorted(of_ranks):
+        seen = of_ranks[rank]
+        steps = tuple(sorted(seen))
+        by_steps.setdefault(steps, {})[rank] = tuple(seen[step] for step in steps)
+    return tuple(Seen(tuple(sizes), steps, tuple(sizes.values())) for steps, sizes in by_steps.items())

@@ -1,0 +1,445 @@
+"""Figures, groups and notes of ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from leakscope.findings.comm import CommState, comm_states, first_to_fail
+from leakscope.findings.counters import counted_rate
+from leakscope.findings.facts import RuleName
+from leakscope.findings.model import Findings, RankSummary
+from leakscope.report.escape import one_line
+from leakscope.report.messages.comm import comm_notes
+from leakscope.report.messages.ended import GARBAGE, ended_badly, ended_text, error_text, is_hung, processes_text
+from leakscope.report.messages.numbers import bytes_span, count_span, plural
+from leakscope.report.messages.sections import leaks
+from leakscope.run.kinds import EndKind
+from leakscope.run.model import Ended, Rank, Run
+from leakscope.units import bytes_text, seconds_text
+
+
+@dataclass(frozen=True)
+class RankStory:
+    """Figures and sentences of one rank, ready to be set in a table."""
+
+    number: int
+    ended: str
+    badly: bool
+    how: EndKind
+    ending: tuple[str, ...]
+    """What ranks that ended in the same way have in common, however many steps that took them."""
+    error: str
+    """What `ended` does not say of it."""
+    stack: tuple[str, ...]
+    printed_by_python: bool
+    """Whether the stack is a traceback, which Python has printed as well."""
+    opens_the_report: bool
+    """Whether its end is what `failure_text` tells of a run of one rank."""
+    log: str
+    steps: int
+    counted_bytes: int | None
+    """At the last look, else at the last step."""
+    growth_per_step: float | None
+    """Of the counted bytes, over the steps after warm-up."""
+    explained_bytes: int | None
+    leaked_bytes: int
+    """Held by this rank's leaks at their last sighting."""
+    predicted_bytes: int | None
+    """What the last look said a collection would free."""
+    gc_freed_bytes: int | None
+    gc: str
+    """What the gc diff at the end found, beside the prediction; "" where none was taken."""
+    own_collections: str
+    """The program's own collections; "" where it had none."""
+    looking: str
+    """What looking cost."""
+    summary: RankSummary
+    categories: Mapping[str, int]
+    notes: tuple[str, ...]
+    not_read: tuple[str, ...]
+    """What looks could not judge."""
+
+
+def rank_stories(run: Run, findings: Findings) -> tuple[RankStory, ...]:
+    """One story for each rank of the run, lost ones included, in order."""
+    states = comm_states(run)
+    leaked = _leaked(findings)
+    return tuple(_story(rank, run, findings, states.get(rank.number), leaked.get(rank.number, 0)) for rank in run.ranks)
+
+
+def _story(rank: Rank, run: Run, findings: Findings, state: CommState | None, leaked: int) -> RankStory:
+    of_comm = comm_notes(state) if state is not None else ()
+    summary = findings.ranks.get(rank.number, RankSummary())
+    diff = rank.gc_diff
+    freed = sum(diff.freed_bytes) if diff is not None else summary.freed_by_gc_bytes
+    return RankStory(
+        number=rank.number,
+        ended=ended_text(rank),
+        badly=ended_badly(rank),
+        how=rank.ended.how,
+        ending=_ending(rank.ended),
+        error=error_text(rank),
+        stack=rank.ended.stack,
+        printed_by_python=rank.ended.how == EndKind.RAISED,
+        opens_the_report=ended_badly(rank) and not is_hung(rank),
+        log=rank.ended.log,
+        steps=max(rank.ended.steps, len(rank.steps)),
+        counted_bytes=_counted(rank, summary),
+        growth_per_step=_growth(rank, run.warmup_of(rank)),
+        explained_bytes=summary.explained_bytes if rank.looks or summary.explained_bytes else None,
+        leaked_bytes=leaked,
+        predicted_bytes=None if diff is None else diff.predicted_bytes,
+        gc_freed_bytes=freed,
+        gc=_gc(rank, summary),
+        own_collections=_own_collections(rank),
+        looking=_looking(rank),
+        summary=summary,
+        categories=summary.categories,
+        notes=(*(each.why for each in rank.recording_ended), *rank.notes, *_processes(rank), *of_comm),
+        not_read=tuple(text for look in rank.looks for text in look.unjudged),
+    )
+
+
+def _ending(ended: Ended) -> tuple[str, ...]:
+    """With the type of an error, not its text, which names addresses and sizes."""
+    error = ended.error.partition(":")[0] if ended.how == EndKind.RAISED else ""
+    return ended.how, str(ended.status), error, "no step" if ended.steps == 0 else ""
+
+
+def _processes(rank: Rank) -> tuple[str, ...]:
+    if not rank.processes or not rank.steps:
+        return ()
+    return (f"the script started {processes_text(rank.processes)}; they are not seen, start them with --ranks instead",)
+
+
+def _counted(rank: Rank, summary: RankSummary) -> int | None:
+    if summary.counted_bytes is not None or not rank.steps:
+        return summary.counted_bytes
+    return rank.steps[-1].counted_bytes
+
+
+def counted_steps(rank: Rank) -> list[tuple[int, int]]:
+    """(step, counted bytes), all of the device that was counted last."""
+    counted = [s for s in rank.steps if s.counted_bytes is not None]
+    return [
+        (s.number, s.counted_bytes)
+        for s in counted
+        if s.counted_on == counted[-1].counted_on and s.counted_bytes is not None
+    ]
+
+
+def _growth(rank: Rank, warmup: int) -> float | None:
+    """As the verdict tells it; over all steps where they are few."""
+    rate = counted_rate(rank, warmup)
+    counted = [(number, size) for number, size in counted_steps(rank) if number > warmup]
+    if rate is not None or not counted or counted[-1][0] == counted[0][0]:
+        return rate
+    return (counted[-1][1] - counted[0][1]) / (counted[-1][0] - counted[0][0])
+
+
+def _leaked(findings: Findings) -> Mapping[int, int]:
+    """Of each rank, the bytes of its leaks at their last sightings there."""
+    total: Counter[int] = Counter()
+    for finding in leaks(findings):
+        last = {s.rank: s.bytes for s in sorted(finding.sightings, key=lambda sighting: sighting.step)}
+        total.update(last)
+    return total
+
+
+def _gc(rank: Rank, summary: RankSummary) -> str:
+    diff = rank.gc_diff
+    if diff is None:
+        if summary.freed_by_gc_bytes is None:
+            return ""
+        return f"collecting freed {bytes_text(summary.freed_by_gc_bytes)} in {seconds_text(summary.gc_seconds)}"
+    generations = " + ".join(bytes_text(freed) for freed in diff.freed_bytes[:3])
+    text = f"collecting freed {bytes_text(sum(diff.freed_bytes))} in {seconds_text(sum(diff.seconds))}"
+    if len(diff.freed_bytes) > 1:
+        full = f"; {plural(diff.collections, 'full collection')} until nothing more went" if diff.collections else ""
+        text += f" (generations 0, 1, 2: {generations}{full})"
+    return f"{text}; predicted {bytes_text(diff.predicted_bytes)}"
+
+
+def _own_collections(rank: Rank) -> str:
+    collections = [c for step in rank.steps for c in step.collections]
+    if not collections:
+        return ""
+    full = sum(c.is_full for c in collections)
+    freed = sum(c.freed_bytes or 0 for c in collections)
+    cost = seconds_text(sum(c.seconds for c in collections))
+    count = plural(len(collections), "collection")
+    return f"the program's own gc: {count} ({full} full), {cost}, {bytes_text(freed)} freed"
+
+
+def looking_text(run: Run) -> str:
+    """`4 looks (960.0 ms)`, of the rank that looked for longest; "" where none did."""
+    spent = max(((sum(look.seconds for look in rank.looks), len(rank.looks)) for rank in run.ranks), default=(0.0, 0))
+    return f"{plural(spent[1], 'look')} ({seconds_text(spent[0])})" if spent[1] else ""
+
+
+def _looking(rank: Rank) -> str:
+    if not rank.looks:
+        return ""
+    spent = sum(look.seconds for look in rank.looks)
+    stopped = sum(look.stopped_seconds for look in rank.looks)
+    count = plural(len(rank.looks), "look")
+    return f"{count}, {seconds_text(spent)} in all, the program stood still for {seconds_text(stopped)}"
+
+
+_ALWAYS = 3
+"""The first columns; the others stand there where some rank has something in them."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure of each rank."""
+
+    head: str
+    of: Callable[[RankStory], float | None]
+    span: Callable[[Iterable[float]], str] = bytes_span
+
+    def text(self, stories: Iterable[RankStory]) -> str:
+        """From the smallest to the largest where they differ; `-` where it is not known."""
+        listed = [self.of(story) for story in stories]
+        known = [value for value in listed if value is not None]
+        return " or ".join([*([self.span(known)] if known else []), *(["-"] if len(known) < len(listed) else [])])
+
+
+COLUMNS = (
+    Column("steps", lambda story: story.steps, count_span),
+    Column("allocated", lambda story: story.counted_bytes),
+    Column("growth/step", lambda story: story.growth_per_step),
+    Column("in tensors", lambda story: story.explained_bytes),
+    Column("leaked", lambda story: story.leaked_bytes),
+    Column("peak", lambda story: story.summary.peak_bytes),
+    Column("gc would free", lambda story: story.predicted_bytes),
+    Column("gc freed", lambda story: story.gc_freed_bytes),
+)
+"""Allocated: what the process has of its allocator at the last look. In tensors: of the storages found there."""
+
+
+def columns_of(stories: Sequence[RankStory], whole: bool = False) -> tuple[Column, ...]:
+    """Without those in which no rank has anything, but for the first; all where the `whole` is asked for."""
+    return tuple(
+        column
+        for place, column in enumerate(COLUMNS)
+        if whole or place < _ALWAYS or any(column.of(story) for story in stories)
+    )
+
+
+MANY = 8
+"""Ranks that ended badly in the same way, chosen, beyond which they share a row: that is what happens to the peers of
+one that died.
+"""
+_FEW = 2
+"""Ranks, chosen, that are outliers where they are far from all others; more of them are a group of their own."""
+_SHARE = 0.25
+"""Of a figure: ranks between whose figures there is no larger gap hold about the same; chosen."""
+_SPREADS = 6 * 1.4826
+"""Median absolute deviations, chosen: six standard deviations where figures are spread as a normal distribution is."""
+_FLOOR = 4 << 20
+"""Bytes by which processes that do the same differ anyhow; chosen."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a rank that its peers' are set beside."""
+
+    said: str
+    """`{}` stands for it, or for the smallest and the largest of many."""
+    of: Callable[[RankStory], float | None]
+    floor: int
+    """Figures that differ by less are the same."""
+    span: Callable[[Iterable[float]], str] = bytes_span
+
+
+FIGURES = (
+    Figure("took {} steps", lambda story: story.steps, 1, count_span),
+    Figure("leaked {}", lambda story: story.leaked_bytes, _FLOOR),
+    Figure("grew by {} a step", lambda story: story.growth_per_step, 64 << 10),
+    Figure("holds {} in tensors", lambda story: story.explained_bytes, _FLOOR),
+    Figure("had a peak of {}", lambda story: story.summary.peak_bytes, _FLOOR),
+    Figure("has {} allocated", lambda story: story.counted_bytes, 4 * _FLOOR),
+)
+"""By which ranks are told apart, in this order; the allocator of a CPU rank counts all of its process."""
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """Ranks that ended in the same way with the same leaks and about the same figures."""
+
+    stories: tuple[RankStory, ...]
+    """Of its ranks, in order."""
+    fingerprints: tuple[str, ...]
+    """Of the leaks that its ranks have."""
+    apart: tuple[str, ...] = ()
+    """What sets it apart from its peers, each a clause: `leaked 96.00 MiB, 30 peers 1.20 to 1.40 MiB`."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Numbers of its ranks, in order."""
+        return tuple(story.number for story in self.stories)
+
+    @property
+    def story(self) -> RankStory:
+        """Of the rank that is told and drawn for all of them."""
+        return self.stories[0]
+
+    @property
+    def representative(self) -> int:
+        """Number of the rank that is told and drawn for all of them."""
+        return self.story.number
+
+    @property
+    def badly(self) -> bool:
+        """Whether its ranks ended otherwise than by reaching their end."""
+        return self.story.badly
+
+    @property
+    def outlying(self) -> bool:
+        """Whether it stands out: it ended badly, or its figures are far from those of its peers."""
+        return self.badly or bool(self.apart)
+
+
+def rank_groups(run: Run, findings: Findings) -> tuple[RankGroup, ...]:
+    """Each rank in one group; those that stand out first, then by the smallest rank.
+
+    A rank that was killed, hung or failed, and one whose figures are far from those of its peers, is a group of its
+    own; only where more than `MANY` ended badly in the same way are they one, but for the one to look at first.
+    """
+    stories = rank_stories(run, findings)
+    seen: dict[int, list[str]] = {}
+    for finding in leaks(findings):
+        for rank in finding.ranks:
+            seen.setdefault(rank, []).append(finding.fingerprint)
+    prints = {story.number: tuple(sorted(seen.get(story.number, ()))) for story in stories}
+    groups = [*_ended_badly(run, stories, prints)]
+    alike: dict[object, list[RankStory]] = {}
+    for story in stories:
+        if not story.badly:
+            alike.setdefault((story.ending, prints[story.number]), []).append(story)
+    skewed = _skewed(findings)
+    for peers in alike.values():
+        groups += _alike(peers, prints[peers[0].number], skewed)
+    return tuple(sorted(groups, key=lambda group: (not group.outlying, group.representative)))
+
+
+def _ended_badly(run: Run, stories: Iterable[RankStory], prints: Mapping[int, tuple[str, ...]]) -> Iterable[RankGroup]:
+    """Each alone, but for the many that ended as one another."""
+    first = first_to_fail(run)
+    same: dict[object, list[RankStory]] = {}
+    for story in stories:
+        if story.badly and (first is None or story.number != first.number):
+            same.setdefault((story.ending, prints[story.number]), []).append(story)
+        elif story.badly:
+            yield RankGroup((story,), prints[story.number])
+    for those in same.values():
+        for group in [those] if len(those) > MANY else [[story] for story in those]:
+            yield RankGroup(tuple(group), prints[group[0].number])
+
+
+def _skewed(findings: Findings) -> frozenset[int]:
+    """Ranks of which a finding says that they keep what their peers let go; none where that is no exception."""
+    found = [f for f in findings.findings if f.rule == RuleName.RANK_SKEW]
+    ranks = frozenset(rank for finding in found for rank in finding.ranks)
+    return ranks if len(ranks) <= MANY else frozenset()
+
+
+def _alike(peers: Sequence[RankStory], prints: tuple[str, ...], skewed: frozenset[int]) -> Iterable[RankGroup]:
+    """Groups of ranks with the same leaks, split where their figures are far apart."""
+    usual = [[story for story in peers if story.number not in skewed]]
+    for story in peers:
+        if story.number in skewed:
+            yield RankGroup((story,), prints, ("keeps what its peers let go",))
+    outliers: dict[int, tuple[RankStory, list[str]]] = {}
+    for figure in FIGURES:
+        split: list[list[RankStory]] = []
+        for group in usual:
+            same, far = _split(group, figure)
+            split += same
+            for story, clause in far:
+                outliers.setdefault(story.number, (story, []))[1].append(clause)
+        usual = split
+    yield from (RankGroup(tuple(group), prints) for group in usual if group)
+    yield from (RankGroup((story,), prints, tuple(clauses)) for story, clauses in outliers.values())
+
+
+def _split(group: list[RankStory], figure: Figure) -> tuple[list[list[RankStory]], list[tuple[RankStory, str]]]:
+    """Ranks with about the same figure together, and those that are far from all others, with what sets them apart."""
+    known = {story.number: value for story in group if (value := figure.of(story)) is not None}
+    unknown = [story for story in group if story.number not in known]
+    clusters = _clusters(sorted(known.items(), key=lambda item: (item[1], item[0])), figure)
+    many = [cluster for cluster in clusters if len(cluster) > _FEW]
+    far: dict[int, str] = {}
+    for cluster in clusters if many else ():
+        if len(cluster) <= _FEW:
+            near = min(many, key=lambda other: abs(_middle(other) - _middle(cluster)))
+            if abs(_middle(cluster) - _middle(near)) > _reach(near, figure):
+                far |= {number: _clause(figure, known[number], near) for number, _ in cluster}
+            else:
+                near += cluster
+    same = [{number for number, _ in cluster} - far.keys() for cluster in (many or clusters)]
+    together = [[story for story in group if story.number in numbers] for numbers in same]
+    return [*together, *([unknown] if unknown else [])], [(s, far[s.number]) for s in group if s.number in far]
+
+
+def _clusters(values: Sequence[tuple[int, float]], figure: Figure) -> list[list[tuple[int, float]]]:
+    """(rank, value) in the order of the values, parted where a gap is larger than what is about the same."""
+    clusters = [[pair] for pair in values[:1]]
+    for (_, below), pair in pairwise(values):
+        if pair[1] - below > max(figure.floor, _SHARE * max(abs(below), abs(pair[1]))):
+            clusters.append([])
+        clusters[-1].append(pair)
+    return clusters
+
+
+def _middle(cluster: Sequence[tuple[int, float]]) -> float:
+    return median(value for _, value in cluster)
+
+
+def _reach(cluster: Sequence[tuple[int, float]], figure: Figure) -> float:
+    """How far from the middle of a group a rank may be to belong to it."""
+    middle = _middle(cluster)
+    spread = median(abs(value - middle) for _, value in cluster)
+    return max(_SPREADS * spread, _SHARE * abs(middle), figure.floor)
+
+
+def _clause(figure: Figure, value: float, peers: Sequence[tuple[int, float]]) -> str:
+    theirs = figure.span(of_peer for _, of_peer in peers)
+    return f"{figure.said.format(figure.span([value]))}, {plural(len(peers), 'peer')} {theirs}"
+
+
+def notes_together(
+    groups: Sequence[RankGroup], texts: Callable[[RankStory], Iterable[str]]
+) -> tuple[tuple[tuple[int, ...], tuple[str, ...]], ...]:
+    """(ranks, what is known of just these); what is known of a rank that stands for others comes first."""
+    first = [group.story for group in groups]
+    others = [story for group in groups for story in group.stories[1:]]
+    of_ranks: dict[str, list[int]] = {}
+    for story in (*first, *sorted(others, key=lambda story: story.number)):
+        for text in dict.fromkeys(texts(story)):
+            of_ranks.setdefault(text, []).append(story.number)
+    by_ranks: dict[tuple[int, ...], list[str]] = {}
+    for text, ranks in of_ranks.items():
+        by_ranks.setdefault(tuple(sorted(ranks)), []).append(text)
+    return tuple((ranks, tuple(told)) for ranks, told in by_ranks.items())
+
+
+def notes_of(story: RankStory) -> Iterator[str]:
+    """What its reader should know."""
+    yield from (text for text in story.notes if text)
+
+
+def all_of(story: RankStory) -> Iterator[str]:
+    """All that is known of a rank beside the figures of the table."""
+    named = {"leaked": GARBAGE} if not story.leaked_bytes else {}  # nothing was found to leak, so that is all of it
+    categories = sorted(story.categories.items(), key=lambda item: (-item[1], item[0]))
+    sorted_memory = ", ".join(
+        f"{one_line(named.get(name, name))} {bytes_text(count)}" for name, count in categories if count
+    )
+    of_rank = (sorted_memory, story.gc, story.own_collections, story.looking, *story.notes, *story.not_read)
+    yield from (text for text in of_rank if text)

@@ -1,1 +1,0 @@
-"""Sentences about the run as a whole: the verdict, what to do next, where the growth went."""

@@ -1,1 +1,0 @@
-"""Sentences about the workers of data loaders."""

@@ -1,0 +1,1 @@
+"""A recorded run on disk: rows, writer, reader, status, and the merging of machines."""

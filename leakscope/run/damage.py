@@ -1,0 +1,96 @@
+"""Parts of a rank's files that are left out because they are damaged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from leakscope.errors import Unreadable
+from leakscope.files import parse_json, read_json, read_lines
+from leakscope.originals import Path
+
+T = TypeVar("T")
+
+_PARTS_TOLD = 3
+"""Damaged parts of one file that are told one by one; chosen."""
+
+
+class Damage:
+    """Sentences that say which file or line is left out and why, gathered while one rank is read."""
+
+    def __init__(self, grows: bool = False) -> None:
+        """`grows` where lines are being added, and the last one of a file may not be whole yet."""
+        self._grows = grows
+        self._told: list[str] = []
+        self._parts: Counter[str] = Counter()
+        self._files: dict[str, None] = {}
+
+    def of_file(self, name: str, why: object) -> None:
+        """A whole file is left out."""
+        self._files[name] = None
+        self._told.append(f"{name} is damaged and left out: {why}")
+
+    def of_part(self, name: str, part: str, why: object) -> None:
+        """A part of a file is left out: `line 7`."""
+        self._files[name] = None
+        self._parts[name] += 1
+        if self._parts[name] <= _PARTS_TOLD:
+            self._told.append(f"{part} of {name} is damaged and left out: {why}")
+
+    def note(self, text: str) -> None:
+        """A sentence about what was never whole."""
+        self._told.append(text)
+
+    def notes(self) -> tuple[str, ...]:
+        """All sentences, in the order in which the files were read."""
+        more = {name: parts - _PARTS_TOLD for name, parts in self._parts.items() if parts > _PARTS_TOLD}
+        return (*self._told, *(f"{count} more damaged parts of {name} are left out" for name, count in more.items()))
+
+    def files(self) -> tuple[str, ...]:
+        """Names of the files that are left out, or have lost parts."""
+        return tuple(self._files)
+
+    def read(self, path: Path, read: Callable[[Any], T], otherwise: T) -> T:
+        """What `read` makes of a file of JSON; `otherwise` where there is none, or it is damaged."""
+        if not is_there(path):
+            return otherwise
+        try:
+            return read(read_json(path))
+        except (ValueError, Unreadable) as error:
+            self.of_file(path.name, error)
+            return otherwise
+
+    def each(self, path: Path, read: Callable[[Any], T]) -> Iterator[T]:
+        """What `read` makes of each whole line of a file; nothing where there is none."""
+        if not is_there(path):
+            return
+        lines = self._lines(path)
+        number, line = 1, next(lines, None)
+        while line is not None:
+            after = next(lines, None)
+            try:
+                yield read(parse_json(line))
+            except Unreadable as error:
+                if after is not None:
+                    self.of_part(path.name, f"line {number}", error)
+                elif not self._grows:
+                    self.note(f"the last line of {path.name} was cut off when the rank died and is left out")
+            except ValueError as error:
+                self.of_part(path.name, f"line {number}", error)
+            number, line = number + 1, after
+
+    def _lines(self, path: Path) -> Iterator[bytes]:
+        try:
+            yield from read_lines(path)
+        except Unreadable as error:
+            self.of_file(path.name, error)
+
+
+def is_there(path: Path) -> bool:
+    """Whether something has this name, be it a file or none; a link that leads nowhere counts."""
+    try:
+        path.lstat()
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
+    return True

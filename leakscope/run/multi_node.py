@@ -1,0 +1,296 @@
+"""Runs on several machines: missing ranks, and the merging of folders."""
+
+from __future__ import annotations
+
+import filecmp
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import combinations
+from typing import Any
+
+from leakscope.errors import LeakscopeError, Unreadable
+from leakscope.files import read_json
+from leakscope.originals import Path, open_file, os, shutil
+from leakscope.run.descriptors import open_private
+from leakscope.run.metadata import NAME as ABOUT
+from leakscope.run.metadata import is_told, read_header, with_what_ranks_know
+from leakscope.run.rank_end import rank_name, ranks_in
+from leakscope.run.suppression import NAME as SUPPRESSIONS
+from leakscope.run.writer import make_private, prepare_folder, write_run
+
+NODES = "nodes"
+"""In `run.json`: how many machines take part; left out for one."""
+RANKS_A_NODE = "ranks_a_node"
+"""In `run.json`: ranks of each of them; left out where that is not known, or not the same on each."""
+
+_LOG = re.compile(r"node_([0-9]+)_local_")
+"""How the name of a log of a rank begins, with the number of its machine."""
+
+
+def machines(nodes: int, ranks_a_node: int) -> dict[str, int]:
+    """What `run.json` says of them."""
+    return {NODES: nodes, RANKS_A_NODE: ranks_a_node} if nodes > 1 and ranks_a_node > 0 else {}
+
+
+def ranks_elsewhere(folder: Path, header: Mapping[str, Any], expected: int, there: Collection[int]) -> list[int]:
+    """The ranks of those machines none of which has a folder here; none where no rank has one at all, nor where several
+    machines have their logs here: they share the folder, and a rank without one has left nothing.
+
+    Which rank is on which machine is told by the ranks that are there: launchers number the machines as they come.
+    """
+    nodes, each = header.get(NODES), header.get(RANKS_A_NODE)
+    if type(nodes) is not int or type(each) is not int or each < 1 or nodes * each != expected:
+        return []
+    here = {number // each for number in there if number < expected}
+    if not here or len({found[1] for path in folder.glob("logs/node_*") if (found := _LOG.match(path.name))}) > 1:
+        return []
+    return [number for number in range(expected) if number // each not in here]
+
+
+_IDS = (("TORCHELASTIC_RUN_ID",), ("SLURM_JOB_ID", "SLURM_STEP_ID"), ("PMIX_NAMESPACE",), ("PMI_JOBID",))
+"""Variables in which torchrun, Slurm, Open MPI and MPICH name a job; the first that are set, all of them."""
+_UNNAMED = ("", "none")
+"""Ids that name no job; torchrun's own default is the second."""
+_FREE_PORTS = 32768
+"""The least port that Linux chooses by itself (ip_local_port_range): two jobs seldom meet at the same one."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a launcher says of the job; "" where it does not."""
+
+    id: str = ""
+    port: str = ""
+    """Where the ranks meet; not on which host, which each machine may call by another name."""
+
+    def differs(self, other: Job) -> str:
+        """What is another one there: `rendezvous id`, `port`; "" where nothing that both say is."""
+        if self.id and other.id and self.id != other.id:
+            return "rendezvous id"
+        return "port" if self.port and other.port and self.port != other.port else ""
+
+    def is_the_same(self, other: Job) -> bool:
+        """Whether both say the same of what no other job says."""
+        if self.differs(other):
+            return False
+        chosen = self.port.isdigit() and int(self.port) >= _FREE_PORTS
+        return (self.id == other.id and self.id not in _UNNAMED) or (self.port == other.port and chosen)
+
+
+def job_here(environment: Mapping[str, str]) -> Job:
+    """The job of a process whose launcher has left word in its environment."""
+    ids = (tuple(environment.get(name, "") for name in names) for names in _IDS)
+    named = next((".".join(filter(None, words)) for words in ids if words[0]), "")
+    return Job(named, environment.get("MASTER_PORT", ""))
+
+
+def job_in(data: Any) -> Job:
+    """The job that `run.json` or `about.json` tells of; nothing where it tells of none."""
+    told = data.get("job") if isinstance(data, Mapping) else None
+    if not isinstance(told, Mapping):
+        return Job()
+    return Job(*(str(told.get(name, ""))[:200] for name in ("id", "port")))
+
+
+_APART_S = 3600.0
+"""Seconds between the starts of two machines, by the clock of each, beyond which they are taken for two runs where
+nothing else says that they are one; chosen: torch's rendezvous waits for ten minutes.
+"""
+_KNOWN_BY_RANKS = ("device", "torch", "heap_reader", "sources")
+"""What the launcher of each machine put into its `run.json` by the word of its own ranks."""
+_LOGS = "logs"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The folder of one machine."""
+
+    folder: Path
+    header: Mapping[str, Any]
+    ranks: tuple[int, ...]
+    jobs: tuple[Job, ...]
+    """As the launcher says it, and as the first rank that could does."""
+
+    @property
+    def expected(self) -> int:
+        """Ranks of the whole job, as this machine knew them."""
+        told = self.header.get("ranks")
+        return told if type(told) is int else 0
+
+
+def merge_parts(folders: Sequence[Path], into: Path, force: bool = False) -> None:
+    """Put the folders of the machines of one job together into the folder of one run; the folders stay as they are.
+
+    Args:
+        folders: one of each machine, or a copy of it; a rank that is in several must be the same in each.
+        into: is made; one that holds a run is replaced only with `force`.
+        force: replace the run that is there.
+
+    Raises:
+        LeakscopeError: they are no parts of one job, a rank is there twice, or it cannot be written.
+        OSError: a file cannot be read or written.
+
+    """
+    parts = [_part(folder) for folder in folders]
+    for one, other in combinations(parts, 2):
+        _check_same_job(one, other)
+    where = _where_each_rank_is(parts)
+    _check_place(folders, into)
+    prepare_folder(into, force)
+    write_run(into, _header(parts))
+    for rank, part in where.items():
+        _copy_files(part.folder / rank_name(rank), into / rank_name(rank))
+    for number, part in enumerate(parts):
+        _copy_logs(part.folder / _LOGS, into / _LOGS, number)
+        if (part.folder / SUPPRESSIONS).is_file() and not (into / SUPPRESSIONS).exists():
+            _copy(part.folder / SUPPRESSIONS, into / SUPPRESSIONS)
+    if all(is_told(part.header) for part in parts):
+        write_run(into, with_what_ranks_know(into, _header(parts)))
+
+
+def _part(folder: Path) -> Part:
+    header = read_header(folder)
+    try:
+        ranks = tuple(ranks_in(folder))
+    except OSError as error:
+        raise Unreadable(f"{folder} cannot be read ({error.strerror})") from None
+    if not ranks:
+        raise LeakscopeError(f"no rank has left anything in {folder}; leave it out")
+    return Part(folder, header, ranks, (job_in(header), _job_of_ranks(folder, ranks)))
+
+
+def _job_of_ranks(folder: Path, ranks: Sequence[int]) -> Job:
+    for rank in ranks:
+        try:
+            job = job_in(read_json(folder / rank_name(rank) / ABOUT))
+        except Unreadable:  # it was killed, or its file is damaged, which the report tells
+            continue
+        if job != Job():
+            return job
+    return Job()
+
+
+def _check_same_job(one: Part, other: Part) -> None:
+    """Raises LeakscopeError with what is another thing in the second folder."""
+    proved = any(mine.is_the_same(theirs) for mine, theirs in zip(one.jobs, other.jobs, strict=True))
+    for what, said in _said(one, proved).items():
+        theirs = _said(other, proved)[what]
+        if said != theirs:
+            raise LeakscopeError(
+                f"{one.folder} and {other.folder} are no parts of one job: {what} is {said} in the one and {theirs} in "
+                "the other"
+            )
+    for ours, its in zip(one.jobs, other.jobs, strict=True):
+        what = ours.differs(its)
+        if what:
+            said, told = (job.port if what == "port" else job.id for job in (ours, its))
+            raise LeakscopeError(
+                f"{one.folder} and {other.folder} are no parts of one job: the {what} is {said} in the one and {told} "
+                "in the other"
+            )
+    apart = 0.0 if proved else _seconds_apart(one, other)
+    if apart > _APART_S:
+        raise LeakscopeError(
+            f"{one.folder} and {other.folder} are no parts of one job: they were started {apart / 3600:.1f} h apart, "
+            "and no --rdzv-id says that they belong together"
+        )
+
+
+def _said(part: Part, proved: bool) -> dict[str, str]:
+    """What every machine of a job says alike; what the script was told may differ where it is known to be one job."""
+    command = part.header.get("command")
+    words = [str(word) for word in command] if isinstance(command, list) else []
+    script = words[:2] if words[:1] == ["-m"] else [os.path.basename(words[0]) if words else ""]
+    options = part.header.get("options")
+    return {
+        "the number of ranks": str(part.expected),
+        "the command": " ".join(script if proved else [*script, *words[len(script) :]]),
+        "--warmup": str(part.header.get("warmup")),
+        "--min-bytes": str(part.header.get("min_bytes")),
+        "--horizon": str(part.header.get("horizon")),
+        **{f"--{name.replace('_', '-')}": str(value) for name, value in sorted(_items(options))},
+    }
+
+
+def _items(options: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(options, Mapping):
+        yield from ((name, options.get(name)) for name in ("steps", "gc_diff", "step_function"))
+
+
+def _seconds_apart(one: Part, other: Part) -> float:
+    """Between their starts, each by its own clock; 0 where one does not say."""
+    try:
+        a, b = (datetime.fromisoformat(str(part.header["started"])) for part in (one, other))
+        return abs((a - b).total_seconds())
+    except (KeyError, ValueError, TypeError):
+        return 0.0
+
+
+def _where_each_rank_is(parts: Sequence[Part]) -> dict[int, Part]:
+    """Raises LeakscopeError where a rank is in two folders and is not the same in both."""
+    where: dict[int, Part] = {}
+    for part in parts:
+        for rank in part.ranks:
+            first = where.setdefault(rank, part)
+            if first is not part and not _same_files(first.folder / rank_name(rank), part.folder / rank_name(rank)):
+                raise LeakscopeError(
+                    f"rank {rank} is in {first.folder} and, with other content, in {part.folder}; leave one of them out"
+                )
+    return dict(sorted(where.items()))
+
+
+def _same_files(one: Path, other: Path) -> bool:
+    names = [sorted(path.name for path in _files(folder)) for folder in (one, other)]
+    return names[0] == names[1] and not any(filecmp.cmpfiles(one, other, names[0], shallow=False)[1:])
+
+
+def _check_place(folders: Sequence[Path], into: Path) -> None:
+    """Raises LeakscopeError where making the run would change one of the folders."""
+    place = into.resolve()
+    for folder in folders:
+        part = folder.resolve()
+        if place == part or part in place.parents or place in part.parents:
+            raise LeakscopeError(f"{into} is in the way of {folder}, which stays as it is; give another --output")
+
+
+def _header(parts: Sequence[Part]) -> dict[str, Any]:
+    """What `run.json` says at first: as after a launch; the whole run has no machines of its own any more, so that
+    ranks that are missing are told.
+    """
+    first = parts[0].header
+    left_out = ("format", NODES, RANKS_A_NODE, *_KNOWN_BY_RANKS)
+    kept = {name: value for name, value in first.items() if name not in left_out}
+    started = sorted(str(part.header["started"]) for part in parts if part.header.get("started"))
+    return {**kept, **({"started": started[0]} if started else {})}
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.iterdir()) if path.is_file())
+
+
+def _copy_files(folder: Path, into: Path) -> None:
+    make_private(into)
+    for path in _files(folder):
+        _copy(path, into / path.name)
+
+
+def _copy_logs(folder: Path, into: Path, number: int) -> None:
+    """Logs of two machines may have the same name: the later one's then has its place in front."""
+    if not folder.is_dir():
+        return
+    make_private(into)
+    for path in _files(folder):
+        target = into / path.name
+        if target.exists() and not filecmp.cmp(path, target, shallow=False):
+            target = into / f"part_{number}_{path.name}"
+        _copy(path, target)
+
+
+def _copy(path: Path, target: Path) -> None:
+    """With its times, for which rank ended first is told by them, and not with its permissions."""
+    with path.open("rb") as source, open_file(target, "wb", opener=open_private) as copy:
+        shutil.copyfileobj(source, copy)
+    there = path.stat()
+    os.utime(target, ns=(there.st_atime_ns, there.st_mtime_ns))

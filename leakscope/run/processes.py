@@ -1,0 +1,209 @@
+"""Followed processes, and the rank numbers they get."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from leakscope.errors import Unreadable
+from leakscope.files import read_json
+from leakscope.originals import Path, fcntl, open_file, os
+from leakscope.run.descriptors import open_private
+from leakscope.run.rank_end import rank_name, ranks_in
+from leakscope.run.rows import from_json
+from leakscope.run.writer import RankFolder, make_private, write_json
+
+WHO = "who.json"
+"""In the folder of a process: what it says of itself."""
+MAIN = "process_0000"
+"""Folder of the process that leakscope itself has started."""
+_MOST = 10_000
+"""Processes of one run that are followed, chosen: a pool may start one for each of its tasks."""
+
+
+@dataclass(frozen=True)
+class Who:
+    """A process that may turn out to be a rank."""
+
+    pid: int
+    parent: int
+    started: float
+    """Seconds since the epoch at which it began to be recorded."""
+    place: tuple[int, ...] = ()
+    """Where `multiprocessing` has it among those that were started: (2,) is the second; () where it knows none."""
+    rank: int | None = None
+    """Its number in the process group, or what its launcher says; None where there is neither."""
+    world: int = 1
+    """Processes of that group."""
+    trained: bool = False
+    """Whether it has joined a group, or taken a step."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """Such a process with its folder."""
+
+    folder: Path
+    who: Who
+
+    @property
+    def is_main(self) -> bool:
+        """Whether leakscope itself has started it."""
+        return self.folder.name == MAIN
+
+    @property
+    def trained(self) -> bool:
+        """Whether it counts as a rank."""
+        return self.who.trained or (self.folder / "steps.jsonl").exists()
+
+
+def claim(folder: Path) -> str:
+    """The name of a folder that no other process has, made for this one. Raises OSError."""
+    make_private(folder)
+    for number in range(1, _MOST):
+        path = folder / f"process_{number:04d}"
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+            return path.name
+    raise FileExistsError(f"{_MOST} processes are recorded already")
+
+
+def write_who(folder: Path, who: Who) -> None:
+    """Write what the process of this folder is. Raises OSError."""
+    make_private(folder)
+    write_json(folder / WHO, asdict(who))
+
+
+def processes_in(folder: Path) -> list[Process]:
+    """The processes that have a folder in that of a run; what is damaged counts as not there."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        if re.fullmatch(r"process_[0-9]{4,9}", path.name) and path.is_dir():
+            with suppress(Unreadable, ValueError):
+                found.append(Process(path, from_json(Who, read_json(path / WHO))))
+    return found
+
+
+def numbered(processes: Iterable[Process]) -> Mapping[int, Process]:
+    """Which process is which rank; of several that were the same one, the last.
+
+    Those without a number come after those that have one, in the order in which they were started. Where none has
+    trained, the one that leakscope has started is the only one.
+    """
+    every = list(processes)
+    trained = [process for process in every if process.trained]
+    if not trained:
+        return dict(enumerate(process for process in every if process.is_main))
+    ranks: dict[int, Process] = {}
+    for process in sorted(trained, key=lambda one: one.who.started):
+        if process.who.rank is not None:
+            ranks[process.who.rank] = process
+    rest = (process for process in trained if process.who.rank is None)
+    free = _free(ranks)
+    for process in sorted(rest, key=lambda one: (not one.is_main, one.who.place, one.who.started)):
+        ranks[next(free)] = process
+    return dict(sorted(ranks.items()))
+
+
+def _free(ranks: Mapping[int, object]) -> Iterator[int]:
+    number = max(ranks, default=-1) + 1
+    while True:
+        yield number
+        number += 1
+
+
+def worlds(ranks: Mapping[int, Process]) -> int:
+    """How many ranks the run has, those that left nothing among them."""
+    return max([number + 1 for number in ranks] + [process.who.world for process in ranks.values()], default=1)
+
+
+def earlier(processes: Iterable[Process], ranks: Mapping[int, Process]) -> list[Process]:
+    """Those that trained and whose number another has had since, as after a restart."""
+    taken = {process.folder for process in ranks.values()}
+    return [process for process in processes if process.trained and process.folder not in taken]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is a process of this number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+LOCK = ".processes"
+"""In the run's folder: held by whoever changes links."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What has become of the processes of a run."""
+
+    ranks: int
+    """How many the run has."""
+    main: int | None
+    """Which of them leakscope itself has started; None where that one has not trained, and others have."""
+    numbers: dict[int, int]
+    """Number of a process to that of its rank."""
+    names: dict[str, str]
+    """`process_0001` to `rank_0000`."""
+
+
+def link(folder: Path) -> None:
+    """Let each rank's name lead to the folder of its process, as far as that is known now. Raises OSError."""
+    with open_file(folder / LOCK, "ab", opener=open_private) as lock:  # closing it gives the lock back
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        ranks = numbered(processes_in(folder))
+        for number, process in ranks.items():
+            path, new = folder / rank_name(number), folder / f".{rank_name(number)}"
+            if path.is_symlink() and os.readlink(path) == process.folder.name:
+                continue
+            new.unlink(missing_ok=True)
+            new.symlink_to(process.folder.name)
+            new.replace(path)
+        for number in set(ranks_in(folder)) - set(ranks):
+            if (folder / rank_name(number)).is_symlink():
+                (folder / rank_name(number)).unlink()
+
+
+def settle(folder: Path) -> Settled:
+    """Make each rank's folder the one that its link leads to: nobody writes any more. Raises OSError."""
+    with open_file(folder / LOCK, "ab", opener=open_private) as lock:  # closing it gives the lock back
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        processes = processes_in(folder)
+        ranks = numbered(processes)
+        for path in [folder / rank_name(number) for number in ranks_in(folder)]:
+            if path.is_symlink():
+                path.unlink()
+        _note_earlier(processes, ranks)
+        names = {process.folder.name: rank_name(number) for number, process in ranks.items()}
+        for old, new in names.items():
+            (folder / old).rename(folder / new)
+    (folder / LOCK).unlink(missing_ok=True)
+    return Settled(
+        worlds(ranks),
+        next((number for number, process in ranks.items() if process.is_main), None),
+        {process.who.pid: number for number, process in ranks.items()},
+        names,
+    )
+
+
+def _note_earlier(processes: list[Process], ranks: Mapping[int, Process]) -> None:
+    for process in earlier(processes, ranks):
+        with suppress(OSError):
+            file = process.folder / "steps.jsonl"
+            steps = len(file.read_bytes().splitlines()) if file.exists() else 0
+            rank = process.who.rank or 0
+            folder = RankFolder(process.folder.parent, rank, process=ranks[rank].folder.name)
+            folder.note(
+                f"it was started again: the process that was this rank before took {steps} steps, which are not told "
+                f"here ({process.folder.name})"
+            )
+            folder.close()

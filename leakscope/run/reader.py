@@ -1,0 +1,442 @@
+"""Reads a run's folder: ranks, heap snapshots and rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from leakscope.errors import Unreadable
+from leakscope.files import read_regular
+from leakscope.graph.model import HeapGraph
+from leakscope.graph.serialize import from_json as heap_from_json
+from leakscope.graph.serialize import is_same
+from leakscope.originals import Path
+from leakscope.run.damage import Damage, is_there
+from leakscope.run.kinds import EndKind, MadeBy, Occasion
+from leakscope.run.live import goes_on, running
+from leakscope.run.metadata import MOST_RANKS, is_told, read_header, with_what_ranks_know
+from leakscope.run.model import GcDiff, InRepository, Look, Rank, Run, Step
+from leakscope.run.multi_node import ranks_elsewhere
+from leakscope.run.operations import NAME as LAST_OPERATION
+from leakscope.run.operations import read_operations, unpack
+from leakscope.run.rank_end import ended_file, ended_from_json, lost, no_word, rank_name, ranks_in
+from leakscope.run.rows import (
+    LARGEST,
+    LONGEST,
+    SHORTAGE_ROWS,
+    AllocationFailure,
+    CountsAtStep,
+    GainingContainer,
+    GcFreeze,
+    MemoryThere,
+    RecordingEnded,
+    Row,
+    StartedProcess,
+    StepsBy,
+    from_json,
+    from_line,
+)
+from leakscope.run.rows_device import ContextsAtStep, DeviceBlocks, DeviceFailure, DeviceStep, FinalOperation
+from leakscope.run.rows_steps import (
+    LIFETIME_ROWS,
+    WORKERS_ROWS,
+    LifetimeRow,
+    StorageLife,
+    UntouchedStorage,
+    WatchedStep,
+)
+from leakscope.run.suppression import NAME as SUPPRESSIONS
+from leakscope.run.suppression import kept_suppressions
+from leakscope.run.writer import look_name
+
+if TYPE_CHECKING:
+    from leakscope.memory_snapshot.analysis import SnapshotReport
+
+
+_TYPES = {"HeapGraph": HeapGraph, "GainingContainer": GainingContainer}
+
+
+def read_looks(folder: Path, damage: Damage) -> tuple[Look, ...]:
+    """The looks of a rank in the order in which they were taken; one whose file is damaged is left out."""
+    looks: list[Look] = []
+    for path in sorted(folder.glob("heap_*.json")):
+        look = damage.read(path, partial(_look, path.name), None)
+        if look is not None:
+            # what is worked out of a heap is worked out once for all looks that saw the same
+            same = (other.heap for other in looks if is_same(other.heap, look.heap))
+            looks.append(replace(look, heap=next(same, look.heap)))
+    return tuple(sorted(looks, key=lambda look: (look.step, look.occasion != Occasion.STEP)))
+
+
+def _look(name: str, data: Any) -> Look:
+    if not isinstance(data, Mapping):
+        raise ValueError("it holds no look")
+    look = from_json(Look, {**data, "heap": heap_from_json(data.get("heap"))}, _TYPES)
+    if look_name(look) != name:
+        raise ValueError(f"it is of step {look.step} ({look.occasion})")
+    outside = [row.container for row in look.containers if row.container >= len(look.heap)]
+    if outside:
+        raise ValueError(f"it tells of object {outside[0]} among {len(look.heap)}")
+    return look
+
+
+def blocks_that_fit(rows: Iterable[DeviceBlocks], looks: Sequence[Look], damage: Damage) -> tuple[DeviceBlocks, ...]:
+    """The rows whose columns have one length, and point into what there is."""
+    lengths = {(look.step, look.occasion): len(look.heap) for look in looks}
+    fitting = []
+    for row in rows:
+        why = _misfit(row, lengths.get((row.step, row.occasion)))
+        if why:
+            damage.of_part(f"{row.FILE}.jsonl", f"what it says of step {row.step}", why)
+        else:
+            fitting.append(row)
+    return tuple(fitting)
+
+
+def _misfit(row: DeviceBlocks, objects: int | None) -> str:
+    """Why the columns of a row do not fit each other, or a heap of so many objects; "" where they do."""
+    count = len(row.bytes)
+    for name, column in (("storage", row.storage), ("device", row.device), ("made_at", row.made_at)):
+        if len(column) != count:
+            return f"{name} has {len(column)} rows, bytes {count}"
+    most = (
+        ("storage", row.storage, objects),
+        ("pending", row.pending, count),
+        ("made_at", row.made_at, len(row.sites)),
+    )
+    for name, column, end in most:
+        if end is not None and max(column, default=-1) >= end:
+            return f"{name} has {max(column)}, and there are {end}"
+    return ""
+
+
+def lifetimes_that_fit(rows: Sequence[LifetimeRow], looks: Sequence[Look], damage: Damage) -> tuple[LifetimeRow, ...]:
+    """The rows that point into the heap at the peak, or at nothing in it."""
+    counts = [len(look.heap) for look in looks if look.occasion == Occasion.PEAK]
+    fitting = tuple(row for row in rows if not counts or _highest(row) < min(counts))
+    if len(fitting) < len(rows):
+        part = f"what {len(rows) - len(fitting)} lines say"
+        damage.of_part(f"{LifetimeRow.FILE}.jsonl", part, f"the heap at the peak has {min(counts)} objects")
+    return fitting
+
+
+def _highest(row: LifetimeRow) -> int:
+    """The last object of the heap at the peak that a row points at, -1 for none."""
+    if isinstance(row, UntouchedStorage | StorageLife):
+        return row.storage
+    return max((place for place, _ in row.unread), default=-1) if isinstance(row, WatchedStep) else -1
+
+
+R = TypeVar("R", bound=Row)
+
+
+@dataclass(frozen=True)
+class _Noted:
+    """One line of `notes.jsonl`."""
+
+    note: str
+
+
+@dataclass(frozen=True)
+class _Proved:
+    """`proved.json`, in the form of a field."""
+
+    proved: dict[str, int | str]
+
+
+def read_rank(path: Path, number: int, snapshots: bool, may_run: bool = False) -> Rank:
+    """The rank with this folder, its newest allocator snapshots analysed where they are asked for; it has not ended
+    where it `may_run` and does.
+    """
+    runs = may_run and not is_there(ended_file(path)) and goes_on(path)
+    damage = Damage(grows=runs)
+    steps = _steps(path, damage)
+    noted = tuple(damage.each(path / "notes.jsonl", lambda line: from_json(_Noted, line).note))
+    looks = read_looks(path, damage)
+    rows = read_rows(path, damage)
+    rows["lifetimes"] = lifetimes_that_fit(rows["lifetimes"], looks, damage)
+    rows["device_blocks"] = blocks_that_fit(rows["device_blocks"], looks, damage)
+    final, final_known = _final_operation(path, damage)
+    analysed, problems = _snapshots(path, number) if snapshots else ((), ())
+    rank = Rank(
+        number=number,
+        steps=steps,
+        looks=looks,
+        ended=damage.read(ended_file(path), ended_from_json, None)
+        or (running(path, len(steps)) if runs else no_word(path, len(steps))),
+        gc_diff=damage.read(path / "gc_diff.json", lambda data: from_json(GcDiff, data), None),
+        proved=damage.read(path / "proved.json", lambda data: from_json(_Proved, {"proved": data}).proved, {}),
+        final_operation=final,
+        final_operation_known=final_known,
+        snapshots=analysed,
+        **rows,
+    )
+    return replace(rank, notes=(*noted, *damage.notes(), *problems), damaged=damage.files())
+
+
+def read_rows(path: Path, damage: Damage) -> dict[str, Any]:
+    """The fields of a rank that hold rows of its files."""
+
+    def rows(*kinds: type[R]) -> tuple[R, ...]:
+        file = path / f"{kinds[0].FILE}.jsonl"
+        read: Iterator[R | None] = damage.each(file, lambda line: from_line(kinds, line))
+        return tuple(row for row in read if row is not None)
+
+    return {
+        "operations": read_operations(path, damage),
+        "contexts": rows(ContextsAtStep),
+        "lifetimes": rows(*LIFETIME_ROWS),
+        "device_steps": rows(DeviceStep),
+        "device_blocks": rows(DeviceBlocks),
+        "device_failures": rows(DeviceFailure),
+        "allocation_failures": rows(AllocationFailure),
+        "memory_shortages": rows(*SHORTAGE_ROWS),
+        "gc_freezes": rows(GcFreeze),
+        "host_memory": rows(MemoryThere),
+        "loader_workers": rows(*WORKERS_ROWS),
+        "clocks": rows(StepsBy),
+        "processes": rows(StartedProcess),
+        "recording_ended": rows(RecordingEnded),
+        "counts": rows(CountsAtStep),
+    }
+
+
+def _steps(path: Path, damage: Damage) -> tuple[Step, ...]:
+    """Those whose numbers rise: a number comes once."""
+    last = 0
+
+    def read(line: Any) -> Step:
+        nonlocal last
+        step = from_json(Step, line)
+        if step.number <= last:
+            raise ValueError(f"step {step.number} does not follow step {last}")
+        last = step.number
+        return step
+
+    return tuple(damage.each(path / "steps.jsonl", read))
+
+
+def _final_operation(path: Path, damage: Damage) -> tuple[FinalOperation | None, bool]:
+    """The rank's last operation, and whether its file could be read: where it tells of none, there was none."""
+    file = path / LAST_OPERATION
+    if not is_there(file):
+        return None, False
+    try:
+        return unpack(read_regular(file)), True
+    except (ValueError, Unreadable) as error:
+        damage.note(f"which communication operation was the rank's last cannot be told: {error}")
+        return None, False
+
+
+def _snapshots(path: Path, number: int) -> tuple[tuple[SnapshotReport, ...], tuple[str, ...]]:
+    from leakscope.memory_snapshot.examine import snapshots_in
+
+    return snapshots_in(path, number)
+
+
+MAX_ANALYSED = 16
+"""Ranks whose allocator snapshots are analysed for a report; `leakscope snapshot` reads those of all."""
+_MOST_LOST = 64
+"""Ranks without a folder that are told one by one; chosen."""
+_RANGES = 8
+"""Ranges of those beyond that are told one by one; chosen."""
+_LONGEST_SOURCE = 1 << 22
+"""Characters of a source file that is shown; chosen."""
+_RUN = "run.json"
+
+
+def read_run(folder: Path, snapshots: bool = False) -> Run:
+    """The run that is recorded in a folder.
+
+    >>> from pathlib import Path
+    >>> import leakscope
+    >>> run = leakscope.read_run(Path("sample_runs/p2p_pipeline/none"))
+    >>> len(run.ranks), len(run.ranks[0].steps), str(run.ranks[0].ended.how)
+    (2, 12, 'stopped')
+
+    A file of a rank that is damaged costs itself: it is left out, as are damaged lines, and the rank's notes say so.
+    Links are followed; what is no regular file is not opened.
+
+    Args:
+        folder: the one that was given with `--output`; it holds `run.json`.
+        snapshots: analyse the allocator snapshots in it as well, which takes about a second each.
+
+    Raises:
+        Unreadable: it is no run, its `run.json` cannot be read, or it is of a newer format.
+
+    """
+    opened = open_run(folder, snapshots)
+    return opened.with_ranks(map(opened.rank, opened.numbers))
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run of which all has been read but what its ranks have left."""
+
+    folder: Path
+    run: Run
+    """The run without its ranks."""
+    numbers: tuple[int, ...]
+    """Of the ranks that have left a folder."""
+    lost: tuple[Rank, ...]
+    """Those that have left nothing, as far as they are told one by one."""
+    snapshots: bool
+    """Whether the allocator snapshots are analysed as well."""
+    launcher_ended: bool
+    """Whether leakscope's own process came to its end."""
+
+    def rank(self, number: int) -> Rank:
+        """What one of the ranks has left."""
+        analysed = self.snapshots and number in self.numbers[:MAX_ANALYSED]
+        return self._told(read_rank(self.folder / rank_name(number), number, analysed, not self.launcher_ended))
+
+    def with_ranks(self, ranks: Iterable[Rank]) -> Run:
+        """The run with these ranks, and with those that have left nothing."""
+        every = (*ranks, *map(self._told, self.lost))
+        return replace(self.run, ranks=tuple(sorted(every, key=lambda rank: rank.number)))
+
+    def _told(self, rank: Rank) -> Rank:
+        if self.launcher_ended or rank.ended.how != EndKind.LOST:
+            return rank
+        return replace(rank, ended=replace(rank.ended, is_orphan=True))
+
+
+def open_run(folder: Path, snapshots: bool = False) -> OpenRun:
+    """The run of a folder, its ranks to be read one by one; arguments and errors are those of `read_run`."""
+    data = read_header(folder)
+    launcher_ended = is_told(data)
+    if not launcher_ended:
+        data = with_what_ranks_know(folder, data)
+    damage = Damage()
+    told = _header(data, damage)
+    numbers = _numbers(folder)
+    expected = _expected(told.ranks, numbers, damage)
+    elsewhere = ranks_elsewhere(folder, data, expected, numbers)
+    if elsewhere:
+        damage.note(_told_elsewhere(elsewhere))
+    lost = _lost(expected, [*numbers, *elsewhere], damage)
+    run = Run(
+        command=told.command,
+        ranks=(),
+        expected_ranks=expected,
+        device=told.device,
+        torch=told.torch,
+        leakscope=told.leakscope,
+        heap_reader=told.heap_reader,
+        folder=str(folder),
+        warmup=told.warmup,
+        min_bytes=told.min_bytes,
+        horizon=told.horizon,
+        options=dict(_options(data.get("options", {}), damage)),
+        sources=dict(_sources(data.get("sources", {}), damage)),
+        started=told.started,
+        suppressions=damage.read(folder / SUPPRESSIONS, kept_suppressions, ()),
+        repository=told.repository,
+        made_by=told.made_by,
+        notes=damage.notes(),
+    )
+    return OpenRun(folder, run, tuple(numbers), tuple(lost), snapshots, launcher_ended)
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What `run.json` says of the run, each with what is taken where it does not."""
+
+    command: tuple[str, ...] = ()
+    ranks: int | None = None
+    device: str = "cpu"
+    torch: str = ""
+    leakscope: str = ""
+    heap_reader: str = ""
+    warmup: int = Run.warmup
+    min_bytes: int | None = Run.min_bytes
+    horizon: int = Run.horizon
+    started: str = ""
+    repository: InRepository = Run.repository
+    made_by: MadeBy = Run.made_by
+
+
+def _header(data: Mapping[str, Any], damage: Damage) -> _Header:
+    told = _Header()
+    for name in (field.name for field in fields(_Header)):
+        try:
+            if name in data:
+                told = replace(told, **{name: getattr(from_json(_Header, {name: data[name]}), name)})
+            elif name in ("command", "ranks"):
+                raise ValueError("it is missing")
+        except ValueError as error:
+            damage.of_part(_RUN, name, error)
+    return told
+
+
+def _options(options: Any, damage: Damage) -> Iterator[tuple[str, object]]:
+    if not isinstance(options, dict):
+        damage.of_part(_RUN, "options", "they are no object")
+        return
+    for name, value in options.items():
+        number = isinstance(value, int | float) and math.isfinite(value) and abs(value) <= LARGEST
+        if value is None or number or (isinstance(value, str) and len(value) <= LONGEST):
+            yield name, value
+        else:
+            damage.of_part(_RUN, f"option {name[:40]!r}", "no option has such a value")
+
+
+def _sources(sources: Any, damage: Damage) -> Iterator[tuple[str, tuple[str, ...]]]:
+    if not isinstance(sources, dict):
+        damage.of_part(_RUN, "sources", "they are no object")
+        return
+    for name, lines in sources.items():
+        if not isinstance(lines, list) or not set(map(type, lines)) <= {str}:
+            damage.of_part(_RUN, f"source {name[:80]!r}", "it is no list of lines")
+        elif sum(map(len, lines)) > _LONGEST_SOURCE or len(name) > LONGEST:
+            damage.of_part(_RUN, f"source {name[:80]!r}", f"it is longer than {_LONGEST_SOURCE} characters")
+        else:
+            yield name, tuple(lines)
+
+
+def _numbers(folder: Path) -> list[int]:
+    try:
+        return ranks_in(folder)
+    except OSError as error:
+        raise Unreadable(f"{folder} cannot be read ({error.strerror})") from None
+
+
+def _expected(told: int | None, numbers: Sequence[int], damage: Damage) -> int:
+    """Ranks of the run; as many as have a folder where `run.json` says none, or what cannot be."""
+    if told is not None and 1 <= told <= MOST_RANKS:
+        return told
+    if told is not None:
+        damage.of_part(_RUN, "ranks", f"{told} cannot be, {len(numbers)} left a folder")
+    return max(len(numbers), 1)
+
+
+def _told_elsewhere(ranks: Sequence[int]) -> str:
+    some = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks, {ranks[0]} to {ranks[-1]},"
+    return (
+        f"{some} ran on other machines, of which nothing is in this folder: where they recorded into folders of their "
+        "own, leakscope merge puts these together, and judges all ranks"
+    )
+
+
+def _lost(expected: int, numbers: Sequence[int], damage: Damage) -> list[Rank]:
+    """The ranks that left nothing: the first of them as ranks, of all others their numbers alone."""
+    there = sorted({*numbers, -1, expected})
+    between = [(a + 1, b - 1) for a, b in pairwise(there) if a + 1 < b and a + 1 < expected]
+    found: list[Rank] = []
+    others = []
+    for first, last in between:
+        shown = range(first, last + 1)[: max(_MOST_LOST - len(found), 0)]
+        found += [Rank(n, (), (), lost(), notes=("nothing was recorded for this rank",)) for n in shown]
+        others += [range(first, last + 1)[len(shown) :]]
+    others = [some for some in others if some]
+    if others:
+        told = ", ".join(f"{some[0]} to {some[-1]}" for some in others[:_RANGES])
+        more = f" and {sum(map(len, others[_RANGES:]))} others" if others[_RANGES:] else ""
+        damage.note(f"nothing was recorded for ranks {told}{more}")
+    for number in [number for number in numbers if number >= expected][:1]:
+        damage.note(f"there is a folder of rank {number}, and run.json says that the run has {expected}")
+    return found
