@@ -1,4 +1,4 @@
-"""The command line: `leakscope run`, `look`, `status`, `attach`, `report`, `merge`, `compare`, `snapshot`, `demo`."""
+"""The command line: `leakscope run`, `look`, `status`, `report`, `merge`, `compare`, `snapshot`, `demo`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ COMMANDS = {
     "run": "Run a script on one or more ranks and say what leaks.",
     "look": "Ask a run that goes on for a look, and report it so far.",
     "status": "Show where the ranks of a run are: steps, memory, looks.",
-    "attach": "Record a process that runs already (CPython 3.14).",
     "report": "Tell the story of a recorded run again.",
     "merge": "Put the folders of several machines together into one run.",
     "compare": "Say what leaks in one run and not in another.",
@@ -20,7 +19,7 @@ COMMANDS = {
     "demo": "Find the leak of a small two-rank pipeline.",
 }
 """Name to help; the module and the function of a command bear its name."""
-FOLDERS = dict.fromkeys(("look", "status", "attach"), "live.") | dict.fromkeys(("report", "merge", "compare"), "runs.")
+FOLDERS = dict.fromkeys(("look", "status"), "live.") | dict.fromkeys(("report", "merge", "compare"), "runs.")
 """Of the modules that are in one."""
 
 

@@ -1,1 +1,1 @@
-"""The commands for a job that runs: `leakscope look`, `status`, `attach`."""
+"""The commands for a job that runs: `leakscope look` and `status`."""

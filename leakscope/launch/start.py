@@ -236,7 +236,7 @@ def _outcome(options: Options, codes: Mapping[int, int], outside: Outside | None
     failed: OSError | None = None
     found, of_main = settled(options), codes
     names = {} if found is None else found.names
-    about = {**about_run(options, outside), **({} if found is None else {"ranks": found.ranks})}
+    about = {**_about_run(options, outside), **({} if found is None else {"ranks": found.ranks})}
     codes = codes_of(found, codes)
     for folder in folders_to_read(options.folder, options.elsewhere):
         try:
@@ -275,12 +275,12 @@ def _wait_for_peers(options: Options) -> None:
 def _write_run(options: Options, outside: Outside | None = None) -> None:
     """Write `run.json` ahead of all the rest: a launcher that dies leaves a readable run."""
     try:
-        write_run(options.folder, about_run(options, outside))
+        write_run(options.folder, _about_run(options, outside))
     except OSError as error:
         raise LaunchFailed(f"cannot write to {options.folder}: {error.strerror}; give another --output") from None
 
 
-def about_run(options: Options, outside: Outside | None = None) -> dict[str, Any]:
+def _about_run(options: Options, outside: Outside | None = None) -> dict[str, Any]:
     """What `run.json` says of a run when it begins."""
     if outside is None:
         host, _, port = options.rdzv_endpoint.rpartition(":")

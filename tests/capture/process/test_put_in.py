@@ -25,7 +25,6 @@ MAY = {
     "process/guard.py": "is the way",
     "recorder/children.py": "is called by Python at the end of the process, through the guard",
     "process/site/leakscope_following.py": "knows nothing of the guard until the process trains",
-    "recorder/attached.py": "an exit handler, in the list, that ends the recording also where nobody listens any more",
     "recorder/verify_cut.py": "makes a cut, in a process that ends with it",
 }
 SEE_TO_THEMSELVES = {"comm/patches.py", "recorder/lifetimes/storage_table.py"}
