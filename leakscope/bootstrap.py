@@ -1,7 +1,7 @@
-"""Starts leakscope's own processes, and imports leakscope's modules where a script has its own `sys.path`.
+"""Starts the process of a rank, and imports leakscope's modules where a script has its own `sys.path`.
 
-`python [FLAGS] .../bootstrap.py MODULE [WORDS]...` calls `main` of that module. `python -m MODULE` would put the
-working directory first on `sys.path` while leakscope and what it needs are imported, so that a `token.py` there stands
+`python [FLAGS] .../bootstrap.py [WORDS]...` calls `main` of `leakscope.recorder`. `python -m` would put the working
+directory first on `sys.path` while leakscope and what it needs are imported, so that a `token.py` there stands
 in for the standard library's. Run as a file, Python puts this file's folder there instead (CPython Modules/main.c,
 pymain_run_python), which is removed before the first import.
 
@@ -21,7 +21,7 @@ import sys
 
 TYPE_CHECKING = False  # of typing, which would be imported ahead of the script
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
     from typing import Any
@@ -30,8 +30,6 @@ NAME = "leakscope.bootstrap"
 FILE = os.path.abspath(__file__)
 _PACKAGE = FILE.removesuffix("/bootstrap.py")
 """The folder of the package `leakscope` that this file belongs to."""
-RECORDER, COMMAND_LINE = "leakscope.recorder", "leakscope_cli"
-"""What can be started."""
 RECORDING = tuple(f"{_PACKAGE}/{name}/" for name in ("comm", "dataloader", "heap", "process", "recorder"))
 """The folders of the packages whose code runs between the script's, each with a slash at its end."""
 _OURS = ("leakscope", "leakscope_cli")
@@ -69,11 +67,6 @@ def use_own_path() -> None:
         del sys.path[0]
     remember(sys.path)
     sys.path[:] = _own_path
-
-
-def command(module: str, words: Iterable[str]) -> list[str]:
-    """What follows `python` and its flags to call `main` of a module of leakscope's."""
-    return [FILE, module, *words]
 
 
 def own_imports() -> AbstractContextManager[None]:
@@ -204,23 +197,18 @@ def leave_to_script(first: str | None) -> None:
 
 
 def _run() -> Any:
-    """Call `main` of the module that the command line names; gives what to pass to `sys.exit`."""
+    """Call `main` of the recorder; gives what to pass to `sys.exit`."""
     if not sys.flags.safe_path:
         del sys.path[0]
     remember(sys.path)
     _start[:] = sys.path, set(sys.modules)
     sys.path = _own_path
     sys.modules[NAME] = sys.modules["__main__"]
-    name = sys.argv.pop(1)
     load_package()
-    if name == RECORDER:
-        # by the module's own name: that is how a look knows these frames as leakscope's
-        from leakscope.recorder.__main__ import main
+    # by the module's own name: that is how a look knows these frames as leakscope's
+    from leakscope.recorder.__main__ import main
 
-        return main(sys.argv[1:])
-    from leakscope_cli import main as command_line
-
-    return command_line(prog_name="leakscope")
+    return main(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -37,12 +37,8 @@ _POLL_S = 0.1
     help="How long to wait for the answer of all ranks (60).",
 )
 @click.option("--no-wait", is_flag=True, help="Ask, and leave the judging to `leakscope report`.")
-@click.option("--answered", type=int, hidden=True, help="Judge what this request was answered with: for the launcher.")
-@click.option("-q", "--quiet", is_flag=True, hidden=True)
 @click.pass_context
-def look(
-    ctx: click.Context, /, folder: Path | None, timeout: float, no_wait: bool, answered: int | None, quiet: bool
-) -> None:
+def look(ctx: click.Context, /, folder: Path | None, timeout: float, no_wait: bool) -> None:
     """Ask a RUN that goes on for a look, and report what it has recorded so far; without RUN the newest one.
 
     All ranks look after the same step, whatever the budget says; a rank whose step does not end is looked at in the
@@ -57,12 +53,6 @@ def look(
     check_run_folder(folder, "look")
     if is_over(live_ranks(folder)):
         raise LeakscopeError(f"the run in {folder} has ended; `leakscope report {folder}` tells it")
-    if answered is not None:
-        into = _interim(folder, live_ranks(folder), answered)
-        report_so_far(folder, into)
-        if not quiet:
-            note(f"the report so far: {into / 'report.html'}")
-        return
     number = ask(folder)
     if no_wait:
         tell_or_fail(f"asked for look {number} at {folder}; `leakscope report {folder}` tells it once it is taken")
@@ -121,6 +111,5 @@ def _silence(silent: Sequence[LiveRank], timeout: float) -> str:
         return f"{who} {have} not answered within {timeout:g} s: nothing is recorded there yet"
     return (
         f"{who} {have} not answered within {timeout:g} s, as where native code lets no other thread run; "
-        f"`kill -USR1 {first.process.number}` on {first.process.machine} has its stack written to "
-        "asked_stacks.txt in its folder"
+        f"rank {first.number} is process {first.process.number} on {first.process.machine}"
     )

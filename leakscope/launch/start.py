@@ -1,4 +1,4 @@
-"""Starts a run: interpreter flags, environment, ranks, and the requests made of them."""
+"""Starts a run: interpreter flags, environment, ranks."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from leakscope import bootstrap
 from leakscope._version import __version__
+from leakscope.bootstrap import FILE
 from leakscope.errors import LaunchFailed, Unreadable
 from leakscope.launch.elastic import run_under_elastic, signals_kept
 from leakscope.launch.external import Outside
@@ -36,7 +35,6 @@ from leakscope.launch.outcome import (
     sweep,
 )
 from leakscope.options import Options
-from leakscope.run.live import ask, is_over, last_by_signal, live_ranks
 from leakscope.run.metadata import read_header
 from leakscope.run.multi_node import Job, job_here, machines, ranks_elsewhere
 from leakscope.run.processes import MAIN
@@ -88,75 +86,6 @@ def _is_root(folder: Path) -> bool:
     return os.path.lexists(folder / _MARK)
 
 
-_ASKED_POLL_S = 1.0
-"""Seconds, chosen, between two looks at whether there is something to judge: it takes a person longer to come by."""
-
-
-@contextmanager
-def asked_by_signal(folder: Path, judges: Callable[[], bool], quiet: bool) -> Iterator[None]:
-    """While the block runs SIGUSR1 sent to this process asks all ranks of the run for a look, as it would end it else.
-
-    Where it `judges`, as one of the launchers that share a folder does, what was asked by that signal, here or of a
-    rank, is judged by a process of its own, into the run's `interim`.
-    """
-    before = signal.getsignal(signal.SIGUSR1)
-    taken = before == signal.SIG_DFL and threading.current_thread() is threading.main_thread()
-    if taken:
-        signal.signal(signal.SIGUSR1, lambda *_: _ask(folder))
-    over = threading.Event()
-    thread = threading.Thread(target=_judge_what_is_asked, args=(folder, over, judges, quiet), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        if taken:
-            signal.signal(signal.SIGUSR1, before)
-
-
-def _ask(folder: Path) -> None:
-    with suppress(OSError):  # the folder is full or gone: nobody would read the answer
-        ask(folder, by_signal=True)
-
-
-def _judge_what_is_asked(folder: Path, over: threading.Event, judges: Callable[[], bool], quiet: bool) -> None:
-    judged = 0
-    while not over.wait(_ASKED_POLL_S):
-        asked = last_by_signal(folder / ASKED)
-        if asked <= judged:
-            continue
-        try:
-            ranks = live_ranks(folder) if judges() else ()
-        except (Unreadable, OSError, ValueError):  # the script has removed it
-            return
-        if not ranks:
-            continue
-        if is_over(ranks):
-            return
-        if all(rank.has_answered(asked) for rank in ranks):
-            judged = asked
-            _judge(folder, asked, over, quiet)
-
-
-def _judge(folder: Path, asked: int, over: threading.Event, quiet: bool) -> None:
-    """By another process: what judges takes memory, and this one may have little; it ends with the run."""
-    words = [
-        sys.executable,
-        *bootstrap.command(
-            bootstrap.COMMAND_LINE, ["look", "--answered", str(asked), *(["-q"] if quiet else []), str(folder)]
-        ),
-    ]
-    try:
-        judge = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    except OSError:  # no process, no file or no memory to be had: what is recorded is judged at the end
-        return
-    while judge.poll() is None:
-        if over.wait(_ASKED_POLL_S / 10):
-            judge.terminate()
-            judge.wait()
-
-
 _PEERS_TIMEOUT_S = 10.0
 """Seconds that rank 0 of an outside launcher waits for the others of its folder to say how they ended; as the grace."""
 _AGAIN_S = 1.0
@@ -183,11 +112,10 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
             options.rank_state.unlink(missing_ok=True)
         if options.node_rank == 0:
             (options.folder / ASKED).unlink(missing_ok=True)
-        with asked_by_signal(options.folder, lambda: _is_first(options), options.quiet):
-            if options.world == 1:
-                codes = {0: _run_alone(options, meanwhile)}
-            else:
-                codes = run_under_elastic(options, rank_command(replace(options, under_elastic=True)))
+        if options.world == 1:
+            codes = {0: _run_alone(options, meanwhile)}
+        else:
+            codes = run_under_elastic(options, rank_command(replace(options, under_elastic=True)))
         outcome = _outcome(options, codes, oom_kills=processes_ended() - ended_before)
     except BaseException:
         forget(options.elsewhere)
@@ -200,11 +128,6 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
             (options.folder / ASKED).unlink(missing_ok=True)
         shutil.rmtree(options.turns, ignore_errors=True)
     return outcome
-
-
-def _is_first(options: Options) -> bool:
-    """Whether no launcher of another machine, which shares the folder, is ahead of this one."""
-    return options.node_rank == 0 or not (options.folder / rank_name(0)).exists()
 
 
 def launch_inside(options: Options, outside: Outside) -> Outcome:
@@ -220,8 +143,7 @@ def launch_inside(options: Options, outside: Outside) -> Outcome:
     if options.rank == 0:
         (options.folder / ASKED).unlink(missing_ok=True)
     try:
-        with asked_by_signal(options.folder, lambda: min(ranks_in(options.folder)) == options.rank, options.quiet):
-            code = _run_alone(options)
+        code = _run_alone(options)
         if options.rank == 0:
             _wait_for_peers(options)
         return _outcome(options, {options.rank: code}, outside)
@@ -315,7 +237,7 @@ def _about_run(options: Options, outside: Outside | None = None) -> dict[str, An
 def rank_command(options: Options) -> list[str]:
     """What starts the process of a rank; the folder is made absolute, for the script may change its directory."""
     options = replace(options, folder=options.folder.resolve(), launcher=os.getpid())
-    return [sys.executable, *interpreter_flags(), *bootstrap.command(bootstrap.RECORDER, options.to_words())]
+    return [sys.executable, *interpreter_flags(), FILE, *options.to_words()]
 
 
 def _once_more(child: subprocess.Popen[bytes]) -> Callable[..., None]:

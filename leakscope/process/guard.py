@@ -46,16 +46,6 @@ def also_in_forked_child() -> Mark:
     return mark
 
 
-_CALLED: list[weakref.WeakMethod[Callable[[], None]]] = []
-"""What is to be called in the child."""
-
-
-def call_in_forked_child(method: Callable[[], None]) -> None:
-    """Call it once in every process that is forked from now on, as long as what it is a method of is there."""
-    _CALLED[:] = [called for called in _CALLED if called() is not None]
-    _CALLED.append(weakref.WeakMethod(method))
-
-
 def _forked() -> None:
     # whoever holds them made them before the fork
     marks = [_CURRENT[0], *(other() for other in _OTHERS)]
@@ -64,11 +54,6 @@ def _forked() -> None:
     for mark in marks:
         if mark is not None:
             mark.append(True)
-    methods = [called() for called in _CALLED]
-    _CALLED.clear()
-    for method in methods:
-        if method is not None:
-            method()
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -17,7 +17,7 @@ from importlib.util import MAGIC_NUMBER
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from leakscope.bootstrap import FILE, RECORDER, RECORDING, leave_to_script
+from leakscope.bootstrap import FILE, RECORDING, leave_to_script
 from leakscope.originals import os
 from leakscope.run.kinds import EndKind
 
@@ -77,8 +77,8 @@ def prepare(
 def hide_us(words: int) -> None:
     """Make `sys.orig_argv` that of python alone; `words` of it follow the file that starts this process."""
     first = len(sys.orig_argv) - words
-    if sys.orig_argv[first - 2 : first] == [FILE, RECORDER]:
-        del sys.orig_argv[first - 2 : first + 1]
+    if sys.orig_argv[first - 1 : first] == [FILE]:
+        del sys.orig_argv[first - 1 : first + 1]
 
 
 def _working_directory() -> str | None:

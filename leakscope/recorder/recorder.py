@@ -240,7 +240,7 @@ class Recorder:
             if options.rank == 0 and not options.quiet:
                 self._no_step = NoStepYet(options.step_function, processes)
             self.member.attach(self._before_comm)
-            self._asked.listen(self.patches)
+            self._asked.begin()
             self._watchdog.start(self._guard)
             self.patches.add("watchdog thread", self._watchdog.end)
         self._inputs.install(self.patches)

@@ -21,26 +21,15 @@ from leakscope.run.rank_end import ended_file, rank_name, ranks_in
 from leakscope.run.rows import Answer, from_json
 from leakscope.run.writer import ASKED
 
-_BY_COMMAND, _BY_SIGNAL = b"c", b"s"
-"""The bytes: who asked by a signal waits for nothing, and leakscope's own process has the answer judged."""
 
-
-def ask(folder: Path, by_signal: bool = False) -> int:
+def ask(folder: Path) -> int:
     """Ask all ranks of the run for a look; gives the number of the request, 1 for the first. Raises OSError."""
     file = open_private(folder / ASKED, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
-        os.write(file, _BY_SIGNAL if by_signal else _BY_COMMAND)
+        os.write(file, b".")  # the size of the file is the number of requests
         return os.lseek(file, 0, os.SEEK_CUR)  # right after the byte that was added here, whoever else adds some
     finally:
         os.close(file)
-
-
-def last_by_signal(file: Path) -> int:
-    """Number of the last request that came by a signal; 0 where none did."""
-    try:
-        return file.read_bytes().rfind(_BY_SIGNAL) + 1
-    except OSError:
-        return 0
 
 
 def times_asked(file: Path) -> int:

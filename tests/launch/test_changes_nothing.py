@@ -35,7 +35,7 @@ for _ in range(11):
 print(torch._C._len_torch_dispatch_stack())
 print(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest(), random.random())
 print(gc.isenabled(), gc.get_threshold(), gc.get_debug(), sys.gettrace(), sys.getprofile(), threading.active_count())
-print([signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)], sys.getswitchinterval())
+print([signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)], sys.getswitchinterval())
 print(sorted(vars(net[0])), [sorted(vars(p)) for p in net.parameters()], len(optimizer._optimizer_step_post_hooks))
 """
 

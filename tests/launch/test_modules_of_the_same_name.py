@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
-from leakscope import bootstrap
 from leakscope.run.reader import read_run
 
 pytestmark = pytest.mark.process
@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_script_and_leakscope_each_find_their_own(folder: Path) -> None:
     words = ["run", "-q", "-o", "run", "--steps", "6", "--prove", "sub/train.py"]
-    command = [sys.executable, *bootstrap.command(bootstrap.COMMAND_LINE, words)]
+    command = [sys.executable, str(ROOT / "leakscope" / "__main__.py"), *words]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (23, "")
     run = read_run(folder / "run")

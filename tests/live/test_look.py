@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -36,7 +34,7 @@ def steps_of(rank: Path) -> int:
 def test_a_rank_that_is_asked_answers_at_the_end_of_a_step_and_goes_on_as_before(
     script: Write, tmp_path: Path, leakscope: Command
 ) -> None:
-    train = script(TRAINING.format(before=""))
+    train = script(TRAINING)
     with job(tmp_path, train) as started:
         at_step_20(tmp_path)
         let_go_on(tmp_path)
@@ -72,34 +70,19 @@ def test_a_rank_that_is_asked_answers_at_the_end_of_a_step_and_goes_on_as_before
     assert (plain.communicate(timeout=60)[0], plain.returncode) == (losses(tmp_path) + "\n", 3)
 
 
-def test_two_ranks_look_after_the_same_step_when_one_of_them_gets_the_signal(script: Write, tmp_path: Path) -> None:
-    with job(tmp_path, script(TRAINING.format(before="")), ranks=2) as started:
+def test_two_ranks_look_after_the_same_step(script: Write, tmp_path: Path) -> None:
+    with job(tmp_path, script(TRAINING), ranks=2) as started:
         processes = [at_step_20(tmp_path, rank) for rank in range(2)]
         assert [rank.process and rank.process.number for rank in live_ranks(tmp_path / "run")] == processes
         for rank in range(2):
             let_go_on(tmp_path, rank)
         until(lambda: steps_of(tmp_path / "run/rank_0001") > UNASKED)
-        os.kill(processes[1], signal.SIGUSR1)
+        ask(tmp_path / "run")
         answers = [until(lambda rank=rank: last_answer(tmp_path / f"run/rank_000{rank}")) for rank in range(2)]
-        until((tmp_path / "run/interim/0001/report.html").exists)
-        started.send_signal(signal.SIGUSR1)  # to leakscope's own process
-        until(lambda: (answer := last_answer(tmp_path / "run/rank_0001")) and answer.asked == 2)
         (tmp_path / "enough").touch()
         assert started.wait(60) == 3
     assert [answer.occasion for answer in answers] == ["step", "step"]
     assert answers[0].step == answers[1].step
-    assert "in <module>" in (tmp_path / "run/rank_0001/asked_stacks.txt").read_text()
-
-
-def test_the_scripts_own_answer_to_the_signal_counts(script: Write, tmp_path: Path) -> None:
-    before = "answered = []; signal.signal(signal.SIGUSR1, lambda number, _: answered.append(number))"
-    with job(tmp_path, script(TRAINING.format(before=before))) as started:
-        os.kill(at_step_20(tmp_path), signal.SIGUSR1)
-        (tmp_path / "enough").touch()
-        let_go_on(tmp_path)
-        assert started.wait(60) == 3
-    assert losses(tmp_path).endswith("answered [10]")
-    assert last_answer(tmp_path / "run/rank_0000") is None
 
 
 STUCK = """
@@ -111,14 +94,11 @@ print("opened", ctypes.PyDLL(None).open(b"go_on_0", os.O_RDONLY) > 2)  # no othe
 """
 
 
-def test_native_code_that_lets_no_thread_run_has_its_stack_told_and_is_not_interrupted(
+def test_native_code_that_lets_no_thread_run_is_not_waited_for(
     script: Write, tmp_path: Path, leakscope: Command
 ) -> None:
     with job(tmp_path, script(STUCK)) as started:
-        process = at_step_20(tmp_path)
-        stacks = tmp_path / "run/rank_0000/asked_stacks.txt"
-        until(stacks.exists)
-        until(lambda: os.kill(process, signal.SIGUSR1) or "line 6 in <module>" in stacks.read_text())
+        at_step_20(tmp_path)
         told = leakscope("look", "run", "--timeout", 0.5)
         let_go_on(tmp_path)
         assert started.wait(60) == 0
@@ -129,7 +109,7 @@ def test_native_code_that_lets_no_thread_run_has_its_stack_told_and_is_not_inter
 
 
 def test_a_step_that_never_ends_is_looked_at_in_its_middle(script: Write, tmp_path: Path, leakscope: Command) -> None:
-    with job(tmp_path, script(TRAINING.format(before=""))) as started:
+    with job(tmp_path, script(TRAINING)) as started:
         at_step_20(tmp_path)
         told = leakscope("look", "run")
         assert told.returncode == 0, told.stderr

@@ -117,7 +117,7 @@ def test_its_table_is_no_wider_than_the_terminal(columns: int) -> None:
 @pytest.mark.process
 def test_on_a_terminal_it_is_refreshed_until_ctrl_c_and_elsewhere_told_once(script: Write, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "leakscope", "status", "run"]
-    with job(tmp_path, script(TRAINING.format(before=""))) as started:
+    with job(tmp_path, script(TRAINING)) as started:
         process = at_step_20(tmp_path)
         wide = {**os.environ, "COLUMNS": "140"}
         once = subprocess.run(command, cwd=tmp_path, env=wide, capture_output=True, text=True, timeout=60, check=True)

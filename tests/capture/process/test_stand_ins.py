@@ -17,13 +17,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
-import faulthandler, multiprocessing, posix, subprocess, _posixsubprocess
+import multiprocessing, posix, subprocess, _posixsubprocess
 user = types.ModuleType("user")
 sys.modules["user"] = user
 exec("from torch.distributed import init_process_group as join, send\\nfrom os import execv as become", vars(user))
 
 NAMES = [(title, name) for title, module in list(sys.modules.items()) for name in list(vars(module))
-         if title.split(".")[0] in ("torch", "os", "posix", "subprocess", "_posixsubprocess", "user", "faulthandler")]
+         if title.split(".")[0] in ("torch", "os", "posix", "subprocess", "_posixsubprocess", "user")]
 def standing():
     return {(title, name): vars(sys.modules[title]).get(name) for title, name in NAMES}
 before = standing()

@@ -220,7 +220,7 @@ def copying(starts: Callable[..., None], loaded_with: dict[str, str]) -> Callabl
     def execute_child(self: Any, args: Any, *rest: Any) -> None:
         (_, preexec, _, _, cwd, env, _, _, _, stdin, to_stdin, from_stdout, stdout, from_stderr, stderr) = rest[:15]
         wanted = os.environ if env is None else env
-        ours = list(args[:3]) == [sys.executable, bootstrap.FILE, bootstrap.RECORDER] or args[0] == "leakscope"
+        ours = list(args[:2]) == [sys.executable, bootstrap.FILE] or args[0] == "leakscope"
         if not ours or preexec or read_at_import(wanted) != loaded_with:
             return starts(self, args, *rest)
         sys.stdout.flush()
@@ -253,8 +253,8 @@ def be_what_is_started(args: Sequence[str], folder: str, env: Mapping[str, str],
     if args[0] == "leakscope":
         become(folder, env, args)
         end_as(lambda: runpy.run_module("leakscope", run_name="__main__", alter_sys=True))
-    become(folder, env, args[2:])
-    end_as(lambda: sys.exit(importlib.import_module("leakscope.recorder.__main__").main(list(args[3:]))))
+    become(folder, env, args[1:])
+    end_as(lambda: sys.exit(importlib.import_module("leakscope.recorder.__main__").main(list(args[2:]))))
 
 
 if __name__ == "__main__":
