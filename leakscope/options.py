@@ -147,9 +147,9 @@ class Options:
     formats: Annotated[
         tuple[str, ...],
         Option(
-            "Tell it as FORMAT too, again and again: text, json, html, markdown, sarif, junit, csv, trace, "
-            "speedscope. One without a FILE goes to stdout in place of the text, and the ranks' stdout to stderr; in a "
-            "folder FILE is findings.<suffix>.",
+            "Tell it as FORMAT too, again and again: text, json, html, markdown, sarif, junit, trace. One without a "
+            "FILE goes to stdout in place of the text, and the ranks' stdout to stderr; in a folder FILE is "
+            "findings.<suffix>.",
             ("--as",),
             "FORMAT[=FILE]",
         ),

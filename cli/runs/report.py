@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from leakscope.run.model import Run
 
 _AS = (
-    "How to tell it (text), again and again: text, json, html, markdown, sarif, junit, csv, trace, speedscope; or dot, "
-    "svg, png of one --finding. One without a FILE goes to stdout; in a folder FILE is findings.<suffix>."
+    "How to tell it (text), again and again: text, json, html, markdown, sarif, junit, trace; or dot, svg, png of one "
+    "--finding. One without a FILE goes to stdout; in a folder FILE is findings.<suffix>."
 )
 
 

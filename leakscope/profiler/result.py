@@ -56,8 +56,8 @@ class Result(Findings):
         """Write it to a file, in the format that its suffix names; into a folder the page and `findings.json`.
 
         The formats are those of `leakscope report --as`: `.html` is the page, `.txt` the text, then `.json`, `.md`,
-        `.sarif`, `.xml` (JUnit), `.csv`, `.trace.json` and `.speedscope.json`. A path without a suffix, or one that
-        ends in a slash, is a folder, made where it is not there. What was there is replaced, whole or not at all.
+        `.sarif`, `.xml` (JUnit) and `.trace.json`. A path without a suffix, or one that ends in a slash, is a folder,
+        made where it is not there. What was there is replaced, whole or not at all.
 
         Returns:
             The path.

@@ -32,8 +32,8 @@ class _Formats(Mapping[str, Render]):
 
 
 FORMATS: Mapping[str, Render] = _Formats()
-"""`FORMATS["html"](run, findings)` is the page; text, json, html, markdown, sarif, junit, csv, trace, speedscope, and
-what other packages add.
+"""`FORMATS["html"](run, findings)` is the page; text, json, html, markdown, sarif, junit, trace, and what other
+packages add.
 """
 
 

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from support.formats import junit_rules, markdown_rules, sarif_rules, speedscope_rules, trace_rules
+from support.formats import junit_rules, markdown_rules, sarif_rules, trace_rules
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Write = Callable[..., Path]
@@ -49,9 +49,7 @@ def test_every_format_of_one_run(leakscope_process: Command, script: Write, tmp_
     (tmp_path / ".git").mkdir()
     script(GROW, "my project/train it.py")
     install_tiny(tmp_path / "site")
-    files = {
-        name: f"out.{name}" for name in ("html", "markdown", "sarif", "junit", "csv", "trace", "speedscope", "tiny")
-    }
+    files = {name: f"out.{name}" for name in ("html", "markdown", "sarif", "junit", "trace", "tiny")}
     asked = [word for name, file in files.items() for word in ("--as", f"{name}={file}")]
     done = leakscope_process(
         "run", "-o", "run", "--no-lifetimes", *asked, "--as", "json", "my project/train it.py",
@@ -71,13 +69,11 @@ def test_every_format_of_one_run(leakscope_process: Command, script: Write, tmp_
         *junit_rules.problems(told["junit"]),
         *markdown_rules.problems(told["markdown"]),
         *trace_rules.problems(json.loads(told["trace"])),
-        *speedscope_rules.problems(json.loads(told["speedscope"])),
     ]
     assert problems == []
     artifacts = [place["physicalLocation"]["artifactLocation"] for place in sarif_rules.locations(sarif)]
     assert {"uri": "my%20project/train%20it.py", "uriBaseId": "SRCROOT"} in artifacts
     assert "kept.append(torch.randn(256, 256))" in told["markdown"] and "kept.append" in told["html"]
-    assert told["csv"].count("\n0,,12,step,") == 2
     text = leakscope_process("report", "run").stdout
     assert "kept.append(torch.randn(256, 256))" in text and "my project/train it.py:11" in " ".join(text.split())
 

@@ -17,7 +17,7 @@ from leakscope.report.escape import cleaned
 from leakscope.report.messages.numbers import listed_numbers
 from leakscope.report.trace_marks import source_line, suspects
 
-NAMES = ["text", "json", "html", "markdown", "sarif", "junit", "csv", "trace", "speedscope"]
+NAMES = ["text", "json", "html", "markdown", "sarif", "junit", "trace"]
 
 
 @pytest.mark.process

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from leakscope.run.model import Run
 
 ENTRY_POINTS = "leakscope.formats"
-"""The group in which a package names its formats: `csv = "my_package:CSV"`, where `CSV` is a `Format`."""
+"""The group in which a package names its formats: `gitlab = "my_package:GITLAB"`, where `GITLAB` is a `Format`."""
 
 
 class Format(Protocol):
@@ -27,7 +27,7 @@ class Format(Protocol):
 
     @property
     def suffix(self) -> str:
-        """How its files end: `.csv`."""
+        """How its files end: `.sarif`."""
         ...
 
     def render(self, run: Run, findings: Findings) -> str:
@@ -59,9 +59,7 @@ OWN: tuple[Format, ...] = (
     OwnFormat("markdown", ".md", "leakscope.report.formats.as_markdown"),
     OwnFormat("sarif", ".sarif", "leakscope.report.formats.as_sarif"),
     OwnFormat("junit", ".xml", "leakscope.report.formats.as_junit"),
-    OwnFormat("csv", ".csv", "leakscope.report.formats.as_csv"),
     OwnFormat("trace", ".trace.json", "leakscope.report.formats.as_trace"),
-    OwnFormat("speedscope", ".speedscope.json", "leakscope.report.formats.as_speedscope"),
 )
 """A package cannot take the name of one of these."""
 

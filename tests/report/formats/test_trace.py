@@ -1,27 +1,21 @@
-"""Are the tables, traces and flame graphs of figures what was recorded?"""
+"""The trace format: steps, looks, operations and counters over time."""
 
 from __future__ import annotations
 
-import csv
 import json
 from dataclasses import replace
-from io import StringIO
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from support import examples
-from support.formats import speedscope_rules, trace_rules
+from support.formats import trace_rules
 
-from leakscope.findings.model import Findings, LedgerInterval, Line, LineKind
+from leakscope.findings.model import Findings
 from leakscope.report import FORMATS
 from leakscope.report.formats.as_trace import steps_and_looks
 from leakscope.run.kinds import Occasion
 from leakscope.run.model import Rank, Run
-
-
-def rows(run: Run, findings: Findings) -> list[dict[str, str]]:
-    return list(csv.DictReader(StringIO(FORMATS["csv"](run, findings), newline="")))
 
 
 def trace(run: Run, findings: Findings) -> list[dict[str, Any]]:
@@ -33,26 +27,7 @@ def trace(run: Run, findings: Findings) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", examples.ALL)
 def test_every_example_is_taken(name: str) -> None:
-    run, findings = examples.ALL[name]()
-    trace(run, findings)
-    assert list(speedscope_rules.problems(json.loads(FORMATS["speedscope"](run, findings)))) == []
-    rows(run, findings)
-
-
-def test_the_table_has_a_line_for_each_figure() -> None:
-    run, findings = examples.leaking()
-    lines = (Line(LineKind.LEAKS, 300, "b41c07e2", "=losses"), Line(LineKind.UNATTRIBUTED, -44))
-    findings = replace(findings, ledgers={0: (LedgerInterval(3, 5, 256, lines),)})
-    told = rows(run, findings)
-    counted = [row for row in told if row["rank"] == "1" and row["kind"] == "step" and row["name"] == "counted"]
-    assert [int(row["value"]) for row in counted] == [step.counted_bytes for step in run.ranks[1].steps]
-    assert {row["unit"] for row in told} == {"bytes", "seconds"}
-    ledger = [row for row in told if row["kind"] == "ledger"]
-    assert [(row["from_step"], row["step"], row["name"], row["value"]) for row in ledger] == [
-        ("3", "5", "leaks", "300"),
-        ("3", "5", "unattributed", "-44"),
-    ]
-    assert (ledger[0]["finding"], ledger[0]["holder"]) == ("b41c07e2", "'=losses"), "no formula"
+    trace(*examples.ALL[name]())
 
 
 def only(rank: Rank, *, looks: bool) -> list[tuple[int, float, float]]:
@@ -124,15 +99,3 @@ def test_memory_is_a_counter_of_each_rank() -> None:
     told = [event for event in trace(run, findings) if event["ph"] == "C" and event["pid"] == 1]
     sizes = {event["args"]["bytes"] for event in told if event["name"] == "counted bytes"}
     assert sizes >= {step.counted_bytes for step in run.ranks[1].steps}
-
-
-def test_flames_are_as_wide_as_what_is_held_and_add_up_to_what_was_found() -> None:
-    run, findings = examples.leaking()
-    told = json.loads(FORMATS["speedscope"](run, findings))
-    frames = [frame["name"] for frame in told["shared"]["frames"]]
-    rank = told["profiles"][0]
-    stacks = [[frames[index] for index in stack] for stack in rank["samples"]]
-    growth = findings.findings[1]
-    weight = rank["weights"][stacks.index([f"{hop.object} {hop.reference}".rstrip() for hop in growth.trace])]
-    assert weight == growth.sightings[-1].bytes
-    assert sum(rank["weights"]) == max(findings.ranks[0].explained_bytes, weight)
