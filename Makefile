@@ -10,7 +10,7 @@ VARIANTS := none stage-backward-cycle param-group-cycle kept-outputs engine
 PIPELINE := sample_runs/p2p_pipeline
 
 # PYTHON:TORCH pairs that `make versions` runs the tests with, and where it keeps their environments, 3 to 7 GB each.
-VERSIONS ?= 3.11:2.6.0 3.12:2.9.1 3.13:2.15.0
+VERSIONS ?= 3.11:2.10.0 3.12:2.14.1 3.13:2.15.0
 VERSIONS_FOLDER ?= .versions
 HERE := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 

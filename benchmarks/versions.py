@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-VERSIONS = ("3.11:2.6.0", "3.12:2.9.1", "3.13:2.15.0")
+VERSIONS = ("3.11:2.10.0", "3.12:2.14.1", "3.13:2.15.0")
 LONGEST_S = 2400
 """Seconds that one run of the tests may take, chosen."""
 TESTS = {

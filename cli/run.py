@@ -22,7 +22,7 @@ from leakscope_cli.run_options import offered_options, options_of
 from leakscope_cli.shared import Impossible, Policy, baseline_of, check_room, read_and_judge, suppressions_of
 from leakscope_cli.targets import RUNS, check_module, check_script, join_folder
 
-from leakscope.errors import LeakscopeError, check_python
+from leakscope.errors import LeakscopeError, check_python, check_torch
 from leakscope.options import Options
 from leakscope.report.formats import format_named
 from leakscope.verdict import Returned
@@ -139,6 +139,7 @@ def record_and_report(options: Options, outside: Outside | None = None, returned
     from leakscope.run.writer import prepare_folder, who_else_may_enter
 
     check_python()
+    check_torch()
     known = _Known(suppressions_of(options.suppress), baseline_of(options.baseline))
     asked = asked_formats([*options.formats, *(["json"] if options.as_json else [])])
     if (options.node_rank if outside is None else outside.rank) == 0:

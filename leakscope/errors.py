@@ -1,11 +1,15 @@
-"""What leakscope tells its user when something cannot be done, and in which Python that is all it does."""
+"""Errors that the user can act on, and the versions of Python and torch that leakscope works with."""
 
 from __future__ import annotations
 
+import re
 import sys
 
 _PYTHONS = (3, 11), (3, 13)
 """The first and the last Python that leakscope has been run with."""
+_TORCH = 2, 10
+"""The oldest torch that works: before it a saved tensor does not show what it holds, and C++ takes over Python objects
+of tensors instead of counting a reference to them, so that holders would be missed."""
 
 
 class LeakscopeError(Exception):
@@ -25,6 +29,10 @@ class UnsupportedPython(LeakscopeError, ImportError):
 
     An ImportError too: what looks at live objects cannot be imported there, and neither can its parts in C.
     """
+
+
+class UnsupportedTorch(LeakscopeError, ImportError):
+    """The installed torch is older than the oldest one that leakscope works with."""
 
 
 def unsupported_python() -> str:
@@ -54,3 +62,26 @@ def check_python() -> None:
     """Raises UnsupportedPython where live objects of this Python are not looked at."""
     if why := unsupported_python():
         raise UnsupportedPython(why)
+
+
+def unsupported_torch() -> str:
+    """One sentence where the installed torch is too old, else "". Does not import torch."""
+    version = getattr(sys.modules.get("torch"), "__version__", None)
+    if version is None:
+        from importlib import metadata  # 20 ms, which a process that has torch does not need
+
+        try:
+            version = metadata.version("torch")
+        except metadata.PackageNotFoundError:
+            return ""
+    known = re.match(r"(\d+)\.(\d+)", str(version))
+    if known is None or tuple(map(int, known.groups())) >= _TORCH:
+        return ""
+    oldest = ".".join(map(str, _TORCH))
+    return f"leakscope needs torch {oldest} or newer, and this is {version}; install a newer torch"
+
+
+def check_torch() -> None:
+    """Raises UnsupportedTorch where the installed torch is too old."""
+    if why := unsupported_torch():
+        raise UnsupportedTorch(why)

@@ -1,4 +1,4 @@
-"""In a Python that leakscope has not been run with, each way into it ends with one sentence."""
+"""With a Python or torch that is not supported, each entry point ends with one sentence."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from click.testing import CliRunner
+from leakscope_cli import main
 from support import ROOT
 
-from leakscope.errors import LeakscopeError, check_python, unsupported_python
+from leakscope.errors import LeakscopeError, check_python, check_torch, unsupported_python, unsupported_torch
 
 BUILDS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "3.10": lambda patch: patch.setattr(sys, "version_info", (3, 10, 13, "final", 0)),
@@ -43,6 +46,31 @@ def test_what_pip_installs_is_what_serves(monkeypatch: pytest.MonkeyPatch) -> No
         if not unsupported_python():
             served.append(minor)
     assert required == f">=3.{served[0]},<3.{served[-1] + 1}"
+
+
+def test_an_older_torch_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    check_torch()
+    for version in ("2.10.0", "2.15.0a0+git1", "3.0", "unknown"):
+        monkeypatch.setattr(torch, "__version__", version)
+        assert unsupported_torch() == ""
+    monkeypatch.setattr(torch, "__version__", "2.9.1+cpu")
+    with pytest.raises(LeakscopeError):
+        check_torch()
+    script, out = tmp_path / "train.py", tmp_path / "out"
+    script.write_text("print('ran')")
+    done = CliRunner().invoke(main, ["run", "-o", str(out), str(script)])
+    assert done.exit_code == 2 and not out.exists()
+    assert done.stdout == "" and len(done.stderr.splitlines()) == 1 and "2.9.1" in done.stderr
+
+
+def test_the_oldest_torch_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    (required,) = [need for need in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+                   if need.startswith("torch>=")]  # fmt: skip
+    oldest = required.removeprefix("torch>=")
+    monkeypatch.setattr(torch, "__version__", oldest)
+    assert unsupported_torch() == ""
+    monkeypatch.setattr(torch, "__version__", f"2.{int(oldest.partition('.')[2]) - 1}")
+    assert unsupported_torch()
 
 
 AS_FREE_THREADED = "import sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1; "

@@ -1,6 +1,6 @@
 """A pipeline backward that retains nothing: whole or split, started from gradient edges, boxed.
 
-Needs nothing of leakscope but this folder, and no package but torch. Written for torch 2.6 and newer, run on 2.13.
+Needs nothing of leakscope but this folder, and no package but torch. Written for torch 2.10 and newer, run on 2.13.
 
 With ``torch.distributed.pipelining``, install it once; every schedule then runs on it:
 

@@ -120,7 +120,7 @@ class _Same(torch.autograd.Function):
 
 @cache
 def functions_keep_their_graph() -> bool:
-    """Whether the Python node of a custom Function keeps what is below it: up to torch 2.9 it does not."""
+    """Whether the Python node of a custom Function keeps what is below it: in torch 2.10 it does not."""
     with torch.inference_mode(False), torch.enable_grad():
         same: Any = _Same
         node = same.apply(torch.empty(0, requires_grad=True, device="cpu")).grad_fn

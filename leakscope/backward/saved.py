@@ -10,7 +10,7 @@ import torch
 from torch.autograd.graph import Node, saved_tensors_hooks
 
 from .boxed import SavedBox, box_of
-from .payloads import TENSOR, UNKNOWN, payload_of, unpack_hook_of, variables
+from .payloads import variables
 
 
 class SavedHandle:
@@ -96,7 +96,7 @@ class Dropping:
         for node in nodes:
             own: list[Any] = []
             if look:
-                own = [held for one in variables(node) if isinstance(held := payload_of(one), SavedHandle)]
+                own = [held for one in variables(node) if isinstance(held := one.data, SavedHandle)]
             self._saved += own
             if not isinstance(node, torch._C._FunctionBase):
                 self._last += own
@@ -131,20 +131,18 @@ def _drop(saved: list[Any]) -> Any:
 
 
 def by_checkpoint(node: Node, once: bool = False) -> bool:
-    """Whether a checkpoint recomputes what a node saved; also said where this torch does not tell.
+    """Whether a checkpoint recomputes what a node saved.
 
     With `once`, whether one that has contexts of its own does, as selective checkpointing: they may be entered once.
     """
     for variable in variables(node):
-        payload = payload_of(variable)
+        payload = variable.data
         if payload is None:
             continue
-        if payload is UNKNOWN:
-            return not once
-        if payload is TENSOR or isinstance(payload, torch.Tensor):
+        if isinstance(payload, torch.Tensor):
             return False
         checkpoints = type(payload).__module__.startswith("torch.utils.checkpoint")
-        return checkpoints and (not once or _recomputed_in(unpack_hook_of(variable)) is not None)
+        return checkpoints and (not once or _recomputed_in(variable.unpack_hook) is not None)
     return False
 
 

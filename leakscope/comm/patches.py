@@ -460,7 +460,7 @@ def unseen() -> str:
 
 
 def _replace(namespace: Any, name: str, make: Callable[[Call], Call], patches: Patches) -> None:
-    packet = getattr(namespace, name, None)  # older torch has fewer
+    packet = getattr(namespace, name, None)  # another torch may have fewer
     if packet is None:
         return
     for operator in (packet, *(getattr(packet, overload) for overload in packet.overloads())):

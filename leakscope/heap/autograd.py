@@ -6,7 +6,7 @@ import ctypes
 import inspect
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
@@ -15,36 +15,24 @@ from operator import attrgetter, call, contains
 from types import FrameType, GetSetDescriptorType
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from leakscope.graph.model import Ints, ReferenceKind
+from leakscope.graph.model import ReferenceKind
 from leakscope.originals import _thread, open_file, os
 from leakscope.process import torch_compat
 from leakscope.process.guard import CLOCK, CODE_OF_CALLS
 from leakscope.process.raw_types import mro, type_dict
 from leakscope.process.source.frames import is_alone
 from leakscope.process.torch_compat import (
-    COUNTS_IN_PYTHON,
-    DATA,
-    HOOKS,
     OWNED_FLAGS,
     RAW_SAVED,
     SAVED_TENSOR,
     SAVED_TENSORS_TELL,
     Lacked,
     TensorBase,
-    address_of_storage,
-    address_of_tensor,
     agent_is_set,
     counts_of_contexts,
-    give_back_storage,
-    give_back_tensor,
     node_running,
     saved_data,
-    saved_layout,
     saved_unpack_hook,
-    uses_of_storage,
 )
 from leakscope.shield import contextmanager
 
@@ -301,51 +289,6 @@ def _dicts_in(vector: tuple[int, ...], words: Words) -> list[int]:
     return [dict_at for hook in hooks for dict_at in words(hook, 2)[1:]]
 
 
-_IMPL = 24
-"""Words read of a TensorImpl or StorageImpl; the pointer to the Python object lies well within."""
-_TAKEN_OVER = 1
-"""The bit of that pointer that says that C++ owns the Python object (c10/core/impl/PyObjectSlot.h)."""
-
-
-@dataclass(frozen=True, slots=True)
-class TakenOver:
-    """Tensors and storages whose Python object C++ owned when the heap was swept; none where torch counts."""
-
-    indexes: Ints
-
-    def python_references(self, asked: NDArray[Any], uses: Ints) -> NDArray[np.bool_]:
-        """Whether C++ had a Python reference to each of these, which have so many owners."""
-        return uses > 1 if COUNTS_IN_PYTHON else np.isin(asked, self.indexes)
-
-
-def taken_over(indexes: Ints, objects: Iterable[Any], words: Words) -> TakenOver:
-    """Those of some tensors and storages, told by their indexes, whose Python object C++ owns.
-
-    It gives them up: an object that C++ owns and lets go while somebody holds it is left without a tensor.
-    """
-    if COUNTS_IN_PYTHON:
-        return TakenOver(np.zeros(0, dtype=np.int64))
-    return TakenOver(indexes[[_take_back(obj, words) for obj in objects]])
-
-
-def _take_back(obj: Any, words: Words) -> bool:
-    tensor = TensorBase in mro(type(obj))
-    if not tensor and is_gone(obj):
-        return True
-    address = int(address_of_storage(obj) if not tensor else address_of_tensor(obj))
-    taken = id(obj) | _TAKEN_OVER in words(address, _IMPL)
-    if taken:
-        (give_back_tensor if tensor else give_back_storage)(obj)
-    return taken
-
-
-def is_gone(storage: Any) -> bool:
-    """Whether a storage's memory is: up to torch 2.9 its Python object stays while anything refers to it weakly."""
-    return not COUNTS_IN_PYTHON and not uses_of_storage(int(address_of_storage(storage)))
-
-
-_HOOKS = 4
-"""Words of a PySavedVariableHooks."""
 _NO_PACK_HOOK = "this torch keeps the pack hooks of saved tensors where they are not found: what they hold has no cut"
 _NOT_READ = "a saved tensor could not be read: this torch does not tell what it saves"
 
@@ -374,12 +317,12 @@ def saved_of(
         saved = told[0] if told else ()
         several = isinstance(saved, (tuple, list))
         tensors = [each for each in (saved if several else (saved,)) if type(each) is SAVED_TENSOR]
-        if not SAVED_TENSORS_TELL:
-            found = [_read(each, words, gaps) for each in tensors] if at_rest.alone else []
-        else:
-            asked = at_rest.ask_each(node, getter, _CONTENTS) if several and tensors else []
-            asked = at_rest.ask(node, _contents(name)) if tensors and not several else asked
-            found = [_with_pack_hook(*both, words, gaps) for both in zip(tensors, asked, strict=False)]
+        if tensors and not SAVED_TENSORS_TELL:
+            gaps[_NOT_READ] = None
+            return
+        asked = at_rest.ask_each(node, getter, _CONTENTS) if several and tensors else []
+        asked = at_rest.ask(node, _contents(name)) if tensors and not several else asked
+        found = [_with_pack_hook(*both, words, gaps) for both in zip(tensors, asked, strict=False)]
     except RuntimeError:  # freed by backward: CopySlices and released custom Functions say so by raising
         return
     for place, contents in enumerate(found):
@@ -419,32 +362,6 @@ def _with_pack_hook(saved: Any, told: tuple[Any, Any], words: Words, gaps: dict[
     if hook is not None and not found.pack_hook_at:
         gaps[_NO_PACK_HOOK] = None
     return found
-
-
-def _read(saved: Any, words: Words, gaps: dict[str, None]) -> Contents | None:
-    layout = saved_layout()
-    for variable in () if layout is None else words(id(saved) + OBJECT_HEAD * WORD, 1):
-        fields = words(variable, HOOKS + 1)
-        if layout is None or not fields:
-            break
-        if fields[HOOKS]:
-            hooks = words(fields[HOOKS], _HOOKS)
-            if hooks[:1] != (layout.hooks,):
-                break
-            pack, unpack, payload = hooks[1:]
-            return Contents(_object_at(payload), _object_at(unpack), pack) if payload else None
-        kind = words(fields[DATA], 1)
-        if kind == (layout.tensor,):
-            return Contents(layout.wrap(variable))
-        if kind == (layout.undefined,):  # freed by backward
-            return None
-        break
-    gaps[_NOT_READ] = None
-    return None
-
-
-def _object_at(address: int) -> Any:
-    return ctypes.cast(address, ctypes.py_object).value
 
 
 _grad_fn = TensorBase.grad_fn.__get__
@@ -576,7 +493,7 @@ def node_holds(node: Any, types: Types, words: Words) -> Iterator[Held]:
     kind = type(node)
     try:
         below = node.next_functions
-    except RuntimeError:  # up to torch 2.9 a custom Function's node may be gone while Python has its object
+    except RuntimeError:  # in torch 2.10 a custom Function's node may be gone while Python has its object
         return
     for k, (function, _) in enumerate(below):
         if function is not None:

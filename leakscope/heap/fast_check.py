@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 from leakscope.graph.model import IMMORTAL
-from leakscope.heap.autograd import Role, Types, is_gone, own_memory
+from leakscope.heap.autograd import Role, Types, own_memory
 from leakscope.heap.fast_check_walk import KINDS, Kind, Mark, Seen, Tensors, Walk, held_in_native
 from leakscope.heap.garbage import ExplainedHeap
 from leakscope.heap.native_graph import deepest_walk
@@ -51,8 +51,7 @@ def _storages(obj: Any) -> dict[int, int]:
     """Address to bytes of each storage that a tensor or a storage object has."""
     kind = KINDS.of(type(obj))
     if kind is Kind.STORAGE:
-        gone = is_gone(obj) or is_meta(obj)
-        return {} if gone else {int(address_of_storage(obj)): int(StorageBase.nbytes(obj))}
+        return {} if is_meta(obj) else {int(address_of_storage(obj)): int(StorageBase.nbytes(obj))}
     if kind is not Kind.TENSOR:
         return {}
     address = storage_of(obj)

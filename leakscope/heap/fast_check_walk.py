@@ -18,7 +18,6 @@ from leakscope.heap.autograd import (
     Role,
     Types,
     Words,
-    is_gone,
     node_holds,
     own_memory,
     role_of,
@@ -236,11 +235,7 @@ class Tensors:
         if not wanted:
             return set()
         self._kinds |= wanted.keys()
-        found = {
-            id(obj): id(type(obj))
-            for obj in objects
-            if id(type(obj)) in wanted and not (wanted[id(type(obj))] is Kind.STORAGE and is_gone(obj))
-        }
+        found = {id(obj): id(type(obj)) for obj in objects if id(type(obj)) in wanted}
         self.known |= found.keys()
         self.storages |= {at for at, kind in found.items() if wanted[kind] is Kind.STORAGE}
         return set(found)

@@ -25,7 +25,7 @@ from leakscope.heap.native_graph import NativeReferences, uses_of_storages
 from leakscope.heap.sweep import Sweep
 from leakscope.process.gc_control import go_on
 from leakscope.process.raw_types import all_keys_are, mro
-from leakscope.process.torch_compat import COUNTS_IN_PYTHON, uses_of_tensor
+from leakscope.process.torch_compat import uses_of_tensor
 
 _OF_A_REPLAY = 16
 """Owners of a base or a storage that the functions of a replaying view may be, which nothing lists:
@@ -93,9 +93,8 @@ def explain_refcounts(native: NativeReferences) -> RefcountTable:
     """Compare every count with the references found.
 
     A tensor, a grad node and a storage keep one Python reference for all their C++ owners together
-    (c10/util/intrusive_ptr.h: the Python object is increfed when the use count goes from 1 to 2; `native/preserved.py`
-    for older torch), so their C++ owners are counted apart: `_use_count` of tensors and storages less one for the
-    Python object.
+    (c10/util/intrusive_ptr.h: the Python object is increfed when the use count goes from 1 to 2), so their C++ owners
+    are counted apart: `_use_count` of tensors and storages less one for the Python object.
     """
     sweep, role, swept = native.sweep, native.role, native.held_by
     n = len(sweep.objects)
@@ -167,7 +166,7 @@ def _explain_tensors_and_nodes(native: NativeReferences, owned: Places, unexplai
     unseen = np.maximum(uses - 1 - occurrences(owned, tensors), 0)
     if native.replayed:
         unseen[(unseen <= _OF_A_REPLAY) & np.isin(tensors, list(native.replayed))] = 0
-    of_cpp = native.taken_over.python_references(tensors, uses)
+    of_cpp = uses > 1
     unexplained[tensors] = np.maximum(unexplained[tensors] - of_cpp, 0) + unseen
     nodes = np.flatnonzero(native.role == Role.GRAD_NODE)
     unexplained[nodes] -= occurrences(owned, nodes) > 0
@@ -185,12 +184,10 @@ def _explain_storages(native: NativeReferences, unexplained: Places) -> tuple[Pl
     storage = np.repeat(np.arange(many), lengths)
     uses = uses_of_storages(native)
     wrapper = native.role[holder] == Role.STORAGE
-    of_cpp = native.taken_over.python_references(holder[wrapper], uses[storage[wrapper]])
+    of_cpp = uses[storage[wrapper]] > 1
     np.subtract.at(unexplained, holder[wrapper], of_cpp.astype(np.int32))
     tensors = np.bincount(storage[~wrapper], minlength=many)
-    # one for the Python object, which the count of newer torch always has
-    python = 1 if COUNTS_IN_PYTHON else np.bincount(storage[wrapper], minlength=many) > 0
-    unseen = np.maximum(uses - tensors - python, 0)
+    unseen = np.maximum(uses - tensors - 1, 0)  # one for the Python object
     if native.replayed:
         of_replays = np.bincount(storage[np.isin(holder, list(native.replayed))], minlength=many) > 0
         unseen[of_replays & (unseen <= _OF_A_REPLAY)] = 0

@@ -20,17 +20,14 @@ from leakscope.heap.address_index import LIST_BASELINE, Growing, counts_of, dict
 from leakscope.heap.autograd import (
     Held,
     Role,
-    TakenOver,
     Types,
     Words,
-    is_gone,
     node_holds,
     operands_of,
     own_memory,
     replays,
     role_of,
     saved_holds,
-    taken_over,
     tensor_holds,
 )
 from leakscope.heap.referents import FRAMES_CAN_BE_READ, frame_contents
@@ -198,15 +195,12 @@ class NativeReferences:
         """For each type of the sweep what `known_types` knows of it."""
         self.role: NDArray[np.int8] = (self.verdicts & ROLE)[heap.type_index]
         """Of each object."""
-        self.taken_over: TakenOver
-        """Found when the walk begins."""
 
     def walk(self) -> None:
         """Walk from every tensor and grad node through what they hold, without recursion."""
         with without_functions(), own_memory() as words:
             special = np.flatnonzero(self._is_walked()[self.sweep.type_index])
             self._known.update(zip(self.sweep.addresses[special].tolist(), special.tolist(), strict=True))
-            self.taken_over = self._taken_over(words)
             waiting = special.tolist() + [self._first_new + k for k in range(len(self.new))]
             deepest = deepest_walk()
             for _ in range(deepest):
@@ -225,10 +219,6 @@ class NativeReferences:
                 self.storages.pop(address, None)
             self.read_new(0)
             self.problems += self.types.gaps
-
-    def _taken_over(self, words: Words) -> TakenOver:
-        kept = np.flatnonzero((self.role == _TENSOR) | (self.role == _STORAGE))
-        return taken_over(kept, map(self.sweep.objects.__getitem__, kept.tolist()), words)
 
     def _is_walked(self) -> NDArray[np.bool_]:
         """For each type whether C++ holds something for its objects."""
@@ -258,7 +248,7 @@ class NativeReferences:
             elif SAVED_TENSORS_TELL and type(obj) is SAVED_TENSOR:
                 for held in saved_holds(obj, "saved tensor", self.types, words):
                     self._note(index, held)
-            elif role is _STORAGE and not is_meta(obj) and not is_gone(obj):
+            elif role is _STORAGE and not is_meta(obj):
                 self._add_holder(index, int(address_of_storage(obj)), obj, _nbytes)
         return [self._first_new + k for k in range(start, len(self.new))]
 

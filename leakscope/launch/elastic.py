@@ -10,10 +10,9 @@ import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leakscope.errors import LaunchFailed
 from leakscope.launch.outcome import LAUNCHER
@@ -98,7 +97,6 @@ def loopback_rendezvous() -> str:
 
 def loopback_store() -> tuple[TCPStore, int]:
     """A store of this process and the port at which others find it. Raises OSError or RuntimeError."""
-    import torch
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     with socket.socket() as listening:
@@ -111,8 +109,6 @@ def loopback_store() -> tuple[TCPStore, int]:
             is_master=True,
             wait_for_workers=False,
             master_listen_fd=listening.fileno(),
-            # before, that kind takes no socket of ours (pytorch#150215)
-            use_libuv=torch.__version__ >= (2, 8),  # type: ignore[operator]
         )
         listening.detach()  # the store has taken it
     return store, port
@@ -168,7 +164,7 @@ def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int
         rdzv_configs={"is_host": str(options.node_rank == 0)} if options.nnodes > 1 else {},
         max_restarts=0,
         logs_specs=Pipes(),
-        **_signals(LaunchConfig),
+        signals_to_handle=_signals(),
     )
     # as torchrun does it; without it every rank would take all cores
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
@@ -194,12 +190,9 @@ def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int
             path.unlink(missing_ok=True)
 
 
-def _signals(config: type) -> dict[str, Any]:
-    """What torch's launcher answers: none that is ignored, as nohup leaves SIGHUP; an older torch cannot be told."""
-    if "signals_to_handle" not in {field.name for field in fields(config)}:
-        return {}
-    answered = [number.name for number in CHANGED if signal.getsignal(number) != signal.SIG_IGN]
-    return {"signals_to_handle": ",".join(answered)}
+def _signals() -> str:
+    """The signals that torch's launcher handles: none that is ignored, as nohup leaves SIGHUP."""
+    return ",".join(number.name for number in CHANGED if signal.getsignal(number) != signal.SIG_IGN)
 
 
 def _streams(options: Options, logs: Path) -> dict[tuple[int, str], Stream]:

@@ -48,12 +48,12 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a marker with wrong arguments before any test runs, and a Python in which no test can be judged."""
-    from leakscope.errors import unsupported_python
+    """Refuse a marker with wrong arguments before any test runs, and a Python or torch that is not supported."""
+    from leakscope.errors import unsupported_python, unsupported_torch
 
     for item in items:
         try:
-            if settings_of_test(item) is not None and (why := unsupported_python()):
+            if settings_of_test(item) is not None and (why := unsupported_python() or unsupported_torch()):
                 raise pytest.UsageError(why)
         except (TypeError, ValueError) as error:
             raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.{MARKER}: {error}") from None

@@ -100,13 +100,11 @@ def test_what_ends_the_launcher_ends_its_rank_and_is_told(
 
 
 def test_what_is_ignored_stays_so() -> None:
-    from torch.distributed.launcher.api import LaunchConfig
-
     from leakscope.launch.elastic import _signals
 
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        answered = _signals(LaunchConfig).get("signals_to_handle", "")
+        answered = _signals()
     finally:
         signal.signal(signal.SIGHUP, before)
     assert "SIGHUP" not in answered, "as nohup leaves it"

@@ -18,10 +18,8 @@ STAYING_CALLBACKS = {"hypothesis.internal.conjecture.junkdrawer"}
 OWN_VARIABLES = ("LEAKSCOPE", "PYTHON", "OMP_")
 """How the names of the environment's variables begin that leakscope and its tests set; importing torch sets others."""
 SIGNALS = sorted(signal.valid_signals())
-_NOT_OURS = ("_read_thread", "asyncio-waitpid")
-"""In names of threads: that by which torch.compile's workers are heard in torch 2.6, which stays, and that in which
-asyncio waits for the driver of a browser that an earlier file of tests has closed.
-"""
+_WAITPID = "asyncio-waitpid"
+"""In the name of asyncio's thread that waits for the driver of a browser that an earlier file of tests has closed."""
 
 
 def global_state() -> dict[str, Any]:
@@ -31,9 +29,7 @@ def global_state() -> dict[str, Any]:
         "gc thresholds": gc.get_threshold(),
         "gc callbacks": [call for call in gc.callbacks if getattr(call, "__module__", "") not in STAYING_CALLBACKS],
         "gc debug flags": gc.get_debug(),
-        "threads": sorted(
-            thread.name for thread in threading.enumerate() if not any(part in thread.name for part in _NOT_OURS)
-        ),
+        "threads": sorted(thread.name for thread in threading.enumerate() if _WAITPID not in thread.name),
         "trace function": sys.gettrace(),
         "profile function": sys.getprofile(),
         "switch interval": sys.getswitchinterval(),
@@ -53,7 +49,7 @@ def global_state() -> dict[str, Any]:
             "torch's gradients": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
             "torch's dispatch modes": torch._C._len_torch_dispatch_stack(),
             "torch's function modes": torch._C._len_torch_function_stack(),
-            "saved-tensor hooks": _saved_tensor_hooks(torch),
+            "saved-tensor hooks": torch._C._autograd._top_saved_tensors_default_hooks(True) is not None,
         }
     return state
 
@@ -73,9 +69,3 @@ def _handler(number: int) -> Any:
         return signal.getsignal(number)
     except ValueError:  # of the C library's own
         return None
-
-
-def _saved_tensor_hooks(torch: Any) -> bool:
-    """Whether any would be called; torch 2.6 cannot tell."""
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    return top is not None and top(True) is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import gc
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -18,12 +17,7 @@ from leakscope.backward import install, stage_backward_input, stage_backward_wei
 
 WIDTH, ROWS, MICROBATCHES = 8, 3, 8
 LIMIT = datetime.timedelta(seconds=60)
-SCALED = "scale_grads" in inspect.signature(schedules.ScheduleGPipe).parameters
-"""Whether a schedule divides gradients by the number of microbatches; torch 2.6 leaves them as they are."""
-OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10)
-if hasattr(PipelineStage, "_get_init_p2p_neighbors_ops"):
-    # It opens the channels of NCCL and no more; torch 2.9 sends int64 where it receives float32, 2.6 all on CUDA.
-    PipelineStage._get_init_p2p_neighbors_ops = lambda _: []
+PipelineStage._get_init_p2p_neighbors_ops = lambda _: []  # type: ignore[method-assign]  # it only opens channels of NCCL
 
 
 class Block(nn.Module):
@@ -50,7 +44,7 @@ def reference(stages: int, x: Tensor, target: Tensor) -> list[nn.Module]:
         loss_of(nn.Sequential(*blocks)(part), wanted)
         for part, wanted in zip(x.chunk(MICROBATCHES), target.chunk(MICROBATCHES), strict=True)
     ]
-    (sum(losses) / (MICROBATCHES if SCALED else 1)).backward()
+    (sum(losses) / MICROBATCHES).backward()
     return blocks
 
 
@@ -70,10 +64,6 @@ SCHEDULES: dict[str, Callable[[int, int], list[int]]] = {
     "ScheduleInterleavedZeroBubble": looped,
     "ScheduleZBVZeroBubble": vee,
 }
-if OLD:  # where two stages are on one rank torch 2.9 sends from it to itself, which gloo refuses
-    del SCHEDULES["ScheduleZBVZeroBubble"]
-if not SCALED:  # Schedule1F1B of torch 2.6 waits for ever over gloo, with its own backward too
-    SCHEDULES = {"ScheduleGPipe": SCHEDULES["ScheduleGPipe"]}
 
 
 def run_schedule(name: str, rank: int, world: int) -> None:

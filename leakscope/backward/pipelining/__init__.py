@@ -109,7 +109,7 @@ def install(release_outputs: bool = False) -> Installed:
             theirs by themselves, so there it changes nothing.
 
     Raises:
-        RuntimeError: torch was built without distributed support, or `release_outputs` is asked of an older torch
+        RuntimeError: torch was built without distributed support, or its schedules lack what `release_outputs` replaces
             whose schedules lack what is wrapped; then nothing is installed.
 
     """

@@ -20,8 +20,6 @@ def computing_forward(forward: Any) -> Any:
     def run(stage: Any, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         sent.finish_sends(stage, "FORWARD", fwd_chunk_id)
         output = forward(stage, fwd_chunk_id, *args, **kwargs)
-        if not stage.is_last:
-            stage.output_chunks.clear()  # up to torch 2.8 each stage kept its own
         if not stage.has_backward:
             stage.fwd_cache[fwd_chunk_id] = (stage.fwd_cache[fwd_chunk_id][0], [])
         return None if sent.read_by_nobody(stage) else output
@@ -83,7 +81,7 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     if missing:
         raise RuntimeError(
             f"the schedules of torch {torch.__version__} lack {missing[0]}, so no outputs can be released in them: "
-            "call install() without release_outputs, or use a newer torch"
+            "call install() without release_outputs"
         )
     for owner, name, around in wrapped:
         found = getattr(owner, name)

@@ -95,14 +95,14 @@ def find() -> Accelerator | None:
 def _kind(torch: Any) -> str | None:
     """What kind of device this torch has.
 
-    A torch built for CUDA is not asked for its accelerator: in older ones that initialises the device (pytorch#145752),
-    and a fork of the process can then use none.
+    A torch built for CUDA is not asked for its accelerator: that initialises the device (pytorch#145752,
+    pytorch#190708), and a fork of the process can then use none.
     """
     if not lacks(Part.DEVICE) and hasattr(torch, backend := name_of_backend()):
         return str(backend)
     if BUILT_FOR:
         return BUILT_FOR[0]
-    current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+    current = torch.accelerator.current_accelerator()
     return None if current is None else str(current.type)
 
 

@@ -19,7 +19,7 @@ from leakscope.process.guard import CLOCK, in_forked_child, is_the_scripts
 from leakscope.process.patches import Patches
 from leakscope.process.source.frames import waiting
 from leakscope.process.source.user_code import is_users
-from leakscope.process.torch_compat import COUNTS_IN_PYTHON, MODULES, c10d, node_running, sequence_of, without_functions
+from leakscope.process.torch_compat import MODULES, c10d, node_running, sequence_of, without_functions
 from leakscope.recorder.lifetimes.dispatch_mode import caller_of_operation, enter, name_of, watching_mode, why_not
 from leakscope.recorder.lifetimes.peak import Lifetimes, Peak, begin_peak, match_live, rows_of, unjudged
 from leakscope.recorder.lifetimes.storage_table import (
@@ -144,9 +144,9 @@ def _references_to_first(args: Any) -> int:
     return sys.getrefcount(args[0])
 
 
-_ARGUMENT_ALONE = _references_to_first((object(),)) + COUNTS_IN_PYTHON
+_ARGUMENT_ALONE = _references_to_first((object(),)) + 1
 """What `_references_to_first` gives for the arguments of an operation where nobody in Python keeps the first: its
-tuple's reference, the call's own, and C++'s where that has one."""
+tuple's reference, the call's own, and C++'s."""
 ATTEMPTS = 3
 """Pairs of steps tried, chosen, when two steps in a row do not run the same operations."""
 

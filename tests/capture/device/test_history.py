@@ -142,8 +142,7 @@ def test_a_forked_child_touches_nothing() -> None:
 def test_the_calls_of_torch_itself_are_found_by_what_they_are() -> None:
     cuda = described("cuda", torch.cuda, (torch._C,))
     assert cuda.record is torch.cuda.memory._record_memory_history
-    newer = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)
-    assert (cuda.segments is not None) == newer, "up to torch 2.9 its listing knows no include_traces"
+    assert cuda.segments is not None
     assert cuda.record_arguments(5) == {"enabled": "all", "context": "alloc", "stacks": "python", "max_entries": 5}
     assert cuda.queue is torch.cuda._queued_calls
     xpu = described("xpu", torch.xpu, (torch._C,))

@@ -20,7 +20,7 @@ HERE = hasattr(schedules, "_wait_batch_p2p")
 """Whether the schedules of this torch can release outputs."""
 BY_ITSELF = hasattr(PipelineStage, "release_fwd_send_outputs")
 """Whether the stages of this torch do so by themselves."""
-EVERY = SCHEDULES | ({"ScheduleDualPipeV": vee} if "ScheduleZBVZeroBubble" in SCHEDULES else {})
+EVERY = SCHEDULES | {"ScheduleDualPipeV": vee}
 ODD_ONES = ("ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B", "ScheduleDualPipeV")
 
 

@@ -60,7 +60,7 @@ def test_the_hooks_of_a_tensor_are_found_on_its_node_when_it_is_gone(name: str) 
     made = MADE[name]()
     made.register_hook(lambda grad: grad)
     node, hooks = made.grad_fn, made._backward_hooks
-    above = made * 2  # up to torch 2.9 Python does not own the node of a custom Function
+    above = made * 2  # in torch 2.10 Python does not own the node of a custom Function
     del made
     other = leaf().exp()
     other.register_hook(lambda grad: grad)
@@ -91,7 +91,7 @@ def test_each_dict_of_a_node_is_found_where_it_is(name: str) -> None:
 def test_a_pack_hook_is_found_and_no_other() -> None:
     with saved_tensors_hooks(pack, unpack):
         built_in = leaf().exp().grad_fn
-        doubled = Doubled.apply(leaf())  # up to torch 2.9 its node goes with it
+        doubled = Doubled.apply(leaf())  # in torch 2.10 its node goes with it
     custom = doubled.grad_fn
     plain: Any = leaf().exp().grad_fn
     assert built_in is not None
