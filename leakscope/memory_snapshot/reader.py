@@ -16,16 +16,15 @@ import numpy as np
 
 from leakscope.errors import Unreadable
 from leakscope.files import read_regular
-from leakscope.memory_snapshot._unpickle import (
+from leakscope.memory_snapshot._event_columns import (
     MAX_DEVICES,
-    Plain,
     StackTable,
-    load_plain,
     pool_in,
     read_trace,
     whole_number,
     wrapped,
 )
+from leakscope.memory_snapshot._unpickle import load_plain
 from leakscope.memory_snapshot.model import (
     INACTIVE,
     NOT_RECORDED,
@@ -45,6 +44,8 @@ MOST_BYTES = 1 << 32
 """A larger file is not read; chosen: of a million events torch writes a gigabyte."""
 _FREE_BYTES = 1 << 20
 """And so many bytes beside, for files that are nearly empty."""
+_LEAST_ENTRY, _FREE_ENTRIES = 8, 10_000
+"""Each block and event takes 20 bytes of a pickle or more; to refer to one again takes two, and 300 once it is read."""
 _EMBEDDED = re.compile(
     rb'"name"\s{0,9}:\s{0,9}("(?:[^"\\\r\n]|\\.){0,4096}")\s{0,9},\s{0,9}"base64"\s{0,9}:\s{0,9}"([A-Za-z0-9+/=]*)("?)'
 )
@@ -129,18 +130,19 @@ def read_snapshots(path: Path) -> list[Snapshot]:
 
 def read_bytes(name: str, data: bytes) -> Snapshot:
     """The snapshot pickled in `data`; raises Unreadable."""
-    plain = load_plain(data)
-    root = plain.root
+    root = load_plain(data)
     if type(root) is list:
         root = {"segments": root}
     if type(root) is not dict or not ({"segments", "device_traces", "host_segments"} & root.keys()):
         raise Unreadable("the pickle holds neither segments nor device traces")
+    if _entries(root) > len(data) // _LEAST_ENTRY + _FREE_ENTRIES:
+        raise Unreadable("it refers to the same blocks or events many times, as no memory snapshot does")
     stacks = StackTable()
     segments, blocks = _segments(_list(root, "segments"), stacks)
     listed = _list(root, "device_traces")
     if len(listed) > MAX_DEVICES:
         raise Unreadable(f"it holds traces of {len(listed)} devices, and no machine has more than {MAX_DEVICES}")
-    traces = [read_trace(device, trace, plain, stacks) for device, trace in enumerate(listed)]
+    traces = [read_trace(device, trace, stacks) for device, trace in enumerate(listed)]
     host = _list(root, "host_segments")
     return Snapshot(
         name=name,
@@ -152,10 +154,17 @@ def read_bytes(name: str, data: bytes) -> Snapshot:
         divisions=_divisions(root.get("allocator_settings")),
         host_segments=tuple(segment for item in host if (segment := _host_segment(item)) is not None),
         host_unknown=sum(_host_segment(item) is None for item in host),
-        host_traces=_host_traces(_list(root, "host_traces"), plain, stacks),
+        host_traces=_host_traces(_list(root, "host_traces"), stacks),
         overflowed=_overflowed(root),
         stacks=stacks.stacks(),
     )
+
+
+def _entries(root: dict[str, Any]) -> int:
+    """How many segments, blocks, events and annotations there are to read, counted wherever they are referred to."""
+    lists = [value for value in root.values() if type(value) is list]
+    inner = [item.get("blocks") if type(item) is dict else item for value in lists for item in value]
+    return sum(len(value) for value in [*lists, *inner] if type(value) is list)
 
 
 def read_segments(items: list[Any]) -> Snapshot:
@@ -211,7 +220,8 @@ def _block(block: Any, address: int, segment: int, stacks: StackTable) -> tuple[
     state = block.get("state")
     code = _STATE_CODES.get(state) if type(state) is str else None
     if code is None:
-        raise Unreadable(f"a block's state is {str(state)[:40]!r}, which no torch writes")
+        told = repr(state[:40]) if type(state) is str else f"of type {type(state).__name__}"
+        raise Unreadable(f"a block's state is {told}, which no torch writes")
     size = whole_number(block, "size", "block")
     requested = whole_number(block, "requested_size", "block", UNSET)
     frames = block.get("frames")
@@ -301,11 +311,11 @@ def _host_segment(item: Any) -> HostSegment | None:
     return HostSegment(size, *parts)
 
 
-def _host_traces(items: list[Any], plain: Plain, stacks: StackTable) -> tuple[Any, ...]:
+def _host_traces(items: list[Any], stacks: StackTable) -> tuple[Any, ...]:
     """Either a list of events or, like the devices', a list of such lists."""
     if items and (type(items[0]) is not list or len(items) > MAX_DEVICES):
-        return (read_trace(0, items, plain, stacks),)
-    return tuple(read_trace(number, trace, plain, stacks) for number, trace in enumerate(items))
+        return (read_trace(0, items, stacks),)
+    return tuple(read_trace(number, trace, stacks) for number, trace in enumerate(items))
 
 
 def _overflowed(root: dict[str, Any]) -> bool:

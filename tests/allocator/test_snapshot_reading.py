@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import io
 import json
 import pickle
 import struct
@@ -49,25 +48,15 @@ def test_every_protocol_reads_the_same(protocol: int) -> None:
     assert same(read_bytes("a", pickle.dumps(data, protocol)), read_bytes("a", pickle.dumps(data, 4)))
 
 
-def test_fast_lane_reads_what_the_slow_path_reads() -> None:
-    data = training(40, keeps=True, capacity=3)
-    for index, item in enumerate(data["device_traces"][0]):
-        written = dict(item)
-        item.clear()
-        added = {"compile_context": b"N/A".decode(), "user_metadata": f"note {index % 3}", "pool_id": (0, 300 * index)}
-        item.update(added | written)
-        if index % 7 == 0:
-            item["frames"] = list(item.get("frames", []))
-    whole = read_bytes("a", pickle.dumps(data))
-    assert named(whole.traces[0]) == [("", item["user_metadata"], item["pool_id"]) for item in data["device_traces"][0]]
-    # The pure Python pickler writes no frames and protocol 3 has no MEMOIZE, which the lane needs.
-    assert same(whole, read_bytes("a", pickle.dumps(data, 3)))
-    stream = io.BytesIO()
-    pickle._Pickler(stream, 4).dump(data)
-    assert same(whole, read_bytes("a", stream.getvalue()))
+def test_fields_of_newer_torch_are_read_of_each_event(read: Read) -> None:
+    trace = training(40, keeps=True, capacity=3)["device_traces"][0]
+    for index, item in enumerate(trace):
+        item |= {"compile_context": "N/A", "user_metadata": f"note {index % 3}", "pool_id": (0, 300 * (index % 7))}
+    (told,) = read(snapshot([], trace)).traces
+    assert named(told) == [("", item["user_metadata"], item["pool_id"]) for item in trace]
 
 
-@pytest.mark.parametrize("base", [0, 2**63], ids=["in the lane", "beside it"])
+@pytest.mark.parametrize("base", [0, 2**63], ids=["small", "of 64 bits"])
 def test_numbers_of_every_width_survive(read: Read, base: int) -> None:
     numbers = [0, 1, 127, 128, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32, 2**40 + 7, 2**47]
     trace = [event("alloc", base + number, number, number, TRAIN) for number in numbers for _ in range(3)]
@@ -210,12 +199,11 @@ FOREIGN = [
     (pickle.dumps({"device_traces": [[]] * 1000}), "1000 devices"),
     (pickle.dumps({"device_traces": [[7]]}), "a trace holds something of type int"),
     (pickle.dumps({"device_traces": [[event("alloc", 0, -5)]]}), "an event has a strange size"),
-    (pickle.dumps({"device_traces": [[event("alloc", 0, size) for size in (1, 2, 3, -5)]]}), "no count of bytes"),
+    (pickle.dumps({"device_traces": [[event("alloc", 0, size) for size in (1, 2, 3, -1)]]}), "no count of bytes"),
     (pickle.dumps({"device_traces": [[event("alloc", 0, 2**200)]]}), "a number of 26 bytes"),
     (pickle.dumps({"device_traces": [[event("alloc", 0, 5, frames="main")]]}), "a stack is of type str"),
     (pickle.dumps({"device_traces": [[event("alloc", 0, 5, frames=[WITHOUT_LINE])]]}), "line is no number"),
     (pickle.dumps(training(3, keeps=True))[:-40], "cut short"),
-    (b"\x80\x04K\x01K\x02.", "stops at byte 7 with 2 values"),
     (b"\x80\x01].", "protocol 1"),
 ]  # fmt: skip
 """What a file may hold, and what is said of it."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import pickle
 from typing import Any
 
 import pytest
 from support import ROOT
 
-from leakscope.memory_snapshot._event_columns import FIRST_SPELLED, EventRun, decode_runs
-from leakscope.memory_snapshot._unpickle import load_plain
 from leakscope.memory_snapshot.analysis import DeviceReport, analyse
 from leakscope.memory_snapshot.reader import read_snapshots
 
@@ -73,58 +70,6 @@ def test_curve_ends_at_what_the_blocks_hold(name: str) -> None:
         assert sum(entry.bytes for entry in device.end_sites) == device.requested_bytes
         assert sum(entry.bytes for entry in device.peak_sites) == device.peak_bytes
         assert not [note for note in device.notes if "inconsistent" in note]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_loader_agrees_with_pickle_value_for_value(name: str) -> None:
-    data = (FOLDER / name).read_bytes()
-    plain, expected = load_plain(data), pickle.loads(data)
-    for key in expected.keys() - {"device_traces"}:
-        assert plain.root[key] == expected[key]
-    for trace, written in zip(plain.root["device_traces"], expected["device_traces"], strict=True):
-        told: list[dict[str, Any]] = []
-        for item in trace:
-            told += events_of(plain, item) if isinstance(item, EventRun) else [item]
-        keys = ("action", "addr", "size", "stream", "time_us", "frames", "compile_context", "user_metadata")
-        assert [only(event, keys) for event in told] == [only(event, keys) for event in written]
-
-
-def only(event: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    return {key: event[key] for key in keys if key in event}
-
-
-def events_of(plain: Any, run: EventRun) -> list[dict[str, Any]]:
-    decoded = decode_runs(plain.lane, [run])
-    columns = decoded.columns
-    events = []
-    for at in range(len(run)):
-        event: dict[str, Any] = {
-            key: int(columns[key][at]) for key in ("addr", "size", "stream", "time_us") if columns[key][at] != -1
-        }
-        event["action"] = plain.lane.value(int(columns["action"][at]))
-        frames = int(columns["frames"][at])
-        if frames != -1:
-            spelt = frames <= FIRST_SPELLED
-            event["frames"] = (
-                plain.lane.frames_in(decoded.stacks[FIRST_SPELLED - frames])
-                if spelt
-                else []
-                if frames == -2
-                else plain.lane.value(frames)
-            )
-        for key in ("compile_context", "user_metadata"):
-            index = int(columns[key][at])
-            if index != -1:
-                spelt = index <= FIRST_SPELLED
-                event[key] = decoded.values[FIRST_SPELLED - index] if spelt else plain.lane.value(index)
-        events.append(event)
-    return events
-
-
-def test_most_events_take_the_fast_lane() -> None:
-    plain = load_plain((FOLDER / "v2.11_train.pickle").read_bytes())
-    slow = [item for trace in plain.root["device_traces"] for item in trace if not isinstance(item, EventRun)]
-    assert len(slow) < 400
 
 
 def test_private_pools_and_pending_frees_are_told() -> None:
