@@ -13,12 +13,11 @@ from leakscope.findings.comm import first_to_fail
 from leakscope.findings.facts import Severity
 from leakscope.findings.model import Finding, Findings
 from leakscope.findings.oom import ranks_out_of_memory
-from leakscope.report import messages, trace_marks
+from leakscope.report import charts, messages, trace_marks
 from leakscope.report.escape import cleaned
-from leakscope.report.html import charts
 from leakscope.report.html.cards import finding_on_page
-from leakscope.report.html.charts import memory_on_page
 from leakscope.report.html.filters import FILTERS
+from leakscope.report.html.memory import memory_on_page
 from leakscope.report.html.ranks import is_absolute, ranks_on_page
 from leakscope.report.memory_snapshot.section import device_section
 from leakscope.report.ranks import rank_groups

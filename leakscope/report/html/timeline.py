@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import pairwise
 
 from leakscope.findings.comm import Turn, turns_of
+from leakscope.report.charts import LABELS, TIMELINE_WIDTH, OperationBar, StepMark, operations_chart
 from leakscope.report.escape import cleaned, one_line
 from leakscope.run.kinds import Occasion
 from leakscope.run.model import Rank
@@ -141,8 +141,8 @@ ROWS_SHOWN = 80
 """Rows at the most, chosen, that are drawn."""
 _STRETCHES = 5
 """Stretches that the ticks of an axis mark off."""
-_LEFT, _WIDTH, _ROW, _TOP, _PAUSE = 250.0, 980.0, 20.0, 42.0, 12.0
-"""Lengths in the drawing; a pause is as wide as its mark."""
+_AFTER, _PAUSE = 20.0, 12.0
+"""Px after the end of the axis, and of a pause on it."""
 _LIVES = ("waited", "completed", "tensor_died", "storage_died")
 
 
@@ -196,9 +196,15 @@ def timeline(operations: Sequence[CommOperation], ends: Sequence[StepEnd] = ()) 
     turns = turns_of(ours)
     chosen = sorted(ours, key=lambda row: (row.step, turns[row.id].turn, row.issued, row.id))
     shown = cleaned(chosen[:ROWS_SHOWN])
-    time = axis(min(row.issued for row in shown), _end(shown, later), ends, _LEFT, _WIDTH - _LEFT - 20, _PAUSE)
+    width = TIMELINE_WIDTH - LABELS - _AFTER
+    time = axis(min(row.issued for row in shown), _end(shown, later), ends, LABELS, width, _PAUSE)
     return Timeline(
-        svg=_svg(shown, turns, time, [end for end in ends if time.begin < end.moment < time.end]),
+        svg=operations_chart(
+            [_bar(row, turns[row.id], time) for row in shown],
+            _ticks(time),
+            [_step_mark(end, time) for end in ends if time.begin < end.moment < time.end],
+            f"{len(shown)} operations of steps {shown[0].step} to {shown[-1].step}, the table has them in words",
+        ),
         rows=tuple(_row(row, turns[row.id], time, ends) for row in shown),
         steps=steps,
         left_out=len(chosen) - len(shown),
@@ -221,82 +227,35 @@ def _end(shown: Sequence[CommOperation], later: float | None) -> float:
     return max(min(last, limit), start + 1e-6)
 
 
-def _svg(rows: Sequence[CommOperation], turns: Mapping[int, Turn], time: Axis, ends: Sequence[StepEnd]) -> str:
-    places = _places(rows, turns)
-    height = places[-1] + _ROW + 10
-    many = f"{len(rows)} operations of steps {rows[0].step} to {rows[-1].step}, the table has them in words"
-    parts = [
-        f'<svg class="timeline" viewBox="0 0 {_WIDTH:.0f} {height:.0f}" role="img" ',
-        f'xmlns="http://www.w3.org/2000/svg"><title>Sends and receives over time</title><desc>{many}</desc>',
-    ]
-    for tick in range(_STRETCHES + 1):
-        own = tick * time.seconds / _STRETCHES
-        x = time.at(own) if tick < _STRETCHES else time.across(time.end)
-        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="20" y2="{height - 6:.1f}"/>')
-        kind, shift = ("tick last", 14) if tick == _STRETCHES else ("tick", 0)
-        parts.append(f'<text class="{kind}" x="{x + shift:.1f}" y="13">{escape(seconds_text(own))}</text>')
-    parts += [_step_end(end, time, height) for end in ends]
-    group: tuple[int, int] | None = None
-    for row, y in zip(rows, places, strict=True):
-        this = row.step, turns[row.id].turn
-        if this != group:
-            parts.append(f'<text class="group" x="0" y="{y - 8:.1f}">step {this[0]}, turn {this[1]}</text>')
-            group = this
-        label = f"{_what(row)}{_tensor(turns[row.id], ' {}', '/')}  {bytes_text(row.bytes)}"
-        parts.append(f'<text class="row" x="8" y="{y + 11:.1f}">{escape(label)}</text>')
-        parts.append(_bars(row, y, time))
-    return "".join(parts) + "</svg>"
-
-
-def _step_end(end: StepEnd, time: Axis, height: float) -> str:
+def _step_mark(end: StepEnd, time: Axis) -> StepMark:
     """A line, and leakscope's pause as a gap in the axis."""
-    left, right = time.across(end.moment), time.across(end.resumed)
-    words, height = f"step {end.step} ends", height - 24
+    title = f"step {end.step} ends"
     if (end.moment, end.resumed) in time.pauses:
-        words += f"; {seconds_text(end.resumed - end.moment)} of leakscope's own are left out"
-    return (
-        f'<g class="step"><title>{words}</title>'
-        f'<rect x="{left:.1f}" y="18" width="{max(right - left, 0.5):.1f}" height="{height:.1f}"/>'
-        f'<text x="{left - 4:.1f}" y="30">step {end.step}</text>'
-        f'<text class="next" x="{right + 4:.1f}" y="30">{end.step + 1}</text></g>'
-    )
+        title += f"; {seconds_text(end.resumed - end.moment)} of leakscope's own are left out"
+    return StepMark(end.step, time.across(end.moment), time.across(end.resumed), title)
 
 
-def _places(rows: Sequence[CommOperation], turns: Mapping[int, Turn]) -> list[float]:
-    """Top of each row; a new turn leaves room for its heading."""
-    places: list[float] = []
-    y, group = _TOP, None
-    for row in rows:
-        this = row.step, turns[row.id].turn
-        if this != group:
-            y += 22.0
-            group = this
-        places.append(y)
-        y += _ROW
-    return places
+def _ticks(time: Axis) -> list[tuple[float, float]]:
+    owns = [tick * time.seconds / _STRETCHES for tick in range(_STRETCHES + 1)]
+    return [*((time.at(own), own) for own in owns[:-1]), (time.across(time.end), owns[-1])]
 
 
-def _bars(row: CommOperation, y: float, time: Axis) -> str:
+def _bar(row: CommOperation, turn: Turn, time: Axis) -> OperationBar:
     end, issued = time.end, row.issued
     completed, waited = _moment(row.completed), _moment(row.waited)
     tensor, storage = _moment(row.tensor_died), _moment(row.storage_died)
     gone = end if storage is None else storage
     python = min(gone, end if tensor is None else tensor)
     done = min(gone, waited if completed is None and waited is not None else end if completed is None else completed)
-    marks = ((issued, done, "flight"), (done, max(done, python), "held"), (max(done, python), gone, "ghost"))
-    parts = [f"<g><title>{escape(_tooltip(row))}</title>"]
-    for left, right, kind in marks:
-        if right > left and left < end:
-            x = time.across(left)
-            width = max(time.across(right) - x, 1.0)
-            parts.append(f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="14"/>')
-    if waited is not None and waited <= end:
-        x = time.across(waited)
-        parts.append(f'<line class="waited" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 2:.1f}" y2="{y + 16:.1f}"/>')
-    if storage is None or storage > end:
-        x = time.across(end)
-        parts.append(f'<polygon class="on" points="{x:.1f},{y:.1f} {x + 10:.1f},{y + 7:.1f} {x:.1f},{y + 14:.1f}"/>')
-    return "".join(parts) + "</g>"
+    spans = (("flight", issued, done), ("held", done, max(done, python)), ("ghost", max(done, python), gone))
+    return OperationBar(
+        turn=f"step {row.step}, turn {turn.turn}",
+        label=f"{_what(row)}{_tensor(turn, ' {}', '/')}  {bytes_text(row.bytes)}",
+        title=_tooltip(row),
+        spans=tuple((k, time.across(left), time.across(right)) for k, left, right in spans if left < min(right, end)),
+        waited=time.across(waited) if waited is not None and waited <= end else None,
+        lives_on=time.across(end) if storage is None or storage > end else None,
+    )
 
 
 def _row(row: CommOperation, turn: Turn, time: Axis, ends: Sequence[StepEnd]) -> OperationRow:

@@ -15,15 +15,14 @@ from support.examples import KIB, MIB
 
 from leakscope.findings.capacity import full_at
 from leakscope.findings.model import Cut, CutReference, Findings, LedgerInterval, Line, LineKind, RankSummary, Sighting
-from leakscope.report.html.charts import (
+from leakscope.report.charts import layer_colours, memory_chart
+from leakscope.report.html.memory import (
     CHOICES,
     LAYERS,
     LOOKS,
     POINTS,
     MemoryOnPage,
     RankMemory,
-    layer_colours,
-    memory_chart,
     memory_of,
     memory_on_page,
     thinned,
@@ -32,8 +31,6 @@ from leakscope.report.ranks import RankGroup, rank_groups, rank_stories
 from leakscope.run.model import Rank
 from leakscope.run.rows_device import DeviceBlocks, LayoutAtLook
 from leakscope.verdict import Verdict
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def findings_of(*leaks: object, **ledgers: object) -> Findings:
@@ -123,7 +120,7 @@ def on_page(*ranks: Rank) -> MemoryOnPage:
 
 def test_every_look_is_reached_by_tab_and_says_its_figures() -> None:
     svg = ElementTree.fromstring(str(on_page(examples.rank(0, growth=MIB)).svg))
-    points = [group for group in svg.iter(f"{SVG}g") if group.get("tabindex") == "0"]
+    points = [group for group in svg.iter("g") if group.get("tabindex") == "0"]
     assert points[0].get("aria-label") == "rank 0, step 3, counted +2.00 MiB, in tensors 7.00 MiB"
     assert len(points) == 4 and all(point.get("role") == "img" for point in points)
 

@@ -12,7 +12,7 @@ from leakscope.findings.facts import FreedBy, OnlyTensorsFreed
 from leakscope.findings.model import Cut, CutReference, Finding, Findings, Hop, Sighting, Suggestion
 from leakscope.report import FORMATS
 from leakscope.report.excerpt import edit_lines
-from leakscope.report.html.cards import finding_on_page
+from leakscope.report.html.cards import bytes_by_step, finding_on_page
 from leakscope.report.messages.held import figures, line_to_edit, would_be_freed
 
 MIB = 1024 * 1024
@@ -215,3 +215,9 @@ def test_what_is_suppressed_is_listed_with_its_figures() -> None:
     page = FORMATS["html"](run, replace(findings, suppressed=(leak(CutReference(".seen")),)))
     assert "Suppressed (1)" in page and 'id="suppressed-0f3a9c11"' in page
     assert '<strong class="word">No new leak</strong>' in page
+
+
+def test_ranks_are_added_at_each_step_by_what_each_held_last() -> None:
+    seen = [Sighting(1, 5, 30), Sighting(0, 3, 1), Sighting(0, 5, 2), Sighting(1, 9, 50)]
+    assert bytes_by_step(seen) == ((3, 1), (5, 32), (9, 52))
+    assert bytes_by_step([]) == ()
