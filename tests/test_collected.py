@@ -1,4 +1,4 @@
-"""Does what pytest keeps of the collected tests lead to memory? Every look of the suite would describe them all."""
+"""Parameters and marks of collected tests hold no tensors, arrays, modules or large byte strings."""
 
 from __future__ import annotations
 

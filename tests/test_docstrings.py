@@ -1,4 +1,4 @@
-"""Do the examples in the docstrings of the public API run, and does each of its names have one?"""
+"""Public names document their arguments and errors, and the examples in their docstrings run."""
 
 from __future__ import annotations
 

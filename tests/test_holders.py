@@ -1,4 +1,4 @@
-"""Does `holders` tell all tensor memory, with what letting go really frees, and keep nothing alive itself?"""
+"""`holders` reports all tensor memory and what releasing it frees, and keeps no object alive."""
 
 from __future__ import annotations
 

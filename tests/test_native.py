@@ -1,4 +1,4 @@
-"""Is it told which reader of the heap serves, and does the Python reader serve where the native one does not load?"""
+"""The Python heap reader replaces a native one that does not load, and reports name the reader in use."""
 
 from __future__ import annotations
 

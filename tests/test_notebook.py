@@ -1,4 +1,4 @@
-"""What does a notebook's user see after an error, and does what is to be typed let go of it?"""
+"""Memory held in a notebook is named by variable, output or error, and the suggested commands free it."""
 
 from __future__ import annotations
 

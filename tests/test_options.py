@@ -1,4 +1,4 @@
-"""Is each option of a run spelled once, and do --help, README, launcher and ranks take it from there?"""
+"""Options are declared once and shared by `--help`, the README, the launcher and the ranks."""
 
 from __future__ import annotations
 

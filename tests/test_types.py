@@ -1,4 +1,4 @@
-"""Does a user's type checker see the types of the public API?"""
+"""The types of the public API are visible to mypy in an installed package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does every active block find the storage in it, on real snapshots and at the edges?"""
+"""Active blocks of a memory snapshot are joined with the storages at their addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do text, JSON and HTML tell the same story, and does the command deliver them?"""
+"""`leakscope snapshot` reports the same figures as text, JSON and HTML, and rejects invalid input."""
 
 from __future__ import annotations
 

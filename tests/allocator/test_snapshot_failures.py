@@ -1,4 +1,4 @@
-"""Is the arithmetic of a failed allocation that of the moment it failed, and not of what the script left behind?"""
+"""Out-of-memory reports use the allocator's state at the failure, not at the end of the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Can a file crash, hang, execute anything, or eat memory?"""
+"""Hostile memory snapshots are rejected without executing code, crashing or exhausting memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are steps found where a file marks none, and nothing that is less than a step taken for one?"""
+"""Steps are inferred from repeated allocations where a memory snapshot has no markers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was alive at a moment: do kinds, streams, pools and regions add up, and are they what the stacks say?"""
+"""Categories, streams, pools and regions add up to the memory alive at an event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is every container and every version of a snapshot read, and everything else refused in one sentence?"""
+"""All containers and versions of memory snapshots are read; other files are rejected with one sentence."""
 
 from __future__ import annotations
 

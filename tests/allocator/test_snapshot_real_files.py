@@ -1,4 +1,4 @@
-"""Do real snapshots of torch 2.0 to 2.11 say what an independent replay computed for them?"""
+"""Memory snapshots of torch 2.0 to 2.11 match the results of an independent replay."""
 
 from __future__ import annotations
 

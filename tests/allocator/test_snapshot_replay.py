@@ -1,4 +1,4 @@
-"""Is every rule of the replay kept?"""
+"""Replaying allocator events handles reused addresses, pending frees and incomplete history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what was idle at a failure what the allocator really had? Held against a model of it, and against real files."""
+"""Free memory computed for a failed allocation matches a model of the allocator and real files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is growth told from what is no growth, and what else is wrong?"""
+"""Verdicts on memory snapshots separate growth from plateaus and report fragmentation and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the backward work where nothing of leakscope's but its folder is there, and no package but torch?"""
+"""`leakscope.backward` works as a standalone copy that needs only torch."""
 
 from __future__ import annotations
 

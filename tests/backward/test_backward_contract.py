@@ -1,4 +1,4 @@
-"""Does torch's pipelining find what it relies on?"""
+"""`leakscope.backward` keeps the interface that torch's pipelining relies on."""
 
 from __future__ import annotations
 

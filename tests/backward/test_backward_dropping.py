@@ -1,4 +1,4 @@
-"""Is what a node saved gone as soon as the input pass has run it, and are the gradients those of plain autograd?"""
+"""Saved tensors are freed as the input pass runs, and gradients equal those of plain autograd."""
 
 from __future__ import annotations
 

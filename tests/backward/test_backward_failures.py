@@ -1,4 +1,4 @@
-"""What is left behind when backward fails?"""
+"""A failing backward leaves no hooks, gradients or activations behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the gradients those of plain autograd, whole and split, from outputs and from edges, boxed or not?"""
+"""Whole and split backwards give the gradients of plain autograd, with and without boxing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When does each activation, output and gradient die, with gc switched off?"""
+"""Activations, outputs and gradients are freed as early as possible without garbage collection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused before backward starts?"""
+"""Invalid inputs are rejected before backward starts."""
 
 from __future__ import annotations
 

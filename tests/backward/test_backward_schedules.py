@@ -1,4 +1,4 @@
-"""Do torch's pipeline schedules compute the right gradients with this backward installed, on real ranks?"""
+"""torch's pipeline schedules compute correct gradients on real ranks with this backward installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the backward take what pipelines hand it besides tensors of one dtype, and stages that may not run twice?"""
+"""Backward handles mixed dtypes, jagged outputs, per-sample losses and selective checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does `install(release_outputs=True)` put in, what does it refuse, and when does it call a send over?"""
+"""`install(release_outputs=True)` can be undone in any order, checks torch and detects completed sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does what leakscope ships pass leakscope's own marker?"""
+"""`leakscope.backward` passes the `no_tensor_leaks` marker."""
 
 from __future__ import annotations
 

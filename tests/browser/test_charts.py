@@ -1,4 +1,4 @@
-"""Can the figures of a chart be read by pointer and by key, without script?"""
+"""Chart figures are available by pointer and keyboard without JavaScript."""
 
 from __future__ import annotations
 

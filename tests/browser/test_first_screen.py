@@ -1,4 +1,4 @@
-"""Is the answer on the first screen, and the page short before anything is opened?"""
+"""The first screen names the line to edit and what that frees, and the unopened page is short."""
 
 from __future__ import annotations
 

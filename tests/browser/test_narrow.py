@@ -1,4 +1,4 @@
-"""Is the page read on a phone without scrolling it sideways, each place whole and each figure with its name?"""
+"""The page needs no horizontal scrolling on a phone."""
 
 from __future__ import annotations
 

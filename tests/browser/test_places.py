@@ -1,4 +1,4 @@
-"""Is the line's number of each place seen whole, however narrow what it stands in?"""
+"""Line numbers and rule names are neither cropped nor broken at any width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the page run its own script alone, ask for nothing, and say all without one?"""
+"""The page runs only its own script, makes no requests and is complete without JavaScript."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what matters on paper: what is folded on the screen, in its colours, no heading parted from what it heads?"""
+"""Printed pages include folded sections, keep their colours and keep headings with their content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does each thing that the script adds do what its label says, in a real browser?"""
+"""Copy buttons, filters, zoom, links and navigation of the page work in a real browser."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Does a run go on as it would, whatever its torch lacks, and is no verdict false for want of it?
-
-Each private name is taken away in turn, from leakscope alone.
-"""
+"""Without a private name of torch the script runs unchanged and no verdict is wrong."""
 
 from __future__ import annotations
 

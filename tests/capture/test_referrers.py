@@ -1,4 +1,4 @@
-"""Is the picture of referrers objgraph's, with what gc does not see, and is the process as it was?"""
+"""`draw` shows referrers as objgraph does, adds autograd references and leaves the process unchanged."""
 
 from __future__ import annotations
 

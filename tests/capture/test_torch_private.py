@@ -1,4 +1,4 @@
-"""Does what is private to torch stand in one file, and is all of it there in this torch?"""
+"""Private names of torch are used in one module only, and the installed torch has all of them."""
 
 from __future__ import annotations
 

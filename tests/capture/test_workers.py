@@ -1,4 +1,4 @@
-"""Is what a loader's workers take told as it is, measured from outside?"""
+"""DataLoader workers are measured from outside, and their growth is reported with its cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does `--as FORMAT[=FILE]` say what goes where, and is what cannot be refused before anything runs?"""
+"""`--as FORMAT[=FILE]` selects the outputs and is validated before anything runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does `run` write each format where it was to go, also of a script in a folder whose name has spaces?"""
+"""`run` writes each requested format to its file, also for paths with spaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what is known said to be known: in the run that was told so, and whenever it is told again?"""
+"""Baselines and suppression files apply when a run is recorded and when it is reported again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which run does `leakscope report` tell of where none is named?"""
+"""`leakscope report` without a run uses the most recent one."""
 
 from __future__ import annotations
 

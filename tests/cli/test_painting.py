@@ -1,4 +1,4 @@
-"""What does a terminal get that a pipe does not: its width, colours, links; and what where it has no box characters?"""
+"""Terminal output has colours, links and the terminal's width; pipes and ASCII terminals do not."""
 
 from __future__ import annotations
 

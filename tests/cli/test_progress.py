@@ -1,4 +1,4 @@
-"""What is said while the ranks work?"""
+"""The progress line shows the step, memory and number of snapshots of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a command do where nobody can be told anything, or where there is no memory?"""
+"""Commands handle closed streams, full disks, unsupported encodings and lack of memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is every leak of the corpus found, told rightly and measured to the byte, and every clean variant left in peace?"""
+"""Leaks of the corpus are found with exact bytes, lines and cuts, and their clean variants pass."""
 
 from __future__ import annotations
 

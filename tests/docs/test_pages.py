@@ -1,4 +1,4 @@
-"""Does each page of the documentation tell what really happens when its reader types what it says?"""
+"""Commands shown on documentation pages produce the output shown there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a page whose block is wrong fail, and is what is right left as it stands?"""
+"""The documentation checker rejects wrong blocks and keeps correct ones unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does README show what a run tells, and does each of its links lead somewhere?"""
+"""README shows the output of the tutorial's run, and its links resolve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the reference have every public name and every key, and the architecture only what is there?"""
+"""The reference documents every public name and key, and the architecture page lists existing files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Has each rule a page that says what its texts say, with a script that leaks and is told by it, and a mended one?
-
-What the scripts really say is asked of each page by `test_pages.py`.
-"""
+"""Each rule has a page with its texts, a leaking script and a fixed version."""
 
 from __future__ import annotations
 

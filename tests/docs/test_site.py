@@ -1,4 +1,4 @@
-"""Is the site built of all pages, without a warning, and does it fetch nothing?"""
+"""The documentation site builds without warnings and loads no external resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does every byte fall into the one category that its references say?"""
+"""Each storage belongs to the one category that its references determine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a rank that keeps what its peers let go told, and with what holds it?"""
+"""Memory that one rank keeps and its peers free is a note with the reference that retains it."""
 
 from __future__ import annotations
 

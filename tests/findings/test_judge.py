@@ -1,4 +1,4 @@
-"""Is it growing, by how much, and what is said about it?"""
+"""Judging a run separates leaks from plateaus, notes, old garbage and inconclusive runs."""
 
 from __future__ import annotations
 

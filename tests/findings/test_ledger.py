@@ -1,4 +1,4 @@
-"""Do the lines add up to what was counted, and does no sentence say otherwise?"""
+"""The growth breakdown adds up to the counted memory, and no sentence contradicts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which findings are one leak, and is that which frees all of them what is told?"""
+"""Findings with a common cause are merged, and the reported cut frees all of them."""
 
 from __future__ import annotations
 

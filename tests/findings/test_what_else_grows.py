@@ -1,4 +1,4 @@
-"""Is a trend told, and neither a level, nor what comes and goes, nor too little?"""
+"""Process counters are reported only when they grow steadily."""
 
 from __future__ import annotations
 

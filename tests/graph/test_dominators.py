@@ -1,4 +1,4 @@
-"""Does the tree of dominators free what a walk over the graph frees?"""
+"""The dominator tree gives the same retained size as a walk over the graph."""
 
 from __future__ import annotations
 

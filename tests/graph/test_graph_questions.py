@@ -1,4 +1,4 @@
-"""Who holds this, what holds itself, and what would go free?"""
+"""Reference paths, cycles and retained sizes of small heaps are correct and survive JSON."""
 
 from __future__ import annotations
 

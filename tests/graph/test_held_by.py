@@ -1,4 +1,4 @@
-"""Is every reference to an object found, as often as it is there?"""
+"""The referrer index returns all references to an object with their multiplicity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are small graphs, walked in Python, and large ones, walked in C or by scipy, told the same of?"""
+"""Graph algorithms give the same results in Python, scipy and C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the tracker find what a loop written with accelerate keeps, on each of its processes?"""
+"""The accelerate tracker finds what a training loop retains, on every process."""
 
 from __future__ import annotations
 

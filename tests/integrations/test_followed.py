@@ -1,4 +1,4 @@
-"""Are the processes that accelerate and Lightning start seen as those that leakscope starts itself?"""
+"""Processes started by accelerate and Lightning give the same findings as `--ranks`."""
 
 from __future__ import annotations
 

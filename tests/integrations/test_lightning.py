@@ -1,4 +1,4 @@
-"""Does the callback find what a Lightning module keeps, and does Lightning's own logger tell it?"""
+"""The Lightning callback finds what a module retains and reports it to the trainer's loggers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the loggers that people have, TensorBoard and W&B, tell what leaks?"""
+"""TensorBoard and W&B loggers receive the findings."""
 
 from __future__ import annotations
 

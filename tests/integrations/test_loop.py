@@ -1,4 +1,4 @@
-"""Does a block around a trainer's loop find what the trainer keeps? The trainer here is made as torchtitan's is."""
+"""`LeakLoop` finds what a torchtitan-style trainer retains and logs it with the trainer's logger."""
 
 from __future__ import annotations
 

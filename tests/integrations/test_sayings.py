@@ -1,4 +1,4 @@
-"""Is each saying said of what the package itself really keeps?"""
+"""Library hints match what torchmetrics, peft, transformers and accelerate retain, and fix it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the callback find what a Trainer's training keeps, and does the Trainer log it?"""
+"""The transformers callback finds what a training retains, and the Trainer logs it."""
 
 from __future__ import annotations
 

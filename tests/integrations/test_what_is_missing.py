@@ -1,4 +1,4 @@
-"""Does a callback say what to install, and does a process know its rank?"""
+"""The Lightning callback names the missing package, and ranks are read from the environment."""
 
 from __future__ import annotations
 

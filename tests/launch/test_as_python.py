@@ -1,4 +1,4 @@
-"""Does the script run as it does under plain python?"""
+"""Scripts and modules run as they do under plain Python."""
 
 from __future__ import annotations
 

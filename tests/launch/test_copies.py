@@ -1,4 +1,4 @@
-"""Is a run that is a copy of a process what it is as a process that begins anew?"""
+"""A run in a forked process behaves like a run in a new process."""
 
 from __future__ import annotations
 

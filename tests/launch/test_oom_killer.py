@@ -1,4 +1,4 @@
-"""Is a count of the kernel's read as it writes it?"""
+"""The kernel's count of processes ended for lack of memory is parsed."""
 
 from __future__ import annotations
 

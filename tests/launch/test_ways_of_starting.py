@@ -1,4 +1,4 @@
-"""Does a script see the same of how it was started, whatever it is and however it is named?"""
+"""A script sees the same startup state as under Python, however it is named."""
 
 from __future__ import annotations
 

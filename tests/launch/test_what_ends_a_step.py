@@ -1,4 +1,4 @@
-"""Does a run of each clock step, look and end as an optimizer's does? Scripts that run as they would for a user."""
+"""Runs with every step source count steps, take heap snapshots and end alike."""
 
 from __future__ import annotations
 

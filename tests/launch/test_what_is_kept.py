@@ -1,4 +1,4 @@
-"""What does a run keep of its script, whom does it show it to, and where do its ranks listen?"""
+"""Runs write no secrets, no source with `--no-source`, and listen on the loopback interface only."""
 
 from __future__ import annotations
 

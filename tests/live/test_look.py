@@ -1,4 +1,4 @@
-"""A job that runs is asked from outside: does it answer, and is it afterwards as if nobody had?"""
+"""Heap snapshots of a running job on request leave the job unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is where the ranks of a run are told as it is, without a word to the job, however long the run?"""
+"""`leakscope status` reports the progress of each rank without disturbing the job."""
 
 from __future__ import annotations
 

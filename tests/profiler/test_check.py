@@ -1,4 +1,4 @@
-"""What did the calls that are judged add, whatever is called, and in which words is a wrong call refused?"""
+"""`check` counts only what its calls add and rejects invalid calls before making any."""
 
 from __future__ import annotations
 

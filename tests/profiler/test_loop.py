@@ -1,4 +1,4 @@
-"""A Profiler over blocks, functions, cells and the end of the program: what counts as a step, and what is replaced?"""
+"""`Profiler` counts blocks, calls and wrapped functions as steps and overwrites only its own runs."""
 
 from __future__ import annotations
 

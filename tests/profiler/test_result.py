@@ -1,4 +1,4 @@
-"""What does a result print, show in a notebook and write?"""
+"""Results print, display in notebooks, convert to every format and rejudge recorded runs."""
 
 from __future__ import annotations
 

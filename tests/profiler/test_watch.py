@@ -1,4 +1,4 @@
-"""`watch` as a decorator and an async block, within itself, and with threads: whose garbage does it tell?"""
+"""`watch` attributes garbage correctly in decorators, async code, nested blocks and threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a damaged file of a run cost itself alone, and is no verdict clean for want of it?"""
+"""A damaged file affects only its own data and never makes a verdict clean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what is no longer ours left alone, and is a line that cannot be written whole taken back?"""
+"""Reused file descriptors are left alone, and partially written lines are removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what is said of a run the same however many processes read it, and is each file of it opened once?"""
+"""Results do not depend on the number of reading processes, and each file is opened once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is there damage to a run with every kind of file that gives a traceback, takes long, or is told as clean?"""
+"""A damaged run with every kind of file causes no traceback, no long run time and no clean verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do operations that are kept in columns come out as they went in, completed by later lines, and are like heaps one?"""
+"""Operations stored in columns round-trip, and equal heaps are shared between snapshots."""
 
 from __future__ import annotations
 

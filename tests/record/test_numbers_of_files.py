@@ -1,4 +1,4 @@
-"""Does a file of leakscope's ever stand where C code takes it for a stream?"""
+"""Recording files never use the descriptors of the standard streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the folders of several machines, or copies of them, put together as one folder of all would have been?"""
+"""Merging the run folders of several machines gives the run that one folder would have held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""May anybody else read what a run keeps of its script and its words?"""
+"""Run folders and files are readable by their owner only."""
 
 from __future__ import annotations
 

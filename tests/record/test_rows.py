@@ -1,4 +1,4 @@
-"""Is a row read as it was written, and is a damaged one refused?"""
+"""Rows round-trip through files, and a damaged row is rejected without affecting the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what looks like a secret hidden in what a run shows of its command line, and nothing else?"""
+"""Secrets in command lines are masked in everything that a run writes."""
 
 from __future__ import annotations
 

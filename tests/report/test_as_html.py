@@ -1,4 +1,4 @@
-"""Is the page one file, whole, offline, and deaf to what a run tries to smuggle into it?"""
+"""The HTML report is one offline, deterministic file that escapes everything taken from the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does findings.json keep what other programs rely on?"""
+"""`findings.json` has exactly the promised keys and the figures of the findings."""
 
 from __future__ import annotations
 

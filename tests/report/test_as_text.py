@@ -1,4 +1,4 @@
-"""What does a tired person read in the terminal?"""
+"""The text report matches its golden files, fits its width and opens with the verdict and the next step."""
 
 from __future__ import annotations
 

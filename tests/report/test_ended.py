@@ -1,4 +1,4 @@
-"""Does a person understand how a run ended, at two in the morning?"""
+"""Reports state how a run ended: errors, signals, `sys.exit` and hung ranks."""
 
 from __future__ import annotations
 

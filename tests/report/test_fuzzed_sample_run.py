@@ -1,4 +1,4 @@
-"""Is there damage to a run as it was really recorded that gives a traceback, takes long, or is told as clean?"""
+"""A damaged sample run causes no traceback, no long run time and no clean verdict."""
 
 from __future__ import annotations
 

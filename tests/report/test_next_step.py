@@ -1,4 +1,4 @@
-"""Is the reader told to do what the script can do?"""
+"""The suggested next step is one that the user can carry out in the script."""
 
 from __future__ import annotations
 

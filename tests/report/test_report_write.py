@@ -1,4 +1,4 @@
-"""Do the files appear beside run.json, whole?"""
+"""Reports are written completely beside `run.json`, and installed packages can add formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do code hosts and continuous integration understand the findings?"""
+"""SARIF and JUnit reports contain the findings, their cuts, suppressions and failed ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what jinja2 makes of a template kept as Python keeps what it makes of a module?"""
+"""Compiled jinja2 templates are cached in the bytecode folder and recompiled when stale or damaged."""
 
 from __future__ import annotations
 

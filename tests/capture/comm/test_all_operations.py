@@ -1,4 +1,4 @@
-"""Is each way to send, receive, reduce and wait written down whole, and does all die when it would have died?"""
+"""Every kind of communication is recorded completely, and the lifetimes of buffers are unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Killed, failing and hung ranks: who waited for whom?"""
+"""Reports on killed, failed and hung ranks name which rank waited for which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the packed file tell what a rank did last, however it was left, and are deaths noted without Python?"""
+"""The last operation of a rank is readable after any exit, and deaths are noted without Python."""
 
 from __future__ import annotations
 

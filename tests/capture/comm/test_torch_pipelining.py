@@ -1,4 +1,4 @@
-"""torch's own pipelining on gloo ranks: is what its stages really keep found, as the library's, to the byte?"""
+"""Memory that torch.distributed.pipelining retains is attributed to torch to the byte."""
 
 from __future__ import annotations
 

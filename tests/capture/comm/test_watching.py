@@ -1,4 +1,4 @@
-"""Is every operation seen, and does watching keep nothing alive?"""
+"""Every operation is recorded once, and recording keeps no buffer alive."""
 
 from __future__ import annotations
 

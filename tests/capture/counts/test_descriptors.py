@@ -1,4 +1,4 @@
-"""Are descriptors told apart by what they lead to, without touching it?"""
+"""Open descriptors and shared memory are counted by type without side effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is every byte the allocator calls active told apart: held, for gc, native or pending? With looks at real tensors."""
+"""Active bytes of the allocator are divided into held, awaiting gc, native and pending."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is history recorded from the device's first use, and left to the script once it records itself?"""
+"""Allocator history is recorded from the first use of the device, unless the script records its own."""
 
 from __future__ import annotations
 

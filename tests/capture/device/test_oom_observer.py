@@ -1,4 +1,4 @@
-"""When memory runs out: is the state recorded before the stack unwinds, and is the script's error let alone?"""
+"""The state at an out-of-memory error is recorded before unwinding, and the error is unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which process is which rank?"""
+"""Rank numbers are assigned to the processes of a run."""
 
 from __future__ import annotations
 

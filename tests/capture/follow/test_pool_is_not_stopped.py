@@ -1,4 +1,4 @@
-"""Does the parent of a pool get its answers, though the run is told to end after some steps?"""
+"""`--steps` does not stop the workers of a process pool."""
 
 from __future__ import annotations
 

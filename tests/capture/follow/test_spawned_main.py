@@ -1,4 +1,4 @@
-"""Is a global of a spawned script, which is there twice, told as the user wrote it?"""
+"""Globals of a spawned script are named as in the user's code."""
 
 from __future__ import annotations
 

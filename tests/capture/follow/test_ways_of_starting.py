@@ -1,4 +1,4 @@
-"""Is the same training found alike, whoever starts its processes?"""
+"""The findings do not depend on what starts the training processes."""
 
 from __future__ import annotations
 

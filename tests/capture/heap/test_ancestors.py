@@ -1,4 +1,4 @@
-"""Is what a look works out on the ancestors of memory what the whole heap says?"""
+"""Garbage computed on the ancestors of memory equals that of the whole heap."""
 
 from __future__ import annotations
 

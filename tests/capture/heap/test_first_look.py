@@ -1,4 +1,4 @@
-"""Does the first look of a process leave anything there that counts as the program's?"""
+"""The first heap snapshot imports no modules and leaves little memory allocated."""
 
 from __future__ import annotations
 

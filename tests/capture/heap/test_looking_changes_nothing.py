@@ -1,4 +1,4 @@
-"""Is the process after a look as it was before?"""
+"""Heap snapshots leave the process unchanged."""
 
 from __future__ import annotations
 

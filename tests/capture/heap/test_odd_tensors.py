@@ -1,4 +1,4 @@
-"""Does a look survive every kind of tensor that torch has, and count only the memory that is there?"""
+"""Heap snapshots handle every kind of tensor and count its memory once."""
 
 from __future__ import annotations
 

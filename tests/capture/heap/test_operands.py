@@ -1,4 +1,4 @@
-"""`losses.append(step())`: the list waits on its frame's stack during the look. Is the name still its holder?"""
+"""A list on the stack of a calling frame is still reported under its variable's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what a look says about garbage, immortal memory and cuts what really happens?"""
+"""Predictions about garbage, uncollectable memory and cuts match what happens."""
 
 from __future__ import annotations
 

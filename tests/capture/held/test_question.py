@@ -1,4 +1,4 @@
-"""Is nothing missed by asking first? What a look finds to be garbage, the question never calls held."""
+"""The fast check never misses garbage that a heap snapshot would find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How near is the limit? Real processes under real limits, and the kernel's files as it writes them."""
+"""Approaching memory limits are reported for real processes and control groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is it told where garbage was made, when gc has taken all that was made in the step that is watched for it?"""
+"""The allocation site of garbage is reported even if gc freed what the instrumented step made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Autograd adds gradients out of place while a dispatch mode is on: is the peak told that of a step nobody watches?"""
+"""The peak of an instrumented step equals that of a plain step, although gradients are summed out of place."""
 
 from __future__ import annotations
 

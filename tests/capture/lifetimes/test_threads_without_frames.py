@@ -1,4 +1,4 @@
-"""Autograd's own threads run operations with no Python frame below the mode's: is that borne?"""
+"""Lifetimes are recorded for operations of autograd threads without Python frames."""
 
 from __future__ import annotations
 

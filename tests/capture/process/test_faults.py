@@ -1,4 +1,4 @@
-"""An error of leakscope's own, wherever it is raised: does the script go on as if nothing had been there?"""
+"""An internal error at any place ends the recording and leaves the script unaffected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of an error of leakscope's own, of the script's own, and of an interrupt?"""
+"""The guard contains internal errors and passes on interrupts and errors of the script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does leakscope put into a process, and is all of it gone at the end?"""
+"""Everything that a recording patches into the process is removed at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is everything that the script can call of leakscope's put where it is through the guard?"""
+"""Callbacks and patches enter the process only through the guard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a forked copy that makes the cut free what was said would be freed?"""
+"""Making the cut in a forked process frees the predicted bytes."""
 
 from __future__ import annotations
 

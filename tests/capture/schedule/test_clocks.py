@@ -1,4 +1,4 @@
-"""What ends a step, where torch itself runs: optimizers that come and go, backwards, modules?"""
+"""Steps are detected with real optimizers, backwards and modules of torch."""
 
 from __future__ import annotations
 

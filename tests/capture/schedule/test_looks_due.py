@@ -1,4 +1,4 @@
-"""After which steps is the process looked at, and how much of a run's time does that take?"""
+"""Heap snapshots are scheduled within the time budget, with enough early ones for a verdict."""
 
 from __future__ import annotations
 

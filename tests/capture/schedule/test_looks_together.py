@@ -1,4 +1,4 @@
-"""Are ranks in lockstep looked at after the same steps?"""
+"""Ranks in lockstep take heap snapshots after the same steps."""
 
 from __future__ import annotations
 

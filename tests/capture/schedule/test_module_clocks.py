@@ -1,4 +1,4 @@
-"""Whose call ends a step, where there is neither an optimizer nor a backward?"""
+"""Module calls end steps where there is neither an optimizer nor a backward."""
 
 from __future__ import annotations
 

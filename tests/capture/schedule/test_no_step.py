@@ -1,4 +1,4 @@
-"""Is it said, once and to the point, that no step is seen?"""
+"""A run without steps prints one warning that names how to mark them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank may step by itself, and from where on are steps counted after a handover?"""
+"""Steps are counted consistently over ranks and after a change of the step source."""
 
 from __future__ import annotations
 

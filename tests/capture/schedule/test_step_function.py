@@ -1,4 +1,4 @@
-"""Which calls end a step where the user names a function, and is all else as without it?"""
+"""`--step-function` ends a step at each outermost return and changes nothing else."""
 
 from __future__ import annotations
 

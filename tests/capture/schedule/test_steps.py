@@ -1,4 +1,4 @@
-"""Whose call ends a step, where a script has several optimizers?"""
+"""One of several optimizers is chosen to end the steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn is it to look, where cores are few?"""
+"""Concurrent heap snapshots are limited to the number of cores."""
 
 from __future__ import annotations
 

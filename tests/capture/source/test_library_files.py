@@ -1,4 +1,4 @@
-"""Is a module that a library wrote taken for the library's, and a user's own for the user's?"""
+"""Modules are classified as library or user code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which variables does a running function never read again? Asked of functions that stop to ask."""
+"""Variables that a running function never reads again are identified."""
 
 from __future__ import annotations
 

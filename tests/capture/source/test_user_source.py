@@ -1,4 +1,4 @@
-"""Which line binds a name: the first for what is filled later, the last for what is bound anew?"""
+"""The lines that bind variables and attributes are found in user code."""
 
 from __future__ import annotations
 

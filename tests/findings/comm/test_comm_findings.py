@@ -1,4 +1,4 @@
-"""What do rules make of rows and heaps?"""
+"""Unmatched operations, dropped Work, open contexts, deadlocks and first failures are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are two tensors of one microbatch told apart from two microbatches, in every pipeline?"""
+"""Operations are assigned to microbatches for all pipeline schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the cut of a cycle lie on the cycle, free what it says, and name no reference too many?"""
+"""The cut of a cycle lies on the cycle, frees the reported bytes and is minimal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what each item of a container brings, several storages under several names, one growth of that container?"""
+"""Storages that the items of a container bring are one growth of that container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what a holder gains under ever new names one growth, and what has names of its own none?"""
+"""Attributes added under ever new names are one growth of their holder."""
 
 from __future__ import annotations
 

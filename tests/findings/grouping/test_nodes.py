@@ -1,4 +1,4 @@
-"""Are grad nodes that pile up behind a tensor told with that tensor, with their number and their memory?"""
+"""Autograd nodes that accumulate behind a tensor are reported with it, with their count and bytes."""
 
 from __future__ import annotations
 

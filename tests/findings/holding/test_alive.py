@@ -1,4 +1,4 @@
-"""Are all bytes told by their holder, each once, with what letting go would free?"""
+"""Live memory is attributed once to each holder, with the bytes that releasing it frees."""
 
 from __future__ import annotations
 

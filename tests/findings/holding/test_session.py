@@ -1,4 +1,4 @@
-"""Is what a session keeps by itself told apart from what the program holds?"""
+"""Memory retained by an interactive session is separated from what the program holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is every way to one tensor found, and are there bounds to how many are told?"""
+"""All reference paths to a tensor are found, and the number reported is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is each leak of two runs told once, and is nothing fixed that was only not seen?"""
+"""Comparing two runs lists each leak once and never reports an unobserved leak as fixed."""
 
 from __future__ import annotations
 

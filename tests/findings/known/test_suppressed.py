@@ -1,4 +1,4 @@
-"""Does what is known decide nothing, say by whose word, and leave the account whole?"""
+"""Suppressed findings do not affect the verdict, name their source and stay in the growth breakdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do findings and reports say of a rank whose device was recorded?"""
+"""Findings and reports include the recorded blocks, figures and failures of an accelerator."""
 
 from __future__ import annotations
 

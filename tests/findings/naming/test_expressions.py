@@ -1,4 +1,4 @@
-"""Is the reference to cut told as the user would write it, from the root on?"""
+"""Cuts are written as user code, starting at the GC root."""
 
 from __future__ import annotations
 

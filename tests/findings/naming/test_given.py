@@ -1,4 +1,4 @@
-"""Does a trace begin with what the user gave a name, and with a callback only where nobody else holds the memory?"""
+"""Reference paths prefer roots named by the user and use callback frames only as a last resort."""
 
 from __future__ import annotations
 

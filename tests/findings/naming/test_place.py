@@ -1,4 +1,4 @@
-"""Is a place taken apart where its line is, whatever its path is called?"""
+"""Locations are split into file, line and function for any path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the trace point at the reference whose cut was measured, though every object and reference has the same name?"""
+"""The cut on a reference path is the measured one, even if all names are equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does an object on a trace stand with a line that is its own?"""
+"""Objects on a reference path carry their own source line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what only a library's object holds told as its, and what the user reaches through one by the user's own name?"""
+"""Memory held only by library objects is attributed to the library; user names take precedence."""
 
 from __future__ import annotations
 

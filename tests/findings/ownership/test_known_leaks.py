@@ -1,4 +1,4 @@
-"""Does the catalogue know what the library keeps by the names of each of its versions?"""
+"""Known library leaks match the attribute names of every supported version."""
 
 from __future__ import annotations
 

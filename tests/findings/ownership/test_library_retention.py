@@ -1,4 +1,4 @@
-"""Is what torch's pipelining keeps told as torch's, once for each holder, and nobody else's as torch's?"""
+"""Memory that torch's pipelining retains is attributed to torch, once for each holder."""
 
 from __future__ import annotations
 

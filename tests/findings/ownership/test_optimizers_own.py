@@ -1,4 +1,4 @@
-"""Is what an optimizer keeps by design told from what somebody piles up in it, and told from the user's own root?"""
+"""Optimizer state kept by design is separated from accumulation and from user roots."""
 
 from __future__ import annotations
 

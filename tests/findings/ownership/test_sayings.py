@@ -1,4 +1,4 @@
-"""Is a package's own advice given where its types are on the trace, and nowhere else?"""
+"""Library hints are given only where types of the library are on the reference path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a pipeline's finding pointed to the function that does without it, with lines that run, and no other finding?"""
+"""Pipeline findings name the matching function of `leakscope.backward`, with lines that run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is growth of objects that are no tensors told as such, once, and only where it is a leak?"""
+"""Rule `object-growth` reports growing Python objects once and respects bounds and thresholds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which send and receive buffers are told as kept past their step?"""
+"""Rule `p2p-buffer` reports send and receive buffers kept past their step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are hooks, closures, caches and registered modules told where the source makes them?"""
+"""Hooks, closures, caches and registered modules are located at the source lines that create them."""
 
 from __future__ import annotations
 

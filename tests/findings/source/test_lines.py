@@ -1,4 +1,4 @@
-"""Are the lines that add to what the cut names exactly those of the source, and none where it shows none?"""
+"""The lines that add to a cut are found in the source, and none is guessed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a program that keeps its losses read which line keeps them, and what to write there?"""
+"""`watch` reports the line that retains a loss together with a suggested edit."""
 
 from __future__ import annotations
 

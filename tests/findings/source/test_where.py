@@ -1,4 +1,4 @@
-"""Is a tensor told to be cut where it is bound, not where a number takes its name later in the file?"""
+"""The cut of a tensor is placed at the line that binds it."""
 
 from __future__ import annotations
 

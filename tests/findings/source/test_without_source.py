@@ -1,4 +1,4 @@
-"""What does a report say of a run that kept no source text of its script?"""
+"""Runs recorded without source have the same verdict and locations, but no excerpts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is an item of a container without a name told as the source writes it, and has no function two lines?"""
+"""Items of unnamed containers are written as in the source, with one line for each function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a job on several machines, each of which has a folder of its own, judged as on one?"""
+"""Jobs with a run folder on each machine are judged as one run."""
 
 from __future__ import annotations
 

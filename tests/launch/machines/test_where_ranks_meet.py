@@ -1,4 +1,4 @@
-"""Which launcher has started this process, and who can reach the store at which its ranks meet?"""
+"""Outside launchers are recognized by their variables; the store listens on the loopback only."""
 
 from __future__ import annotations
 

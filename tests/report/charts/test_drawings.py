@@ -1,4 +1,4 @@
-"""Does the picture show what the trace says, with and without dot?"""
+"""Drawings show the reference path, its cycle and the cut, with and without Graphviz."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the chart of memory say what was measured, and can each of its figures be read?"""
+"""The memory chart shows measured figures, growth by holder, the effect of the cut and forecasts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are late messages seen?"""
+"""The communication timeline shows the last steps, the lifetimes of buffers and late operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does each format tell of two runs what has changed, by how much and on which line?"""
+"""Comparisons of two runs give each changed leak with its rate and line, in every format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is every format what its readers take, whatever is written in names, paths and messages of a run?"""
+"""All formats stay valid with arbitrary text in names, paths and messages of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does Jenkins take every file?"""
+"""JUnit reports conform to the rules of Jenkins."""
 
 from __future__ import annotations
 

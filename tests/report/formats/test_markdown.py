@@ -1,4 +1,4 @@
-"""Can a comment or a job's summary take the markdown, and does it say what a reader needs?"""
+"""Markdown reports render as intended, name the cut first and are truncated at the size limit."""
 
 from __future__ import annotations
 

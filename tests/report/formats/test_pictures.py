@@ -1,4 +1,4 @@
-"""Is a picture of one finding what graphviz and browsers take, and is it found by its name?"""
+"""A finding selected by fingerprint or location is drawn as DOT, SVG or PNG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does code scanning take every log, and does it find the lines?"""
+"""SARIF logs conform to the rules of code scanning, with paths relative to the repository root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a card show the line to edit, what that frees, and what holds the memory, before anything is opened?"""
+"""Cards show the line to edit, what that frees, the reference path and the suggested fix."""
 
 from __future__ import annotations
 

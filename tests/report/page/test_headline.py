@@ -1,4 +1,4 @@
-"""Does the first line say what happened, before what could not be told for it?"""
+"""The headline states how the run ended before what could not be judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long is the text of a thousand ranks, whatever they did?"""
+"""The length of the text report does not depend on the number of ranks."""
 
 from __future__ import annotations
 

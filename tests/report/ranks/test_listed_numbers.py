@@ -1,4 +1,4 @@
-"""How are the numbers of many ranks written?"""
+"""Rank numbers are written as compact ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does `leakscope report RUN --rank N` say?"""
+"""`leakscope report --rank N` prints the full details of one rank."""
 
 from __future__ import annotations
 

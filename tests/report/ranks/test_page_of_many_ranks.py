@@ -1,4 +1,4 @@
-"""What does the page show of eight ranks, and of a thousand?"""
+"""The page summarizes many ranks by group and stays small with a thousand ranks."""
 
 from __future__ import annotations
 

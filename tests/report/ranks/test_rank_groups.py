@@ -1,4 +1,4 @@
-"""Which ranks did the same, and which stand out?"""
+"""Ranks with similar behaviour form one group, and outliers stand alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large was a leak on its ranks, look by look?"""
+"""Bytes of a finding over heap snapshots are summarized per rank or as ranges over many ranks."""
 
 from __future__ import annotations
 

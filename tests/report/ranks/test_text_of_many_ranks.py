@@ -1,4 +1,4 @@
-"""What does a terminal show of eight ranks, and of a thousand?"""
+"""The text report prints one line for each group of ranks and names killed and outlying ranks."""
 
 from __future__ import annotations
 

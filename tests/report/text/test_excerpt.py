@@ -1,4 +1,4 @@
-"""Which lines of the user's own, and which hops, are seen first?"""
+"""Source excerpts mark the cut and the lines that add to it; long reference paths are folded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does it fit into the terminal?"""
+"""Text reports fit the width of the terminal, including wide characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a run fit on a screen, with all that decides?"""
+"""The text report of a run with at most one leak fits on one screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which fenced blocks does a page have, and which commands stand in one?"""
+"""Fenced blocks of a documentation page and the commands in them."""
 
 from __future__ import annotations
 

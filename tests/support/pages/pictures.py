@@ -1,4 +1,4 @@
-"""Does a picture of a page show what its commands made? It carries the words of what it was made of."""
+"""Pictures on documentation pages, checked against the text of the files they were made from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is this output what the page shows, but for what no two runs have in common?"""
+"""Comparison of command output with a documentation page, ignoring what varies between runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a type judged once, and forgotten as soon as it is gone?"""
+"""Types are classified once and are not kept alive."""
 
 from __future__ import annotations
 

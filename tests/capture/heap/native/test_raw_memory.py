@@ -1,4 +1,4 @@
-"""Is what is read from C++ memory what stands there, and does a wrong address do no harm?"""
+"""Values read from C++ memory are correct, and invalid addresses are harmless."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what each container gains told with its name, its rate and its bytes, and is nothing else told?"""
+"""Growing containers are reported with their name, rate and bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what leakscope itself keeps left out of what it tells?"""
+"""Containers and caches of leakscope are excluded from heap snapshots."""
 
 from __future__ import annotations
 

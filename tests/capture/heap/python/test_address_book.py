@@ -1,4 +1,4 @@
-"""Does the sweep find every object again by its address, and read addresses as `id` gives them?"""
+"""The address index finds every object of a sweep, with addresses equal to `id`."""
 
 from __future__ import annotations
 

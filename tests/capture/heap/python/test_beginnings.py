@@ -1,4 +1,4 @@
-"""Is a callback's frame told from the user's own loop, and a given root found without being kept?"""
+"""Callback frames and user-given roots are recognized as GC roots, without keeping objects alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the native reader live through types that break CPython's rules, and through memory that runs out?"""
+"""The native heap reader survives types with broken traversal and out-of-memory errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what is dead left alone, where CPython shows it as referred to?"""
+"""Heap readers skip freed objects that CPython still reports as referents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do both readers give the same of objects of any type, and does the heap stand still while it is read?"""
+"""Both heap readers agree on objects of any type and read a stable heap beside other threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a listing of what gc knows hold nothing once it is let go of?"""
+"""Listings of gc-tracked objects keep nothing alive after their release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do both readers of the heap, in C and in Python, give the same arrays of any heap?"""
+"""The C and Python heap readers return the same arrays for any heap."""
 
 from __future__ import annotations
 

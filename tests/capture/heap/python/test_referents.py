@@ -1,4 +1,4 @@
-"""Does every reader name all that CPython's own traversal reports?"""
+"""Referent readers name everything that CPython's traversal reports."""
 
 from __future__ import annotations
 
