@@ -9,14 +9,14 @@ from typing import Any
 import click
 
 COMMANDS = {
-    "run": "Run a script on one or more ranks and say what leaks.",
-    "look": "Ask a run that goes on for a look, and report it so far.",
-    "status": "Show where the ranks of a run are: steps, memory, looks.",
-    "report": "Tell the story of a recorded run again.",
-    "merge": "Put the folders of several machines together into one run.",
-    "compare": "Say what leaks in one run and not in another.",
-    "snapshot": "Read torch.cuda memory snapshots.",
-    "demo": "Find the leak of a small two-rank pipeline.",
+    "run": "Run a script on one or more ranks and report its leaks.",
+    "look": "Take a heap snapshot of a running job and report on it.",
+    "status": "Show progress and memory of each rank.",
+    "report": "Generate a report from a recorded run.",
+    "merge": "Merge recordings from several machines.",
+    "compare": "Compare the leaks of two runs.",
+    "snapshot": "Analyze torch.cuda memory snapshots.",
+    "demo": "Run a small leaking two-rank pipeline.",
 }
 """Name to help; the module and the function of a command bear its name."""
 FOLDERS = dict.fromkeys(("look", "status"), "live.") | dict.fromkeys(("report", "merge", "compare"), "runs.")

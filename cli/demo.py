@@ -20,12 +20,12 @@ LEAK = "stage-backward-cycle"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="The run's folder.")
-@click.option("-f", "--force", is_flag=True, help="Replace the run in that folder.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress and no notes.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the run.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite the run in that folder.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print progress and notes.")
 @click.pass_context
 def demo(ctx: click.Context, output: Path | None, force: bool, quiet: bool) -> None:
-    """Run a small two-rank pipeline with a planted leak; exit status 0 when leakscope finds it."""
+    """Run a small two-rank pipeline with a planted leak; exits with 0 if leakscope finds it."""
     folder = output or RUNS / f"demo_{datetime.now(UTC):%Y%m%d_%H%M%S}"
     with as_file(files("leakscope.samples") / "p2p_pipeline" / "train.py") as script:
         status = record_and_report(

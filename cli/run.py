@@ -52,15 +52,15 @@ _KEPT = "the verdict is as above, but not all of it is kept there"
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 @click.pass_context
 def run(ctx: click.Context, /, words: Sequence[str], **typed: Any) -> None:
-    """Run SCRIPT on one or more ranks and say which references keep tensor memory alive.
+    """Run SCRIPT on one or more ranks and report which references keep tensor memory alive.
 
-    SCRIPT is whatever python runs: a file, a folder or zip file with a __main__.py, or with -m a module. Flags of
-    python itself go before that: `python -O -m leakscope run train.py`.
+    SCRIPT is anything that python runs: a file, a folder or zip file with a __main__.py, or with -m a module. Put flags
+    of python itself first: `python -O -m leakscope run train.py`.
 
-    A file of --suppress names what is known, one a line: `PATTERN [until 2027-01-31] [# reason]`, where PATTERN is a
-    fingerprint, a rule, a holder or a place as the report tells it, with * for any text.
+    A --suppress file has one pattern per line: `PATTERN [until 2027-01-31] [# reason]`. PATTERN is a fingerprint, a
+    rule, a holder or a place as shown in the report, with * for any text.
 
-    Exit status: the script's own where it fails; else 0, or 23 when leaks were found; 2 when leakscope could not do it.
+    Exit status: that of the script if it fails; else 0, or 23 if leaks were found; 2 on a leakscope error.
     """
     from leakscope.launch import outside_launcher
 

@@ -78,8 +78,8 @@ def _last_line(error: Exception) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-MIN_BYTES = "Growth below this a step is a note, whatever it is of; as the run was told."
-HORIZON = "Growth of plain data is a leak where it reaches 1% of memory within N steps; as the run was told."
+MIN_BYTES = "Minimum growth per step to report as a leak, of any kind [default: as recorded]."
+HORIZON = "Report growth of plain data as a leak if it would reach 1% of memory within N steps [default: as recorded]."
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from leakscope_cli.shared import check_room
     type=click.Choice(["text", "json", "html"]),
     default="text",
     show_default=True,
-    help="How to tell it.",
+    help="Output format.",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write to FILE instead of the terminal.",
+    help="Write to FILE instead of stdout.",
     metavar="FILE",
 )
 @click.option(
@@ -32,18 +32,20 @@ from leakscope_cli.shared import check_room
     default=1,
     show_default=True,
     metavar="N",
-    help="Frames of your code to tell of each place.",
+    help="Number of frames of your code to show per allocation site.",
 )
-@click.option("--at", type=click.IntRange(min=0), metavar="EVENT", help="Tell what was alive after this event as well.")
-@click.option("--compare", "comparing", is_flag=True, help="Two files: what the second holds that the first does not.")
+@click.option("--at", type=click.IntRange(min=0), metavar="EVENT", help="Also show what was alive after this event.")
+@click.option(
+    "--compare", "comparing", is_flag=True, help="Compare two files: what the second holds that the first does not."
+)
 def snapshot(
     files: tuple[Path, ...], form: str, output: Path | None, frames: int, at: int | None, comparing: bool
 ) -> None:
-    """Read torch memory snapshots: who held the memory, and what grew.
+    """Analyze torch memory snapshots: who held the memory, and what grew.
 
-    FILE is what torch.cuda.memory._dump_snapshot writes (also gzipped, or the page of torch's own viewer), or the
-    folder of a run, whose ranks' newest ones are then read. Nothing in it is executed. Several files are taken as
-    ranks, numbered by their names.
+    FILE is written by torch.cuda.memory._dump_snapshot (also gzipped, or as the page of torch's viewer), or is the
+    folder of a run, of which the newest snapshot of each rank is read. Nothing in it is executed. Several files are
+    taken as ranks, numbered by their names.
     """
     check_room()
     from leakscope.errors import LeakscopeError

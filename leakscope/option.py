@@ -8,38 +8,38 @@ from math import isfinite
 
 
 class When(StrEnum):
-    """How freely something that costs time or room is done."""
+    """When to do something that costs time or disk space."""
 
     AUTO = "auto"
-    """Where it is likely to tell something."""
+    """Where it is likely to be useful."""
     ALWAYS = "always"
     NEVER = "never"
 
 
 @dataclass(frozen=True)
 class Option:
-    """How an option is written on the command line, and what is said of it there."""
+    """An option of the command line: flags, help text and valid range."""
 
     help: str
-    """What it does, with its default in brackets; `leakscope run --help` says it in these words."""
+    """Help text, with the default in brackets."""
     flags: tuple[str, ...] = ()
-    """As typed; from the field's name where there are none."""
+    """Flags as typed; derived from the field name if empty."""
     metavar: str | None = None
     unit: str = ""
-    """What a number counts; bytes are typed like `64KiB`, a share like `2%` or `0.02`."""
+    """Unit of a number; bytes are typed like `64KiB`, a share like `2%` or `0.02`."""
     least: float | None = None
-    """Smallest number that makes sense."""
+    """Smallest valid number."""
     most: float = 1 << 60
-    """Largest number that makes sense; one that no run is read back with makes none."""
+    """Largest valid number."""
 
     def refuses(self, value: object) -> str:
-        """What is wrong with a number, as it follows the option's name; "" where nothing is, or where it is none."""
+        """The error for a value, as it follows the name of the option; "" if the value is valid."""
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             return ""
         if isinstance(value, float) and not isfinite(value):
-            return f"{value} is no number that makes sense"
+            return f"{value} must be a finite number"
         if self.least is not None and value < self.least:
-            return f"{value} makes no sense; give {self.least} or more"
+            return f"{value} must be at least {self.least}"
         if value > self.most:
-            return f"{value} makes no sense; give {self.most} or less"
+            return f"{value} must be at most {self.most}"
         return ""

@@ -11,37 +11,44 @@ from leakscope.originals import Path, json, os
 
 @dataclass(frozen=True)
 class Options:
-    """All that a run can be told. What the command line offers stands first, in the order of its `--help`.
+    """The options of a run. Those of the command line come first, in the order of `--help`.
 
-    Raises ValueError for numbers that make no sense, or that make none together.
+    Raises:
+        ValueError: A value is out of range, or two options contradict each other.
+
     """
 
     module: Annotated[
         str | None,
-        Option("Run a module, as `python -m` does; what follows are its arguments.", ("-m",), "MODULE"),
+        Option("Run a module, like `python -m`; what follows are its arguments.", ("-m",), "MODULE"),
     ] = None
-    ranks: Annotated[int, Option("Ranks on this machine (1).", ("-n", "--ranks"), "N", "ranks", least=1, most=4096)] = 1
+    ranks: Annotated[
+        int,
+        Option("Number of ranks on this machine [default: 1].", ("-n", "--ranks"), "N", "ranks", least=1, most=4096),
+    ] = 1
     folder: Annotated[
-        Path, Option("The run's folder (leakscope_runs/<script>_<UTC time>).", ("-o", "--output"), "DIR")
+        Path, Option("Folder of the run [default: leakscope_runs/<script>_<UTC time>].", ("-o", "--output"), "DIR")
     ] = Path()
-    force: Annotated[bool, Option("Replace the run in that folder.", ("-f", "--force"))] = False
+    force: Annotated[bool, Option("Overwrite the run in that folder.", ("-f", "--force"))] = False
     steps: Annotated[
         int | None,
-        Option("End the script cleanly on every rank after N steps and judge.", metavar="N", unit="steps", least=1),
+        Option("Stop the script on every rank after N steps and report.", metavar="N", unit="steps", least=1),
     ] = None
     step_function: Annotated[
         str | None,
         Option(
-            "Each return of this function or method of the script ends a step, as in train_step or "
+            "Function or method of the script whose return ends a step, for example train_step or "
             "Trainer.training_step.",
             metavar="NAME",
         ),
     ] = None
-    warmup: Annotated[int, Option("Steps not judged (2).", metavar="N", unit="steps", least=0)] = 2
+    warmup: Annotated[
+        int, Option("Steps to skip before growth is measured [default: 2].", metavar="N", unit="steps", least=0)
+    ] = 2
     budget: Annotated[
         float,
         Option(
-            "Share of the run's time that looking may take (2%), as 2% or 0.02.",
+            "Maximum share of the run time spent on heap snapshots, such as 2% or 0.02 [default: 2%].",
             metavar="SHARE",
             unit="share",
             least=0,
@@ -51,7 +58,7 @@ class Options:
     min_bytes: Annotated[
         int | None,
         Option(
-            "Growth below this a step is a note, no leak, whatever it is of (by kind, and by --horizon).",
+            "Minimum growth per step to report as a leak, of any kind [default: by kind and --horizon].",
             metavar="SIZE",
             unit="bytes",
             least=0,
@@ -60,7 +67,7 @@ class Options:
     horizon: Annotated[
         int,
         Option(
-            "Growth of plain data is a leak where it reaches 1% of the memory there is within N steps (100000).",
+            "Report growth of plain data as a leak if it would reach 1% of memory within N steps [default: 100000].",
             metavar="N",
             unit="steps",
             least=1,
@@ -68,93 +75,93 @@ class Options:
     ] = 100_000
     gc_diff: Annotated[
         When,
-        Option("Collect for real at the end and compare: after --steps (auto), also after the script (always)."),
+        Option("Run gc.collect() at the end and compare: after --steps (auto), or also after the script (always)."),
     ] = When.AUTO
     lifetimes: Annotated[
         bool,
         Option(
-            "Watch two steps operation by operation: what is never used again at the peak (on).",
+            "Trace two steps operation by operation to find memory that is idle at the peak [default: on].",
             ("--lifetimes/--no-lifetimes",),
         ),
     ] = True
     snapshot: Annotated[
         When,
         Option(
-            "On an accelerator, record the allocator and keep its snapshots: where something is found (auto), "
-            "or of every look."
+            "On an accelerator, record torch memory snapshots: where something is found (auto), or at every heap "
+            "snapshot."
         ),
     ] = When.AUTO
     prove: Annotated[
         bool,
-        Option("Make each cut in a forked copy after the last of --steps, and measure what really goes free."),
+        Option("After the last of --steps, make each cut in a forked copy and measure the memory it frees."),
     ] = False
     hang_timeout: Annotated[
         float | None,
         Option(
-            "End the ranks when nothing is sent or received for so long (off).",
+            "Kill the ranks after SECONDS without communication [default: off].",
             metavar="SECONDS",
             unit="seconds",
             least=0.1,
         ),
     ] = None
     leak_exit_code: Annotated[
-        int, Option("Exit status when leaks are found (23).", metavar="N", unit="exit status", least=0, most=255)
+        int, Option("Exit status if leaks are found [default: 23].", metavar="N", unit="exit status", least=0, most=255)
     ] = 23
     fail_on_avoidable: Annotated[
         int | None,
         Option(
-            "Exit status of leaks also where memory that could have been let go passes SIZE (off).",
+            "Also exit with the leak status if avoidable memory exceeds SIZE [default: off].",
             metavar="SIZE",
             unit="bytes",
             least=0,
         ),
     ] = None
     fail_on_inconclusive: Annotated[
-        bool, Option("Exit status 2 where the run could not be judged, as after too few steps.")
+        bool, Option("Exit with status 2 if the run is inconclusive, for example after too few steps.")
     ] = False
-    ignore_library: Annotated[bool, Option("What a library leaks is told, but is no leak of this run.")] = False
+    ignore_library: Annotated[bool, Option("Report leaks in third-party libraries, but do not fail on them.")] = False
     baseline: Annotated[
-        Path | None, Option("An earlier run, or its findings.json: what it has told decides nothing.", metavar="FILE")
+        Path | None, Option("Ignore leaks that are already in this run or findings.json.", metavar="FILE")
     ] = None
-    suppress: Annotated[Path | None, Option("File of what is known, one a line, as above.", metavar="FILE")] = None
+    suppress: Annotated[
+        Path | None, Option("File of suppressions, one pattern per line, as above.", metavar="FILE")
+    ] = None
     follow: Annotated[
         bool,
         Option(
-            "Record the Python processes that the script starts too, where they train (on).",
+            "Also record Python child processes that train [default: on].",
             ("--follow/--no-follow",),
         ),
     ] = True
     source: Annotated[
         bool,
         Option(
-            "Keep the text of the script's own files with the run, for what points at its lines (on).",
+            "Store the source of the script with the run, to show its lines in reports [default: on].",
             ("--source/--no-source",),
         ),
     ] = True
     nnodes: Annotated[
         int,
-        Option(
-            "Machines that take part (1), as torchrun takes it.", metavar="N", unit="machines", least=1, most=1 << 20
-        ),
+        Option("Number of nodes, as in torchrun [default: 1].", metavar="N", unit="machines", least=1, most=1 << 20),
     ] = 1
     node_rank: Annotated[
         int,
-        Option("Number of this machine; 0 hosts the rendezvous.", metavar="N", unit="machines", least=0),
+        Option("Index of this node; node 0 hosts the rendezvous.", metavar="N", unit="machines", least=0),
     ] = 0
-    rdzv_endpoint: Annotated[str, Option("Where the machines meet.", metavar="HOST:PORT")] = ""
-    rdzv_id: Annotated[str, Option("Name of the job, the same on every machine.", metavar="ID")] = ""
-    quiet: Annotated[bool, Option("No progress and no notes.", ("-q", "--quiet"))] = False
+    rdzv_endpoint: Annotated[str, Option("Rendezvous endpoint of a run on several nodes.", metavar="HOST:PORT")] = ""
+    rdzv_id: Annotated[str, Option("Job id, the same on every node.", metavar="ID")] = ""
+    quiet: Annotated[bool, Option("Do not print progress and notes.", ("-q", "--quiet"))] = False
     formats: Annotated[
         tuple[str, ...],
         Option(
-            "Tell it as FORMAT too, again and again: text, json, html, markdown, sarif, junit, trace. One without a "
-            "FILE goes to stdout in place of the text, and the ranks' stdout to stderr; in a folder FILE is "
-            "findings.<suffix>.",
+            "Also write the report as FORMAT; repeatable. Formats: text, json, html, markdown, sarif, junit, trace. "
+            "Without FILE it replaces the text on stdout, and the output of the ranks goes to stderr. If FILE is a "
+            "folder, the file is findings.<suffix>.",
             ("--as",),
             "FORMAT[=FILE]",
         ),
     ] = ()
-    as_json: Annotated[bool, Option("The same as --as json.", ("--json",))] = False
+    as_json: Annotated[bool, Option("Same as --as json.", ("--json",))] = False
 
     script: str = ""
     """Path of the script to run, where it is no module."""
@@ -184,16 +191,14 @@ class Options:
                 raise ValueError(f"{name if self.by_hand else flags_of(name)[-1]} {wrong}")
         if self.step_function is not None and not all(map(str.isidentifier, self.step_function.split("."))):
             raise ValueError(
-                f"--step-function {self.step_function!r} is no name; give one like train_step or Trainer.training_step"
+                f"--step-function {self.step_function!r} is not a name such as train_step or Trainer.training_step"
             )
         if self.prove and self.steps is None:
-            raise ValueError("--prove makes the cuts after the last of --steps; say how many with --steps N")
+            raise ValueError("--prove needs --steps N: it makes the cuts after the last step")
         if self.node_rank >= self.nnodes:
-            raise ValueError(
-                f"--node-rank {self.node_rank} is none of --nnodes {self.nnodes}; the machines are numbered from 0"
-            )
+            raise ValueError(f"--node-rank {self.node_rank} must be less than --nnodes {self.nnodes}")
         if self.nnodes > 1 and not self.rdzv_endpoint:
-            raise ValueError("--nnodes needs --rdzv-endpoint HOST:PORT, where the machines meet")
+            raise ValueError("--nnodes needs --rdzv-endpoint HOST:PORT")
 
     @property
     def needs_stdout(self) -> bool:

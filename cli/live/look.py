@@ -34,18 +34,18 @@ _POLL_S = 0.1
     type=click.FloatRange(min=0),
     default=60.0,
     metavar="SECONDS",
-    help="How long to wait for the answer of all ranks (60).",
+    help="How long to wait for all ranks [default: 60].",
 )
-@click.option("--no-wait", is_flag=True, help="Ask, and leave the judging to `leakscope report`.")
+@click.option("--no-wait", is_flag=True, help="Request the snapshot and return; `leakscope report` reports on it.")
 @click.pass_context
 def look(ctx: click.Context, /, folder: Path | None, timeout: float, no_wait: bool) -> None:
-    """Ask a RUN that goes on for a look, and report what it has recorded so far; without RUN the newest one.
+    """Take a heap snapshot of a running RUN and report on it so far [default: the newest run].
 
-    All ranks look after the same step, whatever the budget says; a rank whose step does not end is looked at in the
-    middle of it, and tells the stacks of its threads. The report goes into RUN/interim, and that of the run's end stays
-    what it will be.
+    All ranks take the snapshot after the same step, whatever the budget. A rank whose step does not end is inspected
+    in the middle of it, with the stacks of its threads. The report goes to RUN/interim; the final report is not
+    affected.
 
-    Exit status: 0 where all ranks have answered; 2 where one has not, where the run has ended, or where there is none.
+    Exit status: 0 if all ranks responded; 2 if one did not, if the run has ended, or if there is no run.
     """
     if folder is None:
         folder = newest_run()

@@ -37,20 +37,20 @@ _AROUND = 6
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("folder", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
-@click.option("--watch/--once", default=None, help="Refresh it in place until the run ends, as on a terminal; or once.")
+@click.option("--watch/--once", default=None, help="Refresh until the run ends [default on a terminal], or print once.")
 @click.option(
     "--every",
     type=click.FloatRange(min=0.1),
     default=1.0,
     metavar="SECONDS",
-    help="How long between two of them (1).",
+    help="Time between refreshes [default: 1].",
 )
-@click.option("--json", "as_json", is_flag=True, help="Once, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print once, as JSON.")
 def status(folder: Path | None, watch: bool | None, every: float, as_json: bool) -> None:
-    """Show where the ranks of a RUN are: steps, counted memory and its trend, looks; without RUN the newest one.
+    """Show the steps, memory, trend and heap snapshots of each rank of a RUN [default: the newest run].
 
-    It reads the run's folder alone, and of long files the end: the job is not disturbed, and may have ended. A rank is
-    `stuck` where its step takes longer than 30 s and than ten of those before it. Ctrl-C ends it with exit status 0.
+    Only reads the folder of the run: the job is not disturbed, and may have ended. A rank is `stuck` if its step takes
+    longer than 30 s and longer than ten previous steps. Ctrl-C exits with status 0.
     """
     if folder is None:
         folder = newest_run()

@@ -25,22 +25,24 @@ FORMATS = ("text", "json", "markdown", "html")
     type=click.FloatRange(min=1),
     default=1.5,
     metavar="FACTOR",
-    help="A leak that grows so many times faster is worse (1.5).",
+    help="Growth ratio from which on a leak counts as worse [default: 1.5].",
 )
 @click.option("--min-bytes", type=Size(), metavar="SIZE", help=MIN_BYTES)
 @click.option("--horizon", type=click.IntRange(min=1), metavar="N", help=HORIZON)
-@click.option("--as", "form", type=click.Choice(FORMATS), default="text", help="How to tell it (text).")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to a file.")
+@click.option("--as", "form", type=click.Choice(FORMATS), default="text", help="Output format [default: text].")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE instead of stdout."
+)
 @click.pass_context
 def compare(
     ctx: click.Context, /, base: Path, new: Path, worse: float, form: str, output: Path | None, **thresholds: Any
 ) -> None:
-    """Say which leaks of two recorded runs are new, worse, persisting, better or fixed.
+    """Compare two recorded runs: which leaks are new, worse, persisting, better or fixed.
 
-    A leak is the same in both where its fingerprint is; baselines and suppressions count as each run was given them.
-    --min-bytes and --horizon stand in place of those of both runs.
+    Leaks are matched by fingerprint. Baselines and suppressions apply as recorded with each run. --min-bytes and
+    --horizon replace those of both runs.
 
-    Exit status: 23 when a leak of NEW is new or worse; 2 when one of the runs could not be judged; else 0.
+    Exit status: 0, or 23 if a leak of NEW is new or worse; 2 if one of the runs is inconclusive.
     """
     check_run_folder(base, "compare")
     check_run_folder(new, "compare")

@@ -15,21 +15,27 @@ from leakscope_cli.shared import Policy, Size, baseline_of, read_and_judge, supp
 from leakscope.errors import LeakscopeError
 from leakscope.options import OFFERED, Options
 
-_AS = "How to tell it (text), again and again, as of report; one without a FILE goes to stdout."
+_AS = "Output format; repeatable, as for report [default: text]. Without FILE it goes to stdout."
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="The merged run's folder."
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="Folder of the merged run."
 )
-@click.option("-f", "--force", is_flag=True, help="Replace the run in that folder.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite the run in that folder.")
 @click.option("--as", "formats", multiple=True, metavar=OFFERED["formats"].metavar, help=_AS)
-@click.option("--leak-exit-code", type=int, default=Options.leak_exit_code, metavar="N", help="As of run (23).")
+@click.option(
+    "--leak-exit-code",
+    type=int,
+    default=Options.leak_exit_code,
+    metavar="N",
+    help="Exit status if leaks are found [default: 23].",
+)
 @click.option("--fail-on-avoidable", type=Size(), metavar="SIZE", help=OFFERED["fail_on_avoidable"].help)
 @click.option("--fail-on-inconclusive", is_flag=True, help=OFFERED["fail_on_inconclusive"].help)
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help=OFFERED["baseline"].help)
-@click.option("--suppress", type=click.Path(path_type=Path), metavar="FILE", help="File of what is known, as of run.")
+@click.option("--suppress", type=click.Path(path_type=Path), metavar="FILE", help="File of suppressions, as for run.")
 @click.option("--ignore-library", is_flag=True, help=OFFERED["ignore_library"].help)
 @click.pass_context
 def merge(
@@ -42,11 +48,11 @@ def merge(
     leak_exit_code: int,
     **how: Any,
 ) -> None:
-    """Put the folders that the machines of one job recorded into together, each DIR of one machine, and judge the run.
+    """Merge the recordings of the machines of one job, one DIR per machine, and report on the whole run.
 
-    A DIR may be a copy; it stays as it is. Ranks that are in none are told as missing.
+    The inputs are not modified. Missing ranks are listed in the report.
 
-    Exit status: 23 when leaks are found; 2 when the folders are no parts of one job; else 0.
+    Exit status: 0, or 23 if leaks were found; 2 if the folders do not belong to one job.
     """
     from leakscope.report import write
     from leakscope.run.multi_node import merge_parts

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from leakscope.run.model import Run
 
 _AS = (
-    "How to tell it (text), again and again: text, json, html, markdown, sarif, junit, trace; or dot, svg, png of one "
-    "--finding. One without a FILE goes to stdout; in a folder FILE is findings.<suffix>."
+    "Output format; repeatable [default: text]. Formats: text, json, html, markdown, sarif, junit, trace; or dot, svg, "
+    "png of one --finding. Without FILE it goes to stdout. If FILE is a folder, the file is findings.<suffix>."
 )
 
 
@@ -36,25 +36,23 @@ _AS = (
 @click.argument("folder", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
 @click.option("--as", "formats", multiple=True, metavar=OFFERED["formats"].metavar, help=_AS)
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write what would go to stdout to a file."
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE instead of stdout."
 )
 @click.option(
     "--finding",
     metavar="ID",
-    help="Which finding --as dot, svg or png draws: its fingerprint, the beginning of that, or its place in the list.",
+    help="Finding to draw with --as dot, svg or png: its fingerprint or a prefix of it, or its number in the report.",
 )
 @click.option("--min-bytes", type=Size(), metavar="SIZE", help=MIN_BYTES)
 @click.option("--horizon", type=click.IntRange(min=1), metavar="N", help=HORIZON)
-@click.option("--leak-exit-code", type=int, metavar="N", help="Exit status when the run has leaks (0).")
+@click.option("--leak-exit-code", type=int, metavar="N", help="Exit status if the run has leaks [default: 0].")
 @click.option("--fail-on-avoidable", type=Size(), metavar="SIZE", help=OFFERED["fail_on_avoidable"].help)
 @click.option("--fail-on-inconclusive", is_flag=True, help=OFFERED["fail_on_inconclusive"].help)
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help=OFFERED["baseline"].help)
-@click.option("--suppress", type=click.Path(path_type=Path), metavar="FILE", help="File of what is known, as of run.")
+@click.option("--suppress", type=click.Path(path_type=Path), metavar="FILE", help="File of suppressions, as for run.")
 @click.option("--ignore-library", is_flag=True, help=OFFERED["ignore_library"].help)
-@click.option(
-    "--rank", "ranks", type=int, multiple=True, metavar="N", help="All of one rank, as text; again and again."
-)
-@click.option("--verbose", is_flag=True, help="Tell all there is as text; the other formats always do.")
+@click.option("--rank", "ranks", type=int, multiple=True, metavar="N", help="Show full details for rank N; repeatable.")
+@click.option("--verbose", is_flag=True, help="Show all details in text output.")
 @click.pass_context
 def report(
     ctx: click.Context,
@@ -68,11 +66,11 @@ def report(
     verbose: bool,
     **how: Any,
 ) -> None:
-    """Judge a recorded RUN again and tell its story; without RUN that of the newest one below leakscope_runs.
+    """Generate a report from a recorded RUN [default: the newest in leakscope_runs].
 
-    --baseline, --suppress, --min-bytes and --horizon stand in place of those that the run was given.
+    --baseline, --suppress, --min-bytes and --horizon replace those of the recording.
 
-    Exit status: 0 whatever is found, unless --leak-exit-code or --fail-on-inconclusive asks for another.
+    Exit status: 0, unless --leak-exit-code or --fail-on-inconclusive sets another.
     """
     wrong = OFFERED["leak_exit_code"].refuses(leak_exit_code)
     if wrong:
