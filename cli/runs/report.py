@@ -18,8 +18,8 @@ from leakscope_cli.targets import newest_run
 from leakscope.errors import LeakscopeError
 from leakscope.options import OFFERED, Options
 from leakscope.report.formats import PICTURES
-from leakscope.report.messages.numbers import ranks_text
 from leakscope.report.text.lines import WIDTH
+from leakscope.units import ranks_text
 from leakscope.verdict import Returned
 
 if TYPE_CHECKING:

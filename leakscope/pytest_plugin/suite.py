@@ -113,8 +113,7 @@ def _sizes(group: Group) -> str:
 
 def _in_short(group: Group) -> str:
     """`5.76 KiB at most, 33 tests`."""
-    from leakscope.report.messages.numbers import plural
-    from leakscope.units import bytes_text
+    from leakscope.units import bytes_text, plural
 
     at_most = "" if len(group.tests) == 1 else " at most"
     return f"{bytes_text(group.largest.bytes)}{at_most}, {plural(len(group.tests), 'test')}"
@@ -140,9 +139,8 @@ def _by(group: Group) -> str:
 
 
 def _table(session: Session, by_state: Mapping[State, Sequence[Group]]) -> Iterator[Line]:
-    from leakscope.report.messages.numbers import plural
     from leakscope.report.text.lines import field_lines
-    from leakscope.units import seconds_text
+    from leakscope.units import plural, seconds_text
 
     outcomes = outcomes_of(session.judgements)
     counts = Counter(outcomes.values())
@@ -276,8 +274,8 @@ class Suite:
             self._said.append(f"{_short(path)} could not be written: {error.strerror}")
 
     def _write_baseline(self, path: Path) -> str:
-        from leakscope.report.messages.numbers import plural
         from leakscope.run.descriptors import write_whole_for_all
+        from leakscope.units import plural
 
         after = baseline_after(self._baseline, grouped(self._all()), self._ran())
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -343,8 +341,7 @@ def _page_table(groups: tuple[Group, ...], with_page: frozenset[str]) -> str:
 
 
 def _row(group: Group, has_page: bool) -> str:
-    from leakscope.report.messages.numbers import plural
-    from leakscope.units import bytes_text
+    from leakscope.units import bytes_text, plural
 
     left = group.largest
     title = escape(left.title)

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakscope.findings.model import LineKind
 from leakscope.memory_snapshot.peak import Category
-from leakscope.report.messages.numbers import listed_numbers
-from leakscope.units import bytes_text, seconds_text
+from leakscope.units import bytes_text, listed_numbers, seconds_text
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

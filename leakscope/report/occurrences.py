@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from leakscope.findings.model import Finding
-from leakscope.report.messages.numbers import ranks_text
+from leakscope.units import ranks_text
 
 FEW = 8
 """Ranks, chosen, that are told each by itself."""

@@ -11,9 +11,8 @@ from leakscope.graph.model import ObjectKind
 from leakscope.profiler.holding.holders import Holders
 from leakscope.profiler.in_memory import why_no_look
 from leakscope.report.holding.as_text import alive_as_text
-from leakscope.report.messages.numbers import plural
 from leakscope.run.kinds import Occasion
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, plural
 
 if TYPE_CHECKING:
     from leakscope.run.model import Look

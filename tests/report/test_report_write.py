@@ -14,8 +14,8 @@ from leakscope.findings.facts import Said
 from leakscope.findings.model import Finding, Hop
 from leakscope.report import FORMATS, write
 from leakscope.report.escape import cleaned
-from leakscope.report.messages.numbers import listed_numbers
 from leakscope.report.trace_marks import source_line, suspects
+from leakscope.units import listed_numbers
 
 NAMES = ["text", "json", "html", "markdown", "sarif", "junit", "trace"]
 

@@ -10,10 +10,9 @@ from leakscope.findings.model import Finding
 from leakscope.findings.naming import place_of
 from leakscope.findings.suppressions import Change, Compared, Comparison, Judged, rank_rate, script_of
 from leakscope.report.messages.held import line_to_edit, seen_text
-from leakscope.report.messages.numbers import listed_numbers, plural
 from leakscope.report.messages.sections import steps_of
 from leakscope.report.messages.verdict import why_text
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, listed_numbers, plural
 
 HEADINGS = {
     Change.NEW: "New",

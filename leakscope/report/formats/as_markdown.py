@@ -11,12 +11,11 @@ from leakscope.report.excerpt import LineMark, edit_lines, excerpts
 from leakscope.report.formats.finding_details import detail_lines
 from leakscope.report.messages.ended import ended_badly, ended_text, error_text
 from leakscope.report.messages.held import cut_name, held_text, line_to_edit
-from leakscope.report.messages.numbers import listed_numbers, plural
 from leakscope.report.messages.sections import avoidable, exit_text, leaks, library, notes, so_far_text, steps_of
 from leakscope.report.messages.sentences import advice, title
 from leakscope.report.messages.verdict import next_text, suppressed_by_text, why_text
 from leakscope.run.model import Run
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, listed_numbers, plural
 from leakscope.verdict import Verdict
 
 _MARKUP = re.compile(r"[\\`*_{}\[\]<>()#+!|~$&^=\"']")

@@ -30,10 +30,10 @@ from leakscope.report.messages.held import (
     status_word,
     would_be_freed,
 )
-from leakscope.report.messages.numbers import ranks_text
 from leakscope.report.messages.sentences import advice, title
 from leakscope.report.messages.verdict import suppressed_by_text, unjudged_together, why_text
 from leakscope.run.model import Rank, Run
+from leakscope.units import ranks_text
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from leakscope.findings.facts import HopStatus
 from leakscope.findings.model import Finding, Findings
 from leakscope.report.escape import cleaned
 from leakscope.report.html.drawing import DrawnObject, DrawnReference, draw, drawing_of
-from leakscope.report.messages.numbers import plural
+from leakscope.units import plural
 
 if TYPE_CHECKING:
     import graphviz

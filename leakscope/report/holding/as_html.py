@@ -9,8 +9,7 @@ from markupsafe import Markup
 from leakscope.findings.live_objects import Alive, HeldNow, Typed, Ways
 from leakscope.report.escape import one_line
 from leakscope.report.holding import wording
-from leakscope.report.messages.numbers import plural
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, plural
 
 _CELL = "padding: 3px 10px; vertical-align: top; text-align: "
 _NUMBER = Markup('style="' + _CELL + 'right; white-space: nowrap"')

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from leakscope.findings.live_objects import Alive, Typed, Ways
 from leakscope.report.escape import one_line
 from leakscope.report.holding import wording
-from leakscope.report.messages.numbers import plural
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, plural
 
 _HEAD = ("held", "would be freed", "holder", "line")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from leakscope.findings.live_objects import Alive, HeldNow, Keeper, Kept, LettingGo, Part, Typed, Ways
-from leakscope.report.messages.numbers import plural
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, plural
 
 _KEPT = {
     Kept.WAITS_FOR_GC: "garbage that waits for gc",

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
 from jinja2.bccache import Bucket
 
-from leakscope.report.messages.numbers import listed_numbers
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, listed_numbers
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from leakscope.findings.device import DeviceLook, device_looks
 from leakscope.report.escape import cleaned, one_line
-from leakscope.report.messages.numbers import like_text, one_of_each, plural
 from leakscope.run.kinds import Occasion
 from leakscope.run.model import Rank, Run
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, like_text, one_of_each, plural
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -37,15 +37,6 @@ from leakscope.report.messages.held import (
     when_text,
     would_be_freed,
 )
-from leakscope.report.messages.numbers import (
-    bytes_span,
-    count_span,
-    like_text,
-    listed_numbers,
-    one_of_each,
-    plural,
-    ranks_text,
-)
 from leakscope.report.messages.sections import (
     again_text,
     avoidable,
@@ -80,6 +71,15 @@ from leakscope.report.messages.verdict import (
     unjudged_text,
     unjudged_together,
     why_text,
+)
+from leakscope.units import (
+    bytes_span,
+    count_span,
+    like_text,
+    listed_numbers,
+    one_of_each,
+    plural,
+    ranks_text,
 )
 
 __all__ = [

@@ -10,11 +10,10 @@ from leakscope.findings.comm import CONTEXT, CommState, DroppedFacts, EmptyConte
 from leakscope.findings.facts import BufferKind, CommBuffers, OpenContextsFacts
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.p2p_buffer import BufferFacts, HeldBy
-from leakscope.report.messages.numbers import ranks_text
 from leakscope.run.kinds import Direction, OperationState
 from leakscope.run.model import Run
 from leakscope.run.rows_device import FinalOperation, IssuedOperation
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, ranks_text
 
 _KINDS_TOLD = 2
 """Kinds of operations at the most, chosen, that a sentence names."""

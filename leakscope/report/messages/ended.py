@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from leakscope.findings.comm import first_to_fail
 from leakscope.findings.facts import AliveAtEnd
 from leakscope.report.escape import cleaned, one_line
-from leakscope.report.messages.numbers import like_text, one_of_each, plural, ranks_text
 from leakscope.run.kinds import ClockKind, EndKind
 from leakscope.run.model import Ended, Rank, Run
 from leakscope.run.rows import StartedProcess, StepsBy
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, like_text, one_of_each, plural, ranks_text
 
 _SIGNALLED = 128
 """Exit status of a process that signal 0 would have ended, as shells count."""

@@ -17,9 +17,8 @@ from leakscope.findings.rules.retained_graph import GraphFacts, KeptOfGraph
 from leakscope.findings.rules.step_growth import GrowsIn, GrowthFacts
 from leakscope.findings.rules.view_hold import ViewFacts
 from leakscope.graph.model import ObjectKind
-from leakscope.report.messages.numbers import plural
 from leakscope.run.rows import Recompiled
-from leakscope.units import bytes_text, seconds_text
+from leakscope.units import bytes_text, plural, seconds_text
 
 _GAINED = {
     ObjectKind.NN_MODULE: "{} modules",

@@ -10,9 +10,8 @@ from leakscope.findings.rules.frame_hold import CallsFacts
 from leakscope.findings.rules.tensor_cycle import CycleFacts
 from leakscope.graph.ownership import is_library_line
 from leakscope.report.escape import one_line
-from leakscope.report.messages.numbers import listed_numbers, plural
 from leakscope.report.trace_marks import closes_cycle, says_why
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, listed_numbers, plural
 
 _REASONS: Mapping[HopReason, str] = {
     HopReason.FUNCTION_RUNS: "the function is still running",

@@ -40,8 +40,7 @@ from leakscope.findings.oom import (
 )
 from leakscope.findings.peak import IdleAtPeak, LagUseDrag, LateReleaseFacts, OthersFacts, Releaser, UntouchedFacts
 from leakscope.findings.ranks import RankSkewFacts
-from leakscope.report.messages.numbers import plural
-from leakscope.units import bytes_text, seconds_text
+from leakscope.units import bytes_text, plural, seconds_text
 
 _FOR_EACH_SHAPE = (
     "oneDNN and ideep keep what they have built for each new shape, up to ONEDNN_PRIMITIVE_CACHE_CAPACITY and "

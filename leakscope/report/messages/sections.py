@@ -14,10 +14,9 @@ from leakscope.findings.model import (
     WorkerLineKind,
 )
 from leakscope.findings.workers import CopiesFacts, WorkerGrowthFacts
-from leakscope.report.messages.numbers import plural
 from leakscope.run.kinds import EndKind, MadeBy
 from leakscope.run.model import Run
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, plural
 from leakscope.verdict import Returned, Verdict
 
 

@@ -47,9 +47,8 @@ from leakscope.findings.workers import CopiesFacts, WorkerGrowthFacts
 from leakscope.report.messages import comm, cycles, growth, memory, sections
 from leakscope.report.messages import growth as messages_growth
 from leakscope.report.messages import memory as messages_memory
-from leakscope.report.messages.numbers import like_text, listed_numbers, one_of_each
 from leakscope.run.model import Run
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, like_text, listed_numbers, one_of_each
 
 Sentence = Callable[[Finding, Any], str]
 

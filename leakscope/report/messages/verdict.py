@@ -32,7 +32,6 @@ from leakscope.report.messages.cycles import without_a_cut
 from leakscope.report.messages.ended import cut_short_text, error_text, failure_text, is_hung, processes_text, was_text
 from leakscope.report.messages.growth import emptied_text, would_show
 from leakscope.report.messages.held import also_text, cut_name, line_to_edit, would_be_freed
-from leakscope.report.messages.numbers import listed_numbers, one_of_each, plural
 from leakscope.report.messages.sections import (
     again_text,
     avoidable,
@@ -47,7 +46,7 @@ from leakscope.report.messages.sections import (
 from leakscope.run.kinds import MadeBy
 from leakscope.run.model import Rank, Run
 from leakscope.run.suppression import Suppression
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, listed_numbers, one_of_each, plural
 from leakscope.verdict import Verdict
 
 KINDS: dict[LineKind, str] = {

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from leakscope.findings.model import Findings
 from leakscope.report.messages.ended import listed_texts
-from leakscope.report.messages.numbers import ranks_text
 from leakscope.report.messages.sections import is_fault, is_worth_telling, steps_of
 from leakscope.report.messages.sentences import run_text, title
 from leakscope.report.messages.verdict import suppressed_by_text, suppression_notes, unjudged_together
 from leakscope.report.text.lines import Line, wrapped
 from leakscope.run.model import Run
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, ranks_text
 from leakscope.verdict import Verdict
 
 LISTED_SHOWN = 30

@@ -27,7 +27,6 @@ from leakscope.report.messages.held import (
     status_word,
     would_be_freed,
 )
-from leakscope.report.messages.numbers import bytes_span, ranks_text
 from leakscope.report.messages.sections import of_block
 from leakscope.report.messages.sentences import advice, title
 from leakscope.report.occurrences import seen_together
@@ -42,7 +41,7 @@ from leakscope.report.trace_marks import (
     suspects,
 )
 from leakscope.run.model import Run
-from leakscope.units import bytes_text
+from leakscope.units import bytes_span, bytes_text, ranks_text
 
 CLOSED = "the cycle is closed; from it on to the memory:"
 """Where a trace has gone once around."""

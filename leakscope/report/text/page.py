@@ -11,7 +11,6 @@ from leakscope.report.escape import cleaned
 from leakscope.report.memory_snapshot.section import device_lines, device_text
 from leakscope.report.messages.ended import clock_text, failure_text, hung_text, within_text
 from leakscope.report.messages.held import held_text
-from leakscope.report.messages.numbers import bytes_span, plural, ranks_text
 from leakscope.report.messages.sections import (
     avoidable,
     exit_text,
@@ -38,7 +37,7 @@ from leakscope.report.text.finding import brief_finding_lines, finding_lines
 from leakscope.report.text.lines import WIDTH, Cropped, Line, field_lines, laid_out, short_field, wrapped
 from leakscope.report.text.ranks import ledger_lines, rank_lines, worker_lines
 from leakscope.run.model import Run
-from leakscope.units import bytes_text
+from leakscope.units import bytes_span, bytes_text, plural, ranks_text
 
 AVOIDABLE_SHOWN = 12
 """Lines at the most, chosen: the largest; the page has all of them."""

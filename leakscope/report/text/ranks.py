@@ -9,7 +9,6 @@ from leakscope.findings.model import Finding, Findings
 from leakscope.report.escape import cleaned
 from leakscope.report.memory_snapshot.section import device_lines
 from leakscope.report.messages.held import cut_name, line_to_edit
-from leakscope.report.messages.numbers import count_span, like_text, listed_numbers, plural, ranks_text
 from leakscope.report.messages.sections import leaks, loader_notes, loader_text, worker_line_text
 from leakscope.report.messages.sentences import run_text, title
 from leakscope.report.messages.verdict import ledger_table, lines_text, rose_text
@@ -26,7 +25,7 @@ from leakscope.report.ranks import (
 from leakscope.report.text.details import small_print
 from leakscope.report.text.lines import WIDTH, Line, Paragraph, cells, field_lines, laid_out, wrapped
 from leakscope.run.model import Run
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, count_span, like_text, listed_numbers, plural, ranks_text
 
 _LEAST = 5
 """The first columns, of which none is left out for want of room."""

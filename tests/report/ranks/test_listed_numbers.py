@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from leakscope.report.messages.numbers import listed_numbers, ranks_text
+from leakscope.units import listed_numbers, ranks_text
 
 
 @pytest.mark.parametrize(
