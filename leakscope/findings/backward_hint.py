@@ -8,9 +8,9 @@ from enum import StrEnum
 from leakscope.findings.facts import CommBuffers, Origin, RuleName
 from leakscope.findings.known_leaks import known_leak
 from leakscope.findings.model import Finding, Hop, See
-from leakscope.findings.peak import LateReleaseFacts
 from leakscope.findings.rules.hook_pileup import HookFacts
 from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
+from leakscope.findings.rules.late_release import LateReleaseFacts
 from leakscope.findings.rules.p2p_buffer import BufferFacts, HeldBy
 from leakscope.findings.rules.tensor_cycle import Closing, CycleFacts
 from leakscope.graph.model import ObjectKind

@@ -14,12 +14,14 @@ from leakscope.findings.build import build_finding
 from leakscope.findings.candidates import Candidate, went_on
 from leakscope.findings.counters import counted_rate, rises_steadily
 from leakscope.findings.device import device_looks
-from leakscope.findings.facts import Facts, FreedBy, RuleName, Severity
+from leakscope.findings.facts import FreedBy, RuleName, Severity
 from leakscope.findings.grouping import Group, GroupsOverLooks, Key
 from leakscope.findings.growth import MIN_LOOKS, Series, series
 from leakscope.findings.model import Finding, LedgerInterval, Line, LineKind, RestedKind, Sighting, merged_lines
 from leakscope.findings.naming import fingerprint
 from leakscope.findings.nontensor import counted_objects_of
+from leakscope.findings.rules.native_hold import UnattributedFacts
+from leakscope.findings.rules.step_growth import ScatteredFacts
 from leakscope.findings.thresholds import Thresholds
 from leakscope.graph.model import IMMORTAL, KINDS, HeapGraph, ObjectKind
 from leakscope.run.model import Look, Rank
@@ -307,16 +309,6 @@ SCATTERED = fingerprint(("step-growth", "scattered"))
 """Of growth under ever new names."""
 
 
-@dataclass(frozen=True)
-class ScatteredFacts(Facts):
-    """Holders that were not there before come at each look, and stay."""
-
-    holders: int
-    """How many have come since the first look."""
-    newest: str
-    """The largest of those that came last, as the user would write it."""
-
-
 def scattered_findings(
     rank: Rank, groups: GroupsOverLooks, candidates: Sequence[Candidate], warmup: int, thresholds: Thresholds
 ) -> list[Finding]:
@@ -397,30 +389,6 @@ otherwise (oneDNN, developer guide, "Primitive Cache"; ideep, lru_cache.hpp).
 
 _CLASSES = 3
 """Classes that are named beside memory without a holder; more would be a listing."""
-
-
-@dataclass(frozen=True)
-class UnattributedFacts(Facts):
-    """Counted memory that runs away from what storages explain."""
-
-    SUMMED = ("per_step", "grown")
-
-    per_step: float
-    """Bytes a step."""
-    grown: int
-    """Bytes in all."""
-    is_steady: bool
-    shapes_are_new: bool
-    """Shapes were new in many of the steps, or each look saw some that none had seen before; on the host."""
-    on_host: bool
-    shapes: int = 0
-    """Shapes that the model was given so far; 0 where that was not recorded."""
-    full_at_step: int = 0
-    """The step by which the caches of oneDNN and ideep are full at that pace; 0 where that is not known."""
-    came_too: tuple[tuple[str, int], ...] = ()
-    """(class, how many a step) of the objects that were more at each look, the most first: what holds the memory in C++
-    may hang on them.
-    """
 
 
 def gap_findings(

@@ -35,7 +35,8 @@ def build_with_problems(candidate: Candidate, thresholds: Thresholds) -> tuple[F
     known = facts_of(candidate, ToCut(written, references, each))
     trace = trace_of(candidate, cut, frees)
     origin, library = whose(candidate, each)
-    unintended = is_unintended(known.rule.name, origin, "hooks" if collects_hooks(candidate) else holds_of(candidate))
+    holds = "hooks" if collects_hooks(candidate) else holds_of(candidate)
+    unintended = is_unintended(known.rule.is_unintended, origin, holds)
     least = thresholds.least(unintended, candidate.on_device)
     total = max(group.bytes, line.total)
     large = total >= line.floor(least) or candidate.recreated

@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import reduce
 from operator import add
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
+
+if TYPE_CHECKING:
+    from leakscope.findings.model import Finding
 
 
 class RuleName(StrEnum):
@@ -82,6 +85,43 @@ class Facts:
     is_bounded: bool = False
     """What is kept has a bound by design: a note, however it grows."""
 
+    def title_for(self, finding: Finding, /) -> str:
+        """What leaks, in one line."""
+        return f"{finding.rule}: {finding.subject}"
+
+    def advice_for(self, _: Finding, /) -> str:
+        """What to do about it, as sentences; "" where there is nothing to say."""
+        return ""
+
+    def advice_with_graphs(self, finding: Finding, /) -> str:
+        """What to do where the tensors that a container gains bring their graphs along."""
+        name = finding.cut.written if finding.cut else finding.subject
+        return (
+            f"Keep numbers in {name}, not tensors: x.item(), or x.detach() where the tensor is needed. After backward "
+            "a tensor still has a node for each operation that made it; their memory is the growth that the allocator "
+            "counts and no tensor owns."
+        )
+
+    def short_advice(self) -> str | None:
+        """One sentence at most, for the line that avoidable memory has; None where the advice itself stands there."""
+        return None
+
+    def preface(self) -> str:
+        """Sentences ahead of the advice, whoever gives that."""
+        return ""
+
+    def without_a_cut(self, _: Finding, /) -> str:
+        """What the script can do where it has no reference to cut, in short; "" where there is nothing to say."""
+        return ""
+
+    def why_no_cut(self) -> str:
+        """Why there is no reference to cut; "" where the rule says it."""
+        return ""
+
+    def line_to_edit(self, _: Finding, /) -> str | None:
+        """The line to begin at, "" where none is known; None where it is one of the cut's."""
+        return None
+
     def over_ranks(self, each: Sequence[Facts]) -> Self:
         """These facts, with the sums of those of `each` rank, and a bound where each has one."""
         sums = {name: reduce(add, [getattr(facts, name) for facts in each]) for name in self.SUMMED}
@@ -94,6 +134,14 @@ class Said(Facts):
 
     title: str
     advice: str = ""
+
+    def title_for(self, _: Finding, /) -> str:
+        """As it was given."""
+        return str(self.title)
+
+    def advice_for(self, _: Finding, /) -> str:
+        """As it was given."""
+        return str(self.advice)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +193,16 @@ class EmptiedLater:
     """Step of the last snapshot, where the run went on to those steps and no snapshot was taken there."""
     full_bytes: int | None = None
     """What it would hold by then."""
+
+    @property
+    def text(self) -> str:
+        """`cleared at epoch.py:13 above 64 items`."""
+        when = ""
+        if self.bound is not None:
+            when = f" above {self.bound:,} items"
+        elif self.every is not None:
+            when = f" every {self.every:,} steps"
+        return f"cleared at {self.where}{when}"
 
 
 @dataclass(frozen=True)
@@ -245,16 +303,3 @@ class Upstream:
     """What the library does, as a clause."""
     cure: str = ""
     """What the script can do about it; "" where only the library can."""
-
-
-@dataclass(frozen=True)
-class OpenContextsFacts(Facts):
-    """Contexts that nobody has left; each is on all the workers that took part, and is counted once."""
-
-    count: int
-    issued_at: tuple[str, ...]
-    """Lines on which the gradients in them were sent."""
-    opened_at: tuple[str, ...] = ()
-    """Lines that opened contexts, of the whole run."""
-    workers: tuple[int, ...] = ()
-    """Ids of the workers that took part."""

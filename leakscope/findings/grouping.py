@@ -677,3 +677,9 @@ def rising_steps(looks: Sequence[Look]) -> tuple[int, ...]:
     for look in looks:
         steps.append(look.step if not steps or look.step > steps[-1] else steps[-1] + 1)
     return tuple(steps)
+
+
+def is_model(graph: HeapGraph, group: Group) -> bool:
+    """A parameter, what hangs on one, or an optimizer's state."""
+    path = [group.start, *(int(graph.held[reference]) for reference in group.path)]
+    return any(graph.object(index).kind in (ObjectKind.PARAMETER, ObjectKind.OPTIMIZER) for index in path)

@@ -24,9 +24,7 @@ from leakscope.findings.breakdown import (
 from leakscope.findings.build import build_finding, build_with_problems
 from leakscope.findings.candidates import Candidate, candidates_among, candidates_of, downgraded, is_open
 from leakscope.findings.categories import alive_at_end, garbage_of, summary
-from leakscope.findings.comm import beyond_contexts, context_findings, dropped_work_findings, with_contexts
 from leakscope.findings.counters import counted_rate, step_times
-from leakscope.findings.device import allocator_findings, native_findings
 from leakscope.findings.facts import (
     NOT_JUDGED,
     AliveAtEnd,
@@ -76,14 +74,22 @@ from leakscope.findings.nontensor import (
     with_objects_for_storages,
 )
 from leakscope.findings.oom import Shortage, device_failures, out_of_memory, shortage_of
-from leakscope.findings.peak import drag, idle_findings, late_release_findings, late_release_unjudged
+from leakscope.findings.peak import drag
 from leakscope.findings.process_counts import AlsoGrows, also_grows
-from leakscope.findings.ranks import held_at_last, skew_findings
+from leakscope.findings.rules.allocator import allocator_findings
+from leakscope.findings.rules.dist_autograd_context import beyond_contexts, context_findings, with_contexts
 from leakscope.findings.rules.frame_hold import FrameFacts, Keeper
 from leakscope.findings.rules.hook_pileup import HookFacts, collects_hooks, is_of_one_like
+from leakscope.findings.rules.idle_memory import idle_findings
+from leakscope.findings.rules.late_release import late_release_findings, late_release_unjudged
+from leakscope.findings.rules.native_hold import native_findings
 from leakscope.findings.rules.object_growth import counted_series, of_objects
+from leakscope.findings.rules.p2p_buffer import dropped_work_findings
+from leakscope.findings.rules.rank_skew import held_at_last, skew_findings
 from leakscope.findings.rules.retained_graph import GraphFacts, of_nodes, with_graphs
 from leakscope.findings.rules.rule import because, rules_of_others
+from leakscope.findings.rules.worker_copies import copies_findings
+from leakscope.findings.rules.worker_growth import worker_growth_findings
 from leakscope.findings.source.adding_lines import as_in_source, is_made_from_itself, stores_for, variable_of
 from leakscope.findings.source.bounds import while_it_fills
 from leakscope.findings.source.edits import suggested
@@ -93,7 +99,6 @@ from leakscope.findings.source.uses import Uses
 from leakscope.findings.suppressions import Known, known_of, suppression_of, unused
 from leakscope.findings.thresholds import Thresholds
 from leakscope.findings.verdict import verdict_of, verdicts_of_ranks
-from leakscope.findings.workers import copies_findings, worker_growth_findings
 from leakscope.graph.model import ObjectKind
 from leakscope.run.kinds import Direction, Occasion
 from leakscope.run.model import Look, Rank, Run

@@ -37,6 +37,7 @@ from leakscope.graph.retained import freed_storages
 from leakscope.graph.walks import Mask
 from leakscope.run.kinds import Occasion
 from leakscope.run.model import Look, Rank
+from leakscope.units import bytes_text
 
 
 class Course(StrEnum):
@@ -75,11 +76,35 @@ class LibraryFacts(Facts):
     """What the script can do about it; "" where only the library can."""
 
 
+_COURSES = {
+    Course.GROWS: "It grows.",
+    Course.STEADY: "It is the same at every look: it does not grow.",
+    Course.VARIES: "It does not grow at every look.",
+    Course.UNKNOWN: "",
+}
+
+
+def _joined(facts: LibraryFacts, more: str) -> str:
+    parts = []
+    for other in facts.kept_too:
+        whole = "all of it" if other.storages == facts.storages else f"{other.storages} of {facts.storages} storages"
+        parts.append(f"Kept by {other.name} too: {whole}.")
+    return " ".join(part for part in (*parts, more, facts.cure) if part)
+
+
 @dataclass(frozen=True)
 class RetentionFacts(LibraryFacts):
     """What it keeps from step to step."""
 
     course: Course
+
+    def title_for(self, _: Finding) -> str:
+        """What a library keeps from step to step."""
+        return f"kept by torch's {self.holder} from step to step: {bytes_text(self.bytes)}"
+
+    def advice_for(self, _: Finding) -> str:
+        """Who keeps it too, how it goes on, and what the script can do."""
+        return _joined(self, _COURSES[self.course])
 
 
 @dataclass(frozen=True)
@@ -88,6 +113,14 @@ class LibraryDragFacts(LibraryFacts):
 
     peak_at: str
     """Line at which the memory was at its highest."""
+
+    def title_for(self, _: Finding) -> str:
+        """What a library keeps through the step's peak."""
+        return f"kept by torch's {self.holder} through the step's peak, and not used again: {bytes_text(self.bytes)}"
+
+    def advice_for(self, _: Finding) -> str:
+        """Who keeps it too, when the peak is, and what the script can do."""
+        return _joined(self, f"The step's peak is at {self.peak_at}.")
 
 
 _PASSED = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.GRAD_NODE, ObjectKind.SAVED_TENSOR, ObjectKind.STORAGE)

@@ -31,6 +31,7 @@ from leakscope.findings.facts import (
 )
 from leakscope.findings.process_counts import AlsoGrows
 from leakscope.graph.model import ObjectKind
+from leakscope.graph.ownership import is_library_line
 from leakscope.run.model import Ended, Rank
 from leakscope.run.rows import StartedProcess
 from leakscope.run.rows_steps import SharedObjects, WorkerMemory, WorkersRead, WorkersStarted
@@ -666,6 +667,11 @@ class Cut:
     def written(self) -> str:
         """The first reference as the user would write it."""
         return self.references[0].written
+
+    @property
+    def is_of_library(self) -> bool:
+        """All references to cut are a library's own: nothing for the user to cut."""
+        return all(is_library_line(reference.where) for reference in self.references)
 
     @property
     def also(self) -> tuple[str, ...]:

@@ -481,6 +481,12 @@ def place_of(text: str) -> Place | None:
     return Place(match[1], int(match[2]), match[3] or "")
 
 
+def function_of(where: str) -> str:
+    """The function of a place; all of it where it names none."""
+    place = place_of(where)
+    return where if place is None else place.function or where
+
+
 def file_at(text: str) -> str:
     """The file of a place, "" where it names no line."""
     place = place_of(text)

@@ -8,9 +8,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from leakscope.findings.facts import RunFacts
-from leakscope.findings.grouping import Group, group_storages
+from leakscope.findings.grouping import Group, group_storages, is_model
 from leakscope.findings.naming import as_expression, generic
-from leakscope.findings.ranks import is_model
 from leakscope.graph.model import HeapGraph, ObjectKind
 from leakscope.run.kinds import EndKind, Occasion
 from leakscope.run.model import Look, Rank, Run

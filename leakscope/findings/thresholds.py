@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leakscope.findings.facts import Origin, RuleName
+from leakscope.findings.facts import Origin
 from leakscope.run.model import Rank, Run
 
 SHARE_OF_MEMORY = 0.01
@@ -18,18 +18,6 @@ COUNTED = 64 * 1024
 """Bytes a step below which growth that only counters show, of no object that a snapshot names, is no leak. Heuristic:
 a rank of the clusters page that keeps nothing rises by 6 KiB a step over six steps.
 """
-_UNINTENDED = frozenset(
-    (
-        RuleName.IMMORTAL_CYCLE,
-        RuleName.TENSOR_CYCLE,
-        RuleName.DIST_AUTOGRAD_CONTEXT,
-        RuleName.P2P_BUFFER,
-        RuleName.HOOK_PILEUP,
-        RuleName.FRAME_HOLD,
-        RuleName.RETAINED_GRAPH,
-    )
-)
-"""Rules whose retention nobody intends, however small it is."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +61,13 @@ class Thresholds:
         return 1 if unintended and self.min_bytes is None else self.of_data(on_device)
 
 
-def is_unintended(rule: str, origin: Origin, holds: str) -> bool:
+def is_unintended(of_rule: bool, origin: Origin, holds: str) -> bool:
     """Whether the kind of a finding alone makes it a leak: a library may keep such things on purpose, and bounded.
 
-    `holds` is what a growing container holds: `graphs`, `modules`, `parameters`, `hooks`, or "" for plain data.
+    `of_rule`: nobody intends what its rule reports. `holds` is what a growing container holds: `graphs`, `modules`,
+    `parameters`, `hooks`, or "" for plain data.
     """
-    return origin == Origin.APPLICATION and (rule in _UNINTENDED or bool(holds))
+    return origin == Origin.APPLICATION and (of_rule or bool(holds))
 
 
 def memory_there(rank: Rank, on_device: bool) -> int | None:

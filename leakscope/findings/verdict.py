@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from leakscope.findings.breakdown import GAP, OVERHEAD, UnattributedFacts
+from leakscope.findings.breakdown import GAP, OVERHEAD
 from leakscope.findings.capacity import at_end_of_run
 from leakscope.findings.counters import counted_rate, counted_steps, late_growth, rate_at_end
 from leakscope.findings.facts import RuleName, Severity
@@ -23,6 +23,7 @@ from leakscope.findings.model import (
     by_kind,
     grown_of,
 )
+from leakscope.findings.rules.native_hold import UnattributedFacts
 from leakscope.findings.source.scopes import like_in
 from leakscope.findings.thresholds import Thresholds
 from leakscope.run.kinds import ClockKind, EndKind, Occasion

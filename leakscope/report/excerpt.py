@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import groupby, zip_longest
 
 from leakscope.findings.model import Finding, Suggestion
-from leakscope.report.messages.held import cut_in_library, line_to_edit
+from leakscope.report.messages.held import line_to_edit
 from leakscope.report.trace_marks import PLACES_SHOWN, closes_cycle, kept_line, source_line
 from leakscope.run.model import Run
 
@@ -118,7 +118,7 @@ def _marked_places(run: Run, finding: Finding) -> Iterator[tuple[str, LineMark]]
         yield where, LineMark.ADDS
     if finding.suggestion is not None:
         yield from ((one.where, LineMark.EDIT) for one in finding.suggestion.places)
-    if finding.cut is not None and cut_in_library(finding):
+    if finding.cut is not None and finding.cut.is_of_library:
         yield line_to_edit(finding), LineMark.HOLDS
 
 

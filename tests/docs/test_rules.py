@@ -9,7 +9,7 @@ from support.pages import DOCS, PAGES
 from support.pages.blocks import Block, blocks_of
 
 from leakscope.findings.facts import RuleName
-from leakscope.findings.rules import rule_texts
+from leakscope.findings.rules import RULES
 from leakscope.report.formats.as_sarif import rule_help
 
 MARKED = re.compile(r"^ *> (?:adds|edit|holds) +(\d+) \| (.*)$", re.MULTILINE)
@@ -46,7 +46,7 @@ def test_every_rule_has_a_page_in_the_navigation_and_in_the_list() -> None:
     assert pages == {*RuleName, "index"}
     assert re.findall(r"rules/(.*)\.md", (DOCS / "mkdocs.yml").read_text(encoding="utf-8")) == ["index", *RuleName]
     listed = re.findall(r"^\| \[(.*)\]\((.*)\.md\) \| (.*) \|$", page_of_all(), re.MULTILINE)
-    assert listed == [(name, name, rule_texts()[name]) for name in RuleName]
+    assert listed == [(name, name, RULES[name].text) for name in RuleName]
 
 
 def page_of_all() -> str:

@@ -8,7 +8,7 @@ from support.comm_examples import rank_with, run_of
 from leakscope.findings.categories import summary
 from leakscope.findings.facts import Said
 from leakscope.findings.model import Finding, RankSummary, Sighting
-from leakscope.findings.ranks import held_at_last, skew_findings
+from leakscope.findings.rules.rank_skew import held_at_last, skew_findings
 from leakscope.heap.snapshot import look
 from leakscope.report.messages.sentences import title
 from leakscope.run.model import Ended, Rank, Run

@@ -8,10 +8,11 @@ from dataclasses import fields, replace
 import pytest
 from support.heap_text import heap_from
 
-from leakscope.findings.facts import Beside, BufferKind, CameToRest, CommBuffers, OpenContextsFacts
+from leakscope.findings.facts import Beside, BufferKind, CameToRest, CommBuffers
 from leakscope.findings.judge import judge
 from leakscope.findings.merge import MERGED, merge_findings
 from leakscope.findings.model import Finding, Sighting
+from leakscope.findings.rules.dist_autograd_context import OpenContextsFacts
 from leakscope.report.messages.sentences import title
 from leakscope.report.messages.verdict import cut_in_short
 from leakscope.run.model import Ended, Look, Rank, Run, Step

@@ -11,7 +11,8 @@ from support import examples
 from leakscope.findings.facts import Severity
 from leakscope.findings.judge import avoidable_over
 from leakscope.findings.model import Cut, CutReference, Finding, Findings, Sighting
-from leakscope.findings.peak import LateReleaseFacts, OthersFacts, Releaser
+from leakscope.findings.peak import Releaser
+from leakscope.findings.rules.late_release import LateReleaseFacts, OthersFacts
 from leakscope.report import FORMATS
 from leakscope.report.messages.sentences import title
 from leakscope.report.messages.verdict import next_text

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from leakscope.findings.model import Finding, Unjudged
-from leakscope.findings.peak import LateReleaseFacts, PeakOfStep, late_release_findings, late_release_unjudged, peak_of
+from leakscope.findings.peak import PeakOfStep, peak_of
+from leakscope.findings.rules.late_release import LateReleaseFacts, late_release_findings, late_release_unjudged
 from leakscope.heap.snapshot import LookContext, inspect
 from leakscope.process.patches import Patches
 from leakscope.recorder.lifetimes.tracker import LifetimeTracker

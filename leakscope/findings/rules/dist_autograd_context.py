@@ -2,10 +2,99 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.comm import CONTEXT_TYPE, buffers_of
-from leakscope.findings.facts import OpenContextsFacts, RuleName
-from leakscope.findings.rules.rule import OwnRule, ToCut
+from leakscope.findings.facts import Facts, FreedBy, HopStatus, RuleName, Severity
+from leakscope.findings.merge import merge_findings
+from leakscope.findings.model import Cut, CutReference, Finding, Hop, HopReason, Sighting
+from leakscope.findings.naming import fingerprint, function_of, place_of
+from leakscope.findings.rules.rule import Match, Rule, ToCut
+from leakscope.run.model import Run
+from leakscope.run.rows_device import ContextsAtStep
+
+_LINES_TO_JUDGE = 3
+"""Lines of `contexts.jsonl`, each with more contexts open than the one before, from which they are never closed."""
+CUT = "the open context"
+_PLACES_TOLD = 3
+"""Places at the most, chosen, that a sentence names."""
+
+
+@dataclass(frozen=True)
+class OpenContextsFacts(Facts):
+    """Contexts that nobody has left; each is on all the workers that took part, and is counted once."""
+
+    count: int
+    issued_at: tuple[str, ...]
+    """Lines on which the gradients in them were sent."""
+    opened_at: tuple[str, ...] = ()
+    """Lines that opened contexts, of the whole run."""
+    workers: tuple[int, ...] = ()
+    """Ids of the workers that took part."""
+
+    def title_for(self, _: Finding) -> str:
+        """How many contexts are open, and who opened them."""
+        where = f", opened at {', '.join(self.issued_at[:_PLACES_TOLD])}" if self.issued_at else ""
+        many = "s" if self.count != 1 else ""
+        return f"{self.count} distributed-autograd context{many} (DistAutogradContext) left open{where}"
+
+    def advice_for(self, _: Finding) -> str:
+        """How to leave a context."""
+        return (
+            "Enter the context with `with torch.distributed.autograd.context() as context_id:` around forward, "
+            "backward and "
+            "the reading of the gradients: leaving it, also by an exception, is the only thing that releases it, on "
+            "every worker it has talked to. It lives in torch's own container in C++; gc neither sees nor frees it."
+        )
+
+    def preface(self) -> str:
+        """Where contexts were opened, and which workers they know."""
+        places = f"Opened at {', '.join(self.opened_at[:_PLACES_TOLD])}. " if self.opened_at else ""
+        return places + (f"Workers known: {', '.join(map(str, self.workers))}. " if self.workers else "")
+
+
+@dataclass(frozen=True)
+class OpenPassesFacts(Facts):
+    """Distributed backward passes that outlive their step."""
+
+    SUMMED = ("count",)
+
+    count: int
+
+    def title_for(self, _: Finding) -> str:
+        """How many distributed backwards still run."""
+        passes = f"{self.count} distributed backward pass{'es' if self.count > 1 else ''}"
+        return f"{passes} still running after the step"
+
+    def advice_for(self, _: Finding) -> str:
+        """Where to look for the rank that failed."""
+        return (
+            "A distributed backward that has failed must leave no pass behind; look at the workers' logs for the rank "
+            "that never answered."
+        )
+
+
+@dataclass(frozen=True)
+class EmptyContextsFacts(Facts):
+    """Open contexts that keep no gradients."""
+
+    SUMMED = ("count",)
+
+    count: int
+    opened_at: tuple[str, ...]
+    """Lines that opened them."""
+
+    def title_for(self, _: Finding) -> str:
+        """How many contexts are open, and who opened them."""
+        at = f", opened at {', '.join(self.opened_at[:_PLACES_TOLD])}" if self.opened_at else ""
+        return f"{self.count} distributed-autograd contexts left open, without gradients{at}"
+
+    def advice_for(self, _: Finding) -> str:
+        """How to leave a context."""
+        return "Leave each context (`with torch.distributed.autograd.context()`): it is released on no worker before."
 
 
 def _applies(candidate: Candidate) -> bool:
@@ -21,6 +110,110 @@ def _facts(candidate: Candidate, _cut: ToCut) -> OpenContextsFacts:
     )
 
 
-RULE = OwnRule(
-    RuleName.DIST_AUTOGRAD_CONTEXT, 30, "A distributed autograd context that was left open.", _applies, _facts
+RULE = Rule(
+    RuleName.DIST_AUTOGRAD_CONTEXT,
+    "A distributed autograd context that was left open.",
+    Match(30, _applies, _facts),
+    is_unintended=True,
 )
+
+
+def context_findings(run: Run) -> list[Finding]:
+    """Notes on contexts and backward passes that stay open without keeping memory that a look could see."""
+    findings = []
+    for rank in run.ranks:
+        if not rank.contexts:
+            continue
+        last = rank.contexts[-1]
+        if last.backward_passes and len(rank.contexts) > 1 and rank.contexts[-2].backward_passes:
+            findings.append(_open_passes(rank.number, last))
+        if last.open and not last.bytes and _never_closed(rank.contexts):
+            findings.append(_empty_contexts(rank.number, last))
+    return findings
+
+
+def _never_closed(rows: Sequence[ContextsAtStep]) -> bool:
+    """More contexts open at each of the last lines."""
+    counts = [row.open for row in rows[-_LINES_TO_JUDGE:]]
+    return len(counts) == _LINES_TO_JUDGE and all(before < after for before, after in pairwise(counts))
+
+
+def _open_passes(rank: int, row: ContextsAtStep) -> Finding:
+    return _context_note("backward", rank, row, OpenPassesFacts(row.backward_passes))
+
+
+def _empty_contexts(rank: int, row: ContextsAtStep) -> Finding:
+    where = dict.fromkeys(context.opened_at for context in row.contexts if context.opened_at)
+    return _context_note("empty", rank, row, EmptyContextsFacts(row.open, tuple(where)))
+
+
+def _context_note(what: str, rank: int, row: ContextsAtStep, facts: Facts) -> Finding:
+    return Finding(
+        rule=RuleName.DIST_AUTOGRAD_CONTEXT,
+        facts=facts,
+        fingerprint=fingerprint(("dist-autograd-context", what)),
+        severity=Severity.NOTE,
+        freed_by=FreedBy.PROGRAM,
+        retained_bytes=row.bytes,
+        bytes_per_step=0.0,
+        trace=(),
+        cut=None,
+        sightings=(Sighting(rank, row.step, row.bytes),),
+        count=row.open,
+    )
+
+
+def with_contexts(findings: Sequence[Finding], run: Run) -> list[Finding]:
+    """All that open contexts keep, on every rank and by whatever reference, told as one leak with the place that
+    opened them.
+    """
+    mine = [f for f in findings if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT and f.trace]
+    # the memory of grad nodes is estimated, and next to nothing beside the gradients that a context keeps
+    told = [f for f in mine if not f.keeps_graphs] or mine
+    if not mine:
+        return list(findings)
+    places, workers = _opened(run)
+    functions = tuple(dict.fromkeys(function_of(place) for place in places))
+    together = [
+        merge_findings([f for f in told if rank in f.storages])
+        for rank in sorted({r for f in told for r in f.storages})
+    ]
+    merged = []
+    for finding in together:
+        # no single reference: the container lets go of all when the context is left
+        opened = place_of(places[0]) if places else None
+        where = "" if opened is None else opened.at
+        cut = Cut((CutReference(CUT, where),), finding.retained_bytes)
+        name = fingerprint(("dist-autograd-context", *functions))
+        assert isinstance(finding.facts, OpenContextsFacts)
+        facts = replace(finding.facts, opened_at=tuple(places), workers=tuple(workers))
+        trace = tuple(map(_left_open, finding.trace))
+        merged.append(replace(finding, fingerprint=name, cut=cut, facts=facts, trace=trace))
+    return [f for f in findings if f not in mine] + merged
+
+
+def _left_open(hop: Hop) -> Hop:
+    """A hop; of a context that it is what leaks, of which no reference is to be cut."""
+    if not hop.name.endswith(CONTEXT_TYPE):
+        return hop
+    return replace(hop, status=HopStatus.LEAKED, reason=HopReason.LEFT_OPEN, frees_bytes=None)
+
+
+def _opened(run: Run) -> tuple[list[str], list[int]]:
+    """Lines that opened contexts still open, and the ids of the workers that took part."""
+    places: dict[str, None] = {}
+    workers: set[int] = set()
+    for rank in run.ranks:
+        for context in (context for row in rank.contexts for context in row.contexts):
+            workers.update(context.workers)
+            if context.opened_at:
+                places[context.opened_at] = None
+    return list(places), sorted(workers)
+
+
+def beyond_contexts(gaps: Sequence[Finding], findings: Sequence[Finding]) -> list[Finding]:
+    """The gaps that open contexts do not account for: a context also keeps messages that nobody can
+    count.
+    """
+    rate = sum(f.bytes_per_step for f in findings if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT)
+    return [gap for gap in gaps if gap.bytes_per_step > rate / 2]

@@ -9,7 +9,8 @@ from itertools import pairwise
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import Facts, RuleName
 from leakscope.findings.growth import MIN_LOOKS
-from leakscope.findings.rules.rule import OwnRule, ToCut
+from leakscope.findings.model import Finding
+from leakscope.findings.rules.rule import Match, Rule, ToCut
 from leakscope.graph.model import Object, ObjectKind, ReferenceKind, RootKind
 
 _KINDS = (
@@ -61,6 +62,35 @@ class FrameFacts(Facts):
     is_text: bool = False
     """All that the program does with a kept exception is to print or to count it."""
 
+    def title_for(self, finding: Finding) -> str:
+        """What keeps which locals, and what collects such things."""
+        if not self.collector:
+            return f"{self.label} keeps {_locals(self)}; held by {finding.subject}"
+        return f"each {self.label}, {self.alike} in all, keeps {_locals(self)}; {self.collector} collects them"
+
+    def advice_for(self, finding: Finding) -> str:
+        """What to keep instead, by what keeps the locals."""
+        collector = self.collector or finding.subject
+        instead = "str(error) or traceback.format_exc()" if self.is_text else "error.with_traceback(None)"
+        return {
+            Keeper.EXCEPTION: f"Keep {instead} in {collector}, not the exception as it is: its traceback holds every "
+            "frame it went through and all their locals.",
+            Keeper.GENERATOR: f"Run the generator to its end or close() it, and drop it from {collector}: suspended, "
+            "it holds all its locals.",
+            Keeper.TASK: "Let these tasks end or cancel() them, or start fewer: a task that waits keeps all locals of "
+            f"its coroutine, and whatever it waits for keeps the task, also when it is dropped from {collector}.",
+            Keeper.FUTURE: f"Drop finished futures from {collector}: each keeps its result.",
+            Keeper.THREAD: f"Drop the finished thread from {collector}: it keeps its attributes and arguments.",
+        }[self.keeper]
+
+
+def _locals(facts: FrameFacts) -> str:
+    """`the locals of a function that has ended or waits (local batch in load)`."""
+    if facts.given:
+        return "what it was given or has returned"
+    inside = f" ({facts.local} in {facts.function})" if facts.local else ""
+    return f"the locals of a function that has ended or waits{inside}"
+
 
 @dataclass(frozen=True)
 class CallsFacts(Facts):
@@ -74,6 +104,23 @@ class CallsFacts(Facts):
     function: str
     kept: str
     """The local that each keeps; "" where it is not known."""
+
+    def title_for(self, _: Finding) -> str:
+        """How many calls run at once."""
+        kept = self.kept or "its locals"
+        return f"{self.calls} calls of {self.function}() run at once, more at each look, and each keeps {kept}"
+
+    def advice_for(self, _: Finding) -> str:
+        """How to have fewer of them."""
+        return (
+            f"Let the threads that run {self.function}() end, or start a fixed number of them once "
+            "(concurrent.futures.ThreadPoolExecutor): a call that waits keeps its locals and its thread the arguments. "
+            "Where it is a recursion, return before the next step."
+        )
+
+    def why_no_cut(self) -> str:
+        """Of calls that run."""
+        return "no single reference frees it: each call holds its own until it ends"
 
 
 def _applies(candidate: Candidate) -> bool:
@@ -141,10 +188,9 @@ def _facts(candidate: Candidate, cut: ToCut) -> FrameFacts | CallsFacts:
     )
 
 
-RULE = OwnRule(
+RULE = Rule(
     RuleName.FRAME_HOLD,
-    60,
     "Tensors held by the locals of a frame, a generator, an exception or a thread.",
-    _applies,
-    _facts,
+    Match(60, _applies, _facts),
+    is_unintended=True,
 )

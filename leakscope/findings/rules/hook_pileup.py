@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import Facts, RuleName
+from leakscope.findings.model import Finding
 from leakscope.findings.naming import generic
-from leakscope.findings.rules.rule import OwnRule, ToCut
+from leakscope.findings.rules.rule import Match, Rule, ToCut
 from leakscope.graph.model import ObjectKind, ReferenceKind
+from leakscope.units import seconds_text
 
 _HOOKS = (ObjectKind.FUNCTION, ObjectKind.METHOD, ObjectKind.INSTANCE)
 _HOOK_DICTS = ("_hooks", "_hooks_with_kwargs", "_grad_hooks")
@@ -26,6 +28,26 @@ class HookFacts(Facts):
     """It is registered on a grad node, as the passes of a split backward do."""
     step_seconds: tuple[float, float] | None = None
     """How long the first steps after warm-up took and how long the last ones, where those took longer: medians."""
+
+    def title_for(self, finding: Finding) -> str:
+        """Which hook, and on what."""
+        slower = ""
+        if self.step_seconds is not None:
+            first, last = map(seconds_text, self.step_seconds)
+            slower = f", and a step takes {last} where it took {first}"
+        what = f"{_hook(self)} is registered again and again on the same {self.owner}"
+        return f"{what}; {finding.subject} collects them{slower}"
+
+    def advice_for(self, _: Finding) -> str:
+        """How to have one only."""
+        return (
+            f"Register {_hook(self)} once, outside the loop, or keep the handle and call handle.remove() after the "
+            "step; each registration keeps what its closure holds."
+        )
+
+
+def _hook(facts: HookFacts) -> str:
+    return f"{facts.hook} ({facts.where})" if facts.where else facts.hook
 
 
 def collects_hooks(candidate: Candidate) -> bool:
@@ -82,4 +104,6 @@ def _facts(candidate: Candidate, _cut: ToCut) -> HookFacts:
     return HookFacts(hook.label, hook.where, owner.label, of_node=owner.kind == ObjectKind.GRAD_NODE)
 
 
-RULE = OwnRule(RuleName.HOOK_PILEUP, 50, "Hooks that are registered again each step.", _applies, _facts)
+RULE = Rule(
+    RuleName.HOOK_PILEUP, "Hooks that are registered again each step.", Match(50, _applies, _facts), is_unintended=True
+)

@@ -8,8 +8,9 @@ from enum import StrEnum
 
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import Facts, RuleName
-from leakscope.findings.rules.rule import OwnRule, ToCut
-from leakscope.findings.rules.tensor_cycle import CutAt, cycle_of, kinds_of_cut
+from leakscope.findings.model import Finding
+from leakscope.findings.rules.rule import Match, Rule, ToCut
+from leakscope.findings.rules.tensor_cycle import CutAt, closed_by, cut_all, cycle_of, kinds_of_cut
 from leakscope.graph.model import IMMORTAL, HeapGraph, ObjectKind, Reference, ReferenceKind
 
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
@@ -38,6 +39,29 @@ class ImmortalFacts(Facts):
     """
     cut_at: tuple[CutAt, ...] = ()
     """What each of the references to cut is."""
+
+    def title_for(self, finding: Finding) -> str:
+        """`a cycle through autograd's C++ graph that gc never frees, closed by ...`."""
+        return f"a cycle through autograd's C++ graph that gc never frees{closed_by(finding)}"
+
+    def advice_for(self, finding: Finding) -> str:
+        """How to keep the cycle from closing, and which reference gc cannot see."""
+        cut = finding.subject
+        todo = {
+            ClosedBy.METADATA: "Keep what you need of the tensor (its shape, a detached copy) in the node's metadata, "
+            "not the tensor itself",
+            ClosedBy.GRADIENT: f"Cut {cut}, or take the gradient with torch.autograd.grad: one made with "
+            "create_graph=True and stored on its own parameter closes a cycle",
+            ClosedBy.PACK_HOOK: "Return t.detach() from the pack hook: a pack hook that returns the tensor itself "
+            "closes a cycle for every operator that saves its output",
+            ClosedBy.HOOK: "Let the hook take what it needs through its argument, a detached tensor or a weak "
+            "reference, or remove its handle after backward",
+            ClosedBy.OTHER: f"Cut {cut}",
+        }[self.closed_by]
+        if len(self.cut_at) > 1:
+            todo = cut_all(finding, self.cut_at).removesuffix(".")
+        hidden = " of ".join(self.hidden) if self.hidden else ".grad_fn of a tensor that C++ owns too"
+        return f"{todo}. gc cannot help: it does not see {hidden}."
 
 
 def _applies(candidate: Candidate) -> bool:
@@ -69,7 +93,7 @@ def _is_packed(graph: HeapGraph, cycle: Sequence[Reference]) -> bool:
     return any(graph.reference(held).name == name for name, references in hooks for held in references)
 
 
-def _closed_by(candidate: Candidate) -> ClosedBy:
+def _what_closes(candidate: Candidate) -> ClosedBy:
     cycle = cycle_of(candidate)
     if any(r.name == "metadata" for r in cycle):
         return ClosedBy.METADATA
@@ -81,13 +105,12 @@ def _closed_by(candidate: Candidate) -> ClosedBy:
 
 
 def _facts(candidate: Candidate, cut: ToCut) -> ImmortalFacts:
-    return ImmortalFacts(_closed_by(candidate), _hidden(candidate), kinds_of_cut(candidate, cut.each))
+    return ImmortalFacts(_what_closes(candidate), _hidden(candidate), kinds_of_cut(candidate, cut.each))
 
 
-RULE = OwnRule(
+RULE = Rule(
     RuleName.IMMORTAL_CYCLE,
-    10,
     "Tensors held by a cycle through C++ references that gc never frees.",
-    _applies,
-    _facts,
+    Match(10, _applies, _facts),
+    is_unintended=True,
 )

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leakscope.findings.candidates import Candidate
-from leakscope.findings.facts import Facts, RuleName
-from leakscope.findings.rules.rule import OwnRule, ToCut
+from leakscope.findings.device import DeviceLook, device_looks
+from leakscope.findings.facts import Facts, FreedBy, RuleName, Severity
+from leakscope.findings.growth import series
+from leakscope.findings.model import Finding, Sighting
+from leakscope.findings.naming import fingerprint
+from leakscope.findings.rules.rule import Match, Rule, ToCut
 from leakscope.graph.model import ObjectKind, RootKind
+from leakscope.run.model import Look, Rank
+from leakscope.units import bytes_text
 
 _KINDS = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.STORAGE, ObjectKind.GRAD_NODE)
 
@@ -20,6 +27,103 @@ class NativeFacts(Facts):
     unexplained: int
     """References to it that were found neither in Python nor in autograd."""
 
+    def title_for(self, _: Finding) -> str:
+        """What nothing explains."""
+        return f"{self.label} is held by a running call or native code, and no Python object explains it"
+
+    def advice_for(self, _: Finding) -> str:
+        """Where to look for its holder."""
+        count = self.unexplained
+        return (
+            f"{count} reference{'s' if count != 1 else ''} to it could not be found in Python or autograd: look for "
+            "handles "
+            "of asynchronous operations not waited for, an autocast region never left, or a C++ extension that caches "
+            "it."
+        )
+
+
+@dataclass(frozen=True)
+class UnattributedFacts(Facts):
+    """Counted memory that runs away from what storages explain."""
+
+    SUMMED = ("per_step", "grown")
+
+    per_step: float
+    """Bytes a step."""
+    grown: int
+    """Bytes in all."""
+    is_steady: bool
+    shapes_are_new: bool
+    """Shapes were new in many of the steps, or each look saw some that none had seen before; on the host."""
+    on_host: bool
+    shapes: int = 0
+    """Shapes that the model was given so far; 0 where that was not recorded."""
+    full_at_step: int = 0
+    """The step by which the caches of oneDNN and ideep are full at that pace; 0 where that is not known."""
+    came_too: tuple[tuple[str, int], ...] = ()
+    """(class, how many a step) of the objects that were more at each look, the most first: what holds the memory in C++
+    may hang on them.
+    """
+
+    def title_for(self, _: Finding) -> str:
+        """How fast memory grows that is no tensor's."""
+        how = f" by {bytes_text(self.per_step)} a step"
+        if not self.is_steady:
+            how = f", not steadily, by {bytes_text(self.grown)} in all"
+        shapes = ", while shapes are new at each look" if self.shapes_are_new else ""
+        return f"memory that is no tensor's grows{how}{shapes}"
+
+    def advice_for(self, _: Finding) -> str:
+        """Where to look for it."""
+        seen = f"; {self.shapes:,} so far, full by step {self.full_at_step:,}" if self.full_at_step else ""
+        shapes = _FOR_EACH_SHAPE.format(seen) if self.shapes_are_new else ""
+        look = _ON_HOST if self.on_host else "Look "
+        came = " and ".join(f"{rate:,} {name}" for name, rate in self.came_too)
+        beside = f"Each step leaves {came}: see what keeps those objects, and what they keep in C++. " if came else ""
+        return (
+            f"{beside}{shapes}{look}for handles of asynchronous operations that are kept (Work of isend, irecv, "
+            "all_reduce(async_op=True)), distributed-autograd contexts left open, an autocast region never left, or a "
+            "C++ extension that caches."
+        )
+
+
+@dataclass(frozen=True)
+class NativeBlocksFacts(Facts):
+    """The allocator's blocks without a storage that grow at every look."""
+
+    SUMMED = ("per_step",)
+
+    per_step: float
+    """Bytes a step."""
+    made_at: tuple[str, ...]
+    """Places that made what grew, the one that made most first."""
+
+    def title_for(self, _: Finding) -> str:
+        """How fast device memory grows that nothing explains."""
+        grows = f"grows by {bytes_text(self.per_step)} a step"
+        return f"device memory that no Python object and no autograd path explains {grows}"
+
+    def advice_for(self, _: Finding) -> str:
+        """What may keep it."""
+        return (
+            f"These blocks were made at {self.made_at[0] if self.made_at else 'an unknown place'} and are kept by "
+            "native code: look for handles of asynchronous operations that are kept, an autocast region never left, "
+            "captured graphs, or a C++ extension that caches."
+        )
+
+
+_FOR_EACH_SHAPE = (
+    "oneDNN and ideep keep what they have built for each new shape, up to ONEDNN_PRIMITIVE_CACHE_CAPACITY and "
+    "LRU_CACHE_CAPACITY of them (1024 unless set){}: run with fixed shapes, or set both to 1, to see whether anything "
+    "else grows. "
+)
+
+
+_ON_HOST = (
+    "Look first for what no container gains item by item: a text that is made longer each step (log += ...), a list "
+    "made anew from all so far, pyarrow tables, objects of C extensions; then "
+)
+
 
 def _applies(candidate: Candidate) -> bool:
     start = candidate.objects[0]
@@ -30,4 +134,59 @@ def _facts(candidate: Candidate, _cut: ToCut) -> NativeFacts:
     return NativeFacts(candidate.objects[0].label, candidate.objects[0].unexplained)
 
 
-RULE = OwnRule(RuleName.NATIVE_HOLD, 90, "Tensor memory held by native code only.", _applies, _facts)
+RULE = Rule(
+    RuleName.NATIVE_HOLD,
+    "Tensor memory held by native code only.",
+    Match(90, _applies, _facts),
+    is_native=True,
+    why_no_cut="none is known, for it is not known what holds it",
+)
+
+
+_MOST_SITES = 6
+"""Places at the most, chosen, that native blocks are told with."""
+
+
+def native_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Finding] | None:
+    """A native-hold finding where blocks that no storage explains grow at every look; None where nothing was joined.
+
+    What is joined by address needs no estimate of a gap.
+    """
+    joined = [
+        found for found in device_looks(rank) if (found.step, found.occasion) in {(k.step, k.occasion) for k in looks}
+    ]
+    if not joined:
+        return None
+    steps = sorted({found.step for found in joined})
+    at = {step: [found for found in joined if found.step == step] for step in steps}
+    line = series(steps, {step: sum(found.native for found in at[step]) for step in steps})
+    if not line.grew_lately or not line.is_leak(min_bytes):
+        return []
+    before, after = _of_sites(at[steps[0]]), _of_sites(at[steps[-1]])
+    grown = sorted(((after[where] - before.get(where, 0), where) for where in after), reverse=True)
+    made_at = tuple(where for more, where in grown if more > 0)[:_MOST_SITES]
+    return [
+        Finding(
+            rule=RuleName.NATIVE_HOLD,
+            facts=NativeBlocksFacts(line.per_step, made_at),
+            fingerprint=fingerprint(("native-hold", "gap")),
+            severity=Severity.LEAK,
+            freed_by=FreedBy.PROGRAM,
+            retained_bytes=line.bytes[-1] - line.bytes[0],
+            bytes_per_step=line.per_step,
+            trace=(),
+            cut=None,
+            made_at=made_at,
+            sightings=tuple(
+                Sighting(rank.number, s, b - line.bytes[0]) for s, b in zip(line.steps, line.bytes, strict=True)
+            ),
+        )
+    ]
+
+
+def _of_sites(looks: Sequence[DeviceLook]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for look in looks:
+        for site in look.sites:
+            total[site.where] = total.get(site.where, 0) + site.bytes
+    return total

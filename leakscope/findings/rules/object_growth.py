@@ -12,8 +12,11 @@ from leakscope.findings.growth import Series
 from leakscope.findings.model import Finding
 from leakscope.findings.nontensor import counted_of, row_of
 from leakscope.findings.rules.hook_pileup import collects_hooks, facts_of_objects
+from leakscope.findings.rules.rule import Rule
+from leakscope.findings.rules.step_growth import end_text
 from leakscope.graph.model import ObjectKind
 from leakscope.run.model import Look
+from leakscope.units import bytes_text
 
 
 class Collects(StrEnum):
@@ -46,6 +49,43 @@ class ObjectFacts(Facts):
     """How many containers there are of the kind, where each gains."""
     pauses: bool = False
     """It did not grow at each look."""
+
+    def title_for(self, finding: Finding) -> str:
+        """`history in main() gains 1 str a step, 600.00 KiB a step, and lets none go`."""
+        end = end_text(finding)
+        pace = f"{bytes_text(finding.bytes_per_step)} a step{end if end.startswith(',') else f',{end}'}"
+        return f"{finding.subject} gains {_gained_text(self)}, {pace}"
+
+    def advice_for(self, finding: Finding) -> str:
+        """What lets go of it, by what kind of thing gains it."""
+        held = finding.subject
+        return {
+            Collects.LIST: f"Write what goes into {held} to a file, keep a summary (a count, a mean), or give it a "
+            "bound (collections.deque(maxlen=...)).",
+            Collects.DICT: f"Each step puts something under a new key into {held}: take out what is done with, write "
+            "it to a file, or give it a bound.",
+            Collects.SET: f"Each step puts something new in {held}: take out what is done with, or keep a count.",
+            Collects.QUEUE: f"More is put into {held} than is taken out: give it a bound (maxlen=...), or write it to "
+            "a file.",
+            Collects.CHAIN: f"Each {self.item} is held by the next one: keep a number or a name there instead of the "
+            f"object, or end the chain that {held} leads to at some length.",
+            Collects.ATTRIBUTES: f"Each step sets attributes of {held} under new names: use names that stay the same, "
+            "or delete what is done with.",
+        }[self.collects]
+
+
+_FEW = 10
+"""Items a step from which on they are told without a fraction."""
+
+
+def _gained_text(facts: ObjectFacts) -> str:
+    """`12 str a step`, `attributes (1 str a step)`."""
+    rate = facts.items_per_step
+    count = f"{rate:,.0f}" if rate >= _FEW or rate == round(rate) else f"{rate:.1f}"
+    gained = f"{count} {facts.item} a step"
+    if facts.collects == Collects.CHAIN:
+        return f"{gained} in a chain"
+    return f"attributes ({gained})" if facts.collects == Collects.ATTRIBUTES else gained
 
 
 def of_objects(finding: Finding, candidate: Candidate, looks: Sequence[Look]) -> Finding:
@@ -109,3 +149,6 @@ def _collects(candidate: Candidate) -> Collects:
     if "deque" in kind:
         return Collects.QUEUE
     return Collects.DICT if "dict" in kind else Collects.SET if "set" in kind else Collects.LIST
+
+
+RULE = Rule(RuleName.OBJECT_GROWTH, "Python objects that are no tensors, gained without an end.")

@@ -4,15 +4,26 @@ tensor.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from leakscope.findings.candidates import Candidate
-from leakscope.findings.comm import CONTEXT, buffers_of, comm_buffers
-from leakscope.findings.facts import CommBuffers, Facts, RuleName
-from leakscope.findings.rules.rule import OwnRule, ToCut
+from leakscope.findings.comm import CONTEXT, buffers_of, buffers_text, comm_buffers
+from leakscope.findings.facts import CommBuffers, Facts, FreedBy, RuleName, Severity
+from leakscope.findings.model import Finding, Sighting
+from leakscope.findings.naming import fingerprint, function_of
+from leakscope.findings.rules.rule import Match, Rule, ToCut
 from leakscope.graph.model import ReferenceKind, RootKind
+from leakscope.run.model import Run
+from leakscope.run.operations import column
+from leakscope.run.rows_device import CommOperation
 
+_BARRIERS = ("barrier", "monitored_barrier")
+"""Collectives without a buffer: nothing is lost when their Work is dropped."""
+_SIGHTINGS_A_RANK = 20
+"""The latest steps at which a rank dropped Works; earlier ones are in the count alone."""
 _SHARE_THRESHOLD = 0.5
 """Share of a group's bytes that its buffers must exceed for it to be about them; chosen."""
 
@@ -41,6 +52,72 @@ class BufferFacts(Facts):
     """Somebody has waited for all of their operations."""
     container: str
     """Type of the container that holds them; "" where none does."""
+
+    def title_for(self, finding: Finding) -> str:
+        """Which buffers are kept, and by what."""
+        what = buffers_text(self.buffers)
+        return {
+            HeldBy.WORK: f"{finding.subject} keeps Work handles past their step, and each keeps its buffer: {what}",
+            HeldBy.REGISTRY: f"functional collectives whose results nobody has waited for keep their buffers: {what}",
+            HeldBy.REGISTRY_AND_PROGRAM: f"{finding.subject} keeps results of functional collectives that nobody "
+            "has waited "
+            f"for: {what}",
+            HeldBy.NATIVE: f"a communication buffer is held by native code and no Python object explains it: {what}",
+            HeldBy.PROGRAM: f"{finding.subject} keeps communication buffers past their step: {what}",
+        }[self.held_by]
+
+    def advice_for(self, finding: Finding) -> str:
+        """When to let the buffers go, by what keeps them."""
+        cut = finding.subject
+        if self.held_by == HeldBy.WORK:
+            wait = "" if self.waited else " after waiting for them"
+            return (
+                f"Drop the Work handles from {cut}{wait}, e.g. with {cut.partition(' in ')[0]}.clear() once every "
+                "wait() of "
+                "the step has returned: a Work keeps the tensor it sends, receives or reduces as long as it lives, "
+                "waited for or not."
+            )
+        if self.held_by in (HeldBy.REGISTRY, HeldBy.REGISTRY_AND_PROGRAM):
+            then = "" if self.held_by == HeldBy.REGISTRY else f" Then take it out of {cut}."
+            return (
+                "Wait for each result (torch.distributed._functional_collectives.wait_tensor, or use the tensor that "
+                "the call returned), also where it is thrown away: until then torch keeps the Work, and the Work its "
+                f"tensors.{then}"
+            )
+        if self.held_by == HeldBy.NATIVE:
+            return (
+                "Look for an operation that never completes, a Work kept by a future or a communication hook, or a C++ "
+                "extension that caches the buffer."
+            )
+        take = "Take each one out" if self.container else "Let go of each one"
+        pop = " (pop it instead of counting through the list)" if self.container == "list" else ""
+        return (
+            f"Their send or receive is over; {cut} is what keeps these buffers. {take} when its microbatch is "
+            f"done{pop}, and keep a gradient edge (torch.autograd.graph.get_gradient_edge) instead of a sent output."
+        )
+
+
+@dataclass(frozen=True)
+class DroppedFacts(Facts):
+    """Works of one line that died before anybody waited for them."""
+
+    count: int
+    direction: str
+    issued_at: str
+
+    def title_for(self, _: Finding) -> str:
+        """How many Works were dropped, and where they were issued."""
+        at = f" issued at {self.issued_at}" if self.issued_at else ""
+        operations = f"{self.count} {self.direction} operation{'s' if self.count != 1 else ''}"
+        return f"the Work of {operations}{at} was dropped before anybody waited for it"
+
+    def advice_for(self, _: Finding) -> str:
+        """What a Work is kept for."""
+        return (
+            "Keep the Work until its wait() has returned, then drop it: until then nobody knows whether the buffer has "
+            "crossed, and writing into a buffer that is still being sent, or reading one that is still being received, "
+            "is undefined."
+        )
 
 
 def _by_work(candidate: Candidate) -> bool:
@@ -115,6 +192,46 @@ def _facts(candidate: Candidate, _cut: ToCut) -> BufferFacts:
     )
 
 
-RULE = OwnRule(
-    RuleName.P2P_BUFFER, 40, "A send or receive buffer, or its Work, that outlives its step.", _applies, _facts
+RULE = Rule(
+    RuleName.P2P_BUFFER,
+    "A send or receive buffer, or its Work, that outlives its step.",
+    Match(40, _applies, _facts),
+    is_unintended=True,
 )
+
+
+def dropped_work_findings(run: Run) -> list[Finding]:
+    """Notes on Works that were dropped before anybody waited for them; what they kept alive is told from the heap."""
+    dropped: dict[tuple[str, str], list[tuple[int, CommOperation]]] = defaultdict(list)
+    for rank in run.ranks:
+        for place, is_dropped in enumerate(column(rank.operations, "dropped")):
+            operation = rank.operations[place] if is_dropped else None
+            if operation is not None and operation.direction not in _BARRIERS:
+                dropped[operation.direction, operation.issued_at].append((rank.number, operation))
+    return [_dropped(direction, where, operations) for (direction, where), operations in sorted(dropped.items())]
+
+
+def _dropped(direction: str, where: str, operations: Sequence[tuple[int, CommOperation]]) -> Finding:
+    return Finding(
+        rule=RuleName.P2P_BUFFER,
+        facts=DroppedFacts(len(operations), direction, where),
+        fingerprint=fingerprint(("p2p-buffer", "dropped", direction, function_of(where))),
+        severity=Severity.NOTE,
+        freed_by=FreedBy.PROGRAM,
+        retained_bytes=0,
+        bytes_per_step=0.0,
+        trace=(),
+        cut=None,
+        sightings=tuple(_sightings(operations)),
+        count=len(operations),
+    )
+
+
+def _sightings(operations: Sequence[tuple[int, CommOperation]]) -> list[Sighting]:
+    seen: dict[tuple[int, int], int] = defaultdict(int)
+    for rank, operation in operations:
+        seen[rank, operation.step] += operation.bytes
+    of_rank: dict[int, list[Sighting]] = defaultdict(list)
+    for (rank, step), size in sorted(seen.items()):
+        of_rank[rank].append(Sighting(rank, step, size))
+    return [sighting for sightings in of_rank.values() for sighting in sightings[-_SIGHTINGS_A_RANK:]]

@@ -11,8 +11,9 @@ from leakscope.findings.facts import Facts, RuleName, Severity
 from leakscope.findings.merge import merge_findings
 from leakscope.findings.model import Finding
 from leakscope.findings.naming import is_lru_cache
-from leakscope.findings.rules.rule import OwnRule, ToCut
+from leakscope.findings.rules.rule import Match, Rule, ToCut
 from leakscope.graph.model import CACHED_ARGUMENTS, ObjectKind, ReferenceKind
+from leakscope.units import bytes_text
 
 
 class KeptOfGraph(StrEnum):
@@ -44,6 +45,59 @@ class GraphFacts(Facts):
     """The key of an `lru_cache` keeps it, which holds the arguments of a call."""
     gathers: bool = False
     """No container gains tensors: one tensor's graph goes back through all steps."""
+
+    def title_for(self, finding: Finding) -> str:
+        """What keeps which part of a graph."""
+        kept = {
+            KeptOfGraph.SAVED: "its whole graph and the activations saved for it",
+            KeptOfGraph.LEAVES: f"its graph and the leaf {finding.noun}s (and their .grad) that the graph ends at",
+            KeptOfGraph.GRAPH: "its whole graph",
+        }[self.kept]
+        if self.gathers:
+            return f"{finding.subject} carries the graph of every step"
+        if self.nodes:
+            return f"{finding.subject} gains tensors with the graphs that made them each step and lets none go"
+        if self.of_gradient:
+            return f"the .grad of {finding.subject} has a grad_fn and keeps {kept}"
+        return f"{self.holder} with a grad_fn in {finding.subject} keeps {kept}"
+
+    def advice_for(self, finding: Finding) -> str:
+        """How to keep the tensor without its graph."""
+        if self.of_gradient:
+            return (
+                f"Set the .grad of {finding.subject}, and of every other parameter that no optimizer zeroes, to None "
+                "in each step: backward(create_graph=True) gives gradients a graph of their own, and what is added to "
+                "them goes on adding to it. torch.autograd.grad stores none."
+            )
+        if self.by_arguments:
+            return (
+                f"The key of {finding.subject} holds the arguments of the call, for a method its self, and with them "
+                "the graph: a result that is detached changes nothing. Cache it on the object "
+                "(functools.cached_property), cache a function that is given no tensor or module, or call "
+                "cache_clear() after each step."
+            )
+        if self.is_differentiated:
+            return (
+                f"The program calls backward on what {finding.subject} holds, so it cannot be detached: take each "
+                f"{finding.noun} out (pop, clear) once backward has run, or once it is known that it never will."
+            )
+        through = f" (through {' of '.join(self.saved)})" if self.saved else ""
+        return (
+            f"Store {finding.subject} detached: use .item() for a number or .detach() for a {finding.noun} before "
+            f"keeping it{through}."
+        )
+
+    def advice_with_graphs(self, finding: Finding) -> str:
+        """What to add up instead of tensors whose graph goes back through all steps."""
+        if not self.gathers:
+            return super().advice_with_graphs(finding)
+        name = finding.cut.written if finding.cut else finding.subject
+        return (
+            f"Add numbers to {name}, not tensors: x.item(), or x.detach() where the tensor is needed. What is made of "
+            "a tensor and of the last step's keeps the graphs of both, though backward has freed what was saved in "
+            f"them: {round(self.nodes_per_step)} grad nodes a step, about {bytes_text(finding.bytes_per_step)}, hang "
+            "off its grad_fn."
+        )
 
 
 def _applies(candidate: Candidate) -> bool:
@@ -77,12 +131,11 @@ def _facts(candidate: Candidate, _cut: ToCut) -> GraphFacts:
     )
 
 
-RULE = OwnRule(
+RULE = Rule(
     RuleName.RETAINED_GRAPH,
-    70,
     "A small tensor that keeps an autograd graph and its activations.",
-    _applies,
-    _facts,
+    Match(70, _applies, _facts),
+    is_unintended=True,
 )
 
 

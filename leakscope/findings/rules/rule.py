@@ -9,15 +9,15 @@ from importlib.metadata import entry_points
 from typing import Protocol
 
 from leakscope.findings.candidates import Candidate
-from leakscope.findings.facts import Facts, RuleName
+from leakscope.findings.facts import Facts
 from leakscope.findings.model import UnjudgedReason, WhyUnjudged
 
 ENTRY_POINTS = "leakscope.rules"
 """Entry point group in which other packages name their rules."""
 
 
-class Rule(Protocol):
-    """What knows one kind of leak."""
+class OthersRule(Protocol):
+    """The rule of another package."""
 
     @property
     def name(self) -> str:
@@ -39,7 +39,7 @@ class Rule(Protocol):
     def facts(self, candidate: Candidate, cut: str) -> Facts:
         """What the sentences about the candidate need; `cut` is the reference to cut, as the user would write it.
 
-        `report/wording` has no sentences for facts of other packages: they return `Said`.
+        They return `Said`, or facts of their own with `title_for` and `advice_for`.
         """
 
 
@@ -56,14 +56,36 @@ class ToCut:
 
 
 @dataclass(frozen=True)
-class OwnRule:
-    """One of leakscope's own rules."""
+class Match:
+    """How a group of storages is recognised as what a rule reports."""
 
-    name: RuleName
     order: float
-    text: str
+    """A group belongs to the first rule that applies, by this number."""
     applies: Callable[[Candidate], bool]
     facts: Callable[[Candidate, ToCut], Facts]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a rule matches, and what reports say of its findings beside the title and advice of their facts."""
+
+    name: str
+    """As findings and reports name it: a `RuleName`, or the name of another package's rule."""
+    text: str
+    """One sentence."""
+    match: Match | None = None
+    """None where its findings are not made from one group of storages."""
+    level: str = "error"
+    """The level of SARIF: `note` where its findings are seldom leaks."""
+    is_unintended: bool = False
+    """Nobody intends what it reports, so that it is a leak however small it is."""
+    at_peak: bool = False
+    """What it reports is alive at a step's peak and not used again: idle, not leaked."""
+    names_holders: bool = False
+    """Its title names what holds the memory, so that a finding without a trace does not say that it has none."""
+    is_native: bool = False
+    """What it reports is held by native code."""
+    why_no_cut: str = "no single reference frees it"
 
 
 @dataclass(frozen=True)
@@ -75,9 +97,9 @@ class BrokenRule:
 
 
 @cache
-def rules_of_others() -> tuple[tuple[Rule, ...], tuple[BrokenRule, ...]]:
+def rules_of_others() -> tuple[tuple[OthersRule, ...], tuple[BrokenRule, ...]]:
     """The rules that other installed packages name, and those of them that could not be loaded."""
-    loaded: list[Rule] = []
+    loaded: list[OthersRule] = []
     broken: list[BrokenRule] = []
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda e: e.name):
         try:
@@ -95,7 +117,7 @@ def because(reason: UnjudgedReason, error: Exception) -> WhyUnjudged:
     return WhyUnjudged(reason=reason, error=f"{type(error).__name__}: {error}")
 
 
-def _checked(rule: Rule) -> Rule:
+def _checked(rule: OthersRule) -> OthersRule:
     if not (isinstance(rule.name, str) and isinstance(rule.text, str) and isinstance(rule.order, (int, float))):
         raise TypeError("name and text must be strings, order a number")
     return rule

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from leakscope.findings.candidates import Candidate
-from leakscope.findings.facts import Facts, RuleName
+from leakscope.findings.facts import Bounded, CameToRest, EmptiedLater, Facts, RuleName
+from leakscope.findings.model import Finding
 from leakscope.findings.naming import is_lru_cache
-from leakscope.findings.rules.rule import OwnRule, ToCut
+from leakscope.findings.rules.rule import Match, Rule, ToCut
 from leakscope.graph.model import Object, ObjectKind
 from leakscope.graph.ownership import is_users
 
@@ -59,6 +60,117 @@ class GrowthFacts(Facts):
     """How many things gain the same, where what is named is one of them."""
     gains: tuple[str, ObjectKind] | None = None
     """Type and kind of what is gained, where that is a module, an optimizer or a parameter; None for plain tensors."""
+
+    def title_for(self, finding: Finding) -> str:
+        """`self.losses in Trainer.fit() gains tensors each step and lets none go`."""
+        held, noun = finding.subject, finding.noun
+        if self.grows_in == GrowsIn.OPTIMIZER_HISTORY:
+            return f"the {self.holder}'s own state of one parameter grows: {held}"
+        if self.grows_in == GrowsIn.CALLBACK:
+            pace = "every few steps" if self.pauses else "each step"
+            return f"native code is given another {self.holder} {pace}, as by atexit.register, and keeps its {noun}s"
+        if self.tensors == 1:
+            return f"the {noun} in {held} is larger at each look"
+        if self.tensors:
+            return f"the {self.tensors} {noun}s in {held} are larger at each look"
+        gained = f"{noun}s"
+        if self.gains is not None:
+            name, kind = self.gains
+            gained = _GAINED[kind].format(name)
+        graphs = ", and the graphs that made them," if finding.keeps_graphs else ""
+        pace = "every few steps" if self.pauses else "each step"
+        if self.grows_in == GrowsIn.NAMES:
+            held = self.holder or NAMESPACE
+        if self.holders > 1:
+            end = end_text(finding).replace(" lets ", " let ")
+            return f"{held} and {self.holders - 1} more like it gain {gained}{graphs} {pace}{end}"
+        return f"{held} gains {gained}{graphs} {pace}{end_text(finding)}"
+
+    def advice_for(self, finding: Finding) -> str:
+        """What lets go of it, by what kind of thing gains it."""
+        held = finding.subject
+        return {
+            GrowsIn.OPTIMIZER_HISTORY: "A history that the optimizer keeps by design, up to a bound among its own "
+            "options (history_size of LBFGS): no leak. Give it a smaller bound where that is too much memory.",
+            GrowsIn.SAME_TENSORS: f"Nothing is added to it: see why {held} is made larger each step (a torch.cat of "
+            "all so far, a size that counts the steps), and keep a part of fixed size.",
+            GrowsIn.CACHE: _cache_advice(finding, self),
+            GrowsIn.CALLBACK: f"Take {self.holder} back when it is done with (atexit.unregister, or what the C library "
+            "has for its callbacks), register one for all, or have it hold its object weakly (weakref.WeakMethod).",
+            GrowsIn.FINALIZER: "What a weakref.finalize is given lives until its object dies: let those objects go, "
+            f"call the finalizer's detach(), or hand it no {finding.noun}.",
+            GrowsIn.WEAK_KEYS: f"An entry of {held} goes when nothing else holds its key: see whether its value does, "
+            "or who else keeps the keys, and take the entry out when the step is done with it.",
+            GrowsIn.OPTIMIZER: "An optimizer keeps every parameter that it was ever given, and a state for each: add "
+            "parameters once (add_param_group), not each step, and make a new optimizer for a new model.",
+            GrowsIn.DEFAULT_ARGUMENT: "A default argument is made once, with its function, and kept: give it the "
+            "default None, and make a new one in the body.",
+            GrowsIn.QUEUE: f"More is put into {held} than is taken out: give the queue a bound "
+            "(queue.Queue(maxsize=...)), so that whoever fills it waits.",
+            GrowsIn.DICT: f"Bound {held} or clear it: each step adds an entry under a new key (an "
+            "lru_cache(maxsize=...) or one entry per real need).",
+            GrowsIn.NAMES: f"Each step puts something into {self.holder or NAMESPACE} under a new name ({held}): "
+            "use one name, so that the new takes the place of the old, or delete the old one (del, delattr).",
+            GrowsIn.CONTAINER: f"Empty {held} when the step is done with it, keep only what is used again, or give it "
+            "a bound (collections.deque(maxlen=...)).",
+            GrowsIn.OTHER: f"Reset {held} each step; what it holds is not let go.",
+        }[self.grows_in]
+
+
+_GAINED = {
+    ObjectKind.NN_MODULE: "{} modules",
+    ObjectKind.OPTIMIZER: "{} optimizers",
+    ObjectKind.PARAMETER: "parameters",
+}
+"""What is gained, by its kind and the name of its type."""
+
+
+NAMESPACE = "the script's namespace"
+"""What gains variables under new names: `globals()[f"loss_{step}"]`."""
+
+
+def end_text(finding: Finding) -> str:
+    """Whether what gains lets go of any: ` and lets none go`, ` up to its bound`."""
+    if finding.too_large is not None:
+        return f", {finding.too_large.bound.items} of at most {finding.too_large.bound.bound} so far"
+    if isinstance(finding.settled_by, Bounded):
+        return " up to its bound"
+    if isinstance(finding.settled_by, EmptiedLater):
+        return f", filling: {finding.settled_by.text}"
+    return ", but not to the end" if isinstance(finding.settled_by, CameToRest) else " and lets none go"
+
+
+def _cache_advice(finding: Finding, facts: GrowthFacts) -> str:
+    """What lets go of the results of a function under `lru_cache`, and of the arguments that they are kept by."""
+    clear = f"Call {facts.holder}.cache_clear() when its results are done with, or"
+    if finding.too_large is not None or facts.gains is not None:
+        return (
+            f"{clear} cache them elsewhere (functools.cached_property keeps a method's on its object): each result is "
+            "kept with its arguments, and those of a method begin with self."
+        )
+    new = "each step calls it with new arguments, and every result is kept"
+    return f"{clear} bound it with lru_cache(maxsize=...): {new}."
+
+
+@dataclass(frozen=True)
+class ScatteredFacts(Facts):
+    """Holders that were not there before come at each look, and stay."""
+
+    holders: int
+    """How many have come since the first look."""
+    newest: str
+    """The largest of those that came last, as the user would write it."""
+
+    def title_for(self, finding: Finding) -> str:
+        """`tensors come under new names at each look and stay, net.extra_14 the latest`."""
+        return f"{finding.noun}s come under new names at each look and stay, {self.newest} the latest"
+
+    def advice_for(self, _: Finding) -> str:
+        """Where to look."""
+        return (
+            f"{self.holders} holders have come since the first look and none has gone: see what makes {self.newest} "
+            "each step, and whether the ones before it are used again."
+        )
 
 
 def _applies(candidate: Candidate) -> bool:
@@ -166,4 +278,4 @@ def _facts(candidate: Candidate, cut: ToCut) -> GrowthFacts:
     )
 
 
-RULE = OwnRule(RuleName.STEP_GROWTH, 100, "A live container that gains tensors each step.", _applies, _facts)
+RULE = Rule(RuleName.STEP_GROWTH, "A live container that gains tensors each step.", Match(100, _applies, _facts))

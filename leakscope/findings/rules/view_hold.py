@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import Facts, RuleName
-from leakscope.findings.rules.rule import OwnRule, ToCut
+from leakscope.findings.model import Finding
+from leakscope.findings.rules.rule import Match, Rule, ToCut
 from leakscope.graph.model import Object, ReferenceKind
+from leakscope.units import bytes_text
 
 _LARGER = 2
 """A storage of fewer times what is needed of it is no waste to speak of; chosen."""
@@ -22,6 +24,23 @@ class ViewFacts(Facts):
     storage_bytes: int
     by_base: bool
     """It is a view, and holds its base."""
+
+    def title_for(self, finding: Finding) -> str:
+        """How little is needed of how large a storage."""
+        needed, storage = bytes_text(self.needed_bytes), bytes_text(self.storage_bytes)
+        return f"{self.held} in {finding.subject} needs {needed} and keeps a storage of {storage}"
+
+    def advice_for(self, finding: Finding) -> str:
+        """How to keep the small part only."""
+        if self.by_base:
+            return (
+                f"Drop the view in {finding.subject}, or keep a .detach().clone() of it: a view holds its base through "
+                "._base even when its own .data is replaced."
+            )
+        return (
+            f"Clone what you keep in {finding.subject} (.detach().clone()): a slice shares the whole storage it was "
+            "cut from."
+        )
 
 
 def _arrays(candidate: Candidate) -> list[Object]:
@@ -46,4 +65,4 @@ def _facts(candidate: Candidate, _cut: ToCut) -> ViewFacts:
     return ViewFacts(held.label, needed, storage, by_base=any(r.name == "._base" for r in candidate.references))
 
 
-RULE = OwnRule(RuleName.VIEW_HOLD, 80, "A small view that keeps a large storage.", _applies, _facts)
+RULE = Rule(RuleName.VIEW_HOLD, "A small view that keeps a large storage.", Match(80, _applies, _facts))

@@ -13,13 +13,13 @@ from math import isfinite
 from leakscope.findings.candidates import MOST_OF_MEMORY
 from leakscope.findings.facts import Bounded, EmptiedLater, FreedBy, RuleName, Severity, TooLarge
 from leakscope.findings.model import CutReference, Finding, Hop
+from leakscope.findings.rules.worker_growth import WorkerGrowthFacts
 from leakscope.findings.source.adding_lines import files_naming, gaining, on_trace
 from leakscope.findings.source.index import Found, Scope, Sources, is_item, is_static, last_name, pairs
 from leakscope.findings.source.scopes import Meaning
 from leakscope.findings.source.stores import Store, mentions
 from leakscope.findings.source.uses import Uses
 from leakscope.findings.thresholds import memory_there
-from leakscope.findings.workers import WorkerGrowthFacts
 from leakscope.graph.model import ObjectKind
 from leakscope.graph.ownership import is_library_line
 from leakscope.run.kinds import MadeBy

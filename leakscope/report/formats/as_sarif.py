@@ -14,7 +14,7 @@ from urllib.parse import quote
 from leakscope.findings.facts import HopStatus, RuleName, Severity
 from leakscope.findings.model import Finding, Findings, Hop
 from leakscope.findings.naming import place_of
-from leakscope.findings.rules import rule_texts
+from leakscope.findings.rules import rule_named
 from leakscope.report.escape import cleaned
 from leakscope.report.excerpt import edit_text
 from leakscope.report.messages.ended import ended_badly, ended_text, error_text
@@ -131,7 +131,7 @@ _HELP: Mapping[str, tuple[str, str]] = {
 def rule_help(rule: str) -> RuleHelp:
     """What is said of a rule; of another package's its one sentence."""
     name = "".join(word.capitalize() for word in rule.replace("_", "-").split("-"))
-    return RuleHelp(name, rule_texts().get(rule, rule), *_HELP.get(rule, ("", "")))
+    return RuleHelp(name, rule_named(rule).text, *_HELP.get(rule, ("", "")))
 
 
 _OUTSIDE = ".."
@@ -278,10 +278,6 @@ def _location(line: TreeLine) -> dict[str, Any]:
     return {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": line.line}}}
 
 
-_LEVELS: Mapping[str, str] = dict.fromkeys(
-    (RuleName.LATE_RELEASE, RuleName.IDLE_MEMORY, RuleName.RANK_SKEW, RuleName.ALLOCATOR), "note"
-)
-"""Of rules whose findings are seldom leaks."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 """Where the standard keeps the schema that the log follows."""
@@ -330,7 +326,7 @@ def _rule(rule: str) -> dict[str, Any]:
         "shortDescription": {"text": said.text},
         "fullDescription": {"text": " ".join(part for part in (said.text, said.why) if part)},
         "help": {"text": "\n\n".join(parts), "markdown": "\n\n".join((f"**{said.text}**", *parts[1:]))},
-        "defaultConfiguration": {"level": _LEVELS.get(rule, "error")},
+        "defaultConfiguration": {"level": rule_named(rule).level},
         "properties": {"tags": ["memory", "leak"]},
     }
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leakscope.findings.facts import HopStatus, Origin, RuleName, Severity
+from leakscope.findings.facts import HopStatus, Origin, Severity
 from leakscope.findings.model import Finding, Hop, Sighting
+from leakscope.findings.rules import rule_named
 from leakscope.report import excerpt, messages, trace_marks
 from leakscope.report.charts import sparkline
 from leakscope.report.excerpt import Excerpt, LineMark, excerpts, folded_trace
@@ -130,7 +131,7 @@ def finding_on_page(run: Run, finding: Finding, drawn: bool) -> FindingOnPage:
         spark=as_drawing(sparkline(bytes_by_step(finding.sightings))),
         stretches=_stretches(finding),
         further_paths=_further_paths(finding),
-        no_trace=not finding.trace and finding.rule != RuleName.LATE_RELEASE,
+        no_trace=not finding.trace and not rule_named(finding.rule).names_holders,
         drawing=as_drawing(draw(finding) if drawn else ""),
         code=code,
         unkept=_unkept(run, finding),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from leakscope.findings.facts import FreedBy, HopStatus, OnlyTensorsFreed, RuleName, Severity
+from leakscope.findings.facts import FreedBy, HopStatus, OnlyTensorsFreed, Severity
 from leakscope.findings.model import Cut, CutReference, Finding, Hop, HopReason
-from leakscope.findings.rules.frame_hold import CallsFacts
-from leakscope.findings.rules.tensor_cycle import CycleFacts
-from leakscope.graph.ownership import is_library_line
+from leakscope.findings.rules import rule_named
 from leakscope.report.escape import one_line
 from leakscope.report.trace_marks import closes_cycle, says_why
 from leakscope.units import bytes_text, listed_numbers, plural
@@ -38,7 +36,6 @@ _NAMED = 3
 """Ranks that the head of a finding names in place of their number; chosen."""
 _REST = 0.05
 """Share of what is held that is worth a word where a cut leaves it; chosen."""
-_AT_PEAK = (RuleName.LATE_RELEASE, RuleName.IDLE_MEMORY)
 
 
 def held_text(finding: Finding, when: str = "") -> str:
@@ -62,7 +59,7 @@ def held_text(finding: Finding, when: str = "") -> str:
 
 def when_text(finding: Finding) -> str:
     """Which look the bytes are of: the last one, unless the program's gc had just been there."""
-    if finding.rule in _AT_PEAK:
+    if rule_named(finding.rule).at_peak:
         return "at the step's peak"
     last: dict[int, int] = {}
     most: dict[int, int] = {}
@@ -99,11 +96,11 @@ def freed_text(finding: Finding) -> str:
         return "gc, late"
     if finding.freed_by == FreedBy.NEVER:
         return "never: it holds itself through C++ references that gc cannot see"
-    if not finding.trace and finding.rule in _AT_PEAK:
+    if not finding.trace and rule_named(finding.rule).at_peak:
         return "nobody yet: it stays until all that hold it let go of it"
     if finding.cut is not None and finding.cut.after_gc:
         return "nobody yet: it stays until the script lets go of it and gc has run"
-    if not finding.trace or finding.rule == RuleName.NATIVE_HOLD:
+    if not finding.trace or rule_named(finding.rule).is_native:
         return "whoever holds it in native code; whether gc can help is not known"
     return "nobody yet: it stays until the script lets go of it, gc cannot help"
 
@@ -145,7 +142,7 @@ def status_word(finding: Finding, hop: Hop) -> str:
     """What an object of the trace is: a note blames nobody, and what lies idle at the peak is not lost."""
     if hop.status != HopStatus.LEAKED:
         return hop.status
-    if finding.rule in _AT_PEAK:
+    if rule_named(finding.rule).at_peak:
         return "idle"
     return "held" if finding.severity == Severity.NOTE and finding.freed_by == FreedBy.PROGRAM else "leaked"
 
@@ -162,14 +159,7 @@ def also_text(cut: Cut) -> str:
 
 def no_cut_text(finding: Finding) -> str:
     """Why there is no reference to cut."""
-    facts = finding.facts
-    if isinstance(facts, CycleFacts) and facts.made_class is not None:
-        return "no single reference frees it: a class holds itself"
-    if isinstance(facts, CallsFacts):
-        return "no single reference frees it: each call holds its own until it ends"
-    if finding.rule == RuleName.NATIVE_HOLD:
-        return "none is known, for it is not known what holds it"
-    return "no single reference frees it"
+    return finding.facts.why_no_cut() or rule_named(finding.rule).why_no_cut
 
 
 def figures(finding: Finding) -> tuple[tuple[str, str], ...]:
@@ -216,8 +206,8 @@ def line_to_edit(finding: Finding) -> str:
     """
     if finding.suggestion is not None:
         return finding.suggestion.where
-    if isinstance(finding.facts, CycleFacts) and finding.facts.library is not None and cut_in_library(finding):
-        return finding.facts.library.where
+    if (line := finding.facts.line_to_edit(finding)) is not None:
+        return line
     references = finding.cut.references if finding.cut is not None else ()
     if references and references[0].where and _is_of_cache(finding, references[0]):
         return references[0].where
@@ -232,11 +222,6 @@ def _is_of_cache(finding: Finding, reference: CutReference) -> bool:
     place = reference.trace
     holders = finding.trace[place : place + 1] if place is not None else ()
     return any(hop.type == "functools._lru_cache_wrapper" for hop in holders)
-
-
-def cut_in_library(finding: Finding) -> bool:
-    """Whether all references to cut are a library's own: nothing for the user to cut."""
-    return finding.cut is not None and all(is_library_line(cut.where) for cut in finding.cut.references)
 
 
 def would_be_freed(finding: Finding) -> str:

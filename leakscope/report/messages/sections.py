@@ -13,7 +13,6 @@ from leakscope.findings.model import (
     WorkerLine,
     WorkerLineKind,
 )
-from leakscope.findings.workers import CopiesFacts, WorkerGrowthFacts
 from leakscope.run.kinds import EndKind, MadeBy
 from leakscope.run.model import Run
 from leakscope.units import bytes_text, plural
@@ -93,59 +92,6 @@ _KINDS = {
     WorkerLineKind.MAPPED: "files and shared memory of theirs alone",
     WorkerLineKind.BEGAN: "what they had when they were first read",
 }
-
-
-def copies_title(_finding: Finding, facts: CopiesFacts) -> str:
-    """What is copied into the workers, and how much that is."""
-    what = f"{facts.type} of {facts.items:,} {facts.item}".rstrip()
-    many = f"each of {facts.workers} workers as they read it" if facts.workers > 1 else "the worker as it reads it"
-    size, copied = bytes_text(facts.bytes), bytes_text(facts.copied)
-    return f"`{facts.name}`, {what}, {size}, is copied into {many}: {copied} so far"
-
-
-def copies_advice(_finding: Finding, facts: CopiesFacts) -> str:
-    """What to keep it in."""
-    ended = f", which ended with step {facts.until}" if facts.until is not None else ""
-    again = "; workers that are started anew copy it again" if facts.gives_back else ""
-    at = f" (set at {facts.where})" if facts.where else ""
-    return (
-        f"To read a Python object writes its reference count, and the page it lies on is copied{ended}{again}. Keep "
-        f"the data{at} in one block without reference counts: a numpy array (of fixed-length bytes `S`, or all texts "
-        "joined in one array of bytes with an array of offsets), a torch tensor, or an Arrow table "
-        "(datasets.Dataset, pyarrow); then nothing of it is copied."
-    )
-
-
-def worker_growth_title(finding: Finding, facts: WorkerGrowthFacts) -> str:
-    """What grows in the workers, and how fast."""
-    pace = f"{bytes_text(finding.bytes_per_step)} a step"
-    each = f"each of {facts.workers} workers" if facts.workers > 1 else "a worker"
-    if not facts.name:
-        who = f"{plural(facts.workers, 'worker')} over {facts.dataset}"
-        return f"the memory of {who} grows by {pace}, in no container found"
-    back = ", given back with each epoch" if facts.gives_back else ""
-    rate = f"{facts.items_per_batch:,.0f}" if facts.items_per_batch >= 1 else f"{facts.items_per_batch:.1f}"
-    gained = f"{rate} {facts.item or 'result'}".rstrip()
-    return f"{facts.name} gains {gained} with each batch in {each}, {pace}{back}"
-
-
-def worker_growth_advice(_finding: Finding, facts: WorkerGrowthFacts) -> str:
-    """What to do about it, in a process that is not the script's own."""
-    own = ""
-    if facts.own_bytes is not None:
-        first, last = facts.own_steps
-        own = f" (the kernel has them take {bytes_text(facts.own_bytes)} more from step {first} to {last})"
-    if not facts.name:
-        return (
-            f"It is in the workers' processes{own}: look for what the dataset's `__getitem__`, its transforms or "
-            "collate_fn keep, in a library's cache or in C code. persistent_workers=False gives it back with each "
-            "epoch."
-        )
-    return (
-        f"Each worker fills one of its own, which the script's process never sees{own}: take out what is done with, "
-        "give it a bound, or share one cache between the workers (a file, shared memory). persistent_workers=False "
-        "gives it back with each epoch."
-    )
 
 
 def loader_text(loader: LoaderMemory) -> str:

@@ -28,9 +28,8 @@ from leakscope.findings.oom import largest_holder, ranks_out_of_memory
 from leakscope.findings.thresholds import COUNTED, SHARE_OF_MEMORY
 from leakscope.report.escape import cleaned, one_line
 from leakscope.report.messages.comm import deadlock_text
-from leakscope.report.messages.cycles import without_a_cut
 from leakscope.report.messages.ended import cut_short_text, error_text, failure_text, is_hung, processes_text, was_text
-from leakscope.report.messages.growth import emptied_text, would_show
+from leakscope.report.messages.growth import would_show
 from leakscope.report.messages.held import also_text, cut_name, line_to_edit, would_be_freed
 from leakscope.report.messages.sections import (
     again_text,
@@ -361,7 +360,7 @@ def _filling(why: Why) -> str:
     """`history grows by 64.00 KiB a step and is filling, cleared at train.py:31 above 64 items: ...`."""
     if why.emptied is None:
         return _so_far(why)
-    until = emptied_text(why.emptied)
+    until = why.emptied.text
     grows = f"{why.detail} grows by {bytes_text(round(why.bytes_per_step))} a step and is filling, {until}"
     shown = would_show(why.emptied).rstrip(".")
     return f"{grows}: {shown[0].lower()}{shown[1:]}"
@@ -626,7 +625,7 @@ def _is_large(finding: Finding) -> bool:
 
 
 def _cut_first(run: Run, told: tuple[Finding, ...]) -> str:
-    if told[0].cut is None and not without_a_cut(told[0]):
+    if told[0].cut is None and not told[0].facts.without_a_cut(told[0]):
         return f"{first_cut(told)}, and {again_text(run)}."
     return f"{first_cut(told)}. Then {again_text(run)}."
 
@@ -634,7 +633,7 @@ def _cut_first(run: Run, told: tuple[Finding, ...]) -> str:
 def first_cut(told: tuple[Finding, ...]) -> str:
     """What to cut first, as a sentence without its full stop."""
     finding, mended = told[0], _mended(told)
-    if instead := without_a_cut(finding):
+    if instead := finding.facts.without_a_cut(finding):
         return f"{instead} ({bytes_text(finding.retained_bytes)} wait for gc){_others(told[1:])}"
     if finding.cut is None:
         return f"Read the first leak below{_others(told[1:])}"
@@ -646,7 +645,7 @@ def first_cut(told: tuple[Finding, ...]) -> str:
 def cut_in_short(told: tuple[Finding, ...]) -> str:
     """``cut `losses in main()` at train.py:31, would free 36.00 MiB``; without a known cut how many leaks there are."""
     finding, mended = told[0], _mended(told)
-    if finding.cut is None or without_a_cut(finding):
+    if finding.cut is None or finding.facts.without_a_cut(finding):
         return plural(len(told), "distinct leak")
     size = _frees(mended)
     frees = "" if size is None else f", would free {bytes_text(size)}"

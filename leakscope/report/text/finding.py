@@ -6,8 +6,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from leakscope.findings.facts import FreedBy, RuleName
+from leakscope.findings.facts import FreedBy
 from leakscope.findings.model import Finding, Hop
+from leakscope.findings.rules import rule_named
 from leakscope.report.escape import one_line
 from leakscope.report.excerpt import ADDED_AT, SUGGESTION, adding_lines, edit_lines, excerpts, folded_trace
 from leakscope.report.messages.held import (
@@ -108,7 +109,7 @@ def folded_trace_lines(finding: Finding) -> Iterator[Line]:
 
 
 def _without_trace(finding: Finding) -> Iterator[Line]:
-    if not finding.trace and finding.rule != RuleName.LATE_RELEASE:  # of that the holders are known, and many
+    if not finding.trace and not rule_named(finding.rule).names_holders:  # of that the holders are known, and many
         yield from wrapped(NO_TRACE, "   ")
 
 

@@ -10,20 +10,18 @@ from support.comm_examples import rank_with, row, run_of
 from support.examples import growth_finding
 
 from leakscope.findings.comm import (
-    CUT,
     comm_states,
-    context_findings,
     deadlock_cycle,
-    dropped_work_findings,
     first_to_blame,
     first_to_fail,
     missing_ranks,
     unmatched,
-    with_contexts,
 )
-from leakscope.findings.facts import OpenContextsFacts, RuleName
+from leakscope.findings.facts import RuleName
 from leakscope.findings.known_leaks import known_leak
 from leakscope.findings.model import Findings, Hop, HopReason
+from leakscope.findings.rules.dist_autograd_context import CUT, OpenContextsFacts, context_findings, with_contexts
+from leakscope.findings.rules.p2p_buffer import dropped_work_findings
 from leakscope.report import FORMATS
 from leakscope.report.messages.comm import comm_notes
 from leakscope.report.messages.ended import hung_text

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 from support.heap_text import heap_from
 
-from leakscope.findings.breakdown import CACHED_SHAPES, UnattributedFacts
+from leakscope.findings.breakdown import CACHED_SHAPES
 from leakscope.findings.candidates import follows_input
 from leakscope.findings.facts import FollowsInput, HeldByCall
 from leakscope.findings.growth import Series
 from leakscope.findings.judge import judge
+from leakscope.findings.rules.native_hold import UnattributedFacts
 from leakscope.findings.source.adding_lines import is_made_from_itself, variable_of
 from leakscope.run.model import Ended, Look, Rank, Run, Step
 

@@ -9,7 +9,8 @@ from support.pipelining_heaps import KIB, Heap, peak_rank, storages
 
 from leakscope.findings.model import Finding
 from leakscope.findings.naming import as_expression, line_of
-from leakscope.findings.peak import late_release_findings, peak_of
+from leakscope.findings.peak import peak_of
+from leakscope.findings.rules.late_release import late_release_findings
 from leakscope.graph.paths import paths_from_roots
 
 BIG = 2048 * KIB

@@ -13,7 +13,7 @@ from leakscope.findings.judge import judge
 from leakscope.findings.known_leaks import KNOWN, known_leak, named_upstream, spoken
 from leakscope.findings.library import freed_by, holders_of, holds_of
 from leakscope.findings.model import Finding, Hop, LineKind, by_kind, totals
-from leakscope.findings.peak import late_release_findings
+from leakscope.findings.rules.late_release import late_release_findings
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.ownership import users_side
 from leakscope.report.messages.sentences import advice, title

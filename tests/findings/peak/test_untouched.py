@@ -10,7 +10,7 @@ from support.pipelining_heaps import KIB, Heap, peak_rank, storages
 
 from leakscope.findings.facts import Severity
 from leakscope.findings.model import Cut, CutReference, Finding
-from leakscope.findings.peak import idle_findings
+from leakscope.findings.rules.idle_memory import idle_findings
 from leakscope.report.messages.sentences import title
 from leakscope.run.model import Rank
 from leakscope.run.rows_steps import UntouchedStorage, WatchedStep

@@ -13,7 +13,7 @@ from support.heap_text import heap_from
 from leakscope.findings import Findings, judge
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import Facts, Said
-from leakscope.findings.rules import OWN_RULES, all_rules, rule, rule_texts
+from leakscope.findings.rules import rule, rule_named
 from leakscope.report import FORMATS
 from leakscope.report.messages.sentences import advice, title
 from leakscope.report.messages.verdict import unjudged_text
@@ -86,11 +86,6 @@ def rules_of(findings: Findings) -> list[str]:
     return [finding.rule for finding in findings.findings]
 
 
-def test_leakscopes_own_rules_stand_in_their_order() -> None:
-    assert [rule.order for rule in OWN_RULES] == sorted(rule.order for rule in OWN_RULES)
-    assert all_rules()[: len(OWN_RULES)] == OWN_RULES or len(all_rules()) > len(OWN_RULES)
-
-
 def test_a_rule_of_another_package_tells_in_its_own_words(installed: Callable[..., None]) -> None:
     installed("RULE")
     run = growing("replay")
@@ -99,7 +94,7 @@ def test_a_rule_of_another_package_tells_in_its_own_words(installed: Callable[..
     assert (finding.rule, finding.severity) == ("replay-buffer", "leak")
     assert title(finding) == "train.replay is a replay buffer without a bound"
     assert advice(finding) == "Give it a capacity."
-    assert rule_texts()["replay-buffer"] == RULE.text
+    assert rule_named("replay-buffer").text == RULE.text
     assert RULE.text in FORMATS["sarif"](run, findings) and "replay buffer without" in FORMATS["text"](run, findings)
     assert rules_of(judge(growing("losses"))) == ["step-growth"]
 

@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from leakscope.findings.build import build_finding
 from leakscope.findings.candidates import Candidate, made_at
 from leakscope.findings.categories import HOST, looks_after_steps
 from leakscope.findings.facts import Facts, FreedBy, RuleName, Severity
-from leakscope.findings.grouping import Group, Key, group_storages
+from leakscope.findings.grouping import Key, group_storages, is_model
 from leakscope.findings.growth import Series
 from leakscope.findings.model import Finding, RankSummary, Sighting
 from leakscope.findings.naming import fingerprint
+from leakscope.findings.rules.rule import Rule
 from leakscope.findings.thresholds import Thresholds
-from leakscope.graph.model import HeapGraph, ObjectKind
 from leakscope.run.model import Look, Rank, Run
+from leakscope.units import bytes_text
 
 NAME = RuleName.RANK_SKEW
 Held = Mapping[int, Mapping[int, int] | None]
@@ -41,6 +41,22 @@ class RankSkewFacts(Facts):
     """What its peers' share would be."""
     largest: str
     """What holds most of it, as the user would write it; "" where nothing stands out."""
+
+    def title_for(self, _: Finding) -> str:
+        """How much it holds, and what its peers' share would be."""
+        largest = f"; the largest holder is {self.largest}" if self.largest else ""
+        return (
+            f"rank {self.rank} holds {bytes_text(self.held_bytes)} beside its model where its peers' share would be "
+            f"{bytes_text(self.expected_bytes)}{largest}"
+        )
+
+    def advice_for(self, _: Finding) -> str:
+        """What to compare."""
+        return (
+            f"Compare what rank {self.rank} holds at its last look with a peer's, by category. In a pipeline the first "
+            "stages keep more microbatches in flight; the last stage keeps logits, losses and what a logged metric "
+            "holds."
+        )
 
 
 def skew_findings(
@@ -106,6 +122,8 @@ def _median_of_others(ordered: Sequence[float], own: float) -> float:
 
 def _holder(run: Run, rank: int, peers: _Peers) -> Finding | None:
     """What holds most of what a rank holds and its peers do not, or less of; the model is left out."""
+    from leakscope.findings.build import build_finding  # offers the group to all rules, of which this is one
+
     look = next((_last_look(r) for r in run.ranks if r.number == rank), None)
     if look is None:
         return None
@@ -129,12 +147,6 @@ def _holder(run: Run, rank: int, peers: _Peers) -> Finding | None:
 def _last_look(rank: Rank) -> Look | None:
     looks = looks_after_steps(rank)
     return looks[-1] if looks else None
-
-
-def is_model(graph: HeapGraph, group: Group) -> bool:
-    """A parameter, what hangs on one, or an optimizer's state."""
-    path = [group.start, *(int(graph.held[reference]) for reference in group.path)]
-    return any(graph.object(index).kind in (ObjectKind.PARAMETER, ObjectKind.OPTIMIZER) for index in path)
 
 
 def _model(summary: RankSummary) -> int:
@@ -179,3 +191,6 @@ def _finding(run: Run, rank: int, peers: _Peers, over: int, held: int, expected:
     return replace(
         note, fingerprint=own, trace=holder.trace, cut=holder.cut, made_at=holder.made_at, count=holder.count
     )
+
+
+RULE = Rule(RuleName.RANK_SKEW, "One rank keeps what its peers let go.", level="note")

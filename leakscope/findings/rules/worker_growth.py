@@ -1,4 +1,4 @@
-"""Growth of DataLoader workers, and objects of the parent that forked workers copy."""
+"""Memory of a data loader's workers that grows in their own processes."""
 
 from __future__ import annotations
 
@@ -7,97 +7,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from leakscope.findings.facts import Facts, FreedBy, HopStatus, RuleName, Severity
-from leakscope.findings.model import Cut, CutReference, Finding, Hop, Life, Sighting, lives_of, named
+from leakscope.findings.model import Cut, CutReference, Finding, Hop, Life, Sighting, lives_of
 from leakscope.findings.naming import fingerprint
+from leakscope.findings.rules.rule import Rule
 from leakscope.graph.model import ObjectKind
 from leakscope.run.model import Rank
-from leakscope.run.rows_steps import GrowingInWorker, SharedObjects, WorkerLook, WorkersRead, WorkersStarted
+from leakscope.run.rows_steps import GrowingInWorker, WorkerLook, WorkersStarted
+from leakscope.units import bytes_text, plural
 
-WORKER_COPIES = RuleName.WORKER_COPIES
-_LEAST = 64
-"""Times `--min-bytes`, chosen, that all workers together have to have copied: 4 MiB unless it is set."""
-_AT_REST = 0.02
-"""Share of what was copied, chosen, below which what came after it is none."""
-
-
-@dataclass(frozen=True)
-class CopiesFacts(Facts):
-    """A container of the parent's, its objects copied by the workers."""
-
-    name: str
-    """`self.samples of Images`."""
-    type: str
-    item: str
-    items: int
-    bytes: int
-    """Of the pages that its objects lie on, in the parent."""
-    where: str
-    dataset: str
-    workers: int
-    copied: int
-    """Of those pages, what all workers together have a copy of, as the kernel has it."""
-    until: int | None
-    """The step after which next to nothing was copied; None where it went on to the last reading."""
-    gives_back: bool
-    """Workers end with each epoch, and copy it again in the next one."""
-
-
-def copies_findings(rank: Rank, min_bytes: int) -> list[Finding]:
-    """One for each container that the workers of a loader have copied."""
-    found = []
-    for lives in lives_of(rank).values():
-        shared = {named(each): each for life in lives for each in life.started.shared}
-        for name, told in shared.items():
-            life, sizes = max(((life, _copied(life, name)) for life in lives), key=lambda each: max(each[1], default=0))
-            if max(sizes, default=0) >= _LEAST * min_bytes:
-                found.append(_finding(rank.number, told, life, sizes, len(lives)))
-    return found
-
-
-def _copied(life: Life, name: str) -> list[int]:
-    """Bytes of the container that all workers together have copied, at each reading."""
-    place = next((k for k, each in enumerate(life.started.shared) if named(each) == name), None)
-    return [] if place is None else [_of_reading(read, place) for read in life.reads]
-
-
-def _of_reading(read: WorkersRead, place: int) -> int:
-    return sum(memory.copied[place] for memory in read.workers if place < len(memory.copied))
-
-
-def _finding(rank: int, shared: SharedObjects, life: Life, sizes: Sequence[int], lives: int) -> Finding:
-    most = max(sizes)
-    rest = next(k for k, size in enumerate(sizes) if size >= (1 - _AT_REST) * most)
-    facts = CopiesFacts(
-        name=named(shared),
-        type=shared.type,
-        item=shared.item,
-        items=shared.items,
-        bytes=shared.bytes,
-        where=shared.where,
-        dataset=life.started.dataset,
-        workers=life.started.workers,
-        copied=most,
-        until=life.reads[rest].step if rest < len(sizes) - 1 else None,
-        gives_back=lives > 1,
-    )
-    steps = [read.step for read in life.reads]
-    return Finding(
-        rule=WORKER_COPIES,
-        facts=facts,
-        fingerprint=fingerprint((WORKER_COPIES, shared.owner, shared.written)),
-        severity=Severity.AVOIDABLE,
-        freed_by=FreedBy.PROGRAM,
-        retained_bytes=most,
-        bytes_per_step=0.0,
-        trace=(),
-        cut=None,
-        sightings=tuple(Sighting(rank, s, b) for s, b in dict(zip(steps, sizes, strict=True)).items() if b),
-        subject=facts.name,
-        noun="object",
-    )
-
-
-WORKER_GROWTH = RuleName.WORKER_GROWTH
+NAME = RuleName.WORKER_GROWTH
 _LOOKS = 3
 """Looks at each of which something must have grown to be told, as for the rank itself."""
 _LOOKS_OF_EMPTIED = 6
@@ -136,6 +54,36 @@ class WorkerGrowthFacts(Facts):
     """The steps between which that was read."""
     gives_back: bool = False
     """Workers end with each epoch."""
+
+    def title_for(self, finding: Finding) -> str:
+        """What grows in the workers, and how fast."""
+        pace = f"{bytes_text(finding.bytes_per_step)} a step"
+        each = f"each of {self.workers} workers" if self.workers > 1 else "a worker"
+        if not self.name:
+            who = f"{plural(self.workers, 'worker')} over {self.dataset}"
+            return f"the memory of {who} grows by {pace}, in no container found"
+        back = ", given back with each epoch" if self.gives_back else ""
+        rate = f"{self.items_per_batch:,.0f}" if self.items_per_batch >= 1 else f"{self.items_per_batch:.1f}"
+        gained = f"{rate} {self.item or 'result'}".rstrip()
+        return f"{self.name} gains {gained} with each batch in {each}, {pace}{back}"
+
+    def advice_for(self, _: Finding) -> str:
+        """What to do about it, in a process that is not the script's own."""
+        own = ""
+        if self.own_bytes is not None:
+            first, last = self.own_steps
+            own = f" (the kernel has them take {bytes_text(self.own_bytes)} more from step {first} to {last})"
+        if not self.name:
+            return (
+                f"It is in the workers' processes{own}: look for what the dataset's `__getitem__`, its transforms or "
+                "collate_fn keep, in a library's cache or in C code. persistent_workers=False gives it back with each "
+                "epoch."
+            )
+        return (
+            f"Each worker fills one of its own, which the script's process never sees{own}: take out what is done "
+            "with, give it a bound, or share one cache between the workers (a file, shared memory). "
+            "persistent_workers=False gives it back with each epoch."
+        )
 
 
 @dataclass(frozen=True)
@@ -254,9 +202,9 @@ def _named(
     )
     trace = _trace(row)
     return Finding(
-        rule=WORKER_GROWTH,
+        rule=NAME,
         facts=facts,
-        fingerprint=fingerprint((WORKER_GROWTH, owner, written)),
+        fingerprint=fingerprint((NAME, owner, written)),
         severity=_severity(per_step, min_bytes, again),
         freed_by=FreedBy.PROGRAM,
         retained_bytes=size,
@@ -315,7 +263,7 @@ def _unnamed(rank: int, life: Life, named_bytes: int, min_bytes: int, again: boo
     if min(rates) < min_bytes or steps <= 0 or named_bytes >= _EXPLAINED * grown:
         return None
     return Finding(
-        rule=WORKER_GROWTH,
+        rule=NAME,
         facts=WorkerGrowthFacts(
             dataset=life.started.dataset,
             workers=life.started.workers,
@@ -323,7 +271,7 @@ def _unnamed(rank: int, life: Life, named_bytes: int, min_bytes: int, again: boo
             own_steps=_steps(life),
             gives_back=again,
         ),
-        fingerprint=fingerprint((WORKER_GROWTH, life.started.dataset)),
+        fingerprint=fingerprint((NAME, life.started.dataset)),
         severity=_severity(grown / steps, min_bytes, again),
         freed_by=FreedBy.PROGRAM,
         retained_bytes=grown,
@@ -333,3 +281,6 @@ def _unnamed(rank: int, life: Life, named_bytes: int, min_bytes: int, again: boo
         sightings=(Sighting(rank, reads[-1].step, grown),),
         noun="object",
     )
+
+
+RULE = Rule(RuleName.WORKER_GROWTH, "Memory of a data loader's workers that grows in their own processes.")

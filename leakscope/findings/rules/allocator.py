@@ -1,0 +1,223 @@
+"""Memory that the allocator keeps beyond what is in use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from leakscope.findings.device import DeviceLook, device_looks
+from leakscope.findings.facts import Facts, FreedBy, RuleName, Severity
+from leakscope.findings.growth import series
+from leakscope.findings.model import Finding, Sighting
+from leakscope.findings.naming import fingerprint
+from leakscope.findings.oom import caught
+from leakscope.findings.rules.rule import Rule
+from leakscope.run.model import Look, Rank
+from leakscope.run.rows_device import DeviceFigures
+from leakscope.units import bytes_text
+
+NAME = RuleName.ALLOCATOR
+_ABOVE_LEAST, _ABOVE_SHARE = 256 << 20, 0.25
+_PENDING_LEAST, _PENDING_SHARE = 1 << 20, 0.02
+_OUTSIDE_LEAST = 64 << 20
+"""Bytes, chosen: from here on growth outside the allocator is told."""
+_TWICE = 2
+"""Looks or steps at which something must be seen to be told: once may be chance."""
+
+Counted = Sequence[tuple[int, DeviceFigures]]
+"""One device's counters, each with the step at whose end they were read."""
+
+
+@dataclass(frozen=True)
+class ReservedFacts(Facts):
+    """A device whose allocator has far more reserved than was ever in use, in bytes."""
+
+    device: int
+    reserved: int
+    most: int
+    """Most that was in use."""
+    private: int
+    """Reserved by private pools."""
+
+    def title_for(self, _: Finding) -> str:
+        """How much is reserved, and how much was ever in use."""
+        reserved, most = bytes_text(self.reserved), bytes_text(self.most)
+        return f"device {self.device} has {reserved} reserved where at most {most} were ever in use"
+
+    def advice_for(self, _: Finding) -> str:
+        """What against fragmentation."""
+        private = f" {bytes_text(self.private)} of it belong to private pools." if self.private else ""
+        return (
+            "Blocks of changing sizes do not fit into each other's places: set "
+            f"`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, or pad inputs to a few sizes.{private}"
+        )
+
+
+@dataclass(frozen=True)
+class PendingFacts(Facts):
+    """Dead tensors that wait for another stream, look after look."""
+
+    device: int
+    bytes: int
+
+    def title_for(self, _: Finding) -> str:
+        """How much is dead and not given back."""
+        return f"{bytes_text(self.bytes)} of dead tensors on device {self.device} wait for another stream"
+
+    def advice_for(self, _: Finding) -> str:
+        """When it is given back."""
+        return (
+            "A tensor used on another stream (`record_stream`, asynchronous collectives) is given back only once that "
+            "stream has passed it: wait for the Work handles, or keep the tensor and let it go after synchronising."
+        )
+
+
+@dataclass(frozen=True)
+class OutsideFacts(Facts):
+    """Memory of a device that torch has not reserved and that grows."""
+
+    device: int
+    per_step: float
+    """Bytes a step."""
+
+    def title_for(self, _: Finding) -> str:
+        """How fast memory grows that torch has not reserved."""
+        return f"memory of device {self.device} outside torch's allocator grows by {bytes_text(self.per_step)} a step"
+
+    def advice_for(self, _: Finding) -> str:
+        """Whose it may be."""
+        return (
+            "No snapshot shows it: communicators and their buffers, library handles and workspaces, captured graphs, "
+            "or another process on the same device, which is counted as well."
+        )
+
+
+@dataclass(frozen=True)
+class RetriesFacts(Facts):
+    """The allocator had to give back its cache and ask the driver again."""
+
+    device: int
+    times: int
+    steps: int
+    """Steps in which it happened."""
+
+    def title_for(self, _: Finding) -> str:
+        """How often the device was full."""
+        full = f"device {self.device} was full {self.times} times, in {self.steps} steps"
+        return f"{full}: its cache was given back and asked for again"
+
+    def advice_for(self, _: Finding) -> str:
+        """What it costs."""
+        return "Each time waits for the device. Free what the findings above name, or take a smaller batch."
+
+
+@dataclass(frozen=True)
+class CaughtFacts(Facts):
+    """The device's memory ran out and the script went on."""
+
+    times: int
+    largest_bytes: int
+    """The largest request."""
+
+    def title_for(self, _: Finding) -> str:
+        """How often memory ran out without an end."""
+        times = "once" if self.times == 1 else f"{self.times} times"
+        largest = f"the largest request was {bytes_text(self.largest_bytes)}"
+        return f"device memory ran out {times} and the script went on; {largest}"
+
+    def advice_for(self, _: Finding) -> str:
+        """Who caught it."""
+        return (
+            "It was caught: by the script, as one that takes a smaller batch then, or by a library that tries one "
+            "algorithm "
+            "after the other. No failure by itself."
+        )
+
+
+def allocator_findings(rank: Rank, looks: Sequence[Look]) -> list[Finding]:
+    """Notes on one rank's devices, from the counters of each step and from the looks."""
+    rows = rank.device_steps
+    at = {(look.step, look.occasion) for look in looks}
+    joined = [found for found in device_looks(rank) if (found.step, found.occasion) in at]
+    devices = sorted({figures.device for row in rows for figures in row.devices} | {found.device for found in joined})
+    told: list[Finding] = []
+    for device in devices:
+        counted = [(row.step, figures) for row in rows for figures in row.devices if figures.device == device]
+        mine = [found for found in joined if found.device == device]
+        told += [*_above(rank, device, counted, mine), *_pending(rank, device, mine), *_outside(rank, device, mine)]
+        told += _retries(rank, device, counted)
+    return told + _passed_by(rank)
+
+
+def _above(rank: Rank, device: int, counted: Counted, looks: Sequence[DeviceLook]) -> list[Finding]:
+    """Reserved far above the most ever in use: what a step's end leaves free is needed again, this never was."""
+    if not counted:
+        return []
+    step, last = counted[-1]
+    most = max(max(figures.peak, figures.active) for _, figures in counted)
+    over = last.reserved - most
+    if over < max(_ABOVE_LEAST, _ABOVE_SHARE * last.reserved):
+        return []
+    facts = ReservedFacts(device, last.reserved, most, looks[-1].private if looks else 0)
+    return [_note("reserved", rank, facts, over, ((step, over),))]
+
+
+def _pending(rank: Rank, device: int, looks: Sequence[DeviceLook]) -> list[Finding]:
+    """Dead tensors that another stream keeps, look after look."""
+    seen = [(k.step, k.pending) for k in looks if k.pending >= max(_PENDING_LEAST, _PENDING_SHARE * k.reserved)]
+    if len(seen) < _TWICE or seen[-1][0] != looks[-1].step:
+        return []
+    made_at = tuple(site.where for site in looks[-1].pending_sites)
+    return [_note("pending", rank, PendingFacts(device, seen[-1][1]), seen[-1][1], seen, made_at=made_at)]
+
+
+def _outside(rank: Rank, device: int, looks: Sequence[DeviceLook]) -> list[Finding]:
+    """Memory of the device that grows and that torch has not reserved."""
+    told = [k for k in looks if k.outside is not None]
+    line = series([k.step for k in told], {k.step: k.outside or 0 for k in told})
+    if not line.grew_lately or line.total < _OUTSIDE_LEAST:
+        return []
+    seen = [(step, size - line.bytes[0]) for step, size in zip(line.steps, line.bytes, strict=True)]
+    return [_note("outside", rank, OutsideFacts(device, line.per_step), seen[-1][1], seen, line.per_step)]
+
+
+def _retries(rank: Rank, device: int, counted: Counted) -> list[Finding]:
+    """The cache was given back and memory asked for anew, which waits for the device each time."""
+    steps = sum(1 for (_, a), (_, b) in pairwise(counted) if b.retries > a.retries)
+    if steps < _TWICE or not counted[-1][1].retries:
+        return []
+    step, last = counted[-1]
+    facts = RetriesFacts(device, last.retries, steps)
+    return [_note("retries", rank, facts, last.reserved, ((step, last.reserved),))]
+
+
+def _passed_by(rank: Rank) -> list[Finding]:
+    rows = caught(rank)
+    if not rows:
+        return []
+    places = tuple(dict.fromkeys(row.at for row in rows if row.at))
+    facts = CaughtFacts(len(rows), max(row.wanted_bytes for row in rows))
+    return [_note("caught", rank, facts, 0, [(row.step, row.wanted_bytes) for row in rows], made_at=places)]
+
+
+def _note(
+    what: str, rank: Rank, facts: Facts, size: int, seen: Sequence[tuple[int, int]], per_step: float = 0.0,
+    made_at: tuple[str, ...] = (),
+) -> Finding:  # fmt: skip
+    return Finding(
+        rule=NAME,
+        facts=facts,
+        fingerprint=fingerprint((NAME, what)),
+        severity=Severity.NOTE,
+        freed_by=FreedBy.PROGRAM,
+        retained_bytes=size,
+        bytes_per_step=per_step,
+        trace=(),
+        cut=None,
+        made_at=made_at,
+        sightings=tuple(Sighting(rank.number, step, bytes_there) for step, bytes_there in seen),
+    )
+
+
+RULE = Rule(RuleName.ALLOCATOR, "Memory that the allocator keeps beyond what is in use.", level="note")
