@@ -1,4 +1,4 @@
-"""Blocks of the accelerator's allocator joined with storages, and reserved memory far above allocated."""
+"""Blocks of the accelerator's allocator joined with storages."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Said(Facts):
-    """A third party's own words, for a leak that `report/wording` has none for."""
+    """The words of another package's rule, which needs no facts of its own then."""
 
     title: str
     advice: str = ""

@@ -703,7 +703,7 @@ class Finding:
     rule: str
     """A `RuleName`, or the name of another package's rule."""
     facts: Facts
-    """What its rule knows of it; `report/wording` makes its title and its advice of them."""
+    """What its rule knows of it, with its title and its advice."""
     fingerprint: str
     """Eight hexadecimal digits made of generic references, type names and qualified names from the root."""
     severity: Severity

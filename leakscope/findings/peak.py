@@ -1,4 +1,4 @@
-"""Memory that is alive at the peak of a step and not used again: late releases and idle memory."""
+"""Memory that is alive at the peak of a step and not used again: its holders, and who could let go of it."""
 
 from __future__ import annotations
 

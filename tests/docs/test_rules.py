@@ -1,4 +1,7 @@
-"""Each rule has a page with its texts, a leaking script and a fixed version."""
+"""Each rule's help is its page, with a script that leaks and is told by it, and a mended one.
+
+What the scripts really say is asked of each page by `test_pages.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,42 @@ import re
 
 import pytest
 from support.pages import DOCS, PAGES
-from support.pages.blocks import Block, blocks_of
+from support.pages.blocks import Block, blocks_of, commands_of, with_texts
 
 from leakscope.findings.facts import RuleName
 from leakscope.findings.rules import RULES
-from leakscope.report.formats.as_sarif import rule_help
 
 MARKED = re.compile(r"^ *> (?:adds|edit|holds) +(\d+) \| (.*)$", re.MULTILINE)
 """The line to edit, as the report shows it."""
 AVOIDABLE = (RuleName.LATE_RELEASE, RuleName.IDLE_MEMORY, RuleName.WORKER_COPIES)
 """Rules that the text does not name with what they tell: their scripts print the names."""
+SECTIONS = ["What it reports", "Why it matters", "Example", "Use instead", "References"]
 
 
-def page_of(rule: RuleName) -> str:
-    return (PAGES / "rules" / f"{rule}.md").read_text(encoding="utf-8")
+def page_of(name: str) -> str:
+    return (PAGES / "rules" / f"{name}.md").read_text(encoding="utf-8")
 
 
 def in_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def section(page: str, heading: str) -> str:
-    """What stands below a heading, in one line."""
-    return in_one_line(page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0])
+def typed(block: Block) -> str:
+    """The commands of a block that shows some, without their outputs; any other block as it is."""
+    if not block.text.startswith("$ "):
+        return block.text
+    return "".join(f"{line}\n" for command in commands_of(block.text) for line in command.lines)
+
+
+def with_outputs(text: str, page: str) -> str:
+    """A rule's help, with the outputs that the page has of the same commands in their order."""
+    recorded = [block.text for block in blocks_of(page) if block.text.startswith("$ ")]
+    texts = []
+    for block in blocks_of(text):
+        known = recorded.pop(0) if block.text.startswith("$ ") and recorded else ""
+        same = known and typed(blocks_of(f"```console\n{known}```\n")[0]) == block.text
+        texts.append(known if same else block.text)
+    return with_texts(text, texts)
 
 
 def scripts(page: str) -> tuple[Block, Block, str, str]:
@@ -45,20 +61,21 @@ def test_every_rule_has_a_page_in_the_navigation_and_in_the_list() -> None:
     pages = {path.stem for path in (PAGES / "rules").glob("*.md")}
     assert pages == {*RuleName, "index"}
     assert re.findall(r"rules/(.*)\.md", (DOCS / "mkdocs.yml").read_text(encoding="utf-8")) == ["index", *RuleName]
-    listed = re.findall(r"^\| \[(.*)\]\((.*)\.md\) \| (.*) \|$", page_of_all(), re.MULTILINE)
+    listed = re.findall(r"^\| \[(.*)\]\((.*)\.md\) \| (.*) \|$", page_of("index"), re.MULTILINE)
     assert listed == [(name, name, RULES[name].text) for name in RuleName]
 
 
-def page_of_all() -> str:
-    return (PAGES / "rules" / "index.md").read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("rule", RuleName)
-def test_a_page_says_what_the_rules_texts_say(rule: RuleName) -> None:
-    page, told = page_of(rule), rule_help(rule)
-    assert page.startswith(f"# {rule}\n\n{told.text}\n\n")
-    assert section(page, "Why it happens").startswith(told.why)
-    assert section(page, "Mended").startswith(told.cure)
+def test_a_page_is_the_help_of_its_rule_with_outputs(rule: RuleName, request: pytest.FixtureRequest) -> None:
+    text, page = RULES[rule].help, page_of(rule)
+    assert text.startswith(f"# {rule}\n\n{RULES[rule].text}\n\n")
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == SECTIONS
+    assert all(typed(block) == block.text for block in blocks_of(text)), "the outputs are the page's"
+    told = with_outputs(text, page)
+    if request.config.getoption("--docs-update", default=False):
+        (PAGES / "rules" / f"{rule}.md").write_text(told, encoding="utf-8")
+    else:
+        assert page == told, "--docs-update writes it into the page"
 
 
 @pytest.mark.parametrize("rule", RuleName)

@@ -79,19 +79,23 @@ class RuleFacts:
 
 def rules() -> tuple[Rule, ...]:
     """The rules of leakscope, then those of other packages."""
-    return (*RULES.values(), *(Rule(rule.name, rule.text) for rule in rules_of_others()[0]))
+    return (*RULES.values(), *map(_of_others, rules_of_others()[0]))
 
 
 def rule_named(name: str) -> Rule:
     """The rule of a finding; one that is not installed here has its name for a text."""
-    return next((rule for rule in rules() if rule.name == name), Rule(name, name))
+    return next((rule for rule in rules() if rule.name == name), Rule(name, f"# {name}\n\n{name}\n"))
+
+
+def _of_others(rule: OthersRule) -> Rule:
+    return Rule(rule.name, f"# {rule.name}\n\n{rule.text}\n")
 
 
 def facts_of(candidate: Candidate, cut: ToCut) -> RuleFacts:
     """What the first rule that applies knows of a candidate."""
     offered: list[tuple[float, Rule, Match | OthersRule]] = [
         *((rule.match.order, rule, rule.match) for rule in RULES.values() if rule.match is not None),
-        *((rule.order, Rule(rule.name, rule.text), rule) for rule in rules_of_others()[0]),
+        *((rule.order, _of_others(rule), rule) for rule in rules_of_others()[0]),
     ]
     broken: list[BrokenRule] = []
     for _, rule, match in sorted(offered, key=lambda each: each[0]):

@@ -130,8 +130,7 @@ class CaughtFacts(Facts):
         """Who caught it."""
         return (
             "It was caught: by the script, as one that takes a smaller batch then, or by a library that tries one "
-            "algorithm "
-            "after the other. No failure by itself."
+            "algorithm after the other. No failure by itself."
         )
 
 
@@ -220,4 +219,77 @@ def _note(
     )
 
 
-RULE = Rule(RuleName.ALLOCATOR, "Memory that the allocator keeps beyond what is in use.", level="note")
+HELP = """\
+# allocator
+
+Memory that the allocator keeps beyond what is in use.
+
+## What it reports
+
+Reported for an accelerator (CUDA, ROCm, XPU, NPU): far more reserved than was ever in use, dead tensors that wait for
+another stream, memory of the device that grows outside of torch, a cache that is given back again and again, an
+out-of-memory error that the script has caught. Notes: none of them is a reference to cut, and none decides the verdict.
+
+## Why it matters
+
+The allocator has reserved more than the tensors take.
+
+It keeps what tensors let go of in segments, and takes a new segment from the driver where no free block is large
+enough. Sequences that get longer by and by never fit into the blocks of the shorter ones before.
+
+## Example
+
+**Needs an accelerator.** The tests run both examples on a device in host memory whose allocator follows the rules of
+CUDA's; the output is of such a run, with the device's name replaced. They have not been run on a GPU.
+
+```python title="train.py"
+import torch
+
+net = torch.nn.Linear(64, 64, device="cuda")
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+
+
+def loss_of(length):
+    batch = torch.ones(length, 64, device="cuda")
+    return net(batch).square().mean()
+
+
+for length in range(100_000, 160_000, 5_000):
+    loss_of(length).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+```
+
+```text
+$ leakscope run --no-lifetimes train.py
+```
+
+## Use instead
+
+Look at the sizes of what is allocated, and at the settings of the allocator.
+
+```diff title="train.py"
+-    batch = torch.ones(length, 64, device="cuda")
++    batch = torch.zeros(160_000, 64, device="cuda")
++    batch[:length] = 1
+```
+
+```text
+$ leakscope run --no-lifetimes -o mended train.py
+```
+
+Padded to one length, each batch fits into the blocks of the one before.
+
+What else helps:
+
+- `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: segments that grow in place.
+- Where one length for all is a waste, pad to a few, and run one step with the largest before training.
+- `torch.cuda.empty_cache()` gives free segments back to the driver. It frees no tensor, and the next step pays for it.
+- `tensor.record_stream(stream)` makes the allocator wait for that stream before it uses the block again.
+
+## References
+
+- [CUDA memory management](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management):
+  `PYTORCH_CUDA_ALLOC_CONF`.
+"""
+RULE = Rule(RuleName.ALLOCATOR, HELP, level="note")

@@ -45,9 +45,9 @@ class OpenContextsFacts(Facts):
         """How to leave a context."""
         return (
             "Enter the context with `with torch.distributed.autograd.context() as context_id:` around forward, "
-            "backward and "
-            "the reading of the gradients: leaving it, also by an exception, is the only thing that releases it, on "
-            "every worker it has talked to. It lives in torch's own container in C++; gc neither sees nor frees it."
+            "backward and the reading of the gradients: leaving it, also by an exception, is the only thing that "
+            "releases it, on every worker it has talked to. It lives in torch's own container in C++; gc neither sees "
+            "nor frees it."
         )
 
     def preface(self) -> str:
@@ -108,14 +108,6 @@ def _facts(candidate: Candidate, _cut: ToCut) -> OpenContextsFacts:
         count=sum(name.endswith(CONTEXT_TYPE) for name in (graph.strings[k] for k in graph.name.tolist())),
         issued_at=tuple(dict.fromkeys(c.issued_at for c in buffers if c.issued_at)),
     )
-
-
-RULE = Rule(
-    RuleName.DIST_AUTOGRAD_CONTEXT,
-    "A distributed autograd context that was left open.",
-    Match(30, _applies, _facts),
-    is_unintended=True,
-)
 
 
 def context_findings(run: Run) -> list[Finding]:
@@ -217,3 +209,86 @@ def beyond_contexts(gaps: Sequence[Finding], findings: Sequence[Finding]) -> lis
     """
     rate = sum(f.bytes_per_step for f in findings if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT)
     return [gap for gap in gaps if gap.bytes_per_step > rate / 2]
+
+
+HELP = """\
+# dist-autograd-context
+
+A distributed autograd context that was left open.
+
+## What it reports
+
+Reported under `leakscope run` with two or more ranks, with the line that opened the contexts and the number of them.
+
+## Why it matters
+
+A context of distributed autograd keeps the gradients that were sent in it until it is left.
+
+torch keeps open contexts in a container in C++, on each worker that took part. A context belongs to the thread that
+entered it; when the thread ends, the context stays.
+
+## Example
+
+```python title="train.py"
+import os
+import threading
+
+import torch
+import torch.distributed.autograd as dist_autograd
+import torch.distributed.rpc as rpc
+
+
+def backward_of(batch):
+    context = dist_autograd.context()
+    context_id = context.__enter__()
+    loss = net(batch).square().mean()
+    dist_autograd.backward(context_id, [loss])
+
+
+def train_step():
+    thread = threading.Thread(target=backward_of, args=[torch.randn(64, 256)])
+    thread.start()
+    thread.join()
+
+
+net = torch.nn.Linear(256, 256)
+rank = int(os.environ["RANK"])
+rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2)
+for _ in range(10):
+    train_step()
+rpc.shutdown()
+```
+
+```console
+$ leakscope run --ranks 2 --step-function train_step train.py
+```
+
+## Use instead
+
+Open it with `with dist_autograd.context()`, and let no exception or early return pass its end by.
+
+```diff title="train.py"
+-    context = dist_autograd.context()
+-    context_id = context.__enter__()
+-    loss = net(batch).square().mean()
+-    dist_autograd.backward(context_id, [loss])
++    with dist_autograd.context() as context_id:
++        loss = net(batch).square().mean()
++        dist_autograd.backward(context_id, [loss])
+```
+
+```console
+$ leakscope run --ranks 2 --step-function train_step -o mended train.py
+```
+
+What else helps:
+
+- Where a block will not do, `contextlib.ExitStack` leaves the context whatever is raised.
+- Read the gradients (`dist_autograd.get_gradients`) or let `DistributedOptimizer` step inside the context: leaving it
+  lets go of them.
+
+## References
+
+- [Distributed autograd design](https://docs.pytorch.org/docs/stable/rpc/distributed_autograd.html).
+"""
+RULE = Rule(RuleName.DIST_AUTOGRAD_CONTEXT, HELP, Match(30, _applies, _facts), is_unintended=True)

@@ -188,9 +188,82 @@ def _facts(candidate: Candidate, cut: ToCut) -> FrameFacts | CallsFacts:
     )
 
 
-RULE = Rule(
-    RuleName.FRAME_HOLD,
-    "Tensors held by the locals of a frame, a generator, an exception or a thread.",
-    Match(60, _applies, _facts),
-    is_unintended=True,
-)
+HELP = """\
+# frame-hold
+
+Tensors held by the locals of a frame, a generator, an exception or a thread.
+
+## What it reports
+
+Reported when what is kept looks harmless (errors, generators, futures, threads) and each keeps a function's variables
+alive. The function and the variable are named.
+
+## Why it matters
+
+The locals of a function live as long as its frame, and that as long as a traceback, a stored exception, a suspended
+generator, a thread or a future.
+
+## Example
+
+```python title="train.py"
+import torch
+import leakscope
+
+net = torch.nn.Linear(256, 256)
+failures = []
+
+
+def forward(batch):
+    output = net(batch)
+    if output.abs().max() > 0.01:
+        raise FloatingPointError("the output is too large")
+    return output
+
+
+def train_step():
+    try:
+        forward(torch.randn(64, 256))
+    except FloatingPointError as error:
+        failures.append(error)
+
+
+print(leakscope.check(train_step, repeats=3))
+```
+
+```console
+$ python train.py
+```
+
+`error.__traceback__` has an entry for each call that the error came through, each entry its frame, each frame its
+variables: here `batch` and `output`.
+
+## Use instead
+
+Keep the text of an exception in place of the exception, close generators, and join threads.
+
+```diff title="train.py"
+     except FloatingPointError as error:
+-        failures.append(error)
++        failures.append(str(error))
+```
+
+```console
+$ python train.py
+```
+
+What else helps:
+
+- `traceback.format_exc()` keeps the lines of the traceback and none of its frames; `error.with_traceback(None)` the
+  error alone.
+- In a notebook and after an uncaught error `sys.last_value` and `sys.last_traceback` hold the frames of the last one:
+  that is why memory stays full after an out-of-memory error. `del sys.last_value, sys.last_traceback`, and from Python
+  3.12 on `sys.last_exc`.
+- A generator that nobody exhausts waits at its `yield` with all its variables: `generator.close()`, or use it up.
+- `future.result()` hands over the result and keeps it: let go of the future. A thread's `Thread` object holds its
+  arguments until it has run.
+
+## References
+
+- [traceback](https://docs.python.org/3/library/traceback.html): texts of exceptions without their frames.
+"""
+RULE = Rule(RuleName.FRAME_HOLD, HELP, Match(60, _applies, _facts), is_unintended=True)

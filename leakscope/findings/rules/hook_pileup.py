@@ -104,6 +104,81 @@ def _facts(candidate: Candidate, _cut: ToCut) -> HookFacts:
     return HookFacts(hook.label, hook.where, owner.label, of_node=owner.kind == ObjectKind.GRAD_NODE)
 
 
-RULE = Rule(
-    RuleName.HOOK_PILEUP, "Hooks that are registered again each step.", Match(50, _applies, _facts), is_unintended=True
-)
+HELP = """\
+# hook-pileup
+
+Hooks that are registered again each step.
+
+## What it reports
+
+Reported when hooks of a module, tensor, parameter, optimizer or grad node become more at each look, and what their
+closures hold grows with them. Every one of them also runs at each step: the step gets slower, too.
+
+## Why it matters
+
+Each step registers hooks again, and none of the older ones is removed.
+
+## Example
+
+```python title="train.py"
+import torch
+import leakscope
+
+net = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 256))
+
+
+def keep(activations):
+    return lambda module, inputs, output: activations.append(output.detach())
+
+
+def train_step():
+    activations = []
+    net[0].register_forward_hook(keep(activations))
+    net(torch.randn(64, 256)).square().mean().backward()
+
+
+print(leakscope.check(train_step, repeats=3))
+```
+
+```console
+$ python train.py
+```
+
+A module keeps its hooks in a dict; the handle that registering returns is the only key to it. Letting go of the handle
+removes nothing. In this script every hook also runs at each later step, and appends to its own list: what one lets go
+of, the others keep.
+
+## Use instead
+
+Register once, before the loop, or call remove() on the handle that registering returns.
+
+```diff title="train.py"
+     activations = []
+-    net[0].register_forward_hook(keep(activations))
+-    net(torch.randn(64, 256)).square().mean().backward()
++    handle = net[0].register_forward_hook(keep(activations))
++    try:
++        net(torch.randn(64, 256)).square().mean().backward()
++    finally:
++        handle.remove()
+```
+
+```console
+$ python train.py
+```
+
+What else helps:
+
+- A handle is a context manager: `with net[0].register_forward_hook(...):` removes it at the end of the block.
+- A callback that a framework calls each epoch registers each epoch: do it where the framework says that training
+  begins.
+- `copy.deepcopy` of a module copies its hooks: the copy runs them, too.
+
+## References
+
+[`leakscope.backward`](../reference/backward.md) registers its hooks on grad nodes for one pass, and removes them in a
+`finally`.
+
+- [torch.nn.Module.register_forward_hook](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html).
+"""
+RULE = Rule(RuleName.HOOK_PILEUP, HELP, Match(50, _applies, _facts), is_unintended=True)

@@ -262,9 +262,72 @@ def _functions(graph: HeapGraph, cuts: Sequence[int], storages: Sequence[int], e
     return tuple(dict.fromkeys(names))
 
 
-RULE = Rule(
-    RuleName.IDLE_MEMORY,
-    "Memory from before the watched steps that none of their operations touched.",
-    level="note",
-    at_peak=True,
-)
+HELP = """\
+# idle-memory
+
+Memory from before the watched steps that none of their operations touched.
+
+## What it reports
+
+Reported for what was there when two steps were watched operation by operation, was touched by neither, and is read by
+no code that is still to come as far as the source shows. Never a leak and no exit status.
+
+## Why it matters
+
+It was there before the watched steps, and none of their operations touched it.
+
+## Example
+
+```python title="train.py"
+import torch
+import leakscope
+
+net = torch.nn.Linear(1024, 1024)
+checkpoint = {"weight": torch.randn(1024, 1024), "bias": torch.zeros(1024)}
+net.load_state_dict(checkpoint)
+
+
+def train_step():
+    net(torch.randn(64, 1024)).square().mean().backward()
+
+
+with leakscope.Profiler() as profiler:
+    for _ in range(10):
+        with profiler.step():
+            train_step()
+print(profiler.findings)
+print([finding.rule.value for finding in profiler.findings.findings])
+```
+
+```console
+$ python train.py
+```
+
+`load_state_dict` copies: from then on the checkpoint is a second model that nobody uses, for as long as its variable
+lives.
+
+## Use instead
+
+Let go of it before training, or load it to where it takes no memory of the device.
+
+```diff title="train.py"
+ net.load_state_dict(checkpoint)
++del checkpoint
+```
+
+```console
+$ python train.py
+```
+
+What else helps:
+
+- `torch.load(path, map_location="cpu")`, or `mmap=True`, so that what is loaded never lies on the device.
+- `net.load_state_dict(torch.load(path))` in one line leaves no name behind.
+- After an error that was caught, `sys.last_value` and `sys.last_traceback` may hold a whole step: see
+  [frame-hold](frame-hold.md).
+
+## References
+
+- [torch.load](https://docs.pytorch.org/docs/stable/generated/torch.load.html): `map_location` and `mmap`.
+"""
+RULE = Rule(RuleName.IDLE_MEMORY, HELP, level="note", at_peak=True)

@@ -108,9 +108,79 @@ def _facts(candidate: Candidate, cut: ToCut) -> ImmortalFacts:
     return ImmortalFacts(_what_closes(candidate), _hidden(candidate), kinds_of_cut(candidate, cut.each))
 
 
-RULE = Rule(
-    RuleName.IMMORTAL_CYCLE,
-    "Tensors held by a cycle through C++ references that gc never frees.",
-    Match(10, _applies, _facts),
-    is_unintended=True,
-)
+HELP = """\
+# immortal-cycle
+
+Tensors held by a cycle through C++ references that gc never frees.
+
+## What it reports
+
+Reported when tensors keep each other and one of the references between them is of a kind that gc cannot follow. Such a
+cycle looks like a leak in C++: nothing of Python holds it, no collection frees it, `gc.garbage` does not list it.
+
+## Why it matters
+
+A hook, metadata or a graph kept by create_graph refers to the tensor it belongs to, by a reference in C++ that gc
+cannot follow: collecting never frees it.
+
+## Example
+
+```python title="train.py"
+import torch
+import leakscope
+
+net = torch.nn.Linear(256, 256)
+
+
+def train_step():
+    hidden = net(torch.randn(64, 256))
+    hidden.register_hook(lambda grad: grad / hidden.abs().max())
+    hidden.square().mean().backward()
+
+
+print(leakscope.check(train_step, repeats=3))
+```
+
+```console
+$ python train.py
+```
+
+Here `hidden` owns its grad node in C++, the node owns the hook that was registered on `hidden`, and the hook's closure
+owns `hidden` again. gc follows hooks of a node only where Python is its sole owner, and here the graph owns it too.
+
+## Use instead
+
+Cut the closing reference: remove the hook when it is done, keep a weak reference or a detached copy in it, or take
+gradients with torch.autograd.grad in place of backward(create_graph=True).
+
+```diff title="train.py"
+     hidden = net(torch.randn(64, 256))
+-    hidden.register_hook(lambda grad: grad / hidden.abs().max())
++    largest = hidden.detach().abs().max()
++    hidden.register_hook(lambda grad: grad / largest)
+```
+
+```console
+$ python train.py
+```
+
+`largest` is a new tensor that knows nothing of `hidden`.
+
+What else helps:
+
+- `handle = tensor.register_hook(...)`, and `handle.remove()` after the backward.
+- `backward(create_graph=True)` leaves in each parameter a gradient that knows the graph that made it, and the graph
+  knows the parameter: use `torch.autograd.grad(..., create_graph=True)`, or set `parameter.grad = None` afterwards.
+- `node.metadata[...] = tensor` where the tensor hangs off that node: keep a detached copy.
+- Hooks for saved tensors that return the tensor they were given (`lambda tensor: tensor`): return `tensor.detach()`.
+
+## References
+
+[`leakscope.backward.stage_backward_input`](../reference/backward.md) captures what it needs with hooks that it takes
+off again, whatever is raised in between. The original is torch's `hook -> cell -> param_group -> intermediates -> hook`
+of 2024 (pytorch#136584).
+
+- [Backward hooks execution](https://docs.pytorch.org/docs/stable/notes/autograd.html#backward-hooks-execution), in
+  PyTorch's notes on autograd.
+"""
+RULE = Rule(RuleName.IMMORTAL_CYCLE, HELP, Match(10, _applies, _facts), is_unintended=True)

@@ -42,24 +42,16 @@ from leakscope.graph.retained import freed_storages
 from leakscope.graph.walks import reachable
 from leakscope.run.kinds import Phase
 from leakscope.run.model import Rank
-from leakscope.run.rows_steps import (
-    LifetimesUnjudged,
-)
+from leakscope.run.rows_steps import LifetimesUnjudged
 from leakscope.units import bytes_text
 
 NAME = RuleName.LATE_RELEASE
-
-
 _SHARE_THRESHOLD = 0.05
 """Share of the step's own peak, above what was alive when it began, from which what somebody else holds is worth
 a word.
 """
-
-
 _MIN_FACTOR = 16
 """And at least this many times `min_bytes`."""
-
-
 _OTHER_RELEASERS = (Releaser.GRADIENT, Releaser.COMM, Releaser.AUTOGRAD)
 """Not `LIBRARY`: what a library that nobody knows or a running call keeps has no holder to name and nothing to do."""
 
@@ -406,10 +398,78 @@ def _frees_alone(graph: HeapGraph, members: Sequence[tuple[Idle, tuple[int, ...]
     )
 
 
-RULE = Rule(
-    RuleName.LATE_RELEASE,
-    "Memory at the peak that is never used again.",
-    level="note",
-    at_peak=True,
-    names_holders=True,
-)
+HELP = """\
+# late-release
+
+Memory at the peak that is never used again.
+
+## What it reports
+
+Reported for a step that was watched operation by operation, as `leakscope run` and `Profiler` do once after warm-up:
+what lies in memory at the step's peak although no later operation of the step uses it. Never a leak and no exit status:
+memory that you could have. `leakscope run --fail-on-avoidable SIZE` makes it one.
+
+## Why it matters
+
+At the peak of a step it lies there although nothing uses it again in that step.
+
+## Example
+
+```python title="train.py"
+import torch
+import leakscope
+
+net = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Tanh(), torch.nn.Linear(256, 256))
+
+
+def train_step():
+    pixels = torch.randint(0, 255, (4096, 1024), dtype=torch.uint8)
+    batch = pixels[:, :256].float() / 255
+    net(batch).square().mean().backward()
+
+
+with leakscope.Profiler() as profiler:
+    for _ in range(10):
+        with profiler.step():
+            train_step()
+print(profiler.findings)
+print([finding.rule.value for finding in profiler.findings.findings])
+```
+
+```console
+$ python train.py
+```
+
+A variable keeps its tensor until the function returns, and a step's peak comes in its backward, long after the raw
+batch was last looked at.
+
+## Use instead
+
+Let go of it before the peak: `del` the name, or hand it over in a list that the callee empties.
+
+```diff title="train.py"
+     batch = pixels[:, :256].float() / 255
++    del pixels
+     net(batch).square().mean().backward()
+```
+
+```console
+$ python train.py
+```
+
+What else helps:
+
+- An argument cannot be let go of by the function that is called: its caller's frame holds it, too. Hand over a list of
+  one and `pop()` it.
+- A loop's variable lives until the next turn has made its successor: `del batch` at the end of the turn.
+- `optimizer.zero_grad()` before the forward, so that old gradients are not there at the peak.
+
+## References
+
+[`leakscope.backward.stage_backward`](../reference/backward.md) with `boxed=True`: takes outputs and gradients in lists,
+and empties them before it runs.
+
+- [Understanding CUDA memory usage](https://docs.pytorch.org/docs/stable/torch_cuda_memory.html): what is alive at a
+  peak.
+"""
+RULE = Rule(RuleName.LATE_RELEASE, HELP, level="note", at_peak=True, names_holders=True)

@@ -36,9 +36,8 @@ class NativeFacts(Facts):
         count = self.unexplained
         return (
             f"{count} reference{'s' if count != 1 else ''} to it could not be found in Python or autograd: look for "
-            "handles "
-            "of asynchronous operations not waited for, an autocast region never left, or a C++ extension that caches "
-            "it."
+            "handles of asynchronous operations not waited for, an autocast region never left, or a C++ extension that "
+            "caches it."
         )
 
 
@@ -134,15 +133,6 @@ def _facts(candidate: Candidate, _cut: ToCut) -> NativeFacts:
     return NativeFacts(candidate.objects[0].label, candidate.objects[0].unexplained)
 
 
-RULE = Rule(
-    RuleName.NATIVE_HOLD,
-    "Tensor memory held by native code only.",
-    Match(90, _applies, _facts),
-    is_native=True,
-    why_no_cut="none is known, for it is not known what holds it",
-)
-
-
 _MOST_SITES = 6
 """Places at the most, chosen, that native blocks are told with."""
 
@@ -190,3 +180,82 @@ def _of_sites(looks: Sequence[DeviceLook]) -> dict[str, int]:
         for site in look.sites:
             total[site.where] = total.get(site.where, 0) + site.bytes
     return total
+
+
+HELP = """\
+# native-hold
+
+Tensor memory held by native code only.
+
+## What it reports
+
+Reported when a storage stays alive that no Python object and no grad node explains: C++ holds it, in this process's
+torch, in a backend or in an extension. What is known is told: the tensor's shape, where it was made, how many
+references nobody accounts for. A cut is not told, for none is known.
+
+Growth that is counted and that no storage explains at all is told by the same name: `memory that is no tensor's grows`.
+
+## Why it matters
+
+No reference of Python or autograd leads to the memory: a running call or C++ holds it.
+
+## Example
+
+```python title="train.py"
+import torch
+import leakscope
+
+net = torch.nn.Linear(256, 256)
+pending = []
+
+
+def train_step():
+    result = torch.futures.Future()
+    result.set_result(net(torch.randn(64, 256)).detach())
+    pending.append(result)
+
+
+print(leakscope.check(train_step, repeats=3))
+```
+
+```console
+$ python train.py
+```
+
+A future of torch keeps its value in C++ and tells gc nothing of it, so the list `pending` leads to nine futures and no
+further. leakscope counts the references to each tensor and finds one more than it can explain.
+
+## Use instead
+
+Look at what made it, and at what is handed to native code there: caches, autocast, Work handles.
+
+```diff title="train.py"
+     result.set_result(net(torch.randn(64, 256)).detach())
+     pending.append(result)
++    while pending:
++        pending.pop().wait()
+```
+
+```console
+$ python train.py
+```
+
+What else helps:
+
+- `torch.autocast` entered by hand and never left keeps a copy of each weight in its cache: use `with
+  torch.autocast(...):`, or call `torch.clear_autocast_cache()`.
+- Works of `isend`, `irecv` and `all_reduce(async_op=True)`: wait for them and let go of them. `leakscope run` follows
+  them, and tells of them by [p2p-buffer](p2p-buffer.md).
+- An extension that calls `Py_INCREF` once too often: compare with a run without it.
+
+## References
+
+- [Autocast](https://docs.pytorch.org/docs/stable/amp.html): `torch.autocast` and its cache of weights.
+"""
+RULE = Rule(
+    RuleName.NATIVE_HOLD,
+    HELP,
+    Match(90, _applies, _facts),
+    is_native=True,
+    why_no_cut="none is known, for it is not known what holds it",
+)

@@ -151,4 +151,70 @@ def _collects(candidate: Candidate) -> Collects:
     return Collects.DICT if "dict" in kind else Collects.SET if "set" in kind else Collects.LIST
 
 
-RULE = Rule(RuleName.OBJECT_GROWTH, "Python objects that are no tensors, gained without an end.")
+HELP = """\
+# object-growth
+
+Python objects that are no tensors, gained without an end.
+
+## What it reports
+
+Reported when a container of something alive gains strings, numbers, dicts or records at each look, and their bytes are
+no longer small beside the rest. The type, how many a step, and the container are named.
+
+## Why it matters
+
+A container that lives on gains objects at each step that are no tensors: strings, records, lists.
+
+4096 floats take 16 KiB in a tensor and 128 KiB in a list: 24 bytes for each float object and 8 for the reference to it.
+Such memory is the host's, and grows in a job that watches only the device's.
+
+## Example
+
+```python title="train.py"
+import torch
+import leakscope
+
+net = torch.nn.Linear(256, 256)
+records = []
+
+
+def train_step():
+    losses = net(torch.randn(4096, 256)).square().mean(dim=1)
+    losses.sum().backward()
+    records.append({"losses": losses.tolist()})
+
+
+print(leakscope.check(train_step, repeats=3))
+```
+
+```console
+$ python train.py
+```
+
+## Use instead
+
+Bound it, clear it, or write it to disk.
+
+```diff title="train.py"
+     losses.sum().backward()
+-    records.append({"losses": losses.tolist()})
++    with open("losses.csv", "a") as file:
++        print(*losses.tolist(), sep=",", file=file)
+```
+
+```console
+$ python train.py
+```
+
+What else helps:
+
+- A mean, a count or a histogram in place of every number.
+- `array.array("f")` or one numpy array with room for all: 4 bytes a number.
+- A logger's own handlers may keep records (`logging.handlers.MemoryHandler`, a notebook's output, `tensorboard` before
+  it flushes).
+
+## References
+
+- [tracemalloc](https://docs.python.org/3/library/tracemalloc.html): which lines allocate Python objects.
+"""
+RULE = Rule(RuleName.OBJECT_GROWTH, HELP)

@@ -60,8 +60,7 @@ class BufferFacts(Facts):
             HeldBy.WORK: f"{finding.subject} keeps Work handles past their step, and each keeps its buffer: {what}",
             HeldBy.REGISTRY: f"functional collectives whose results nobody has waited for keep their buffers: {what}",
             HeldBy.REGISTRY_AND_PROGRAM: f"{finding.subject} keeps results of functional collectives that nobody "
-            "has waited "
-            f"for: {what}",
+            f"has waited for: {what}",
             HeldBy.NATIVE: f"a communication buffer is held by native code and no Python object explains it: {what}",
             HeldBy.PROGRAM: f"{finding.subject} keeps communication buffers past their step: {what}",
         }[self.held_by]
@@ -73,9 +72,8 @@ class BufferFacts(Facts):
             wait = "" if self.waited else " after waiting for them"
             return (
                 f"Drop the Work handles from {cut}{wait}, e.g. with {cut.partition(' in ')[0]}.clear() once every "
-                "wait() of "
-                "the step has returned: a Work keeps the tensor it sends, receives or reduces as long as it lives, "
-                "waited for or not."
+                "wait() of the step has returned: a Work keeps the tensor it sends, receives or reduces as long as it "
+                "lives, waited for or not."
             )
         if self.held_by in (HeldBy.REGISTRY, HeldBy.REGISTRY_AND_PROGRAM):
             then = "" if self.held_by == HeldBy.REGISTRY else f" Then take it out of {cut}."
@@ -192,14 +190,6 @@ def _facts(candidate: Candidate, _cut: ToCut) -> BufferFacts:
     )
 
 
-RULE = Rule(
-    RuleName.P2P_BUFFER,
-    "A send or receive buffer, or its Work, that outlives its step.",
-    Match(40, _applies, _facts),
-    is_unintended=True,
-)
-
-
 def dropped_work_findings(run: Run) -> list[Finding]:
     """Notes on Works that were dropped before anybody waited for them; what they kept alive is told from the heap."""
     dropped: dict[tuple[str, str], list[tuple[int, CommOperation]]] = defaultdict(list)
@@ -235,3 +225,88 @@ def _sightings(operations: Sequence[tuple[int, CommOperation]]) -> list[Sighting
     for (rank, step), size in sorted(seen.items()):
         of_rank[rank].append(Sighting(rank, step, size))
     return [sighting for sightings in of_rank.values() for sighting in sightings[-_SIGHTINGS_A_RANK:]]
+
+
+HELP = """\
+# p2p-buffer
+
+A send or receive buffer, or its Work, that outlives its step.
+
+## What it reports
+
+Reported under `leakscope run` with two or more ranks, for what `isend`, `irecv`, `batch_isend_irecv` and collectives
+were given. The peer, the tag, the direction and the line of the call are named. Within its step a buffer that is kept
+too long is [late-release](late-release.md).
+
+## Why it matters
+
+A buffer that was sent or received, or the Work of that, is kept beyond the step in which it was needed.
+
+The buffer must live until the transfer is over, so the Work holds it, in C++ where gc sees nothing; it holds it still
+when the transfer has long been over, for as long as anybody holds the Work.
+
+## Example
+
+```python title="train.py"
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+stage = torch.nn.Linear(256, 256)
+works = []
+
+
+def train_step():
+    if dist.get_rank() == 0:
+        output = stage(torch.randn(64, 256)).detach()
+        works.append(dist.isend(output, dst=1))
+    else:
+        received = torch.empty(64, 256)
+        dist.irecv(received, src=0).wait()
+        stage(received).square().mean().backward()
+
+
+for _ in range(10):
+    train_step()
+dist.barrier()
+dist.destroy_process_group()
+```
+
+```console
+$ leakscope run --ranks 2 --step-function train_step train.py
+```
+
+## Use instead
+
+Wait for the Work in the same step, and let go of it and of the buffer afterwards.
+
+```diff title="train.py"
+         works.append(dist.isend(output, dst=1))
+     else:
+         received = torch.empty(64, 256)
+         dist.irecv(received, src=0).wait()
+         stage(received).square().mean().backward()
++    while works:
++        works.pop().wait()
+```
+
+```console
+$ leakscope run --ranks 2 --step-function train_step -o mended train.py
+```
+
+What else helps:
+
+- A Work that nobody waits for may be dropped before the transfer is over. leakscope tells of that, too.
+- Results of functional collectives (`torch.distributed._functional_collectives`) are kept by torch until somebody waits
+  for them: use each result.
+- Shrinking a sent output with `output.data = torch.empty(0)` frees the memory and leaves the graph: turn outputs into
+  edges instead.
+
+## References
+
+[`leakscope.backward`](../reference/backward.md): four rules for a pipeline of your own; each sends, waits and lets go.
+
+- [Distributed communication](https://docs.pytorch.org/docs/stable/distributed.html): point-to-point operations and
+  `Work`.
+"""
+RULE = Rule(RuleName.P2P_BUFFER, HELP, Match(40, _applies, _facts), is_unintended=True)

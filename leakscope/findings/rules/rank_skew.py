@@ -193,4 +193,73 @@ def _finding(run: Run, rank: int, peers: _Peers, over: int, held: int, expected:
     )
 
 
-RULE = Rule(RuleName.RANK_SKEW, "One rank keeps what its peers let go.", level="note")
+HELP = """\
+# rank-skew
+
+One rank keeps what its peers let go.
+
+## What it reports
+
+Reported under `leakscope run` with two or more ranks, where one holds at least one and a half times, and 16 MiB more
+than, what its peers hold beside their models, each set against its own. A note: it says where to look, and decides
+nothing.
+
+## Why it matters
+
+One rank holds more than the others do at the same step.
+
+## Example
+
+```python title="train.py"
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+net = torch.nn.Linear(256, 256)
+batches = 8 if dist.get_rank() == 0 else 0
+validation = [torch.randn(4096, 256) for _ in range(batches)]
+
+
+def train_step():
+    net(torch.randn(64, 256)).square().mean().backward()
+    dist.all_reduce(net.weight.grad)
+
+
+for _ in range(10):
+    train_step()
+losses = [net(batch).square().mean().item() for batch in validation]
+dist.destroy_process_group()
+```
+
+```console
+$ leakscope run --ranks 2 --step-function train_step train.py
+```
+
+What rank 0 does besides (it logs, it validates, it saves) is memory that the others have left over, and the largest
+rank decides which batch fits.
+
+## Use instead
+
+Look at what that rank does otherwise: its stage, its batches, what it logs.
+
+```diff title="train.py"
+-batches = 8 if dist.get_rank() == 0 else 0
++batches = 8 // dist.get_world_size()
+```
+
+```console
+$ leakscope run --ranks 2 --step-function train_step -o mended train.py
+```
+
+What else helps:
+
+- `DistributedSampler` shares the batches of a data set, for validation too.
+- Saving a sharded model on rank 0 needs the whole state there: gather it on the host
+  (`StateDictOptions(full_state_dict=True, cpu_offload=True)`).
+- A stage of a pipeline keeps more microbatches the earlier it stands: that is its schedule, not a leak.
+
+## References
+
+- [Distributed checkpoint](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html): `StateDictOptions`.
+"""
+RULE = Rule(RuleName.RANK_SKEW, HELP, level="note")

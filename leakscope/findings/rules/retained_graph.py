@@ -131,14 +131,6 @@ def _facts(candidate: Candidate, _cut: ToCut) -> GraphFacts:
     )
 
 
-RULE = Rule(
-    RuleName.RETAINED_GRAPH,
-    "A small tensor that keeps an autograd graph and its activations.",
-    Match(70, _applies, _facts),
-    is_unintended=True,
-)
-
-
 _TELLING = 0.5
 """Share of what the tensors of a finding grow by from which their grad nodes are told with them; chosen."""
 
@@ -225,3 +217,78 @@ def _with(finding: Finding, graph: Finding) -> Finding:
         cut=finding.cut and replace(finding.cut, frees_bytes=graph.cut.frees_bytes if graph.cut else 0),
     )
     return replace(merge_findings((finding, nodes)), keeps_graphs=True)
+
+
+HELP = """\
+# retained-graph
+
+A small tensor that keeps an autograd graph and its activations.
+
+## What it reports
+
+Reported when what a live container gains is a tensor that knows how it was made, such as a loss that is kept for the
+log. The tensor has four bytes; the activations that its graph saved for a backward have the rest.
+
+## Why it matters
+
+A tensor with a grad_fn keeps the whole graph that made it, and the activations saved there.
+
+Autograd's graph is in C++: `tensor.grad_fn` owns its node, each node owns those below it and what its operation saved.
+gc sees none of that (`gc.get_referents` of a built-in node is empty), so tools that ask gc find a list of numbers and
+no more. `backward()` frees what was saved, unless it is told `retain_graph=True`; then the nodes alone stay, some
+hundred bytes each.
+
+## Example
+
+```python title="validate.py"
+import torch
+import leakscope
+
+net = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Tanh())
+scores = []
+
+
+def validate():
+    prediction = net(torch.randn(64, 256))
+    scores.append(prediction.square().mean())
+
+
+print(leakscope.check(validate, repeats=3))
+```
+
+```console
+$ python validate.py
+```
+
+The advice names the grad node that saved the memory: here the node of `square`, which needs its input for the gradient.
+
+## Use instead
+
+Keep `loss.item()` or `loss.detach()` in place of the loss.
+
+```diff title="validate.py"
+     prediction = net(torch.randn(64, 256))
+-    scores.append(prediction.square().mean())
++    scores.append(prediction.square().mean().item())
+```
+
+```console
+$ python validate.py
+```
+
+What else helps:
+
+- `with torch.no_grad():` around evaluation, so that no graph is made. `net.eval()` alone does not do that.
+- `total += loss` keeps the graph of every step so far: `total += loss.detach()`.
+- A state carried from step to step (a recurrent net's hidden, an exponential mean): `hidden = hidden.detach()` once a
+  step.
+- `loss.item()` waits for the device. Keep `loss.detach()` and call `.item()` when you log.
+
+## References
+
+[`leakscope.backward.output_edges`](../reference/backward.md): what to keep of a stage's outputs until its backward, in
+place of the outputs.
+
+- [FAQ](https://docs.pytorch.org/docs/stable/notes/faq.html): "Don't accumulate history across your training loop".
+"""
+RULE = Rule(RuleName.RETAINED_GRAPH, HELP, Match(70, _applies, _facts), is_unintended=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import entry_points
 from typing import Protocol
 
@@ -71,8 +71,10 @@ class Rule:
 
     name: str
     """As findings and reports name it: a `RuleName`, or the name of another package's rule."""
-    text: str
-    """One sentence."""
+    help: str
+    """Markdown: a sentence below the name, then sections. `leakscope rule NAME` prints it. The documentation has it as
+    a page, with the outputs of its commands; SARIF has the sentence, why it matters and what to use instead.
+    """
     match: Match | None = None
     """None where its findings are not made from one group of storages."""
     level: str = "error"
@@ -86,6 +88,29 @@ class Rule:
     is_native: bool = False
     """What it reports is held by native code."""
     why_no_cut: str = "no single reference frees it"
+
+    @cached_property
+    def text(self) -> str:
+        """What it reports, in one sentence."""
+        return _paragraph(self.help.partition("\n\n")[2])
+
+    @cached_property
+    def why(self) -> str:
+        """How the memory comes to be kept; "" where the help does not say it."""
+        return self._section("Why it matters")
+
+    @cached_property
+    def cure(self) -> str:
+        """What to change; "" where the help does not say it."""
+        return self._section("Use instead")
+
+    def _section(self, heading: str) -> str:
+        return _paragraph(self.help.partition(f"\n## {heading}\n\n")[2])
+
+
+def _paragraph(text: str) -> str:
+    """The first paragraph of some Markdown, in one line."""
+    return " ".join(text.partition("\n\n")[0].split())
 
 
 @dataclass(frozen=True)

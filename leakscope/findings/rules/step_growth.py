@@ -123,8 +123,6 @@ _GAINED = {
     ObjectKind.PARAMETER: "parameters",
 }
 """What is gained, by its kind and the name of its type."""
-
-
 NAMESPACE = "the script's namespace"
 """What gains variables under new names: `globals()[f"loss_{step}"]`."""
 
@@ -278,4 +276,78 @@ def _facts(candidate: Candidate, cut: ToCut) -> GrowthFacts:
     )
 
 
-RULE = Rule(RuleName.STEP_GROWTH, "A live container that gains tensors each step.", Match(100, _applies, _facts))
+HELP = """\
+# step-growth
+
+A live container that gains tensors each step.
+
+## What it reports
+
+Reported when a list, dict, set, queue, attribute, default argument, closure, cache or registry of something alive holds
+more tensors at each look, by the same bytes or by more. It is the most common leak, and what is left when no more
+specific rule matches: keep the graph of a loss and it is [retained-graph](retained-graph.md), keep a slice and it is
+[view-hold](view-hold.md).
+
+## Why it matters
+
+A container, attribute, cache or closure that lives on gains tensors at each step.
+
+## Example
+
+```python title="train.py"
+import torch
+import leakscope
+
+net = torch.nn.Linear(256, 256)
+outputs = []
+
+
+def train_step():
+    output = net(torch.randn(64, 256))
+    output.square().mean().backward()
+    outputs.append(output.detach())
+
+
+print(leakscope.check(train_step, repeats=3))
+```
+
+```console
+$ python train.py
+```
+
+The arrow `> adds` stands at the line that puts the tensors there, `holds` at the one that made the container. What
+would be freed is measured on the heap: the bytes that no other reference keeps.
+
+`detach()` gives a tensor without a graph, but it shares the memory of the tensor it was taken from. No collection
+helps: the list is alive, and so is all that it holds.
+
+## Use instead
+
+Bound it, clear it, or keep numbers in place of tensors.
+
+```diff title="train.py"
+     output = net(torch.randn(64, 256))
+     output.square().mean().backward()
+-    outputs.append(output.detach())
++    outputs.append(output.detach().abs().max().item())
+```
+
+```console
+$ python train.py
+```
+
+What else helps:
+
+- `collections.deque(maxlen=100)` where only the newest are looked at. leakscope knows the bound: a deque that still
+  fills is a note with its size when full, and a leak only where it holds graphs, modules or parameters, or would take a
+  quarter of the memory there is.
+- `functools.lru_cache(maxsize=...)` with tensors among its arguments or results keeps both. Give it a small bound or
+  none.
+- A dict keyed by tensors or by `id(...)` never finds its old entries again. Key it by a number or a name.
+- Tensors that are needed later and not on the device: `.cpu()` them, and let go of the device's.
+
+## References
+
+- [FAQ](https://docs.pytorch.org/docs/stable/notes/faq.html): "Don't hold onto tensors and variables you don't need".
+"""
+RULE = Rule(RuleName.STEP_GROWTH, HELP, Match(100, _applies, _facts))

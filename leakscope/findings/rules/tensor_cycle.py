@@ -367,6 +367,110 @@ def _facts(candidate: Candidate, cut: ToCut) -> CycleFacts:
     )
 
 
-RULE = Rule(
-    RuleName.TENSOR_CYCLE, "Tensors that are freed only when gc runs.", Match(20, _applies, _facts), is_unintended=True
-)
+HELP = """\
+# tensor-cycle
+
+Tensors that are freed only when gc runs.
+
+## What it reports
+
+Reported when tensors are left behind that nothing alive holds: they keep each other, or hang off a cycle that does.
+Python frees such a cycle at its next full collection, which may come after thousands of steps, or never where training
+runs with gc off.
+
+## Why it matters
+
+The tensors wait for gc in a cycle, such as a function that calls itself, a stored exception, or a tensor kept on ctx;
+with gc off, or late, they pile up.
+
+## Example
+
+```python title="train.py"
+import torch
+import leakscope
+
+net = torch.nn.Linear(256, 256)
+
+
+def leaves_of(tree):
+    leaves = []
+
+    def visit(part):
+        if isinstance(part, torch.Tensor):
+            leaves.append(part)
+        else:
+            for inner in part:
+                visit(inner)
+
+    visit(tree)
+    return leaves
+
+
+def train_step():
+    outputs = (net(torch.randn(64, 256)), [net(torch.randn(64, 256))])
+    sum(leaf.square().mean() for leaf in leaves_of(outputs)).backward()
+
+
+print(leakscope.check(train_step, repeats=3))
+```
+
+```console
+$ python train.py
+```
+
+The trace goes once around the cycle and from there down to the memory. `freed by` says how many collections it takes: a
+cycle through grad nodes may lose one layer at a time.
+
+An inner function that calls itself finds itself in a cell of its own closure: function, closure, cell, function. The
+cell beside it holds `leaves`, and with it every tensor. gc counts objects, not bytes: it does not know that a list of
+two items holds gigabytes, and the oldest generation is collected (up to Python 3.13) only when a quarter as many
+objects again have survived the younger ones.
+
+## Use instead
+
+Cut the closing reference, so that reference counts free the memory at once.
+
+```diff title="train.py"
+ def leaves_of(tree):
+-    leaves = []
+-
+-    def visit(part):
+-        if isinstance(part, torch.Tensor):
+-            leaves.append(part)
+-        else:
+-            for inner in part:
+-                visit(inner)
+-
+-    visit(tree)
+-    return leaves
++    if isinstance(tree, torch.Tensor):
++        return [tree]
++    return [leaf for part in tree for leaf in leaves_of(part)]
+```
+
+```console
+$ python train.py
+```
+
+A function of the module finds itself by its name in the module's namespace, which holds nothing of a step.
+
+What else helps:
+
+- An error kept in a variable: its traceback holds the frame, and the frame the variable. `error.with_traceback(None)`,
+  or keep `str(error)`. Python deletes the name after `except ... as error` for this reason.
+- `ctx.save_for_backward(output)` in place of `ctx.output = output`: an attribute of the node that made the tensor
+  closes a cycle.
+- A bound method kept on its own object (`self.forward = self.fast_forward`): define it in the class, or keep a weak
+  reference.
+- A parent that knows its children that know their parent: `weakref.ref(parent)`.
+- `gc.collect()` after each step hides it and costs a pass over every object of the process. `gc.freeze()` after setting
+  up makes that cheaper, and cures nothing.
+
+## References
+
+[`leakscope.backward.stage_backward_weight`](../reference/backward.md) walks the graph without a recursive closure, and
+takes its hooks off again. The original of this cycle was in torch's own pipelining backward (pytorch#136507).
+
+- [gc](https://docs.python.org/3/library/gc.html): Python's garbage collector, its generations and thresholds.
+"""
+RULE = Rule(RuleName.TENSOR_CYCLE, HELP, Match(20, _applies, _facts), is_unintended=True)

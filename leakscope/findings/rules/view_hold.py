@@ -65,4 +65,71 @@ def _facts(candidate: Candidate, _cut: ToCut) -> ViewFacts:
     return ViewFacts(held.label, needed, storage, by_base=any(r.name == "._base" for r in candidate.references))
 
 
-RULE = Rule(RuleName.VIEW_HOLD, "A small view that keeps a large storage.", Match(80, _applies, _facts))
+HELP = """\
+# view-hold
+
+A small view that keeps a large storage.
+
+## What it reports
+
+Reported when a live container gains slices, detached rows or numpy arrays, and each keeps at least twice the memory
+that it spans. Both sizes are told.
+
+## Why it matters
+
+A view shares the memory of the tensor it was taken from, and keeps all of it.
+
+## Example
+
+```python title="encode.py"
+import torch
+import leakscope
+
+encoder = torch.nn.Linear(256, 256)
+summaries = []
+
+
+def encode():
+    with torch.no_grad():
+        hidden = encoder(torch.randn(512, 256))
+    summaries.append(hidden[0])
+
+
+print(leakscope.check(encode, repeats=3, min_bytes="64 KiB"))
+```
+
+```console
+$ python encode.py
+```
+
+A storage has one size and one owner count: the first row of 512 keeps the other 511 as well. So do `narrow`, `chunk`,
+`unbind`, `detach`, `expand`, `tensor.numpy()` and a `memoryview`.
+
+## Use instead
+
+Keep a clone of the part that is needed.
+
+```diff title="encode.py"
+         hidden = encoder(torch.randn(512, 256))
+-    summaries.append(hidden[0])
++    summaries.append(hidden[0].clone())
+```
+
+```console
+$ python encode.py
+```
+
+The list still gains a row each step, and is told as a note: less than the `min_bytes` that `check` was given. Bound
+it, if it runs for days.
+
+What else helps:
+
+- `hidden[0].tolist()` or `.item()` where numbers will do.
+- `torch.save` of a view writes the whole storage too: save a clone.
+- `numpy().copy()` for arrays that outlive the tensor.
+
+## References
+
+- [Tensor views](https://docs.pytorch.org/docs/stable/tensor_view.html).
+"""
+RULE = Rule(RuleName.VIEW_HOLD, HELP, Match(80, _applies, _facts))

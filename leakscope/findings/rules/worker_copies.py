@@ -116,4 +116,87 @@ def _finding(rank: int, shared: SharedObjects, life: Life, sizes: Sequence[int],
     )
 
 
-RULE = Rule(RuleName.WORKER_COPIES, "Python objects that every worker of a data loader copies as it reads them.")
+HELP = """\
+# worker-copies
+
+Python objects that every worker of a data loader copies as it reads them.
+
+## What it reports
+
+Reported for the large lists, dicts and sets of a dataset, and of the script's own modules, when workers are forked:
+their pages are asked of the kernel, and the bytes are those that the workers really have copies of. The growth ends
+when all has been read. Never a leak and no exit status.
+
+## Why it matters
+
+A forked worker shares the parent's memory until it writes to it. To read a Python object is to write its reference
+count, and the whole page that it lies on is copied.
+
+After an epoch each worker has a copy of the dataset ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)).
+With as many workers as processors it is memory running out in the middle of an epoch, where nothing leaks.
+
+## Example
+
+```python title="train.py"
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import leakscope
+
+
+class Users(Dataset):
+    def __init__(self):
+        self.ids = [10**6 + number for number in range(400_000)]
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return torch.tensor([float(user) for user in self.ids[20_000 * index :][:20_000]])
+
+
+net = torch.nn.Linear(1, 1)
+with leakscope.Profiler(budget=1.0) as profiler:
+    for batch in DataLoader(Users(), batch_size=None, num_workers=2):
+        with profiler.step():
+            net(batch[:, None]).square().mean().backward()
+print(profiler.findings)
+for finding in profiler.findings.findings:
+    print([finding.rule.value], finding.subject, finding.retained_bytes > 8 * 2**20)
+```
+
+```console
+$ python train.py
+```
+
+## Use instead
+
+Keep the data in one block that has no reference counts: a numpy array, a torch tensor, an Arrow table.
+
+```diff title="train.py"
+     def __init__(self):
+-        self.ids = [10**6 + number for number in range(400_000)]
++        self.ids = torch.arange(10**6, 10**6 + 400_000)
+```
+
+```console
+$ python train.py
+```
+
+What else helps:
+
+- Texts of very different lengths: one array of bytes with all of them joined, and an array of the offsets.
+- `datasets.Dataset` and `pyarrow.Table` keep their data in Arrow's blocks; do not turn them into lists.
+- A numpy array of `dtype=object` is a list: its items have reference counts.
+- A full collection in a worker writes to every object that gc tracks, whichever it reads. `gc.collect()` and
+  `gc.freeze()` in the parent ahead of the loader keep those pages shared; the section "Loader workers" of
+  `leakscope report --verbose` has them as copies of other memory of the parent's.
+- With `spawn` or `forkserver` each worker has a dataset of its own from the start, in whatever form it was sent.
+
+## References
+
+- [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading): multi-process data
+  loading.
+- [pytorch#13246](https://github.com/pytorch/pytorch/issues/13246): DataLoader memory usage keeps growing.
+"""
+RULE = Rule(RuleName.WORKER_COPIES, HELP)

@@ -283,4 +283,81 @@ def _unnamed(rank: int, life: Life, named_bytes: int, min_bytes: int, again: boo
     )
 
 
-RULE = Rule(RuleName.WORKER_GROWTH, "Memory of a data loader's workers that grows in their own processes.")
+HELP = """\
+# worker-growth
+
+Memory of a data loader's workers that grows in their own processes.
+
+## What it reports
+
+Reported for a container that workers keep putting more into, found in the worker itself between two batches; and,
+without a container, where what the kernel has of the workers' own memory rises in every part of a longer run. Where the
+workers end with each epoch they give it back: it is avoidable then, and otherwise a leak.
+
+## Why it matters
+
+A container of the dataset, of a class or of a module gains items in `__getitem__`, in a transform or in `collate_fn`:
+each worker fills its own.
+
+The script's process has an empty one. Four workers keep four caches, none of which sees what the others have loaded.
+
+## Example
+
+```python title="train.py"
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import leakscope
+
+
+class Images(Dataset):
+    def __init__(self):
+        self.cache = {}
+
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, index):
+        image = torch.full((128, 128), float(index))
+        self.cache[index] = image
+        return image.mean(dim=1)
+
+
+net = torch.nn.Linear(128, 1)
+with leakscope.Profiler(budget=1.0) as profiler:
+    for batch in DataLoader(Images(), batch_size=10, num_workers=2):
+        with profiler.step():
+            net(batch).square().mean().backward()
+print(profiler.findings)
+```
+
+```console
+$ python train.py
+```
+
+## Use instead
+
+Take out what is done with, give it a bound, or share one cache between the workers.
+
+```diff title="train.py"
+         image = torch.full((128, 128), float(index))
+-        self.cache[index] = image
+         return image.mean(dim=1)
+```
+
+```console
+$ python train.py
+```
+
+What else helps:
+
+- `functools.lru_cache` with a `maxsize`, or a `deque` with a `maxlen`: what has a bound is not told.
+- A folder of prepared files, or a tensor in shared memory (`share_memory_()`) that all workers fill, is one cache.
+- `persistent_workers=False` gives back with each epoch what the workers have, and costs their start.
+
+## References
+
+- [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading): multi-process data
+  loading.
+"""
+RULE = Rule(RuleName.WORKER_GROWTH, HELP)

@@ -1,4 +1,4 @@
-"""Titles and advice of what keeps growing."""
+"""Sentences about growth that has a bound or an end, and about what else grows."""
 
 from __future__ import annotations
 

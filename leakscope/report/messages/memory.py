@@ -1,6 +1,4 @@
-"""Sentences about memory that no storage explains, that an allocator keeps, that one rank holds beside its peers, that
-ran out, that was alive at the end, or that collecting frees.
-"""
+"""Sentences about the memory of a run: that ran out, was alive at the end or at a peak, or that collecting frees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sections of a report, and sentences about DataLoader workers."""
+"""The sections of a report, and lines about DataLoader workers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A finding's title and its advice, made of the facts that its rule has of it; what is told of a run, made of its
-facts.
-"""
+"""A finding's title, and its advice with what concerns findings of any rule; sentences made of the facts of a run."""
 
 from __future__ import annotations
 
@@ -22,8 +20,6 @@ from leakscope.findings.oom import Alive, AllocationFailed, CameNear, CaughtUnse
 from leakscope.findings.peak import IdleAtPeak, LagUseDrag
 from leakscope.findings.process_counts import AlsoGrows
 from leakscope.report.messages import comm, growth, memory
-from leakscope.report.messages import growth as messages_growth
-from leakscope.report.messages import memory as messages_memory
 from leakscope.run.model import Run
 from leakscope.units import bytes_text, like_text, listed_numbers, one_of_each
 
@@ -40,9 +36,9 @@ OF_RUN: Mapping[type, Callable[[Any], str]] = {
     FullEachStep: memory.each_step_text,
     FreezeSaves: memory.freeze_text,
     CutsInstead: memory.cuts_text,
-    LagUseDrag: messages_memory.lag_use_drag_text,
-    AlsoGrows: messages_growth.also_grows_text,
-    IdleAtPeak: messages_memory.idle_text,
+    LagUseDrag: memory.lag_use_drag_text,
+    AlsoGrows: growth.also_grows_text,
+    IdleAtPeak: memory.idle_text,
 }
 """Facts of a run to the function that makes a sentence of them."""
 
