@@ -1,4 +1,4 @@
-"""The command line: `leakscope run`, `look`, `status`, `report`, `merge`, `compare`, `snapshot`, `demo`."""
+"""The command line: `leakscope COMMAND`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ COMMANDS = {
     "merge": "Merge recordings from several machines.",
     "compare": "Compare the leaks of two runs.",
     "snapshot": "Analyze torch.cuda memory snapshots.",
+    "rule": "List the rules, or explain one.",
     "demo": "Run a small leaking two-rank pipeline.",
 }
 """Name to help; the module and the function of a command bear its name."""
