@@ -5,7 +5,7 @@ from __future__ import annotations
 from leakscope.findings.candidates import Candidate, holds_of
 from leakscope.findings.comm import p2p_buffers
 from leakscope.findings.cut import best_cut, cycle_of, on_trace, subject, trace_of
-from leakscope.findings.facts import FreedBy, RuleName, Severity
+from leakscope.findings.facts import FreedBy, Severity
 from leakscope.findings.library import whose
 from leakscope.findings.model import Cut, Finding, HeapId, Sighting, Unjudged
 from leakscope.findings.naming import SEVERAL, fingerprint
@@ -15,8 +15,6 @@ from leakscope.findings.rules.rule import ToCut
 from leakscope.findings.thresholds import Thresholds, is_unintended
 from leakscope.graph.model import IMMORTAL
 
-_ABOUT_BUFFERS = (RuleName.P2P_BUFFER, RuleName.DIST_AUTOGRAD_CONTEXT)
-"""Rules whose facts say what sent and received buffers they are about."""
 _MAX_PLACES = 6
 """Places where storages were made that a finding names."""
 
@@ -63,7 +61,7 @@ def build_with_problems(candidate: Candidate, thresholds: Thresholds) -> tuple[F
         count=len(group.storages),
         host_bytes=_on_host(candidate),
         subject=written,
-        comm_buffers=None if known.rule.name in _ABOUT_BUFFERS else p2p_buffers(candidate),
+        comm_buffers=None if known.rule.is_of_comm else p2p_buffers(candidate),
         storages={candidate.rank: group.storages},
         cut_in=_cut_in(candidate, cut),
     )

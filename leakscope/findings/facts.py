@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RuleName(StrEnum):
-    """All rules, in the order in which they are listed; `OWN_RULES` has that in which a storage is offered to them."""
+    """All rules, in the order in which they are listed; `Match.order` is that in which a storage is offered to them."""
 
     IMMORTAL_CYCLE = "immortal-cycle"
     TENSOR_CYCLE = "tensor-cycle"

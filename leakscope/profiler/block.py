@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
-from leakscope.findings.facts import FreedBy, Origin, RuleName
+from leakscope.findings.facts import FreedBy, Origin
 from leakscope.findings.model import Reason, Why
 from leakscope.profiler.in_memory import look_now, run_of_rank, why_no_look
 from leakscope.profiler.result import Result, left_behind, raise_leaks
@@ -67,10 +67,6 @@ def decorated(name: str, enter: Enter, function: Callable[P, T]) -> Callable[P, 
         return result
 
     return called
-
-
-_IN_FLIGHT = (RuleName.DIST_AUTOGRAD_CONTEXT, RuleName.P2P_BUFFER)
-"""Rules that a block answers for although something alive holds the memory."""
 
 
 HIDDEN = "this torch does not show all that C++ holds, so garbage may have been left behind"
@@ -313,12 +309,15 @@ def _findings_of(look: Look, ignore_library: bool = False) -> Findings:
 
 def _left_behind(before: Mapping[str, int], after: Look, libraries_leak: bool) -> Findings:
     """Findings after the block, without what was there before it: bytes by fingerprint."""
+    from leakscope.findings.rules import rule_named
+
     judged = _findings_of(after, ignore_library=not libraries_leak)
     # the same leak may have been there before, made by somebody else: only what came on top counts
     kept = [
         replace(finding, retained_bytes=finding.retained_bytes - before.get(finding.fingerprint, 0))
         for finding in judged.findings
-        if finding.freed_by != FreedBy.PROGRAM or finding.rule in _IN_FLIGHT
+        # a block answers for what is in flight, although something alive holds it
+        if finding.freed_by != FreedBy.PROGRAM or rule_named(finding.rule).is_of_comm
     ]
     kept = [finding for finding in kept if finding.retained_bytes > 0]
     # a block has no steps: nothing grows by so much a step, and collecting is not set against its time

@@ -291,4 +291,4 @@ What else helps:
 
 - [Distributed autograd design](https://docs.pytorch.org/docs/stable/rpc/distributed_autograd.html).
 """
-RULE = Rule(RuleName.DIST_AUTOGRAD_CONTEXT, HELP, Match(30, _applies, _facts), is_unintended=True)
+RULE = Rule(RuleName.DIST_AUTOGRAD_CONTEXT, HELP, Match(30, _applies, _facts), is_unintended=True, is_of_comm=True)

@@ -217,4 +217,4 @@ What else helps:
 
 - [tracemalloc](https://docs.python.org/3/library/tracemalloc.html): which lines allocate Python objects.
 """
-RULE = Rule(RuleName.OBJECT_GROWTH, HELP)
+RULE = Rule(RuleName.OBJECT_GROWTH, HELP, may_fill=True)

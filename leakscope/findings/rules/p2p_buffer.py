@@ -309,4 +309,4 @@ What else helps:
 - [Distributed communication](https://docs.pytorch.org/docs/stable/distributed.html): point-to-point operations and
   `Work`.
 """
-RULE = Rule(RuleName.P2P_BUFFER, HELP, Match(40, _applies, _facts), is_unintended=True)
+RULE = Rule(RuleName.P2P_BUFFER, HELP, Match(40, _applies, _facts), is_unintended=True, is_of_comm=True)

@@ -81,6 +81,10 @@ class Rule:
     """The level of SARIF: `note` where its findings are seldom leaks."""
     is_unintended: bool = False
     """Nobody intends what it reports, so that it is a leak however small it is."""
+    is_of_comm: bool = False
+    """It reports what communication is in the middle of, and its facts say which buffers those are."""
+    may_fill: bool = False
+    """It reports what a container gains, which may have a bound or be emptied later."""
     at_peak: bool = False
     """What it reports is alive at a step's peak and not used again: idle, not leaked."""
     names_holders: bool = False

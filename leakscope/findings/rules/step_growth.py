@@ -350,4 +350,4 @@ What else helps:
 
 - [FAQ](https://docs.pytorch.org/docs/stable/notes/faq.html): "Don't hold onto tensors and variables you don't need".
 """
-RULE = Rule(RuleName.STEP_GROWTH, HELP, Match(100, _applies, _facts))
+RULE = Rule(RuleName.STEP_GROWTH, HELP, Match(100, _applies, _facts), may_fill=True)

@@ -132,4 +132,4 @@ What else helps:
 
 - [Tensor views](https://docs.pytorch.org/docs/stable/tensor_view.html).
 """
-RULE = Rule(RuleName.VIEW_HOLD, HELP, Match(80, _applies, _facts))
+RULE = Rule(RuleName.VIEW_HOLD, HELP, Match(80, _applies, _facts), may_fill=True)

@@ -360,4 +360,4 @@ What else helps:
 - [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading): multi-process data
   loading.
 """
-RULE = Rule(RuleName.WORKER_GROWTH, HELP)
+RULE = Rule(RuleName.WORKER_GROWTH, HELP, may_fill=True)

@@ -11,8 +11,9 @@ from itertools import pairwise
 from math import isfinite
 
 from leakscope.findings.candidates import MOST_OF_MEMORY
-from leakscope.findings.facts import Bounded, EmptiedLater, FreedBy, RuleName, Severity, TooLarge
+from leakscope.findings.facts import Bounded, EmptiedLater, FreedBy, Severity, TooLarge
 from leakscope.findings.model import CutReference, Finding, Hop
+from leakscope.findings.rules import rule_named
 from leakscope.findings.rules.worker_growth import WorkerGrowthFacts
 from leakscope.findings.source.adding_lines import files_naming, gaining, on_trace
 from leakscope.findings.source.index import Found, Scope, Sources, is_item, is_static, last_name, pairs
@@ -726,8 +727,6 @@ def without_reached(found: Sequence[Emptying], items: int, gained: float, span: 
     )
 
 
-_RULES = (RuleName.STEP_GROWTH, RuleName.OBJECT_GROWTH, RuleName.WORKER_GROWTH, RuleName.VIEW_HOLD)
-"""Rules about what a container gains; what the others report is unintended, however long it stays."""
 _NEVER_FILLING = (ObjectKind.NN_MODULE, ObjectKind.PARAMETER, ObjectKind.OPTIMIZER, ObjectKind.EXCEPTION)
 """Kinds of objects of which one a step is a leak though they are let go of later: each keeps a model, or frames."""
 _ITEMS = re.compile(r", ([\d,]+) items?\b")
@@ -753,7 +752,7 @@ def while_it_fills(finding: Finding, found: Sequence[Sequence[Store]], run: Run,
 
 
 def _may_fill(finding: Finding, found: Sequence[Sequence[Store]], run: Run, sources: Sources) -> bool:
-    if finding.cut is None or finding.freed_by != FreedBy.PROGRAM or finding.rule not in _RULES:
+    if finding.cut is None or finding.freed_by != FreedBy.PROGRAM or not rule_named(finding.rule).may_fill:
         return False
     if run.made_by not in (MadeBy.COMMAND, MadeBy.PROFILER) or not all(found):
         return False
