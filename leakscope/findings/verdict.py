@@ -39,10 +39,10 @@ _CUT_SHORT = {EndKind.KILLED: Reason.KILLED, EndKind.HUNG: Reason.HUNG, EndKind.
 _STEPS_TO_JUDGE = 8
 """Steps after warm-up that are enough for a verdict; chosen."""
 _SINCE = 3
-"""Steps since the last heap snapshot below which both the counters of the steps and those of the snapshots must have
-risen. Measured: a thread that releases 228 KiB soon before or after the end of a step made 1.7% of ten-step runs on two
-ranks inconclusive by the counters of the steps alone. At 1 it still does, at 8 what begins in the last steps of a short
-run is missed.
+"""Steps since the last heap snapshot below which growth that the counters of the steps show must also be seen between
+two snapshots. Three rises of a ten-step run are undisturbed; a thread that releases memory soon before or after the end
+of a step makes all three of them rises. A ten-step run has its last snapshot one step before its end, so that at 1 this
+would not apply to it; at 8 what begins in the last steps of a short run would be missed.
 """
 _KNOWN = 0.5
 """Share of a late growth that findings must account for. At 0.9 garbage that waits for gc is a growth of its own, at
@@ -282,7 +282,7 @@ def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | N
         else:  # also what began after the last look
             goes_on = at_end - (grown.bytes - unknown) / grown.steps
             if rank.steps[-1].number - grown.to_step < _SINCE:
-                goes_on = min(goes_on, unknown / grown.steps)
+                goes_on = min(goes_on, _fastest(ledgers[rank.number], kinds))
         if goes_on >= max(Thresholds.of(run, rank).counted, OVERHEAD * (grown.bytes - unknown) / grown.steps, 1):
             found.append(grown)
     most = _most(found)
@@ -290,6 +290,18 @@ def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | N
         return None if most is None else Why(reason=Reason.UNBALANCED, grown=most)
     seen, full = max((facts.shapes, facts.full_at_step) for facts in noted)
     return Why(reason=Reason.NEW_SHAPES, grown=most, count=seen, steps=full)
+
+
+def _fastest(intervals: Sequence[LedgerInterval], kinds: Sequence[LineKind]) -> float:
+    """Most bytes a step by which lines of these kinds grew between two heap snapshots.
+
+    Of the intervals together, the first snapshot may be high with the garbage of the start, or the last one low.
+    """
+    return max(
+        sum(by_kind(interval.lines)[kind] for kind in kinds) / max(interval.to_step - interval.from_step, 1)
+        for interval in intervals
+        if interval.counted_on == intervals[-1].counted_on
+    )
 
 
 def _began_late(run: Run, findings: Sequence[Finding]) -> Why | None:

@@ -316,6 +316,19 @@ def test_levels_that_another_thread_moves_are_no_growth_that_the_snapshots_do_no
     assert (judge(replace(run, ranks=(rank,))).verdict == "clean") == is_clean
 
 
+@pytest.mark.parametrize("high", [300, 1000, 3000])
+@pytest.mark.parametrize("steps", [10, 12])
+def test_a_snapshot_that_counts_more_hides_no_growth_of_the_counters(high: int, steps: int) -> None:
+    run = history([Part("native", 100 * KIB)], (3, 5, 7, 9), steps)
+    (one,) = run.ranks
+    for other in (0, -1):  # the first snapshot counts more, or the last one less
+        looks = list(one.looks)
+        looks[other] = replace(
+            looks[other], counted_bytes=(looks[other].counted_bytes or 0) + (1 + 2 * other) * high * KIB
+        )
+        assert judge(replace(run, ranks=(replace(one, looks=tuple(looks)),))).verdict != "clean"
+
+
 @pytest.mark.parametrize(("beside", "reason"), [(4096, Reason.HIDDEN), (4095, Reason.SUPPRESSED)])
 def test_what_torch_hides_is_asked_of_what_is_not_suppressed_alone(beside: int, reason: Reason) -> None:
     run = history([Part("list", 256 * KIB), Part("native", beside)], (3, 5, 9, 13), 16)
