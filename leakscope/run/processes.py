@@ -125,17 +125,6 @@ def earlier(processes: Iterable[Process], ranks: Mapping[int, Process]) -> list[
     return [process for process in processes if process.trained and process.folder not in taken]
 
 
-def is_alive(pid: int) -> bool:
-    """Whether there is a process of this number."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
 LOCK = ".processes"
 """In the run's folder: held by whoever changes links."""
 
