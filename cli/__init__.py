@@ -10,7 +10,7 @@ import click
 
 COMMANDS = {
     "run": "Run a script on one or more ranks and report its leaks.",
-    "look": "Take a heap snapshot of a running job and report on it.",
+    "inspect": "Take a heap snapshot of a running job and report on it.",
     "status": "Show progress and memory of each rank.",
     "report": "Generate a report from a recorded run.",
     "merge": "Merge recordings from several machines.",
@@ -20,8 +20,6 @@ COMMANDS = {
     "demo": "Run a small leaking two-rank pipeline.",
 }
 """Name to help; the module and the function of a command bear its name."""
-FOLDERS = dict.fromkeys(("look", "status"), "live.") | dict.fromkeys(("report", "merge", "compare"), "runs.")
-"""Of the modules that are in one."""
 
 
 class _Commands(click.Group):
@@ -33,7 +31,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"leakscope_cli.{FOLDERS.get(cmd_name, '')}{cmd_name}"), cmd_name)
+        command = getattr(import_module(f"leakscope_cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -42,7 +40,7 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click's; what is no command is answered with what to write."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from leakscope_cli.first_mistakes import for_unknown_command
+            from leakscope_cli.argv import for_unknown_command
 
             raise click.UsageError(for_unknown_command(args, list(COMMANDS)))
         return super().resolve_command(ctx, args)

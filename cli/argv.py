@@ -1,12 +1,17 @@
-"""Splits the command line into leakscope's words and the script's, and reads which options the script takes."""
+"""The command line as typed: the script's own options, and corrections of near misses."""
 
 from __future__ import annotations
 
 import ast
+import os
+import re
+import shlex
+import shutil
 import sys
 import tokenize
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -14,7 +19,287 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 import click
-from leakscope_cli.first_mistakes import script_named
+from leakscope_cli.console import note
+
+from leakscope.errors import LeakscopeError
+
+_PYTHON = re.compile(r"(python|pypy)w?(\d+(\.\d+)*)?t?(\.exe)?")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*")
+_MODULES = {"torchrun": "torch.distributed.run", "accelerate launch": "accelerate.commands.launch"}
+"""Launchers to the modules that they run: leakscope follows the ranks that those start."""
+_NO_PYTHON = {"deepspeed": ["--no_python"]}
+"""Launchers that start Python scripts only, and their option for starting a program instead."""
+_LAUNCHERS = (*_NO_PYTHON, "mpirun", "mpiexec", "srun", "horovodrun", "jsrun", "prun")
+_WRAPPERS = ("uv", "poetry", "pipenv", "conda", "pixi", "hatch", "rye", "sudo", "env", "nohup", "numactl", "xvfb-run")
+"""Programs that are often put before python; of others it is asked whether the shell would find them."""
+_SHELLS = ("bash", "sh", "zsh", "dash", "fish", "ksh")
+_PROGRAM = re.compile(rb"\x7fELF|\xcf\xfa\xed\xfe|\xca\xfe\xba\xbe|MZ|#!(?!.*python)")
+"""How a program begins that is no Python script: a binary of Linux, macOS or Windows, or a script of a shell."""
+
+_MEANT = {
+    "--ranks N": ("nproc-per-node", "nproc", "np", "nprocs", "world-size", "num-ranks", "n-ranks", "num-processes"),
+    "--output DIR": ("out", "out-dir", "outdir", "output-dir", "dir", "folder", "save-dir", "log-dir"),
+    "--steps N": ("num-steps", "n-steps", "max-steps", "iterations", "iters", "max-iters", "limit"),
+    "--min-bytes SIZE": ("threshold", "min-size", "minimum", "min", "min-growth"),
+    "--step-function NAME": ("step-fn", "step-func", "function", "train-step", "step-name"),
+    "--leak-exit-code N": ("exit-code", "exit-status", "fail-on-leak", "fail-on-leaks", "fail", "error-exitcode"),
+    "--as FORMAT=FILE": ("format", "report", "to", "output-format"),
+    "--force": ("overwrite", "yes", "y", "exist-ok"),
+    "--quiet": ("silent", "no-progress"),
+    "--suppress FILE": ("suppressions", "ignore", "known"),
+    "-m MODULE": ("module",),
+}
+"""What is meant by options that other tools have."""
+
+
+def script_named(words: Sequence[str], ours: Sequence[str]) -> list[str]:
+    """The words of a script, or of `-m` and a module, without a Python interpreter before it; torchrun as its module.
+
+    `ours` are the options of leakscope's that came before.
+
+    Raises:
+        click.UsageError: they begin with another program, with what to write instead.
+
+    """
+    first, rest = words[0], list(words[1:])
+    for launcher, module in _MODULES.items():
+        typed = launcher.split()
+        if [_name(first), *rest[: len(typed) - 1]] == typed and not os.path.isfile(f"{first}.py"):
+            return ["-m", module, *rest[len(typed) - 1 :]]
+    if _name(first) in _LAUNCHERS and not first.endswith(".py"):
+        raise click.UsageError(_for_launcher(_name(first), rest, ours, words))
+    if _is_interpreter(first):
+        return _without_interpreter(words, ours)
+    if _ASSIGNMENT.fullmatch(first) and not os.path.exists(first):
+        raise click.UsageError(f"variables stand before leakscope: {_write(_within(words, ours))}")
+    if first != "-m" and not os.path.exists(first) and _is_program(first):
+        within = _within(words, ours)
+        instead = _write(within) if within else f"name the script that it starts: {_write(_run(ours))}"
+        raise click.UsageError(f"{first} is a program, not a Python script; {instead}")
+    return list(words)
+
+
+def _is_program(word: str) -> bool:
+    return word in _WRAPPERS or ("." not in word and shutil.which(word) is not None)
+
+
+def _name(word: str) -> str:
+    return os.path.basename(word)
+
+
+def _is_interpreter(word: str) -> bool:
+    """Whether a word is `python`, `python3.11` or a path to one, and no script or folder of that name."""
+    if not _PYTHON.fullmatch(_name(word)) or os.path.isdir(word):
+        return False
+    try:
+        with open(word, "rb") as stream:
+            return _PROGRAM.match(stream.readline(200)) is not None
+    except OSError:  # no such file here: what the shell would find
+        return True
+
+
+def _without_interpreter(words: Sequence[str], ours: Sequence[str]) -> list[str]:
+    flags, rest = list[str](), list(words[1:])
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
+        flags += [rest.pop(0) for _ in range(2 if rest[0] in ("-W", "-X") and len(rest) > 1 else 1)]
+    if not rest:
+        raise click.UsageError(f"no script was given; {_write(_run(ours))}")
+    if rest[0] in ("-c", "-"):
+        raise click.UsageError(f"code that is in no file is not recorded; save it, then {_write(_run(ours))}")
+    if flags:
+        command = [words[0], *flags, "-m", "leakscope", "run", *ours, *rest]
+        raise click.UsageError(f"flags of python stand before leakscope: {_write(command)}")
+    if os.sep in words[0] and os.path.dirname(os.path.abspath(words[0])) != os.path.dirname(sys.executable):
+        note(f"the script runs under {sys.executable}; for another: {words[0]} -m leakscope run")
+    return script_named(rest, ours)
+
+
+def _run(ours: Sequence[str], script: Sequence[str] = ("train.py",)) -> list[str]:
+    return ["leakscope", "run", *ours, *script]
+
+
+def _write(command: Sequence[str]) -> str:
+    return f"write `{shlex.join(command)}`"
+
+
+def _scripts_place(words: Sequence[str]) -> int | None:
+    """Index of the first word that runs Python code: an interpreter or a script."""
+    return next((n for n, word in enumerate(words) if _is_interpreter(word) or word.endswith(".py")), None)
+
+
+def _within(words: Sequence[str], ours: Sequence[str]) -> list[str]:
+    """The command with leakscope where it starts Python; [] where it is not seen to, or where a shell starts it."""
+    place = _scripts_place(words)
+    if place is None or _name(words[0]) in _SHELLS:
+        return []
+    script = words[place:]
+    with suppress(click.UsageError):
+        script = script_named(script, ours)
+    return [*words[:place], *_run(ours, script)]
+
+
+def _for_launcher(name: str, rest: list[str], ours: Sequence[str], words: Sequence[str]) -> str:
+    """What to write instead of `leakscope run mpirun ...` and the like."""
+    place = _scripts_place(rest)
+    shared = () if {"-o", "--output"} & {*ours} else ("-o", "FOLDER")
+    if place is None:
+        start = ["leakscope", "run", *ours, *shared, "train.py"]
+        return f"{name} starts the ranks: put `{shlex.join(start)}` where it is given the script"
+    script = rest[place:]
+    with suppress(click.UsageError):
+        script = script_named(script, ours)
+    before = [*words[: len(words) - len(rest)], *rest[:place], *_NO_PYTHON.get(name, ())]
+    command = [*before, "leakscope", "run", *ours, *shared, *script]
+    return f"{name} starts the ranks, so leakscope stands behind it: {_write(command)}"
+
+
+def for_unknown_command(words: Sequence[str], commands: Sequence[str]) -> str:
+    """What to write instead of `leakscope train.py`, `leakscope raport`."""
+    name = words[0]
+    runs = os.path.exists(name) or name.endswith((".py", ".ipynb", ".sh")) or _is_interpreter(name)
+    if runs or _name(name) in (*_LAUNCHERS, "torchrun", "accelerate") or _ASSIGNMENT.fullmatch(name):
+        if (Path(name) / "run.json").is_file():
+            return f"{name} is the folder of a run; {_write(['leakscope', 'report', *words])}"
+        return f"{name} is no command of leakscope; {_write(['leakscope', 'run', *words])}"
+    near = get_close_matches(name, commands, 1)
+    if near:
+        return f"there is no command {name}; {_write(['leakscope', near[0], *words[1:]])}"
+    return f"there is no command {name}; it is one of {', '.join(commands)}, as in `leakscope run train.py`"
+
+
+def for_unknown_option(error: click.NoSuchOption, groups: click.Group) -> str:
+    """What to write instead of `leakscope run --html`, `--min_bytes`, `report --steps 3`."""
+    context = error.ctx
+    name = error.option_name
+    said = f"{context.command_path if context else 'leakscope'} has no option {name}"
+    if context is None or isinstance(context.command, click.Group):
+        known = ", ".join(f"`leakscope {command}`" for command, _ in _having(groups, name))
+        if name == "-m":
+            return f"{said}; write `leakscope run -m MODULE`"
+        return (
+            f"{said}; it is one of {known}" if known else f"{said}; options stand behind the command: `leakscope run`"
+        )
+    return f"{said}; {next(_instead(name, context.command, groups))}"
+
+
+def for_wrong_usage(error: click.UsageError) -> str:
+    """What click says, and what to write where an argument is missing or one too many."""
+    said = re.sub(r"is not a valid integer( range)?", "is no whole number", error.format_message()).rstrip(".")
+    if error.ctx is None or not ("issing argument" in said or "unexpected extra" in said):
+        return said
+    pieces = error.ctx.command.collect_usage_pieces(error.ctx)
+    return f"{said}; write `{' '.join((error.ctx.command_path, *pieces))}`"
+
+
+def _instead(name: str, command: click.Command, groups: click.Group) -> Iterator[str]:
+    """What to write instead of an option that a command does not have, the best first."""
+    own = _options_of(command)
+    bare = name.lstrip("-").replace("_", "-").lower()
+    if f"--{bare}" in own:
+        yield f"write --{bare}"
+    if format_of := _as_format(bare, own):
+        is_page = bare == "html" and command.name == "run"
+        yield f"write {format_of}{'; report.html is written into the folder of the run in any case' if is_page else ''}"
+    for option, meanings in _MEANT.items():
+        if bare in meanings and option.split()[0] in own:
+            yield f"write {option}"
+    if near := get_close_matches(f"--{bare}", own, 1, cutoff=0.75):
+        yield f"did you mean {near[0]}?"
+    if name in ("-v", "--verbose"):
+        yield "all there is to read of a run is in `leakscope report --verbose`"
+    if others := [f"`leakscope {other}`" for other, _ in _having(groups, name)]:
+        yield f"{' and '.join(others[:3])} {'has' if len(others) == 1 else 'have'} it"
+    its = "; the script's own options stand after the script" if command.name == "run" else ""
+    yield f"`leakscope {command.name} --help` lists what it has{its}"
+
+
+def _as_format(bare: str, own: Sequence[str]) -> str:
+    """`--as html=FILE` where an option is the name of a format, and the command has formats."""
+    from leakscope.report.formats import format_names
+
+    name = {"md": "markdown", "xml": "junit", "txt": "text", "github": "markdown", "perfetto": "trace"}.get(bare, bare)
+    if "--as" not in own or name not in format_names():
+        return ""
+    return "--as text" if name == "text" else f"--as {name}=FILE"
+
+
+def _options_of(command: click.Command) -> list[str]:
+    options = (p for p in command.params if isinstance(p, click.Option) and not p.hidden)
+    return [*(name for option in options for name in (*option.opts, *option.secondary_opts)), "--help", "-h"]
+
+
+def _having(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for each in group.list_commands(context):
+        command = group.get_command(context, each)
+        if command is not None and name in _options_of(command):
+            yield each, command
+
+
+def check_run_folder(path: Path, command: str) -> None:
+    """Raises LeakscopeError with what to write, where the path of a run is nearly one: a file in it, a rank's folder, a
+    folder of runs.
+    """
+    if (path / "run.json").exists():
+        return
+    above = next((folder for folder in path.absolute().parents if (folder / "run.json").exists()), None)
+    if above is not None and path.exists():
+        shown = os.path.relpath(above) if not path.is_absolute() else str(above)
+        words = [shown]
+        if command == "report" and (rank := re.fullmatch(r"rank_(\d+)", path.name)):
+            words += ["--rank", str(int(rank[1]))]
+        inside = f"{path} lies in the folder of a run"
+        raise LeakscopeError(f"{inside}; {_of_run(command, words)}")
+    if not path.exists():
+        near = _near(path, lambda folder: (folder / "run.json").exists())
+        instead = f"did you mean {near}?" if near else _record(path)
+        raise LeakscopeError(f"there is no run {path}; {instead}")
+    if path.is_dir():
+        runs = sorted((run.parent for run in path.glob("*/run.json")), key=lambda run: run.stat().st_mtime)
+        if runs:
+            several = "several runs" if len(runs) > 1 else "a run"
+            raise LeakscopeError(f"{path} holds {several}; {_of_run(command, [str(runs[-1])])}")
+        raise LeakscopeError(f"{path} is not a leakscope run: it has no run.json; {_record()}")
+    elif path.suffix == ".py":
+        raise LeakscopeError(f"{path} is a script, not a run; {_write(['leakscope', 'run', str(path)])}")
+    elif path.suffix in (".pickle", ".pkl"):
+        raise LeakscopeError(f"{path} is not a run; {_write(['leakscope', 'snapshot', str(path)])} for a snapshot")
+
+
+def _record(folder: Path | None = None) -> str:
+    """How a run is recorded, into this folder or one that leakscope names."""
+    output = [] if folder is None else ["-o", str(folder)]
+    return f"`{shlex.join(['leakscope', 'run', *output, 'train.py'])}` records one"
+
+
+def _of_run(command: str, words: Sequence[str]) -> str:
+    """What to write for a run: the command, or where it takes two runs this one's name."""
+    return f"name {words[0]}" if command == "compare" else _write(["leakscope", command, *words])
+
+
+def near_script(path: str) -> str:
+    """`; did you mean train.py?` for a script that is not there; "" where nothing is like it."""
+    from leakscope_cli.targets import check_module
+
+    if os.path.exists(f"{path}.py"):
+        return f"; write {path}.py"
+    if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path) and not path.endswith(".py"):
+        with suppress(LeakscopeError, ImportError, ValueError):
+            check_module(path)
+            return f"; write -m {path}"
+    if (parent := Path(path).parent) and not parent.is_dir():
+        return f": there is no folder {parent}"
+    near = _near(Path(path), lambda file: file.suffix == ".py")
+    return f"; did you mean {near}?" if near else ""
+
+
+def _near(path: Path, fits: Callable[[Path], bool]) -> str:
+    with suppress(OSError):
+        names = [each.name for each in path.parent.iterdir() if fits(each)]
+        close = get_close_matches(path.name, names, 1)
+        return str(path.parent / close[0]) if close else ""
+    return ""
+
 
 TYPED = "leakscope.typed"
 """Where click's context keeps the `Typed` of a command line."""

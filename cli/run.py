@@ -1,4 +1,4 @@
-"""`leakscope run`: start the script under recorders, then judge what was recorded."""
+"""`leakscope run`: run a script on one or more ranks and report its leaks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,12 +18,20 @@ import click
 from leakscope_cli.argv import TYPED, RunCommand, Takes, missing_step_function, takes_arguments
 from leakscope_cli.console import note, progress, tell
 from leakscope_cli.outputs import TEXT, Asked, asked_formats, check_writable, for_stdout, on_stdout, write_files
-from leakscope_cli.run_options import offered_options, options_of
-from leakscope_cli.shared import Impossible, Policy, baseline_of, check_room, read_and_judge, suppressions_of
+from leakscope_cli.shared import (
+    Impossible,
+    Policy,
+    Share,
+    Size,
+    baseline_of,
+    check_room,
+    read_and_judge,
+    suppressions_of,
+)
 from leakscope_cli.targets import RUNS, check_module, check_script, join_folder
 
 from leakscope.errors import LeakscopeError, check_python, check_torch
-from leakscope.options import Options
+from leakscope.options import OFFERED, TYPES, Option, Options, When, flags_of
 from leakscope.report.formats import format_named
 from leakscope.verdict import Returned
 
@@ -32,6 +40,46 @@ if TYPE_CHECKING:
     from leakscope.launch import Outcome, Outside
     from leakscope.run.model import Run
     from leakscope.run.suppression import Suppression
+
+
+_TYPE_OF_UNIT: Mapping[str, click.ParamType[Any]] = {"bytes": Size(), "share": Share()}
+_TYPES: Mapping[Any, Any] = {Path: click.Path(path_type=Path), When: click.Choice([str(when) for when in When])}
+
+
+def offered_options() -> list[click.Parameter]:
+    """All that a run can be told, for click; what is not typed comes as None, for Options to fill."""
+    return [_as_click(name, option) for name, option in OFFERED.items()]
+
+
+def _as_click(name: str, option: Option) -> click.Option:
+    kind = TYPES[name][0]
+    repeated = kind == tuple[str, ...]
+    return click.Option(
+        [name, *flags_of(name)],
+        type=None if kind is bool or repeated else _TYPE_OF_UNIT.get(option.unit, _TYPES.get(kind, kind)),
+        is_flag=kind is bool,
+        multiple=repeated,
+        default=None,
+        metavar=option.metavar,
+        help=option.help,
+    )
+
+
+def options_of(words: Sequence[str], typed: Mapping[str, Any]) -> Options:
+    """What was typed: the script's or module's own words, and leakscope's options; None where one was not typed.
+
+    Raises LeakscopeError where no script is named, or where the options make no sense.
+    """
+    if not typed["module"] and not any(words[:1]):
+        raise LeakscopeError("no script was given; write `leakscope run train.py`, or `leakscope run -m package.train`")
+    target = {} if typed["module"] else {"script": words[0]}
+    arguments = list(words) if typed["module"] else list(words[1:])
+    given = {name: value for name, value in typed.items() if value is not None}
+    try:
+        return Options.of({**given, **target, "arguments": arguments})
+    except ValueError as error:
+        raise LeakscopeError(str(error)) from None
+
 
 _USAGE = 2
 """Exit status of a script whose argparse refused what it was given."""
@@ -176,7 +224,7 @@ def _begins(options: Options) -> str:
     """What is said when a recording begins: when there will be something to read."""
     first = options.warmup + _TO_FIRST_RESULT
     if options.steps is None:
-        look = shlex.join(["leakscope", "look", str(options.folder)])
+        look = shlex.join(["leakscope", "inspect", str(options.folder)])
         when = f"first result after about {first} steps (`{look}`), the report when the script ends"
     elif options.steps < options.warmup + _FEWEST:
         when = f"it ends after --steps {options.steps}, and growth takes about {first} steps to be judged"

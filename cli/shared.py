@@ -1,4 +1,4 @@
-"""What the commands have in common: sizes, notes on stderr, and judging a run's folder."""
+"""Shared by the commands: sizes, errors as sentences, and judging a run's folder."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def usage_as_sentences(commands: click.Group) -> Iterator[None]:
     try:
         yield
     except click.NoSuchOption as error:
-        from leakscope_cli.first_mistakes import for_unknown_option
+        from leakscope_cli.argv import for_unknown_option
 
         raise Impossible(for_unknown_option(error, commands)) from None
     except click.UsageError as error:
-        from leakscope_cli.first_mistakes import for_wrong_usage
+        from leakscope_cli.argv import for_wrong_usage
 
         raise Impossible(for_wrong_usage(error)) from None
 
@@ -112,8 +112,7 @@ def read_and_judge(folder: Path, policy: Policy = Policy()) -> tuple[Run, Findin
     """
     check_room()
     from leakscope.findings import judge_rank, judge_together
-    from leakscope.run.lazy import read_each
-    from leakscope.run.reader import open_run
+    from leakscope.run.reader import open_run, read_each
 
     opened = open_run(folder, snapshots=True)
     run, ranks = read_each(replace(opened, run=policy.over(opened.run)), judge_rank)

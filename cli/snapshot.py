@@ -49,7 +49,7 @@ def snapshot(
     """
     check_room()
     from leakscope.errors import LeakscopeError
-    from leakscope.memory_snapshot.examine import examine
+    from leakscope.memory_snapshot.verdict import examine
     from leakscope.report.memory_snapshot.page import snapshot_html, snapshot_json, snapshot_text
     from leakscope.run.writer import write_named
 
@@ -73,7 +73,7 @@ def _snapshots_in(path: Path) -> list[Path]:
     Raises LeakscopeError for a folder without one.
     """
     from leakscope.errors import LeakscopeError
-    from leakscope.memory_snapshot.examine import files_in
+    from leakscope.memory_snapshot.verdict import files_in
 
     if not path.is_dir():
         return [path]

@@ -15,7 +15,7 @@ from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from pkgutil import get_importer
 
-from leakscope_cli.first_mistakes import near_script
+from leakscope_cli.argv import near_script
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import Options

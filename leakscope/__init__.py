@@ -47,9 +47,8 @@ if TYPE_CHECKING:
     from leakscope.errors import LaunchFailed, LeakscopeError, Unreadable
     from leakscope.findings import Finding, Findings
     from leakscope.profiler import LeaksFound, Profiler, Result, check, judge, watch
-    from leakscope.profiler.holding.drawing import draw
-    from leakscope.profiler.holding.holders import holders
-    from leakscope.profiler.workers import worker_environment
+    from leakscope.profiler.holders import draw, holders
+    from leakscope.profiler.loop import worker_environment
     from leakscope.report.messages.sentences import advice, title
     from leakscope.run.model import Run
     from leakscope.run.reader import read_run
@@ -66,13 +65,13 @@ _MODULE_OF = {
     "Unreadable": "leakscope.errors",
     "advice": "leakscope.report.messages",
     "check": "leakscope.profiler",
-    "draw": "leakscope.profiler.holding.drawing",
-    "holders": "leakscope.profiler.holding.holders",
+    "draw": "leakscope.profiler.holders",
+    "holders": "leakscope.profiler.holders",
     "judge": "leakscope.profiler",
     "read_run": "leakscope.run.reader",
     "title": "leakscope.report.messages",
     "watch": "leakscope.profiler",
-    "worker_environment": "leakscope.profiler.workers",
+    "worker_environment": "leakscope.profiler.loop",
 }
 """Public name to where it is defined; imported when it is first asked for, so that `import leakscope` is quick."""
 

@@ -40,7 +40,7 @@ STARTED = pytest.StashKey[tuple[int, float]]()
 
 
 LOOKING = (
-    "leakscope.heap.snapshot", "leakscope.heap.sweep", "leakscope.recorder.lifetimes.peak_watch",
+    "leakscope.heap.snapshot", "leakscope.heap.sweep", "leakscope.recorder.lifetimes.tracker",
     "leakscope.integrations", "leakscope.profiler", "leakscope.testing", "support.heap_readers", "support.lived_steps",
     "support.native_fuzz",
 )  # fmt: skip

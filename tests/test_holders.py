@@ -12,7 +12,7 @@ import torch
 
 import leakscope
 from leakscope.findings.live_objects import HeldNow, Kept, Part
-from leakscope.profiler.holding.holders import Holders
+from leakscope.profiler.holders import Holders
 
 
 class Watched:

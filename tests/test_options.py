@@ -10,14 +10,12 @@ from typing import Any
 
 import click
 import pytest
-from leakscope_cli.run import run
-from leakscope_cli.run_options import offered_options
-from leakscope_cli.runs.compare import compare
-from leakscope_cli.runs.report import report
+from leakscope_cli.compare import compare
+from leakscope_cli.report import report
+from leakscope_cli.run import offered_options, run
 from support import ROOT
 
-from leakscope.option import When
-from leakscope.options import OFFERED, Options, flags_of, launchers_number
+from leakscope.options import OFFERED, Options, When, flags_of, launchers_number
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PLUGIN = ROOT / "leakscope" / "pytest_plugin"

@@ -31,7 +31,7 @@ ALLOWED = {
     ("process/site/sitecustomize.py", "os"): "runs ahead of everything, and only then",
     ("process/site/leakscope_following.py", "posix"): "is patched",
     ("recorder/children.py", "multiprocessing"): "registers with the finalizers of the process",
-    ("heap/describe.py", "threading"): "the class of threads is recognized",
+    ("heap/to_graph.py", "threading"): "the class of threads is recognized",
     ("recorder/lifetimes/dispatch_mode.py", "threading"): "reads the table of the threads that the script knows",
     ("process/children.py", "multiprocessing"): "is patched",
     ("process/children.py", "subprocess"): "is patched",
@@ -39,19 +39,19 @@ ALLOWED = {
     ("process/script_runner.py", "builtins"): "becomes the `__builtins__` of the script",
     ("process/script_runner.py", "io"): "reads the script, ahead of it",
     ("recorder/steps/step_function.py", "builtins"): "is patched",
-    ("process/source/user_code.py", "linecache"): "its cache is read, where notebooks put their cells",
-    ("process/source/user_code.py", "tokenize"): "detects an encoding; opens nothing",
+    ("process/user_code.py", "linecache"): "its cache is read, where notebooks put their cells",
+    ("process/user_code.py", "tokenize"): "detects an encoding; opens nothing",
     ("process/torch_compat.py", "multiprocessing"): "names the start methods",
     ("dataloader/monitor.py", "multiprocessing"): "is patched",
-    ("run/lazy.py", "multiprocessing"): "runs in the process of the command line",
-    ("run/lazy.py", "threading"): "runs in the process of the command line",
+    ("run/reader.py", "multiprocessing"): "runs in the process of the command line",
+    ("run/reader.py", "threading"): "runs in the process of the command line",
 }
 """(file, module): why it uses the real one."""
 
 
 def in_process() -> list[Path]:
     folders = [path for name in IN_PROCESS for path in (ROOT / "leakscope" / name).rglob("*.py")]
-    return sorted([*folders, *(ROOT / "leakscope" / f"{name}.py" for name in ("files", "options", "native", "option"))])
+    return sorted([*folders, *(ROOT / "leakscope" / f"{name}.py" for name in ("files", "options", "native"))])
 
 
 def real_ones(tree: ast.AST) -> set[str]:

@@ -13,7 +13,7 @@ import torch
 
 import leakscope
 from leakscope.graph.model import HeapGraph
-from leakscope.recorder.device.accelerator import Counter
+from leakscope.recorder.accelerator import Counter
 from leakscope.report.messages.sentences import run_text
 from leakscope.report.messages.verdict import why_text
 

@@ -13,9 +13,8 @@ from leakscope.originals import Path, _thread, json, mmap, os
 from leakscope.process.raw_types import mro
 from leakscope.process.torch_compat import c10d, group_named, ranks_of
 from leakscope.run.descriptors import open_private
-from leakscope.run.kinds import Direction
 from leakscope.run.operations import NAME, SIZE, packer, unpack
-from leakscope.run.rows_device import CommOperation
+from leakscope.run.rows import CommOperation, Direction
 from leakscope.run.writer import RankFolder
 
 

@@ -32,8 +32,8 @@ from leakscope.process.torch_compat import (
     no_dispatch_of_its_own,
     register_builtin,
 )
-from leakscope.run.kinds import Direction
 from leakscope.run.operations import WAITED, WAITING
+from leakscope.run.rows import Direction
 
 PLAIN: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
 """Type to whether it is a tensor with memory of its own, as far as is known; `is_plain` finds out."""

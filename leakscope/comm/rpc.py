@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from leakscope.graph.model import CommUse
+from leakscope.process.frames import users_line
 from leakscope.process.patches import Patches
-from leakscope.process.source.frames import users_line
 from leakscope.process.torch_compat import (
     address_of_storage,
     agent_is_set,
@@ -22,7 +22,7 @@ from leakscope.process.torch_compat import (
     sends_of,
     workers_of,
 )
-from leakscope.run.rows_device import ContextsAtStep, OpenContext
+from leakscope.run.rows import ContextsAtStep, OpenContext
 from leakscope.run.writer import RankFolder
 
 _WORKER_BITS = 48

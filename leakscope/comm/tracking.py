@@ -14,11 +14,11 @@ import torch
 from leakscope.comm.operations import CommFile, Groups, Operation, text_of
 from leakscope.heap.storages import tensor_bytes
 from leakscope.originals import _thread
+from leakscope.process.frames import users_lines
 from leakscope.process.guard import CLOCK
-from leakscope.process.source.frames import users_lines
 from leakscope.process.torch_compat import TensorBase, address_of_storage, source_of, uses_of_tensor
-from leakscope.run.kinds import Direction
 from leakscope.run.operations import FAILED, ISSUED, WAITED, WAITING
+from leakscope.run.rows import Direction
 
 Tensor = torch.Tensor
 storage_of: Any = TensorBase.untyped_storage

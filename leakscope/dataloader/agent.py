@@ -1,4 +1,4 @@
-"""Runs in a worker process: names the growing containers of datasets and samples its memory."""
+"""The sampler of a worker process, and the steps after which workers are sampled."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from leakscope.dataloader.budget import Readings
 from leakscope.heap._sweep_fallback import LARGE
 from leakscope.heap.autograd import Role, Types
 from leakscope.heap.referents import items_of
 from leakscope.heap.sizeof import Measure, item_text, newest_items
 from leakscope.originals import open_file
+from leakscope.process import user_code
 from leakscope.process.guard import CLOCK, is_the_scripts
 from leakscope.process.raw_types import (
     container_base,
@@ -32,13 +32,58 @@ from leakscope.process.raw_types import (
     type_name,
     type_qualname,
 )
-from leakscope.process.source import user_code
-from leakscope.process.source.user_code import at, class_attribute_line, is_users, local_line
 from leakscope.process.torch_compat import TensorBase, without_functions
+from leakscope.process.user_code import at, class_attribute_line, is_users, local_line
 from leakscope.run.descriptors import open_private
-from leakscope.run.rows import to_line
-from leakscope.run.rows_steps import GrowingInWorker, WorkerLook
+from leakscope.run.rows import GrowingInWorker, WorkerLook, to_line
 from leakscope.run.secrets import json_of
+
+_AT_ONCE_S = 0.25
+"""Seconds, chosen, that reading may take at once: a short run has a story of its workers for so much."""
+_SHARE_AT_FIRST = 0.05
+"""Share of the time so far, chosen, that the first readings may take."""
+_FIRST = 12
+"""Readings of the first sort, chosen."""
+_ENDS = 3
+"""Lives of workers, chosen, whose last reading counts as one of the first."""
+_SPACING_FACTOR = 1.1
+"""How many times further than the last one the next one is at least, by step number, after the first ones."""
+
+
+@dataclass
+class Readings:
+    """Decides on the readings of all workers of one rank."""
+
+    budget: float
+    """Share of the run's time that leakscope may take."""
+    spent: float = 0.0
+    """Seconds that reading has taken."""
+    _taken: int = 0
+    _ends: int = 0
+    _last: int = 0
+    _cost: float = 0.0
+
+    def due(self, step: int, elapsed: float) -> bool:
+        """Is a reading due at the end of this step, `elapsed` seconds into the run?"""
+        if self._taken >= _FIRST and step < self._last * _SPACING_FACTOR:
+            return False
+        return self.affords(elapsed)
+
+    def affords(self, elapsed: float, last: bool = False) -> bool:
+        """May the workers be read once more by now, for the `last` time in their life?"""
+        after = self.spent + self._cost
+        self._ends += last
+        first = (
+            self._taken < _FIRST or (last and self._ends <= _ENDS)
+        ) and after <= _AT_ONCE_S + _SHARE_AT_FIRST * elapsed
+        return first or after <= self.budget * (elapsed + self._cost)
+
+    def taken(self, step: int, seconds: float) -> None:
+        """Note what a reading cost."""
+        self._taken += 1
+        self._last, self._cost = step, seconds
+        self.spent += seconds
+
 
 _DEEPEST = 8
 """References from a beginning that are followed, chosen."""

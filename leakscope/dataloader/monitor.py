@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakscope.dataloader.agent import LRU_CACHE, Found, Worker, containers_of, run, users_modules
-from leakscope.dataloader.budget import Readings
+from leakscope.dataloader.agent import LRU_CACHE, Found, Readings, Worker, containers_of, run, users_modules
 from leakscope.heap.autograd import bytes_at
 from leakscope.heap.sizeof import item_text, oldest_items
 from leakscope.originals import gc, open_file, os, resource
+from leakscope.process.frames import users_line
 from leakscope.process.guard import CLOCK
 from leakscope.process.patches import Patches
 from leakscope.process.raw_types import (
@@ -30,7 +30,6 @@ from leakscope.process.raw_types import (
     type_name,
     type_qualname,
 )
-from leakscope.process.source.frames import users_line
 from leakscope.process.torch_compat import (
     ENDS_WORKERS,
     LOADER_ITERATOR,
@@ -44,7 +43,7 @@ from leakscope.process.torch_compat import (
     places_in_worker,
     setting,
 )
-from leakscope.run.rows_steps import SharedObjects, WorkerLook, WorkerMemory, WorkersRead, WorkersStarted
+from leakscope.run.rows import SharedObjects, WorkerLook, WorkerMemory, WorkersRead, WorkersStarted
 from leakscope.run.writer import RankFolder
 
 if TYPE_CHECKING:

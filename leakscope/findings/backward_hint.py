@@ -14,7 +14,7 @@ from leakscope.findings.rules.late_release import LateReleaseFacts
 from leakscope.findings.rules.p2p_buffer import BufferFacts, HeldBy
 from leakscope.findings.rules.tensor_cycle import Closing, CycleFacts
 from leakscope.graph.model import ObjectKind
-from leakscope.run.kinds import Direction
+from leakscope.run.rows import Direction
 
 _MODULE = "leakscope.backward"
 _EDGE = "GradientEdge"

@@ -13,13 +13,13 @@ from math import inf
 from leakscope.findings.build import build_finding
 from leakscope.findings.candidates import Candidate, went_on
 from leakscope.findings.counters import counted_rate, rises_steadily
-from leakscope.findings.device import device_looks
 from leakscope.findings.facts import FreedBy, RuleName, Severity
 from leakscope.findings.grouping import Group, GroupsOverLooks, Key
 from leakscope.findings.growth import MIN_LOOKS, Series, series
 from leakscope.findings.model import Finding, LedgerInterval, Line, LineKind, RestedKind, Sighting, merged_lines
 from leakscope.findings.naming import fingerprint
 from leakscope.findings.nontensor import counted_objects_of
+from leakscope.findings.oom import device_looks
 from leakscope.findings.rules.native_hold import UnattributedFacts
 from leakscope.findings.rules.step_growth import ScatteredFacts
 from leakscope.findings.thresholds import Thresholds

@@ -34,9 +34,9 @@ from leakscope.findings.thresholds import memory_there
 from leakscope.graph.model import IMMORTAL, HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind
 from leakscope.graph.ownership import BUILT_WITH, is_library_line
 from leakscope.graph.paths import paths_from_roots
-from leakscope.run.kinds import Occasion
 from leakscope.run.model import Collection as GcCollection
 from leakscope.run.model import Look, Rank
+from leakscope.run.rows import Occasion
 
 _CALLBACKS = (ObjectKind.METHOD, ObjectKind.FUNCTION)
 

@@ -10,7 +10,7 @@ from leakscope.findings.counters import counted_steps, rate_at_end, rises_steadi
 from leakscope.findings.model import NO_GROWTH, Finding
 from leakscope.findings.thresholds import memory_there
 from leakscope.run.model import Rank, Run
-from leakscope.run.rows_device import LayoutAtLook
+from leakscope.run.rows import LayoutAtLook
 
 _OTHERS = 0.1
 """Share of a rank's own growth from which on what others take of its device counts too, and nothing is told; chosen."""

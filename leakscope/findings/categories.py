@@ -13,8 +13,8 @@ from leakscope.findings.model import RankSummary
 from leakscope.findings.peak import avoidable_peak_bytes
 from leakscope.graph.model import IMMORTAL, REFERENCE_KINDS, ROOTS, HeapGraph, ObjectKind, ReferenceKind, RootKind
 from leakscope.graph.walks import Mask, reachable
-from leakscope.run.kinds import Occasion
 from leakscope.run.model import Look, Rank
+from leakscope.run.rows import Occasion
 
 HOST = "in host memory"
 """What a run that uses an accelerator has outside of it."""

@@ -18,10 +18,9 @@ from leakscope.findings.facts import (
     CommBuffers,
 )
 from leakscope.graph.model import CommUse, HeapGraph, ObjectKind, ReferenceKind
-from leakscope.run.kinds import Direction, EndKind, OperationState
 from leakscope.run.model import Rank, Run
 from leakscope.run.operations import column
-from leakscope.run.rows_device import CommOperation, FinalOperation, IssuedOperation
+from leakscope.run.rows import CommOperation, Direction, EndKind, FinalOperation, IssuedOperation, OperationState
 
 Channel = tuple[str, str, int | None, int | None]
 """(group, direction, peer, tag)."""

@@ -28,8 +28,8 @@ from leakscope.graph.model import IMMORTAL, KINDS, REFERENCE_KINDS, HeapGraph, O
 from leakscope.graph.ownership import is_outside_users_files
 from leakscope.graph.paths import ShortestPaths, paths_from, paths_from_roots
 from leakscope.graph.walks import Cycles, find_cycles, smallest_cycle
-from leakscope.run.kinds import Occasion
 from leakscope.run.model import Look, Rank
+from leakscope.run.rows import Occasion
 
 _HANDLES = (
     ObjectKind.METHOD,

@@ -24,7 +24,7 @@ from leakscope.findings.breakdown import (
 from leakscope.findings.build import build_finding, build_with_problems
 from leakscope.findings.candidates import Candidate, candidates_among, candidates_of, downgraded, is_open
 from leakscope.findings.categories import alive_at_end, garbage_of, summary
-from leakscope.findings.counters import counted_rate, step_times
+from leakscope.findings.counters import AlsoGrows, also_grows, counted_rate, step_times
 from leakscope.findings.facts import (
     NOT_JUDGED,
     AliveAtEnd,
@@ -75,7 +75,6 @@ from leakscope.findings.nontensor import (
 )
 from leakscope.findings.oom import Shortage, device_failures, out_of_memory, shortage_of
 from leakscope.findings.peak import drag
-from leakscope.findings.process_counts import AlsoGrows, also_grows
 from leakscope.findings.rules.allocator import allocator_findings
 from leakscope.findings.rules.dist_autograd_context import beyond_contexts, context_findings, with_contexts
 from leakscope.findings.rules.frame_hold import FrameFacts, Keeper
@@ -90,19 +89,18 @@ from leakscope.findings.rules.retained_graph import GraphFacts, of_nodes, with_g
 from leakscope.findings.rules.rule import because, rules_of_others
 from leakscope.findings.rules.worker_copies import copies_findings
 from leakscope.findings.rules.worker_growth import worker_growth_findings
-from leakscope.findings.source.adding_lines import as_in_source, is_made_from_itself, stores_for, variable_of
 from leakscope.findings.source.bounds import while_it_fills
 from leakscope.findings.source.edits import suggested
 from leakscope.findings.source.index import Sources
-from leakscope.findings.source.stores import Store
+from leakscope.findings.source.stores import Store, as_in_source, is_made_from_itself, stores_for, variable_of
 from leakscope.findings.source.uses import Uses
 from leakscope.findings.suppressions import Known, known_of, suppression_of, unused
 from leakscope.findings.thresholds import Thresholds
 from leakscope.findings.verdict import verdict_of, verdicts_of_ranks
 from leakscope.graph.model import ObjectKind
-from leakscope.run.kinds import Direction, Occasion
 from leakscope.run.model import Look, Rank, Run
 from leakscope.run.operations import column
+from leakscope.run.rows import Direction, Occasion
 from leakscope.run.suppression import Suppression
 from leakscope.verdict import Verdict
 

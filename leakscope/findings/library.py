@@ -35,8 +35,8 @@ from leakscope.graph.ownership import (
 from leakscope.graph.paths import ShortestPaths, paths_from_roots
 from leakscope.graph.retained import freed_storages
 from leakscope.graph.walks import Mask
-from leakscope.run.kinds import Occasion
 from leakscope.run.model import Look, Rank
+from leakscope.run.rows import Occasion
 from leakscope.units import bytes_text
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
+from leakscope.findings.counters import AlsoGrows
 from leakscope.findings.facts import (
     AliveAtEnd,
     Beside,
@@ -29,12 +30,10 @@ from leakscope.findings.facts import (
     TooLarge,
     Upstream,
 )
-from leakscope.findings.process_counts import AlsoGrows
 from leakscope.graph.model import ObjectKind
 from leakscope.graph.ownership import is_library_line
 from leakscope.run.model import Ended, Rank
-from leakscope.run.rows import StartedProcess
-from leakscope.run.rows_steps import SharedObjects, WorkerMemory, WorkersRead, WorkersStarted
+from leakscope.run.rows import SharedObjects, StartedProcess, WorkerMemory, WorkersRead, WorkersStarted
 from leakscope.run.suppression import Suppression
 from leakscope.units import bytes_text
 from leakscope.verdict import Returned, Verdict

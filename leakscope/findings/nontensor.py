@@ -11,9 +11,8 @@ import numpy as np
 from leakscope.findings.facts import Beside, FreedBy, Severity
 from leakscope.findings.model import Finding
 from leakscope.graph.model import KINDS, REFERENCE_KINDS, HeapGraph, Ints, ObjectKind, ReferenceKind
-from leakscope.run.kinds import Occasion
 from leakscope.run.model import Look, Rank
-from leakscope.run.rows import GainingContainer
+from leakscope.run.rows import GainingContainer, Occasion
 
 _ARRAY = KINDS.index(ObjectKind.ARRAY)
 _STORAGE = KINDS.index(ObjectKind.STORAGE)

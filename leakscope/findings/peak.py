@@ -20,14 +20,8 @@ from leakscope.graph.model import HeapGraph, Ints, ObjectKind
 from leakscope.graph.ownership import Reach, users_side
 from leakscope.graph.paths import ShortestPaths
 from leakscope.graph.retained import freed_storages
-from leakscope.run.kinds import Occasion, Phase
 from leakscope.run.model import Rank
-from leakscope.run.rows_steps import (
-    AlikeStorage,
-    IdleStorage,
-    StorageLife,
-    WatchedStep,
-)
+from leakscope.run.rows import AlikeStorage, IdleStorage, Occasion, Phase, StorageLife, WatchedStep
 
 
 class Releaser(StrEnum):

@@ -26,11 +26,18 @@ from leakscope.findings.model import (
 from leakscope.findings.rules.native_hold import UnattributedFacts
 from leakscope.findings.source.scopes import like_in
 from leakscope.findings.thresholds import Thresholds
-from leakscope.run.kinds import ClockKind, EndKind, Occasion
 from leakscope.run.model import Rank, Run, Step
 from leakscope.run.rank_end import NAME as ENDED
-from leakscope.run.rows import RecordingEnded, StepsBy
-from leakscope.run.rows_device import CommOperation, ContextsAtStep, DeviceBlocks
+from leakscope.run.rows import (
+    ClockKind,
+    CommOperation,
+    ContextsAtStep,
+    DeviceBlocks,
+    EndKind,
+    Occasion,
+    RecordingEnded,
+    StepsBy,
+)
 from leakscope.verdict import Verdict
 
 Ledgers = Mapping[int, tuple[LedgerInterval, ...]]

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from leakscope.graph.model import ReferenceKind
 from leakscope.originals import _thread, open_file, os
 from leakscope.process import torch_compat
+from leakscope.process.frames import is_alone
 from leakscope.process.guard import CLOCK, CODE_OF_CALLS
 from leakscope.process.raw_types import mro, type_dict
-from leakscope.process.source.frames import is_alone
 from leakscope.process.torch_compat import (
     OWNED_FLAGS,
     RAW_SAVED,

@@ -27,8 +27,8 @@ from leakscope.originals import gc
 from leakscope.process.gc_control import go_on
 from leakscope.process.guard import CLOCK
 from leakscope.process.torch_compat import StorageWeakRef
-from leakscope.run.kinds import Occasion
 from leakscope.run.model import GcDiff
+from leakscope.run.rows import Occasion
 
 MAX_COLLECTIONS = 200
 """Collections, chosen as a bound: garbage that needs more of them is given this number."""

@@ -20,8 +20,8 @@ from leakscope.graph.walks import HeldBy, in_rows, occurrences, reachable
 from leakscope.heap._sweep_fallback import LARGE
 from leakscope.heap.address_index import Places
 from leakscope.heap.autograd import Role, dicts_of_node, node_layout, own_memory
-from leakscope.heap.classes import globals_of_spawned_main, module_dict
 from leakscope.heap.native_graph import NativeReferences, uses_of_storages
+from leakscope.heap.referents import globals_of_spawned_main, module_dict
 from leakscope.heap.sweep import Sweep
 from leakscope.process.gc_control import go_on
 from leakscope.process.raw_types import all_keys_are, mro

@@ -18,7 +18,6 @@ import torch
 from leakscope.graph.model import ReferenceKind
 from leakscope.heap.address_index import Places
 from leakscope.heap.autograd import Role, is_grad_node
-from leakscope.heap.classes import class_file
 from leakscope.heap.liveness import PrunedHeap, RefcountTable
 from leakscope.heap.native_graph import NativeReferences
 from leakscope.heap.referents import (
@@ -28,17 +27,18 @@ from leakscope.heap.referents import (
     ITEM,
     LOCAL,
     Named,
+    class_file,
     items_of,
     key_text,
     reader_of,
     slots,
 )
 from leakscope.originals import gc
+from leakscope.process import user_code as source
 from leakscope.process.gc_control import go_on
 from leakscope.process.raw_types import all_keys_are, instance_dict, mro, mro_tuple, type_dict, type_name, type_qualname
-from leakscope.process.source import user_code as source
-from leakscope.process.source.user_code import is_of_session, newest_first
 from leakscope.process.torch_compat import BACKWARD_OF, BUFFERS, HOOKS_OF_TENSOR, MODULE_DICTS, TensorBase
+from leakscope.process.user_code import is_of_session, newest_first
 
 _DEEPEST = 100
 """Containers in each other that are folded, chosen: a cell in a cell in a cell may be a circle."""

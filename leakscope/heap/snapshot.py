@@ -31,13 +31,13 @@ from leakscope.heap.storages import device_of, storage_object, tensor_over
 from leakscope.heap.sweep import sweep, type_counts
 from leakscope.heap.to_graph import Beginnings, GivenRoot, StorageFacts, callback_frames, given_places, to_heap_graph
 from leakscope.native import gc_heap
+from leakscope.process import user_code as source
+from leakscope.process.frames import is_alone, running_frames
 from leakscope.process.gc_control import go_on, paused
 from leakscope.process.guard import CLOCK, unheard
-from leakscope.process.source import user_code as source
-from leakscope.process.source.frames import is_alone, running_frames
 from leakscope.process.torch_compat import without_functions
-from leakscope.run.kinds import Occasion
 from leakscope.run.model import Look
+from leakscope.run.rows import Occasion
 from leakscope.shield import contextmanager
 
 # not in the first look, after which their objects and memory would count as the program's

@@ -29,8 +29,8 @@ from leakscope.heap.address_index import (
 )
 from leakscope.native import gc_heap
 from leakscope.originals import FROZEN_BY_PYTHON, gc
+from leakscope.process.frames import is_alone
 from leakscope.process.raw_types import qualified_name
-from leakscope.process.source.frames import is_alone
 
 _PLACES = ("type_index", "type_first", "counts", "lengths", "starts", "holder", "held", "arrays")
 _ADDRESSES = ("addresses", "type_list", "firsts")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from leakscope.launch.external import Outside, outside_launcher
 from leakscope.launch.outcome import Outcome, forget
-from leakscope.launch.start import launch, launch_inside
+from leakscope.launch.start import Outside, launch, launch_inside, outside_launcher
 
 __all__ = ["Outcome", "Outside", "forget", "launch", "launch_inside", "outside_launcher"]

@@ -18,12 +18,11 @@ from typing import Any
 
 from leakscope.options import Options
 from leakscope.run.descriptors import UNFINISHED, write_whole
-from leakscope.run.kinds import EndKind
-from leakscope.run.metadata import read_header, with_what_ranks_know
-from leakscope.run.model import Ended
+from leakscope.run.model import Ended, read_header, with_what_ranks_know
 from leakscope.run.multi_node import ranks_elsewhere
 from leakscope.run.processes import MAIN, Settled, settle
 from leakscope.run.rank_end import as_written, ended_file, ended_to_json, ranks_in, read_ends, read_stack
+from leakscope.run.rows import EndKind
 from leakscope.run.suppression import NAME as SUPPRESSIONS
 from leakscope.run.writer import make_private, write_json, write_run
 

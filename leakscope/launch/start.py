@@ -1,4 +1,4 @@
-"""Starts a run: interpreter flags, environment, ranks."""
+"""Starts the ranks of a run, or joins a job that another launcher started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from leakscope._version import __version__
 from leakscope.bootstrap import FILE
 from leakscope.errors import LaunchFailed, Unreadable
 from leakscope.launch.elastic import run_under_elastic, signals_kept
-from leakscope.launch.external import Outside
 from leakscope.launch.outcome import (
     Outcome,
     clear,
@@ -35,12 +34,55 @@ from leakscope.launch.outcome import (
     sweep,
 )
 from leakscope.options import Options
-from leakscope.run.metadata import read_header
+from leakscope.run.model import read_header
 from leakscope.run.multi_node import Job, job_here, machines, ranks_elsewhere
 from leakscope.run.processes import MAIN
 from leakscope.run.rank_end import ended_file, rank_name, ranks_in
 from leakscope.run.secrets import conceal, masked
 from leakscope.run.writer import ASKED, make_private, time_now, write_run
+
+_VARIABLES = (
+    ("RANK", "WORLD_SIZE", "", "LOCAL_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "", "MPI_LOCALNRANKS"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_NTASKS_PER_NODE"),
+)
+"""(rank, world size, what must be there too, ranks on this machine), as torchrun, Open MPI, MPICH, Slurm set them."""
+
+
+@dataclass(frozen=True)
+class Outside:
+    """The place of this process in a job that another launcher has started."""
+
+    rank: int
+    world: int
+    machines: int = 1
+    """On which it runs, as many ranks on each; 1 also where that is not known."""
+
+
+def outside_launcher(environment: Mapping[str, str]) -> Outside | None:
+    """The rank that torchrun, MPI or Slurm gave this process; None for a process of one's own.
+
+    Raises LaunchFailed where both variables of a launcher are set, and are no rank of so many.
+    """
+    for rank, world, needed, local in _VARIABLES:
+        said = (environment.get(rank, ""), environment.get(world, ""))
+        if not all(said) or (needed and needed not in environment):
+            continue
+        numbers = [int(number) if number.isascii() and number.isdigit() else -1 for number in said]
+        if not 0 <= numbers[0] < numbers[1]:
+            raise LaunchFailed(
+                f"{rank}={said[0]} and {world}={said[1]} in the environment are no rank of a launcher; unset them, "
+                "or say --ranks N for a run of its own"
+            )
+        if numbers[1] > 1:
+            return Outside(numbers[0], numbers[1], _machines(numbers[1], environment.get(local, "")))
+    return None
+
+
+def _machines(world: int, local: str) -> int:
+    here = int(local) if local.isascii() and local.isdigit() else 0
+    return world // here if here and world % here == 0 else 1
 
 
 def interpreter_flags() -> list[str]:

@@ -11,11 +11,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from leakscope.memory_snapshot.examine import examine
     from leakscope.memory_snapshot.reader import read_bytes, read_snapshots
+    from leakscope.memory_snapshot.verdict import examine
 
 _MODULE_OF = {
-    "examine": "leakscope.memory_snapshot.examine",
+    "examine": "leakscope.memory_snapshot.verdict",
     "read_bytes": "leakscope.memory_snapshot.reader",
     "read_snapshots": "leakscope.memory_snapshot.reader",
 }

@@ -24,17 +24,20 @@ from leakscope.memory_snapshot.model import (
 )
 from leakscope.memory_snapshot.oom import Room, room_at
 from leakscope.memory_snapshot.peak import Category, Places, alive_at, by_site, categories_of, end_stacks, places_of
-from leakscope.memory_snapshot.replay import Chosen, Replay, out_of_memory_events, replay
-from leakscope.memory_snapshot.sites import Site, SiteBytes
-from leakscope.memory_snapshot.timeline import (
+from leakscope.memory_snapshot.replay import (
+    Chosen,
     Labelled,
     Region,
+    Replay,
     StreamPeak,
     labelled,
+    out_of_memory_events,
     pool_peaks,
     regions_of,
+    replay,
     stream_peaks,
 )
+from leakscope.memory_snapshot.sites import Site, SiteBytes
 
 
 @dataclass(frozen=True)

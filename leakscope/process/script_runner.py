@@ -19,7 +19,7 @@ from typing import Any
 
 from leakscope.bootstrap import FILE, RECORDING, leave_to_script
 from leakscope.originals import os
-from leakscope.run.kinds import EndKind
+from leakscope.run.rows import EndKind
 
 Compiled = Callable[[str | bytes, str, str], CodeType]
 """As `StepFunction.compiled`."""

@@ -16,7 +16,7 @@ from leakscope.originals import Path, _thread, os, signal
 from leakscope.process.guard import CLOCK, Guard, in_forked_child
 from leakscope.process.patches import Patches
 from leakscope.run.descriptors import Descriptor
-from leakscope.run.kinds import ORPHAN_STATUS
+from leakscope.run.rows import ORPHAN_STATUS
 
 _TICK_INTERVAL_S = 0.1
 """Seconds between two ticks."""

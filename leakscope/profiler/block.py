@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 from leakscope.findings.facts import FreedBy, Origin
 from leakscope.findings.model import Reason, Why
-from leakscope.profiler.in_memory import look_now, run_of_rank, why_no_look
-from leakscope.profiler.result import Result, left_behind, raise_leaks
-from leakscope.run.kinds import EndKind, MadeBy, Occasion
+from leakscope.profiler.result import Result, left_behind, look_now, raise_leaks, run_of_rank, why_no_look
+from leakscope.run.rows import EndKind, MadeBy, Occasion
 from leakscope.shield import PureBlock, ending_with
 from leakscope.units import parse_bytes
 from leakscope.verdict import Verdict
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Finding, Findings
-    from leakscope.heap.fast_check_walk import Mark
+    from leakscope.heap.fast_check import Mark
     from leakscope.heap.garbage import ExplainedHeap
     from leakscope.run.model import Look, Run
 

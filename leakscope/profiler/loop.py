@@ -1,4 +1,4 @@
-"""`Profiler`: records a training loop, with marks where a step ends."""
+"""`Profiler`: the recorder for loops that mark their own steps."""
 
 from __future__ import annotations
 
@@ -15,13 +15,28 @@ from leakscope.options import Options, launchers_number
 from leakscope.originals import Path, _thread, atexit, os, tempfile
 from leakscope.profiler.block import decorated
 from leakscope.profiler.result import Result, judge
-from leakscope.run.kinds import EndKind, MadeBy
+from leakscope.run.rows import EndKind, MadeBy
 from leakscope.shield import ending_with
 from leakscope.units import parse_bytes
 
 if TYPE_CHECKING:
     from leakscope.recorder.recorder import Recorder
     from leakscope.run.model import Run
+
+
+def worker_environment() -> dict[str, str]:
+    """Variables that make a Python process record itself as a rank of the running `leakscope run`, where it trains.
+
+    What a recorded script starts itself has them already. They are for workers that a service starts, as Ray's do, on
+    a machine that has the run's folder: `ray.init(runtime_env={"env_vars": leakscope.worker_environment()})`.
+
+    Returns:
+        Name to value; nothing where this process is not recorded, or with `--no-follow`.
+
+    """
+    from leakscope.process.children import environment
+
+    return environment()
 
 
 class StepMark:
@@ -407,7 +422,7 @@ class _Call:
 def _prepare(folder: Path) -> None:
     """Make the folder, in place of an earlier run of a Profiler's. Raises LeakscopeError for anything else in it."""
     from leakscope.process.guard import say_on_stderr
-    from leakscope.run.metadata import read_header
+    from leakscope.run.model import read_header
     from leakscope.run.writer import prepare_folder, who_else_may_enter
 
     try:

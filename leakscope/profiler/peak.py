@@ -7,12 +7,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from leakscope.findings.oom import MOST_LINES, MadeAt, RiseFacts, holders_then
-from leakscope.profiler.in_memory import why_no_look
+from leakscope.profiler.result import why_no_look
 from leakscope.shield import ending_with
 from leakscope.units import parse_bytes
 
 if TYPE_CHECKING:
-    from leakscope.recorder.lifetimes.peak_watch import Rise, RiseWatch
+    from leakscope.recorder.lifetimes.tracker import Rise, RiseWatch
 
 
 class TensorPeak:
@@ -40,7 +40,7 @@ class TensorPeak:
         if "torch" in sys.modules:
             self.why = why_no_look()
             if not self.why:
-                from leakscope.recorder.lifetimes.peak_watch import RiseWatch
+                from leakscope.recorder.lifetimes.tracker import RiseWatch
 
                 self._watch = RiseWatch(self.limit)
                 try:

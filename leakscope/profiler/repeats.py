@@ -17,10 +17,9 @@ from leakscope.findings.facts import FreedBy
 from leakscope.findings.model import Finding, Findings, Reason, Why
 from leakscope.options import Options
 from leakscope.originals import time
-from leakscope.profiler.in_memory import look_now, run_of_rank, why_no_look
-from leakscope.profiler.result import Result, raise_leaks
-from leakscope.run.kinds import EndKind, MadeBy, Occasion
+from leakscope.profiler.result import Result, look_now, raise_leaks, run_of_rank, why_no_look
 from leakscope.run.model import Step
+from leakscope.run.rows import EndKind, MadeBy, Occasion
 from leakscope.shield import Block, contextmanager, nothing
 from leakscope.units import parse_bytes
 
@@ -236,8 +235,8 @@ def run_and_judge(
     from leakscope.heap.growth import Gains
     from leakscope.process.gc_control import CollectionWatch, no_automatic_gc
     from leakscope.process.patches import Patches
-    from leakscope.process.source.user_code import users_sources
-    from leakscope.recorder.device.accelerator import Counter
+    from leakscope.process.user_code import users_sources
+    from leakscope.recorder.accelerator import Counter
     from leakscope.run.model import Ended, Rank, Step
 
     require_repeats(repeats)

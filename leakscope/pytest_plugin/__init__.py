@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from leakscope.pytest_plugin import fixtures, peaks
-from leakscope.pytest_plugin.calls import call_again_of, judge_call, warn_if_unjudged
-from leakscope.pytest_plugin.failing import carry, shorten_summary
+from leakscope.pytest_plugin import fixtures, suite
+from leakscope.pytest_plugin.judging import carry, shorten_summary
 from leakscope.pytest_plugin.settings import MARKER, add_options, read_settings, settings_of, settings_of_test
-from leakscope.pytest_plugin.suite import begin
+from leakscope.pytest_plugin.suite import begin, call_again_of, judge_call, warn_if_unjudged
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     settings = read_settings(config)
     begin(config)
-    config.pluginmanager.register(peaks, "leakscope_peaks")
+    config.pluginmanager.register(suite, "leakscope_peaks")
     if settings.fixtures:
         config.pluginmanager.register(fixtures, "leakscope_fixtures")
 

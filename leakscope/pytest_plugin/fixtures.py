@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from leakscope.pytest_plugin.failing import fail_of_leaks, fail_with, tell_fault
-from leakscope.pytest_plugin.judging import Watched
+from leakscope.pytest_plugin.judging import Watched, fail_of_leaks, fail_with, tell_fault
 from leakscope.pytest_plugin.settings import settings_of_test
 
 _SET_UP_FOR = pytest.StashKey[pytest.Item]()

@@ -1,25 +1,219 @@
-"""The summary of a session, its baseline and its report."""
+"""Runs tests under the plugin: calls, repeats, peaks and the summary of the session."""
 
 from __future__ import annotations
 
+import copy
+import unittest
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from leakscope.originals import Path, os
-from leakscope.pytest_plugin.failing import BASELINE, CARRIED
-from leakscope.pytest_plugin.judging import WORDS, Group, Judgement, Outcome, State, grouped, judgement_of, pages_of
-from leakscope.pytest_plugin.known import Baseline, BaselineLeak, baseline_after, baseline_text, fixed, read_baseline
-from leakscope.pytest_plugin.settings import settings_of
+from leakscope.pytest_plugin.judging import (
+    BASELINE,
+    CARRIED,
+    WORDS,
+    Group,
+    Judgement,
+    Outcome,
+    State,
+    Watched,
+    fail_of_leaks,
+    fail_with,
+    grouped,
+    judgement_of,
+    pages_of,
+    tell_fault,
+)
+from leakscope.pytest_plugin.settings import MARKER as MARKEROfCalls
+from leakscope.pytest_plugin.settings import (
+    Baseline,
+    BaselineLeak,
+    Settings,
+    baseline_after,
+    baseline_text,
+    fixed,
+    read_baseline,
+    settings_of,
+    settings_of_test,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from leakscope.report.text.lines import Line
+
+
+_AGAIN = pytest.StashKey[bool]()
+"""There while a test is called again."""
+_JUDGED = pytest.StashKey[bool]()
+"""There once a test's call has gone through `judge_call`."""
+
+Call = Callable[[], object]
+
+
+class _Ended(Exception):
+    """A method of a TestCase failed or was skipped when it was called again: what pytest tells of it stands."""
+
+
+def judge_call(item: pytest.Item, again: Call | None) -> Generator[None, Any, Any]:
+    """Judge the call of a test that a hook wraps; `again` calls it once more, None where nothing can."""
+    item.stash[_JUDGED] = True
+    settings = None if is_called_again(item) else settings_of_test(item)
+    if settings is None:
+        return (yield)
+    with Watched(settings.allowance) as watched:
+        result = yield
+    if watched.fault is not None:
+        tell_fault(item, settings, watched.fault)
+    elif not has_ended(item):
+        block = watched.block
+        fail_of_leaks(item, settings, block.run, block.findings, watched.seconds, watched.processes)
+        if settings.repeats is not None:
+            _judge_repeats(item, settings, settings.repeats, again)
+    return result
+
+
+def call_again_of(item: pytest.Item) -> Call | None:
+    """Calls an item once more that does not come through `pytest_pyfunc_call`; None where nothing can.
+
+    A TestCase is called as it was before its first call, in a copy: unittest.IsolatedAsyncioTestCase can be called but
+    once (unittest/async_case.py), and a set-up is to find what it found then.
+    """
+    found = getattr(item, "instance", None)
+    if not isinstance(found, unittest.TestCase):
+        return None
+    found = copy.copy(found)
+
+    def again() -> None:
+        copy.copy(found)(cast(unittest.TestResult, item))  # as pytest itself calls it
+        if has_ended(item):
+            raise _Ended
+
+    return again
+
+
+def warn_if_unjudged(item: pytest.Item) -> None:
+    """Say of a test that was to be judged and whose call came through no hook that it was not."""
+    if _JUDGED not in item.stash and settings_of_test(item) is not None:
+        item.warn(pytest.PytestWarning(f"leakscope did not judge it: a {type(item).__name__} runs in a way of its own"))
+
+
+def is_called_again(item: pytest.Item) -> bool:
+    """Whether the call under way is one of the repeats."""
+    return _AGAIN in item.stash
+
+
+def has_ended(item: pytest.Item) -> bool:
+    """Whether a TestCase failed or was skipped, which raises nothing where it is called."""
+    return bool(getattr(item, "_excinfo", None))
+
+
+def _judge_repeats(item: pytest.Item, settings: Settings, repeats: int, again: Call | None) -> None:
+    from leakscope.profiler.repeats import run_and_judge
+
+    if again is None:
+        told = (
+            f"@pytest.mark.{MARKEROfCalls}: a {type(item).__name__} cannot be called again: its growth was not judged"
+        )
+        item.warn(pytest.PytestWarning(told))
+        return
+    of_test: list[BaseException] = []
+
+    def called() -> object:
+        try:
+            return again()
+        except BaseException as error:
+            of_test.append(error)
+            raise
+
+    item.stash[_AGAIN] = True
+    try:
+        found = run_and_judge(called, repeats, settings.warmups, min_bytes=0)
+    except _Ended:
+        return
+    except Exception as error:
+        if any(error is each for each in of_test):
+            raise
+        tell_fault(item, settings, error)
+        return
+    finally:
+        of_test.clear()
+        del item.stash[_AGAIN]
+    fail_of_leaks(item, settings, found.run, found)
+
+
+MARKER = "limit_tensor_peak"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line(
+        "markers",
+        f"{MARKER}(size): fail when the storages of tensors that are alive at once during the test, on the CPU and on "
+        "devices, rise by more than that above what was there when it began",
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a marker with wrong arguments before any test runs."""
+    for item in items:
+        try:
+            limit_of(item)
+        except (TypeError, ValueError) as error:
+            raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.{MARKER}: {error}") from None
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """Watch a test function, its fixtures apart."""
+    return (yield from _watched(pyfuncitem))
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Watch a method of a TestCase with its set-up, and what else does not come through `pytest_pyfunc_call`."""
+    if isinstance(item, pytest.Function) and not issubclass(item.cls or object, unittest.TestCase):
+        return (yield)
+    return (yield from _watched(item))
+
+
+def limit_of(item: pytest.Item) -> int | None:
+    """Bytes by which tensor memory may rise in this test; None where it has no limit.
+
+    Raises TypeError or ValueError where its marker is wrong.
+    """
+    marker = item.get_closest_marker(MARKER)
+    return None if marker is None else _limit(*marker.args, **marker.kwargs)
+
+
+def _limit(size: str | int) -> int:
+    from leakscope.units import parse_bytes
+
+    return parse_bytes(size)
+
+
+def _watched(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Only the first call of a test that is called again and again."""
+    limit = None if is_called_again(item) else limit_of(item)
+    if limit is None:
+        return (yield)
+    from leakscope.profiler.peak import TensorPeak
+
+    with TensorPeak(limit) as peak:
+        result = yield
+    if peak.fault is not None and settings_of(item.config).strict:
+        fail_with(item, f"@pytest.mark.{MARKER}: {peak.why}")
+    if peak.why:
+        item.warn(pytest.PytestWarning(f"@pytest.mark.{MARKER}: the peak was not watched: {peak.why}"))
+    elif peak.rise is not None and peak.is_over and not has_ended(item):
+        from leakscope.report.messages.memory import rise_text
+
+        fail_with(item, rise_text(peak.rise))
+    return result
 
 
 TESTS = 3

@@ -17,16 +17,16 @@ from leakscope.bootstrap import own_imports
 from leakscope.options import Options
 from leakscope.originals import os, take
 from leakscope.process import script_runner
+from leakscope.process.children import hand_on, light, who_am_i
+from leakscope.process.frames import raised_at
 from leakscope.process.gc_control import no_automatic_gc
 from leakscope.process.guard import Guard, in_forked_child
 from leakscope.process.patches import AfterImport, Patches, without_compiling
-from leakscope.process.propagate import hand_on, light, who_am_i
-from leakscope.process.source.frames import raised_at
-from leakscope.process.source.user_code import adopt_script, without_source
+from leakscope.process.user_code import adopt_script, without_source
 from leakscope.process.watchdog import end_with_launcher, known_launcher, launcher_is_gone, let_threads_go_on
 from leakscope.recorder.steps.step_function import StepFunction
-from leakscope.run.kinds import ClockKind, EndKind
 from leakscope.run.processes import link, write_who
+from leakscope.run.rows import ClockKind, EndKind
 from leakscope.run.secrets import conceal
 
 if TYPE_CHECKING:

@@ -11,17 +11,16 @@ from leakscope.bootstrap import own_imports
 from leakscope.options import Options
 from leakscope.originals import atexit, os
 from leakscope.process import script_runner
-from leakscope.process.children import Joining
+from leakscope.process.children import Joining, options_in, who_am_i
+from leakscope.process.frames import raised_at
 from leakscope.process.gc_control import no_automatic_gc
 from leakscope.process.guard import Guard, in_forked_child, is_the_scripts, say_on_stderr
 from leakscope.process.patches import Patches
-from leakscope.process.propagate import options_in, who_am_i
-from leakscope.process.source.frames import raised_at
-from leakscope.process.source.user_code import without_source
+from leakscope.process.user_code import without_source
 from leakscope.process.watchdog import Stop
-from leakscope.run.kinds import EndKind
 from leakscope.run.model import Ended
 from leakscope.run.processes import claim
+from leakscope.run.rows import EndKind
 from leakscope.run.secrets import conceal
 from leakscope.shield import Block, PureBlock, nothing
 

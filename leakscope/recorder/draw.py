@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from leakscope.graph.model import ReferenceKind
-from leakscope.heap.describe import describe, namespace
 from leakscope.heap.garbage import ExplainedHeap
 from leakscope.heap.naming import named_referents
 from leakscope.heap.snapshot import LookContext, look
+from leakscope.heap.to_graph import describe, namespace
 from leakscope.originals import gc
 from leakscope.process.raw_types import instance_dict, is_leakscopes, is_of_leakscope, mro, type_dict
-from leakscope.run.kinds import Occasion
+from leakscope.run.rows import Occasion
 
 _MEMORY = "tensor memory"
 _OF_CPP = (

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from leakscope.originals import Path, _thread, open_file, os, resource
+from leakscope.process.frames import raised_at, users_line, waiting
 from leakscope.process.guard import CLOCK, Guard, in_forked_child
 from leakscope.process.raw_types import mro
-from leakscope.process.source.frames import raised_at, users_line, waiting
-from leakscope.recorder.device.accelerator import Accelerator, read_figures
-from leakscope.run.rows_device import DeviceFailure
+from leakscope.recorder.accelerator import Accelerator, read_figures
+from leakscope.run.rows import DeviceFailure
 from leakscope.run.writer import RankFolder
 from leakscope.shield import Block, PureBlock
 

@@ -16,9 +16,8 @@ from leakscope.recorder.memory_limits import Failures, more_room
 from leakscope.recorder.memory_limits import failure as allocation_failure
 from leakscope.recorder.snapshots import Looks
 from leakscope.recorder.steps.peers import Peers, RankStateFile
-from leakscope.run.kinds import Occasion
 from leakscope.run.live import Activity
-from leakscope.run.rows import AllocationFailure, LimitNear, PeerOutOfMemory
+from leakscope.run.rows import AllocationFailure, LimitNear, Occasion, PeerOutOfMemory
 from leakscope.run.writer import RankFolder
 
 _UNASKED_S = 0.25

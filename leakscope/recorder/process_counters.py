@@ -12,8 +12,8 @@ from typing import Any
 
 from leakscope.originals import open_file, os, resource
 from leakscope.process.guard import CLOCK
-from leakscope.process.source.user_code import at
 from leakscope.process.torch_compat import pinned_bytes
+from leakscope.process.user_code import at
 from leakscope.run.rows import OTHERS, Compiled, CountsAtStep, Recompiled, SharedMemory
 from leakscope.run.writer import RankFolder
 

@@ -9,18 +9,16 @@ from leakscope.comm.monitor import CommMonitor, is_there
 from leakscope.dataloader.monitor import LoaderWorkers
 from leakscope.heap.snapshot import Live
 from leakscope.heap.to_graph import GivenRoot
-from leakscope.option import When
-from leakscope.options import Options
+from leakscope.options import Options, When
 from leakscope.originals import Path, _thread
-from leakscope.process.children import OwnProcesses
+from leakscope.process.children import OwnProcesses, is_followed
 from leakscope.process.gc_control import CollectionWatch
 from leakscope.process.guard import CLOCK, in_forked_child, unheard
 from leakscope.process.patches import Patches, leave_us_out
-from leakscope.process.propagate import is_followed
 from leakscope.process.torch_compat import Part, lacks
 from leakscope.process.watchdog import STACKS, Stop, Stuck, Watchdog
-from leakscope.recorder.device.accelerator import Counter
-from leakscope.recorder.device.allocator_monitor import DeviceMemory
+from leakscope.recorder.accelerator import Counter
+from leakscope.recorder.allocator_monitor import DeviceMemory
 from leakscope.recorder.lifetimes.dispatch_mode import AllocationSites
 from leakscope.recorder.lifetimes.tracker import LifetimeTracker
 from leakscope.recorder.memory_pressure import Shortages
@@ -28,12 +26,10 @@ from leakscope.recorder.snapshots import Looks
 from leakscope.recorder.steps.detector import MARK, StepClock, StepEvents, Tick
 from leakscope.recorder.steps.inputs import StepInputs
 from leakscope.recorder.steps.peers import LOOK_TIMEOUT_S, Peers, RankStateFile, call_ahead_of_comm
-from leakscope.recorder.steps.policy import Schedule
+from leakscope.recorder.steps.policy import Asked, Schedule
 from leakscope.recorder.steps.rank_exit import Ends, NoStepYet, what_was_not_heard
-from leakscope.recorder.steps.requests import Asked
-from leakscope.run.kinds import ClockKind, Occasion
 from leakscope.run.model import Ended, Step
-from leakscope.run.rows import StepsBy
+from leakscope.run.rows import ClockKind, Occasion, StepsBy
 from leakscope.run.writer import RankFolder
 from leakscope.shield import contextmanager, ending_with
 

@@ -21,14 +21,13 @@ from leakscope.originals import Path, _thread, fcntl, open_file, os
 from leakscope.process.gc_control import TakesTooLong, at_most, freezing, script_freezes
 from leakscope.process.guard import CLOCK, is_the_scripts
 from leakscope.process.torch_compat import Part, lacks, sentences
-from leakscope.recorder.device.accelerator import Counter
-from leakscope.recorder.device.allocator_monitor import DeviceMemory
+from leakscope.recorder.accelerator import Counter
+from leakscope.recorder.allocator_monitor import DeviceMemory
 from leakscope.recorder.lifetimes.dispatch_mode import AllocationSites
 from leakscope.recorder.memory_limits import HostLimits
 from leakscope.recorder.process_counters import Counts
 from leakscope.run.descriptors import open_private
-from leakscope.run.kinds import Occasion
-from leakscope.run.rows import MemoryThere
+from leakscope.run.rows import MemoryThere, Occasion
 from leakscope.run.writer import RankFolder, make_private
 from leakscope.shield import Block, PureBlock, contextmanager
 

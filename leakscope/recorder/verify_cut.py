@@ -25,8 +25,8 @@ from leakscope.process.guard import CLOCK
 from leakscope.process.raw_types import instance_dict, mro, type_dict
 from leakscope.process.torch_compat import MODULE_DICTS, TensorBase
 from leakscope.process.watchdog import end_with_launcher
-from leakscope.run.kinds import Occasion
 from leakscope.run.model import Rank, Run
+from leakscope.run.rows import Occasion
 
 CANNOT = "Python cannot make this cut: only C++ holds the reference"
 

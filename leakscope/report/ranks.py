@@ -16,8 +16,8 @@ from leakscope.report.escape import one_line
 from leakscope.report.messages.comm import comm_notes
 from leakscope.report.messages.ended import GARBAGE, ended_badly, ended_text, error_text, is_hung, processes_text
 from leakscope.report.messages.sections import leaks
-from leakscope.run.kinds import EndKind
 from leakscope.run.model import Ended, Rank, Run
+from leakscope.run.rows import EndKind
 from leakscope.units import bytes_span, bytes_text, count_span, plural, seconds_text
 
 

@@ -13,12 +13,10 @@ from leakscope.errors import Unreadable
 from leakscope.files import parse_json, read_json
 from leakscope.originals import Path, os, time
 from leakscope.run.descriptors import open_private
-from leakscope.run.kinds import EndKind
-from leakscope.run.metadata import is_told, read_header
-from leakscope.run.model import Ended
+from leakscope.run.model import Ended, is_told, read_header
 from leakscope.run.multi_node import ranks_elsewhere
 from leakscope.run.rank_end import ended_file, rank_name, ranks_in
-from leakscope.run.rows import Answer, from_json
+from leakscope.run.rows import Answer, EndKind, from_json
 from leakscope.run.writer import ASKED
 
 

@@ -14,8 +14,8 @@ from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.files import read_json
 from leakscope.originals import Path, open_file, os, shutil
 from leakscope.run.descriptors import open_private
-from leakscope.run.metadata import NAME as ABOUT
-from leakscope.run.metadata import is_told, read_header, with_what_ranks_know
+from leakscope.run.model import NAME as ABOUT
+from leakscope.run.model import is_told, read_header, with_what_ranks_know
 from leakscope.run.rank_end import rank_name, ranks_in
 from leakscope.run.suppression import NAME as SUPPRESSIONS
 from leakscope.run.writer import make_private, prepare_folder, write_run

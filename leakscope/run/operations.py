@@ -14,8 +14,7 @@ from typing import Any, overload
 from leakscope.files import parse_json
 from leakscope.originals import Path
 from leakscope.run.damage import Damage
-from leakscope.run.rows import from_json, to_json
-from leakscope.run.rows_device import CommOperation, FinalOperation
+from leakscope.run.rows import CommOperation, FinalOperation, from_json, to_json
 
 _NUMBERS = ("id", "bytes", "step", "microbatch", "nth", "buffers")
 _MOMENTS = ("issued", "waited", "completed", "tensor_died", "storage_died", "work_died", "reused")

@@ -10,9 +10,8 @@ from typing import Any
 from leakscope.errors import Unreadable
 from leakscope.files import parse_json, read_json, read_regular
 from leakscope.originals import Path, os
-from leakscope.run.kinds import ORPHAN_STATUS, EndKind
 from leakscope.run.model import Ended
-from leakscope.run.rows import from_json, to_json
+from leakscope.run.rows import ORPHAN_STATUS, EndKind, from_json, to_json
 
 NAME = "ended.json"
 _HUNG = "hung: "

@@ -1,4 +1,4 @@
-"""Rows as JSON lines: written from, and validated by, the types of their dataclasses."""
+"""The rows of a run on disk: kinds, checked reading and writing, steps, operations and counters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,121 @@ from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from leakscope.run.kinds import ClockKind, Occasion, RowTag
+from leakscope.memory_snapshot.analysis import DeviceLayout
+from leakscope.originals import signal
+
+ORPHAN_STATUS = 128 + signal.SIGTERM
+"""Exit status of a rank that is ended because leakscope's own process is gone."""
+
+
+class MadeBy(StrEnum):
+    """What recorded a run."""
+
+    COMMAND = "run"
+    """`leakscope run`: there is a command to run again, and an exit status."""
+    PROFILER = "profiler"
+    CHECK = "check"
+    BLOCK = "watch"
+
+
+class Occasion(StrEnum):
+    """Why a look was taken."""
+
+    STEP = "step"
+    LAST = "last"
+    """The end of a --steps run."""
+    END = "end"
+    """After the script's main code: listed, never judged."""
+    PEER = "peer"
+    """A rank without an optimizer, when its peers stepped or stopped."""
+    BLOCK = "block"
+    """The end of a block under `watch`."""
+    PEAK = "peak"
+    """In the middle of a watched step, where most was alive."""
+    MEMORY = "memory"
+    """A limit of the host came near, or an allocation failed there."""
+    OOM = "oom"
+    """An allocation failed on the device."""
+    ASKED = "asked"
+    """Somebody asked, and the step did not end: in the middle of it, on the watchdog's thread."""
+
+
+class EndKind(StrEnum):
+    """How a rank ended."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    """By leakscope, at the end of a --steps run."""
+    RAISED = "raised"
+    HUNG = "hung"
+    """Ended by `--hang-timeout`; it raised nothing."""
+    EXITED = "exited"
+    KILLED = "killed"
+    """By a signal."""
+    LOST = "lost"
+    """It left no word."""
+    RUNNING = "running"
+    """It has not ended: it was read while it ran, and no file says so."""
+    UNKNOWN = "unknown"
+    """What it left of that is damaged; in files it is lost."""
+
+
+class ClockKind(StrEnum):
+    """What ends a step."""
+
+    MARK = "mark"
+    """The program's own marks, through `leakscope.Profiler`."""
+    FUNCTION = "function"
+    """A return of the function of `--step-function`."""
+    OPTIMIZER = "optimizer"
+    """A step of an optimizer."""
+    BACKWARD = "backward"
+    """The end of an outermost backward, where no optimizer steps."""
+    CALL = "call"
+    """The end of an outermost call of a module, where there is no backward."""
+
+
+class Direction(StrEnum):
+    """What a P2P operation does; a collective is named as torch names it."""
+
+    SEND = "send"
+    RECV = "recv"
+
+
+class OperationState(StrEnum):
+    """What a rank was doing with its last operation."""
+
+    ISSUED = "issued"
+    WAITS = "waits"
+    WAITED = "waited"
+    FAILED = "failed"
+
+
+class Phase(StrEnum):
+    """The part of a step in which a tensor operation ran."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    NONE = ""
+    """No operation of the watched steps."""
+
+
+class RowTag(StrEnum):
+    """Tells the rows of one file apart."""
+
+    STEP = "step"
+    IDLE = "idle"
+    UNTOUCHED = "untouched"
+    ALIKE = "alike"
+    DRAG = "drag"
+    UNJUDGED = "unjudged"
+    NEAR = "near"
+    PEER = "peer"
+    STARTED = "started"
+    READ = "read"
+    INSIDE = "inside"
+
 
 Read = Callable[[Any], Any]
 """From a value of JSON to a field's; raises ValueError for one of another type."""
@@ -452,3 +566,442 @@ class GainingContainer:
     """What an item is: `str`, `dict of str and float`, `list of float`."""
     earlier_bytes: int = rare(0)
     """Of the items that it had when it was first seen, some of them measured."""
+
+
+class LifetimeRow(Row):
+    """One line of what two watched steps said of the second one's peak."""
+
+    FILE = "lifetimes"
+
+
+@dataclass(frozen=True)
+class WatchedStep(LifetimeRow):
+    """The step that was watched storage by storage; operations are counted from its beginning."""
+
+    TAG = RowTag.STEP
+
+    step: int
+    device: str
+    """`cuda:0`, `cpu`: whose memory was watched."""
+    operations: int
+    start_bytes: int
+    """Alive when the step began."""
+    peak_bytes: int
+    """Alive when most was."""
+    peak_operation: Signed
+    """The operation after which the peak was reached, -1 where the step makes nothing."""
+    peak_at: str
+    """The user's line that ran then, "" where none did."""
+    peak_phase: Phase
+    backward_follows: bool
+    """Whether a backward ran after the peak."""
+    unseen_bytes: Signed
+    """At the peak, of storages that nobody saw being made or used."""
+    arguments: tuple[tuple[str, str], ...]
+    """(function, argument) of the user's calls that ran at the peak."""
+    curve: tuple[tuple[Signed, int], ...]
+    """(operation, bytes alive after it) where they are not far below the peak."""
+    storages: int
+    """How many the step before made and let go."""
+    lag_byte_seconds: float
+    """Of those storages: bytes times seconds before the first use."""
+    use_byte_seconds: float
+    """From the first use to the last."""
+    drag_byte_seconds: float
+    """After the last use."""
+    unread: tuple[tuple[int, str], ...] = ()
+    """(index in the heap at the peak of a running function or a script's namespace, reference such as `local ckpt`):
+    variables that no code of that function or script reads from there on."""
+
+
+@dataclass(frozen=True)
+class UntouchedStorage(LifetimeRow):
+    """A storage that was there before the watched step and the one before it, and that no operation of them touched."""
+
+    TAG = RowTag.UNTOUCHED
+
+    storage: int
+    """Its index in the heap at the peak."""
+
+
+@dataclass(frozen=True)
+class StorageLife(LifetimeRow):
+    """One storage of the watched step."""
+
+    storage: Signed
+    """Its index in the heap at the peak, -1 where it is not there."""
+    bytes: int
+    made_at: str
+    """The line, "" where it was made before the watched steps, as `module` and `phase`."""
+    module: str
+    """Name of the module in whose forward it was made."""
+    phase: Phase
+    last_use_at: str
+    """The line, "" where nothing but its making used it."""
+    last_phase: Phase
+    drag_byte_seconds: float
+    """Bytes times seconds between the last use and the release."""
+    last: Signed
+    """The operation that used it last; negative ones were before the step."""
+    died: Signed
+    """The operation after which it was released."""
+
+
+@dataclass(frozen=True)
+class IdleStorage(StorageLife):
+    """A storage that was alive at the peak and not used again."""
+
+    TAG = RowTag.IDLE
+
+    one_statement: bool = False
+    """The statement that used it last is the one that ran at the peak."""
+
+
+@dataclass(frozen=True)
+class AlikeStorage(StorageLife):
+    """A storage that was made and last used where an idle one was."""
+
+    TAG = RowTag.ALIKE
+
+
+@dataclass(frozen=True)
+class DraggedStorage(StorageLife):
+    """One of the storages that lay unused for most byte-seconds; operations are counted from the step before."""
+
+    TAG = RowTag.DRAG
+
+
+@dataclass(frozen=True)
+class LifetimesUnjudged(LifetimeRow):
+    """No lifetimes of a step, and why."""
+
+    TAG = RowTag.UNJUDGED
+
+    step: int
+    why: str
+
+
+LIFETIME_ROWS = (WatchedStep, UntouchedStorage, IdleStorage, AlikeStorage, DraggedStorage, LifetimesUnjudged)
+"""All kinds of rows of `lifetimes.jsonl`."""
+
+
+class WorkersRow(Row):
+    """Of the workers of one of the script's loaders."""
+
+    FILE = "loader_workers"
+
+
+@dataclass(frozen=True)
+class SharedObjects:
+    """A large container of Python objects that the parent had when workers were forked from it."""
+
+    written: str
+    """`self.samples`, as in the class that has it, or the name of a module's variable."""
+    owner: str
+    """The class's name, or the module's."""
+    type: str
+    item: str
+    """What most items are: `str`, `dict of str and int`."""
+    items: int
+    objects: int
+    """In it and in the containers in it."""
+    bytes: int
+    """Of the pages that its objects lie on."""
+    where: str = ""
+    """`train.py:12`, the line that sets it; "" where the source does not show it."""
+
+
+@dataclass(frozen=True)
+class WorkersStarted(WorkersRow):
+    """An iterator over a loader has started its workers; the same loader starts them again, epoch after epoch."""
+
+    TAG = RowTag.STARTED
+
+    step: int
+    """The last step that had ended."""
+    loader: int
+    """Which loader of the script's: those of one line, dataset and number of workers are one."""
+    life: int
+    """1 for its first iterator."""
+    workers: int
+    method: str
+    """`fork`, `spawn` or `forkserver`."""
+    dataset: str
+    """Its class's name."""
+    started_at: str
+    """The user's line: `train.py:41 main`, "" where there is none."""
+    prefetch: int | None = None
+    """Batches that each worker may be ahead."""
+    persistent: bool = False
+    pinned: bool = False
+    """A thread of the parent's copies each batch into pinned memory."""
+    shared: tuple[SharedObjects, ...] = ()
+
+
+@dataclass(frozen=True)
+class WorkerMemory:
+    """What one worker took at one moment, in bytes."""
+
+    worker: int
+    unique: int
+    """Of no other process (USS)."""
+    proportional: int
+    """PSS."""
+    anonymous: int
+    """Its own and shared since the fork: grows by what the worker allocates, not by what is copied."""
+    mapped: int
+    """Those of the unique ones that are of files and shared memory."""
+    copied: tuple[int, ...] = rare(())
+    """Of each of the `shared` of its start, those that it has a copy of."""
+
+
+@dataclass(frozen=True)
+class WorkersRead(WorkersRow):
+    """One reading of all workers of one loader."""
+
+    TAG = RowTag.READ
+
+    step: int
+    loader: int
+    life: int
+    workers: tuple[WorkerMemory, ...]
+    sent_bytes: Signed = 0
+    """Of batches that wait to be taken, in shared memory."""
+    sent: int = 0
+    """Pieces of shared memory they lie in: one for each tensor."""
+    pinned_bytes: int | None = None
+    """Pinned host memory that the parent's tensors have, as in `CountsAtStep`; None where nothing counts it."""
+    last: bool = rare(False)
+    """The workers are being ended."""
+
+
+@dataclass(frozen=True)
+class GrowingInWorker:
+    """A container that a worker has put more into since it was started."""
+
+    written: str
+    owner: str
+    where: str
+    """`train.py:12`, the line that sets it; "" where the source does not show it."""
+    type: str
+    item: str
+    items: int
+    """How many it has."""
+    gained: int
+    """How many of them are new."""
+    bytes: int
+    """Of the new ones, some measured."""
+
+
+@dataclass(frozen=True)
+class WorkerLook(WorkersRow):
+    """What a worker found when it looked at itself, between two batches."""
+
+    TAG = RowTag.INSIDE
+
+    loader: int
+    life: int
+    worker: int
+    batches: int
+    """That it had been asked for by then."""
+    grown: tuple[GrowingInWorker, ...] = ()
+
+
+WORKERS_ROWS = (WorkersStarted, WorkersRead, WorkerLook)
+"""All kinds of rows of `loader_workers.jsonl`."""
+
+
+@dataclass(frozen=True)
+class DeviceFigures:
+    """One device's counters."""
+
+    device: int
+    allocated: int
+    active: int
+    """Allocated, or dead and waited for by another stream."""
+    reserved: int
+    peak: int
+    """The highest `allocated` since somebody reset it."""
+    stuck: int
+    """Reserved and unused in segments that something live keeps."""
+    retries: int
+    """Times the allocator had to give back its cache and ask the driver again."""
+    failures: int
+    """Times memory ran out."""
+
+
+@dataclass(frozen=True)
+class DeviceStep(Row):
+    """The allocator's counters at the end of one step."""
+
+    FILE = "device"
+
+    step: int
+    kind: str
+    """`cuda`, `xpu`, ..."""
+    devices: tuple[DeviceFigures, ...]
+    layout: tuple[DeviceLayout, ...] | None = rare(None)
+    """None where reading it was too dear then."""
+
+
+@dataclass(frozen=True)
+class LayoutAtLook(DeviceLayout):
+    """How one device's memory was used up at a look."""
+
+    driver: tuple[int, int] | None
+    """What the driver said: (free, total) bytes, all processes together; None where it was not asked."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Storages on the device that lie in no block of the allocator."""
+
+    storages: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class DeviceBlocks(Row):
+    """The allocator's active blocks at one look, each with the storage in it."""
+
+    FILE = "device_blocks"
+
+    step: int
+    occasion: Occasion
+    kind: str
+    """`cuda`, `xpu`, ..."""
+    storage: tuple[Signed, ...]
+    """For each block the storage's index in the look's heap, -1 where there is none."""
+    bytes: tuple[int, ...]
+    """Size of each block."""
+    device: tuple[int, ...]
+    """Number of each block's device."""
+    pending: tuple[int, ...]
+    """Places of the blocks that are dead and waited for by another stream."""
+    made_at: tuple[int, ...]
+    """For each block the place in `sites`."""
+    sites: tuple[str, ...]
+    """`train.py:41 forward`."""
+    layout: tuple[LayoutAtLook, ...]
+    elsewhere: Elsewhere = Elsewhere(0, 0)
+    file: bool = False
+    """Whether the allocator's own snapshot was written as well."""
+
+
+@dataclass(frozen=True)
+class DeviceFailure(Row):
+    """The device's memory ran out, whether the script caught that or not."""
+
+    FILE = "device_out_of_memory"
+
+    step: int
+    """The last step that had ended."""
+    kind: str
+    device: int
+    wanted_bytes: Signed
+    limit_bytes: int
+    free_bytes: int
+    """What the driver had free."""
+    at: str
+    """The user's line, "" where there was none."""
+    counted: DeviceFigures | None
+    looked: bool
+    """Whether the heap was looked at then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IssuedOperation:
+    """A P2P or collective operation as it was issued."""
+
+    id: int
+    """Counts the operations of the rank, from 1."""
+    direction: str
+    """`send`, `recv` (see `Direction`), or the name of a collective such as `allreduce`."""
+    peer: Signed | None
+    """Global rank of the other side; None for collectives and receives from any rank."""
+    tag: Signed | None
+    group: str
+    bytes: int
+    step: int
+    """The step it was issued in, 1 for the first."""
+    microbatch: int
+    """Which operation of its channel (group, direction, peer, tag) in the step, from 0."""
+    nth: int
+    """Which operation of its channel in all, from 1."""
+    issued_at: str
+    """`train.py:41 forward`, "" where no line of the user's issued it."""
+    issued: float
+    """Seconds since the recording of operations began, as all moments here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommOperation(IssuedOperation, Row):
+    """An operation and when each of its lives ended; a moment is None for what was not seen to happen."""
+
+    FILE = "wire"
+
+    shape: tuple[int, ...]
+    """Of the first buffer."""
+    dtype: str
+    buffers: int
+    """How many tensors it moves."""
+    waited: float | None = None
+    """When its Work's wait() returned."""
+    completed: float | None = None
+    tensor_died: float | None = None
+    """When the last Python tensor of a buffer died."""
+    storage_died: float | None = None
+    work_died: float | None = None
+    reused: float | None = rare(None)
+    """When the same storage was given to a later operation."""
+    dropped: bool = rare(False)
+    """Its Work died before anybody waited for it and before it was seen completed."""
+    failed: str = rare("")
+    """The error that it raised."""
+    source: int | None = rare(None)
+    """Of a receive from any rank: who sent it."""
+    called_from: str = rare("")
+    """The user's line that called the function which issued it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalOperation(IssuedOperation):
+    """The last operation of a rank, as `wire_last.bin` has it."""
+
+    state: OperationState
+    newest: bool
+    """Whether the rank has certainly issued none after it."""
+
+
+@dataclass(frozen=True)
+class OpenContext:
+    """A distributed-autograd context that a worker's container still holds."""
+
+    id: Signed
+    opened_at: str
+    """Line of the user's that entered it; "" where another worker did."""
+    step: int | None
+    """The step it was opened in."""
+    workers: tuple[int, ...]
+    """Ids of the other workers that it has talked to."""
+    gradients: int
+    """How many it has gathered."""
+    bytes: int
+    """Of their storages."""
+
+
+@dataclass(frozen=True)
+class ContextsAtStep(Row):
+    """The contexts that were open on a worker when a step had ended."""
+
+    FILE = "contexts"
+
+    step: int
+    open: int
+    """How many, as torch counts them."""
+    backward_passes: int
+    """Distributed backward passes still running."""
+    bytes: int
+    """Of the gradients in all of them."""
+    contexts: tuple[OpenContext, ...]
+    """The first of them."""

@@ -11,12 +11,10 @@ from typing import Any
 from leakscope.errors import Unreadable
 from leakscope.files import parse_json, read_json
 from leakscope.originals import Path, os, time
-from leakscope.run.kinds import EndKind
 from leakscope.run.live import Activity, LiveRank, RankState, live_ranks, read_states, tail_of
-from leakscope.run.metadata import is_told, read_header
-from leakscope.run.model import Run, Step
+from leakscope.run.model import Run, Step, is_told, read_header
 from leakscope.run.rank_end import ended_file, ended_from_json, rank_name
-from leakscope.run.rows import from_json
+from leakscope.run.rows import EndKind, from_json
 from leakscope.run.writer import INTERIM
 
 _STEPS_READ = 50

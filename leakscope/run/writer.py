@@ -13,8 +13,7 @@ from typing import Any
 from leakscope.errors import LeakscopeError
 from leakscope.originals import Path, _thread, open_file, os, shutil
 from leakscope.run.descriptors import NO_MORE, GrowingFile, Reserve, open_private, write_whole
-from leakscope.run.metadata import FORMAT
-from leakscope.run.model import Ended, GcDiff, Look, Step
+from leakscope.run.model import FORMAT, Ended, GcDiff, Look, Step
 from leakscope.run.rank_end import NAME as ENDED
 from leakscope.run.rank_end import ended_to_json, rank_name
 from leakscope.run.rows import Row, to_line

@@ -13,7 +13,7 @@ from leakscope.verdict import Verdict
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
-    from leakscope.heap.fast_check_walk import Seen
+    from leakscope.heap.fast_check import Seen
     from leakscope.heap.garbage import ExplainedHeap
     from leakscope.run.model import Run
 
@@ -81,7 +81,7 @@ class check_leaked_tensors(watch):
 
     def _learn_before(self, heap: ExplainedHeap) -> None:
         super()._learn_before(heap)
-        from leakscope.heap.fast_check_walk import Seen
+        from leakscope.heap.fast_check import Seen
 
         self._before = Seen(self._garbage_among(heap))
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from leakscope.errors import LeakscopeError
 from leakscope.findings.holders import alive_now
 from leakscope.graph.model import ObjectKind
-from leakscope.profiler.holding.holders import Holders
-from leakscope.profiler.in_memory import why_no_look
+from leakscope.profiler.holders import Holders
+from leakscope.profiler.result import why_no_look
 from leakscope.report.holding.as_text import alive_as_text
-from leakscope.run.kinds import Occasion
+from leakscope.run.rows import Occasion
 from leakscope.units import bytes_text, plural
 
 if TYPE_CHECKING:

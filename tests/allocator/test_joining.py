@@ -13,9 +13,9 @@ from support import ROOT
 from support.snapshots.building import block, segment, snapshot
 
 from leakscope.memory_snapshot.analysis import Placed, join, layouts
-from leakscope.memory_snapshot.examine import files_in, snapshots_in
 from leakscope.memory_snapshot.model import INACTIVE, PENDING_FREE, Snapshot
 from leakscope.memory_snapshot.reader import read_segments, read_snapshots
+from leakscope.memory_snapshot.verdict import files_in, snapshots_in
 
 Read = Callable[[Any], Snapshot]
 FOLDER = ROOT.parent / "shared" / "snapshots"

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from leakscope_cli import main
 from support.snapshots.building import START, block, event, frame, segment, training
 
-from leakscope.memory_snapshot.examine import examine
+from leakscope.memory_snapshot.verdict import examine
 from leakscope.report.memory_snapshot.page import snapshot_html, snapshot_json, snapshot_text
 
 

@@ -20,8 +20,7 @@ from leakscope.memory_snapshot.analysis import DeviceReport, analyse
 from leakscope.memory_snapshot.model import Snapshot
 from leakscope.memory_snapshot.peak import categories_of
 from leakscope.memory_snapshot.reader import read_bytes, read_snapshots
-from leakscope.memory_snapshot.replay import replay
-from leakscope.memory_snapshot.timeline import labelled
+from leakscope.memory_snapshot.replay import labelled, replay
 from leakscope.memory_snapshot.verdict import SnapshotsReport, judge_snapshots
 from leakscope.report.memory_snapshot.page import snapshot_text
 from leakscope.report.memory_snapshot.words import label_text

@@ -12,10 +12,9 @@ from support.snapshots.building import OTHER, TRAIN, annotation, block, event, f
 
 from leakscope.errors import LeakscopeError
 from leakscope.memory_snapshot.analysis import SnapshotReport, analyse
-from leakscope.memory_snapshot.examine import examine
 from leakscope.memory_snapshot.model import Frame, Snapshot
 from leakscope.memory_snapshot.sites import site_of
-from leakscope.memory_snapshot.verdict import compare, judge_snapshots
+from leakscope.memory_snapshot.verdict import compare, examine, judge_snapshots
 
 Read = Callable[[Any], Snapshot]
 

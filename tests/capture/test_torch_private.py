@@ -20,7 +20,7 @@ from leakscope.errors import LeakscopeError
 from leakscope.process import torch_compat
 from leakscope.process.patches import Patches, leave_us_out
 from leakscope.process.torch_compat import NEEDS, TABLE, Part, Private, lacking, lacks, sentences
-from leakscope.recorder.device.accelerator import described, untold
+from leakscope.recorder.accelerator import described, untold
 from leakscope.verdict import Verdict
 
 OF_OTHERS = {

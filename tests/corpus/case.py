@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Findings
 from leakscope.heap import snapshot as heap
-from leakscope.process.source.user_code import short
+from leakscope.process.user_code import short
 from leakscope.report.messages.sentences import advice, title
 from leakscope.run.model import Ended, Look, Rank, Run, Step
 from leakscope.run.rows import MemoryThere

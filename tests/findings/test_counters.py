@@ -11,9 +11,8 @@ from support.examples import MIB
 from support.heap_text import heap_from
 
 from leakscope.findings.counters import counted_rate, is_steady, rate_at_end, rose_each_step, step_times
-from leakscope.run.kinds import EndKind, Occasion
 from leakscope.run.model import Collection, Ended, Look, Rank, Step
-from leakscope.run.rows_steps import LifetimesUnjudged
+from leakscope.run.rows import EndKind, LifetimesUnjudged, Occasion
 
 
 def _rank(levels: list[float], looked_at: tuple[int, ...] = ()) -> Rank:

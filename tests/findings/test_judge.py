@@ -15,9 +15,8 @@ from leakscope.findings.model import Sighting
 from leakscope.report.messages.held import held_text, proved_text, would_be_freed
 from leakscope.report.messages.sentences import advice, title
 from leakscope.report.messages.verdict import next_text, why_text
-from leakscope.run.kinds import EndKind
 from leakscope.run.model import Collection, Ended, Look, Rank, Run, Step
-from leakscope.run.rows import RecordingEnded
+from leakscope.run.rows import EndKind, RecordingEnded
 
 STEPS = (3, 5, 9, 10)
 TENSOR = 1 << 20

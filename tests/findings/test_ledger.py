@@ -19,10 +19,8 @@ from leakscope.findings.model import NO_GROWTH, Findings, LineKind, Reason, Why,
 from leakscope.report import FORMATS
 from leakscope.report.messages.held import held_text
 from leakscope.report.messages.verdict import next_text, why_text
-from leakscope.run.kinds import EndKind, Occasion
 from leakscope.run.model import Collection, Ended, Look, Rank, Run, Step
-from leakscope.run.rows import MemoryThere
-from leakscope.run.rows_steps import LifetimesUnjudged
+from leakscope.run.rows import EndKind, LifetimesUnjudged, MemoryThere, Occasion
 from leakscope.units import parse_bytes
 
 KIB = 1024

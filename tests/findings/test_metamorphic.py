@@ -11,9 +11,8 @@ from support.heap_text import heap_from
 
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Findings
-from leakscope.run.kinds import EndKind, Occasion
 from leakscope.run.model import Ended, Look, Rank, Run, Step
-from leakscope.run.rows import MemoryThere
+from leakscope.run.rows import EndKind, MemoryThere, Occasion
 
 STEPS = (3, 5, 7, 9)
 MEMORY = 24 << 30

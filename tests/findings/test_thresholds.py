@@ -10,9 +10,8 @@ from support.heap_text import heap_from
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
 from leakscope.findings.thresholds import COUNTED, USUAL_MEMORY, Thresholds
-from leakscope.run.kinds import EndKind, Occasion
 from leakscope.run.model import Ended, Look, Rank, Run, Step
-from leakscope.run.rows import MemoryThere
+from leakscope.run.rows import EndKind, MemoryThere, Occasion
 
 GIB = 1 << 30
 STEPS = (3, 5, 7, 9)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from support.recorded_rows import rows
 
-from leakscope.findings.process_counts import AlsoGrows, Counted, also_grows
+from leakscope.findings.counters import AlsoGrows, Counted, also_grows
 from leakscope.report.messages.sentences import run_text
-from leakscope.run.kinds import EndKind
 from leakscope.run.model import Ended, Rank
+from leakscope.run.rows import EndKind
 
 MIB = 1 << 20
 LAYOUT = ("device", "reserved", "active", "allocated", "pending", "rounding", "stuck", "largest_stuck", "releasable")

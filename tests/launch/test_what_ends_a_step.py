@@ -9,12 +9,10 @@ import pytest
 
 from leakscope.findings import judge
 from leakscope.launch import Outcome, launch
-from leakscope.option import When
-from leakscope.options import Options
-from leakscope.run.kinds import ClockKind
+from leakscope.options import Options, When
 from leakscope.run.model import Rank, Run
 from leakscope.run.reader import read_run
-from leakscope.run.rows import StepsBy
+from leakscope.run.rows import ClockKind, StepsBy
 
 pytestmark = pytest.mark.process
 

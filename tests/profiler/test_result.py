@@ -14,8 +14,8 @@ from leakscope.errors import LeakscopeError
 from leakscope.findings.model import Findings
 from leakscope.profiler.result import Result, judge
 from leakscope.report import FORMATS
-from leakscope.run.kinds import MadeBy
 from leakscope.run.reader import read_run
+from leakscope.run.rows import MadeBy
 from leakscope.verdict import Returned
 
 

@@ -11,8 +11,16 @@ from support.examples import KIB, cycle_finding, growth_finding, leaking, note_f
 
 from leakscope.findings.facts import Origin
 from leakscope.findings.model import Finding, Findings
-from leakscope.pytest_plugin.failing import failing_text
-from leakscope.pytest_plugin.judging import Judgement, Outcome, State, judgement, judgement_of, together, weighed
+from leakscope.pytest_plugin.judging import (
+    Judgement,
+    Outcome,
+    State,
+    failing_text,
+    judgement,
+    judgement_of,
+    together,
+    weighed,
+)
 from leakscope.pytest_plugin.settings import Settings
 from leakscope.verdict import Verdict
 

@@ -11,7 +11,7 @@ from support.examples import cycle_finding, growth_finding
 
 from leakscope.findings.model import Finding
 from leakscope.pytest_plugin.judging import Group, Left, State
-from leakscope.pytest_plugin.known import (
+from leakscope.pytest_plugin.settings import (
     Baseline,
     BaselineLeak,
     Ignored,

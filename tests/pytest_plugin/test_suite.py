@@ -140,7 +140,7 @@ def test_a_fault_of_leakscopes_own_fails_no_test(pytester: pytest.Pytester, monk
     def broken(*_: object) -> None:
         raise KeyError("lost")
 
-    monkeypatch.setattr("leakscope.pytest_plugin.failing.judgement", broken)
+    monkeypatch.setattr("leakscope.pytest_plugin.judging.judgement", broken)
     pytester.makepyfile("def test_it(): import torch")
     result = pytester.runpytest_inprocess(*EVERY)
     result.assert_outcomes(passed=1)

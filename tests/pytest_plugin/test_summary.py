@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leakscope.pytest_plugin.judging import Judgement, Left, Outcome, State, grouped
-from leakscope.pytest_plugin.known import BaselineLeak
+from leakscope.pytest_plugin.settings import BaselineLeak
 from leakscope.pytest_plugin.suite import Session, summary_text
 
 CYCLE = Left("aaaaaaaa", "tensor-cycle", "a cycle", 2048, State.FAILS, "`net.hook`: 2.00 KiB would be freed", "a.py:3")

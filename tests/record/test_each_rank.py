@@ -15,9 +15,8 @@ from leakscope import originals
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.findings.judge import judge, judge_rank, judge_together
 from leakscope.report import FORMATS
-from leakscope.run.lazy import RANKS_A_PROCESS, processes_for, read_each
 from leakscope.run.model import Rank, Run
-from leakscope.run.reader import open_run, read_run
+from leakscope.run.reader import RANKS_A_PROCESS, open_run, processes_for, read_each, read_run
 
 RUNS = ROOT / "sample_runs" / "p2p_pipeline"
 LIKE = (("none", 0), ("stage-backward-cycle", 0), ("kept-outputs", 1), ("none", 1), ("param-group-cycle", 1))

@@ -13,18 +13,28 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leakscope.comm.operations import Channel, Operation
-from leakscope.run.kinds import EndKind, Occasion, OperationState
 from leakscope.run.model import ROWS, Ended, Look, Rank
 from leakscope.run.operations import FAILED, ISSUED, WAITED, WAITING
 from leakscope.run.rank_end import ended_from_json, ended_to_json
 from leakscope.run.reader import read_run
 from leakscope.run.rows import (
     LARGEST,
+    LIFETIME_ROWS,
     SHORTAGE_ROWS,
+    WORKERS_ROWS,
     AllocationFailure,
+    CommOperation,
+    ContextsAtStep,
+    DeviceBlocks,
+    DeviceFailure,
+    DeviceStep,
+    EndKind,
+    FinalOperation,
     GainingContainer,
     GcFreeze,
     MemoryThere,
+    Occasion,
+    OperationState,
     Row,
     Signed,
     from_json,
@@ -32,15 +42,6 @@ from leakscope.run.rows import (
     to_json,
     to_line,
 )
-from leakscope.run.rows_device import (
-    CommOperation,
-    ContextsAtStep,
-    DeviceBlocks,
-    DeviceFailure,
-    DeviceStep,
-    FinalOperation,
-)
-from leakscope.run.rows_steps import LIFETIME_ROWS, WORKERS_ROWS
 from leakscope.run.writer import RankFolder, write_run
 from tests.support.heap_text import heap_from
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from leakscope.run import secrets
-from leakscope.run.kinds import EndKind
+from leakscope.run.rows import EndKind
 from leakscope.run.secrets import MASK, masked, without
 
 HUGGING = "hf_" + "aB3" * 11

@@ -14,8 +14,8 @@ from support.browser import Pages
 
 from leakscope.report import FORMATS
 from leakscope.report.html.page import script
-from leakscope.run.kinds import EndKind
 from leakscope.run.model import Ended
+from leakscope.run.rows import EndKind
 
 VOID = {"meta", "br", "img", "link", "hr", "input", "wbr"}
 LOADING = {"src", "href", "xlink:href", "data", "action", "srcset", "poster", "formaction"}

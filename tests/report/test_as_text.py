@@ -16,8 +16,8 @@ from leakscope.report.messages.held import held_text
 from leakscope.report.ranks import counted_steps
 from leakscope.report.text.lines import WIDTH
 from leakscope.report.text.page import render
-from leakscope.run.kinds import EndKind
 from leakscope.run.model import Ended, Rank, Step
+from leakscope.run.rows import EndKind
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -12,8 +12,8 @@ from leakscope.findings.model import Unjudged, UnjudgedReason, WhyUnjudged
 from leakscope.report import FORMATS
 from leakscope.report.messages.ended import ended_text, error_text, failure_text
 from leakscope.report.text.page import render
-from leakscope.run.kinds import EndKind
 from leakscope.run.model import Ended
+from leakscope.run.rows import EndKind
 from leakscope.verdict import Verdict
 
 LONG = "RuntimeError: " + "shape mismatch, " * 30

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from leakscope.run.kinds import EndKind
 from leakscope.run.model import Ended, Rank, Run
+from leakscope.run.rows import EndKind
 from support.recorded_rows import rows
 
 

@@ -21,7 +21,7 @@ from leakscope.findings.model import (
 )
 from leakscope.graph.model import build
 from leakscope.run.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
-from leakscope.run.rows_device import CommOperation
+from leakscope.run.rows import CommOperation
 
 KIB = 1024
 MIB = 1024 * 1024

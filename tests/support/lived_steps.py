@@ -15,7 +15,7 @@ from leakscope.heap.snapshot import LookContext, inspect
 from leakscope.process.patches import Patches
 from leakscope.recorder.lifetimes.tracker import LifetimeTracker
 from leakscope.run.model import Ended, Rank
-from leakscope.run.rows_steps import WatchedStep
+from leakscope.run.rows import WatchedStep
 
 KIB = 1024
 

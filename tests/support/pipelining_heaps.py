@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from leakscope.graph.model import CommUse, HeapGraph, Object, Reference, build
-from leakscope.run.kinds import EndKind, Occasion, Phase
 from leakscope.run.model import Ended, Look, Rank
-from leakscope.run.rows_steps import IdleStorage, WatchedStep
+from leakscope.run.rows import EndKind, IdleStorage, Occasion, Phase, WatchedStep
 
 KIB = 1024
 STAGE = "torch.distributed.pipelining.stage.PipelineStage"

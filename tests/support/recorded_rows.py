@@ -10,8 +10,7 @@ from typing import Any
 
 from leakscope.run.damage import Damage
 from leakscope.run.reader import read_rows
-from leakscope.run.rows import from_json
-from leakscope.run.rows_device import FinalOperation
+from leakscope.run.rows import FinalOperation, from_json
 
 Line = Mapping[str, Any]
 

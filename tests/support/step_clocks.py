@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from leakscope.recorder.steps.detector import StepClock, StepEvents
-from leakscope.run.kinds import ClockKind
+from leakscope.run.rows import ClockKind
 
 STEPS = 12
 WIDTH = 4

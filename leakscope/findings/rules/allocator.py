@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from leakscope.findings.device import DeviceLook, device_looks
 from leakscope.findings.facts import Facts, FreedBy, RuleName, Severity
 from leakscope.findings.growth import series
 from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.naming import fingerprint
-from leakscope.findings.oom import caught
+from leakscope.findings.oom import DeviceLook, caught, device_looks
 from leakscope.findings.rules.rule import Rule
 from leakscope.run.model import Look, Rank
-from leakscope.run.rows_device import DeviceFigures
+from leakscope.run.rows import DeviceFigures
 from leakscope.units import bytes_text
 
 NAME = RuleName.ALLOCATOR

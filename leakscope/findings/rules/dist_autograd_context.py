@@ -14,7 +14,7 @@ from leakscope.findings.model import Cut, CutReference, Finding, Hop, HopReason,
 from leakscope.findings.naming import fingerprint, function_of, place_of
 from leakscope.findings.rules.rule import Match, Rule, ToCut
 from leakscope.run.model import Run
-from leakscope.run.rows_device import ContextsAtStep
+from leakscope.run.rows import ContextsAtStep
 
 _LINES_TO_JUDGE = 3
 """Lines of `contexts.jsonl`, each with more contexts open than the one before, from which they are never closed."""

@@ -27,10 +27,7 @@ from leakscope.graph.paths import paths_from_roots
 from leakscope.graph.retained import freed_storages
 from leakscope.graph.walks import Mask, reachable
 from leakscope.run.model import Rank
-from leakscope.run.rows_steps import (
-    UntouchedStorage,
-    WatchedStep,
-)
+from leakscope.run.rows import UntouchedStorage, WatchedStep
 from leakscope.units import bytes_text
 
 _OF_ERRORS = (ObjectKind.EXCEPTION, ObjectKind.TRACEBACK)

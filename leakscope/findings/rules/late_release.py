@@ -40,9 +40,8 @@ from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.paths import ShortestPaths, paths_from_roots
 from leakscope.graph.retained import freed_storages
 from leakscope.graph.walks import reachable
-from leakscope.run.kinds import Phase
 from leakscope.run.model import Rank
-from leakscope.run.rows_steps import LifetimesUnjudged
+from leakscope.run.rows import LifetimesUnjudged, Phase
 from leakscope.units import bytes_text
 
 NAME = RuleName.LATE_RELEASE

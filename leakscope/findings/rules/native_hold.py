@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leakscope.findings.candidates import Candidate
-from leakscope.findings.device import DeviceLook, device_looks
 from leakscope.findings.facts import Facts, FreedBy, RuleName, Severity
 from leakscope.findings.growth import series
 from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.naming import fingerprint
+from leakscope.findings.oom import DeviceLook, device_looks
 from leakscope.findings.rules.rule import Match, Rule, ToCut
 from leakscope.graph.model import ObjectKind, RootKind
 from leakscope.run.model import Look, Rank

@@ -18,7 +18,7 @@ from leakscope.findings.rules.rule import Match, Rule, ToCut
 from leakscope.graph.model import ReferenceKind, RootKind
 from leakscope.run.model import Run
 from leakscope.run.operations import column
-from leakscope.run.rows_device import CommOperation
+from leakscope.run.rows import CommOperation
 
 _BARRIERS = ("barrier", "monitored_barrier")
 """Collectives without a buffer: nothing is lost when their Work is dropped."""

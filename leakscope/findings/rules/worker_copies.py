@@ -10,7 +10,7 @@ from leakscope.findings.model import Finding, Life, Sighting, lives_of, named
 from leakscope.findings.naming import fingerprint
 from leakscope.findings.rules.rule import Rule
 from leakscope.run.model import Rank
-from leakscope.run.rows_steps import SharedObjects, WorkersRead
+from leakscope.run.rows import SharedObjects, WorkersRead
 from leakscope.units import bytes_text
 
 NAME = RuleName.WORKER_COPIES

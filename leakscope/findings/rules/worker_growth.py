@@ -12,7 +12,7 @@ from leakscope.findings.naming import fingerprint
 from leakscope.findings.rules.rule import Rule
 from leakscope.graph.model import ObjectKind
 from leakscope.run.model import Rank
-from leakscope.run.rows_steps import GrowingInWorker, WorkerLook, WorkersStarted
+from leakscope.run.rows import GrowingInWorker, WorkerLook, WorkersStarted
 from leakscope.units import bytes_text, plural
 
 NAME = RuleName.WORKER_GROWTH

@@ -15,16 +15,15 @@ from leakscope.findings.facts import Bounded, EmptiedLater, FreedBy, Severity, T
 from leakscope.findings.model import CutReference, Finding, Hop
 from leakscope.findings.rules import rule_named
 from leakscope.findings.rules.worker_growth import WorkerGrowthFacts
-from leakscope.findings.source.adding_lines import files_naming, gaining, on_trace
 from leakscope.findings.source.index import Found, Scope, Sources, is_item, is_static, last_name, pairs
 from leakscope.findings.source.scopes import Meaning
-from leakscope.findings.source.stores import Store, mentions
+from leakscope.findings.source.stores import Store, files_naming, gaining, mentions, on_trace
 from leakscope.findings.source.uses import Uses
 from leakscope.findings.thresholds import memory_there
 from leakscope.graph.model import ObjectKind
 from leakscope.graph.ownership import is_library_line
-from leakscope.run.kinds import MadeBy
 from leakscope.run.model import Run
+from leakscope.run.rows import MadeBy
 
 _DEEPEST = 8
 """Calls that are followed from a line up to the module: a trainer that calls its own methods has five or six."""

@@ -11,11 +11,21 @@ from functools import cached_property
 
 from leakscope.findings.facts import RuleName
 from leakscope.findings.model import CutReference, Finding, Hop, Suggestion
-from leakscope.findings.source.adding_lines import CACHE, on_trace, stores_for
 from leakscope.findings.source.bounds import QUEUES
-from leakscope.findings.source.closures import PACK, is_hooks, runs_hook
 from leakscope.findings.source.index import Found, ParsedFile, Sources, class_of, is_cell, key_of, last_name
-from leakscope.findings.source.stores import How, Store, may_hold, mentions, mentions_of
+from leakscope.findings.source.stores import (
+    CACHE,
+    PACK,
+    How,
+    Store,
+    is_hooks,
+    may_hold,
+    mentions,
+    mentions_of,
+    on_trace,
+    runs_hook,
+    stores_for,
+)
 from leakscope.findings.source.uses import Uses, of_default
 from leakscope.graph.model import ObjectKind
 

@@ -1,13 +1,34 @@
-"""Statements that store something: `append`, assignments, `setattr` and the like."""
+"""Statements that store something, closures, and the lines that add to a container."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from leakscope.findings.source.index import ADDERS, BY_NAME, Found, ParsedFile, last_name, pairs
+from leakscope.findings.facts import FreedBy
+from leakscope.findings.model import CutReference, Finding, Hop
+from leakscope.findings.naming import place_of
+from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
+from leakscope.findings.rules.step_growth import GrowsIn, GrowthFacts
+from leakscope.findings.source.index import (
+    ADDERS,
+    BY_NAME,
+    Found,
+    ParsedFile,
+    Scope,
+    Sources,
+    class_of,
+    file_of,
+    is_item,
+    last_name,
+    pairs,
+    qualified,
+)
+from leakscope.findings.source.scopes import Meaning
+from leakscope.graph.model import ObjectKind
 
 
 class How(StrEnum):
@@ -207,3 +228,646 @@ def _parts(value: ast.expr) -> list[ast.expr] | None:
     if isinstance(value, ast.UnaryOp):
         return [value.operand]
     return [value.left, value.right] if isinstance(value, ast.BinOp) else None
+
+
+PACK = "pack hook"
+"""In the place of a method: a line on which a pack hook returns."""
+_REGISTERS = re.compile(r"_?register_\w*hook|add_done_callback|finalize|subscribe|connect|ref")
+
+
+def where_closed(trace: Sequence[Hop], place: int, sources: Sources) -> tuple[Store, ...]:
+    """The lines that store the function whose closure is cut, and the line on which it is written.
+
+    A function that calls itself is stored by its own `def`.
+    """
+    hop = trace[place]
+    for parsed in _files(hop, sources):
+        for function in _functions(hop, parsed, hop.reference.removeprefix("closure ")):
+            stored = _stored(function, parsed, sources)
+            return tuple({store.line: store for store in (*stored, _written(function))}.values())
+    return ()
+
+
+def where_hooked(trace: Sequence[Hop], place: int, meaning: Meaning, sources: Sources) -> tuple[Store, ...]:
+    """The lines that register the hooks of one object: those that name the function on the trace, else those that
+    register the sort of hook that its dict has on what means it.
+    """
+    registers = _register(trace[place].reference)
+    for hook in trace[place + 1 :]:
+        if hook.kind == ObjectKind.METHOD and (named := where_registered(hook.where, sources, registers)):
+            return named
+        # the first may be what a decorator has made of the user's own, which it holds as `__wrapped__`
+        for parsed in _files(hook, sources) if hook.kind == ObjectKind.FUNCTION else ():
+            for function in _functions(hook, parsed):
+                kept = tuple(s for s in _stored(function, parsed, sources) if registers.fullmatch(s.name))
+                if kept:
+                    return kept
+    found: list[Store] = []
+    for parsed in meaning.follow(sources.matching(r"\._?register_\w*hook")):
+        for one in parsed.found:
+            if isinstance(one.node, ast.Call) and isinstance(one.node.func, ast.Attribute):
+                name = one.node.func.attr
+                if registers.fullmatch(name) and place in meaning.of(one.node.func.value, one.scope):
+                    found.append(Store(one, How.ADDS, one.node.func.value, tuple(one.node.args), name))
+    return tuple(found)
+
+
+def where_registered(where: str, sources: Sources, registers: re.Pattern[str] = _REGISTERS) -> tuple[Store, ...]:
+    """The lines that register the function or method which is written at a line of the source, in the same file."""
+    place = place_of(where)
+    parsed = None if place is None else sources.of_line(place.file)
+    written = [] if parsed is None or place is None else [f for f in parsed.found if _is_at(f, place.line)]
+    if parsed is None or len(written) != 1:
+        return ()
+    own = getattr(written[0].node, "name", "")
+    return tuple(
+        Store(one, How.ADDS, one.node.func.value, tuple(one.node.args), one.node.func.attr)
+        for one in parsed.found
+        if isinstance(one.node, ast.Call) and isinstance(one.node.func, ast.Attribute)
+        if registers.fullmatch(one.node.func.attr)
+        if any(
+            last_name(given) == own and _may_be(given, one.scope, written[0].scope, sources)
+            for given in _given(one.node)
+        )
+    )
+
+
+def _may_be(given: ast.expr, scope: Scope, written_in: Scope, sources: Sources) -> bool:
+    """Whether a name that is handed on may be that of a function of a scope: `self.hook` in a class akin to its own."""
+    start = given.value if isinstance(given, ast.Attribute) else given
+    owner = scope.owner(start.id) if isinstance(start, ast.Name) else None
+    if not isinstance(given, ast.Attribute):
+        return owner is written_in
+    around = owner.outer if owner is not None else None
+    if around is None or not around.is_class or not isinstance(start, ast.Name):
+        return written_in.is_class
+    own, other = (one.name.rpartition(".")[2] for one in (written_in, around))
+    return own == other or own in sources.bases(other) or other in sources.bases(own)
+
+
+_HANDED_TO = (
+    (re.compile(r"\bfinalize\b"), ("finalize",)),
+    (
+        re.compile(r"\bTimerHandle\b|asyncio\.events\.Handle\b"),
+        ("call_later", "call_at", "call_soon", "call_soon_threadsafe"),
+    ),
+    (re.compile(r"\batexit\b"), ("register",)),
+    (re.compile(r"threading\.Timer\b"), ("Timer",)),
+)
+"""Types and names of a trace to the calls that hand a function and its arguments to them."""
+
+
+def where_handed_on(trace: Sequence[Hop], sources: Sources) -> tuple[Store, ...]:
+    """The calls that hand what is held to `weakref.finalize`, an event loop, `atexit` or a timer; of those the ones
+    that name the function on the trace, where it has one.
+    """
+    said = " ".join(f"{hop.type} {hop.name} {hop.object}" for hop in trace)
+    names = next((calls for marks, calls in _HANDED_TO if marks.search(said)), ())
+    calls = [
+        Store(one, How.ADDS, one.node.func, tuple(_given(one.node)), last_name(one.node.func))
+        for name in names
+        for parsed in sources.containing(name)
+        for one in parsed.found
+        if isinstance(one.node, ast.Call) and last_name(one.node.func) == name
+    ]
+    functions = {hop.name.rpartition(".")[2] for hop in trace if hop.kind in (ObjectKind.FUNCTION, ObjectKind.METHOD)}
+    named = [call for call in calls if any(last_name(given) in functions for given in call.values)]
+    return tuple(named or calls)
+
+
+def where_exit_handler(trace: Sequence[Hop], sources: Sources) -> tuple[Store, ...]:
+    """The calls that give `atexit` the function at the start of a trace; native code shows no other sign of it."""
+    own = trace[0].name.rpartition(".")[2] if trace else ""
+    return tuple(
+        Store(one, How.ADDS, one.node.func, tuple(_given(one.node)), "register")
+        for parsed in sources.containing("atexit")
+        for one in parsed.found
+        if isinstance(one.node, ast.Call) and last_name(one.node.func) == "register"
+        if own and any(last_name(given) == own for given in _given(one.node))
+    )
+
+
+def where_packed(sources: Sources) -> tuple[Store, ...]:
+    """The lines on which the pack hook returns, and the line that sets hooks for saved tensors; () where several do,
+    for the trace does not tell which it was.
+    """
+    calls = [
+        Store(one, How.ADDS, one.node.func, tuple(one.node.args), "saved_tensors_hooks")
+        for parsed in sources.containing("saved_tensors_hooks")
+        for one in parsed.found
+        if isinstance(one.node, ast.Call) and last_name(one.node.func) == "saved_tensors_hooks"
+    ]
+    if len(calls) != 1:
+        return ()
+    return (*_returns(calls[0], sources), *calls)
+
+
+def _returns(call: Store, sources: Sources) -> Iterator[Store]:
+    """What the pack hook returns, where it is a function of the same file."""
+    given = call.values[0] if call.values else None
+    owner = call.found.scope.owner(given.id) if isinstance(given, ast.Name) else None
+    parsed = sources.of_line(call.found.scope.file)
+    if parsed is None or owner is None or not isinstance(given, ast.Name):
+        return
+    for scope in parsed.scopes:
+        if isinstance(scope.node, ast.FunctionDef) and scope.outer is owner and scope.node.name == given.id:
+            returned = (node for node in ast.walk(scope.node) if isinstance(node, ast.Return))
+            for node in sorted(returned, key=lambda one: one.lineno):
+                if node.value is not None:
+                    yield Store(Found(node, scope, node, ()), How.BINDS, node.value, (node.value,), PACK)
+
+
+def _is_at(one: Found, line: int) -> bool:
+    """Whether a function is written on this line, its decorators on others above it."""
+    return isinstance(one.node, (ast.FunctionDef, ast.AsyncFunctionDef)) and one.node.lineno == line
+
+
+def _register(reference: str) -> re.Pattern[str]:
+    """The methods that put a hook into the dict of this name (torch/nn/modules/module.py, torch/_tensor.py,
+    torch/optim/optimizer.py).
+    """
+    sort = re.sub(r"^\._(global_|optimizer_)?|_hooks(_with_kwargs)?$", "", reference)
+    names = {
+        "forward": "register_forward_hook|register_module_forward_hook",
+        "forward_pre": "register_forward_pre_hook|register_module_forward_pre_hook",
+        "backward": r"register_hook|register_(full_|module_full_|module_)?backward_hook",
+        "backward_pre": "register_full_backward_pre_hook|register_module_full_backward_pre_hook",
+        "post_accumulate_grad": "register_post_accumulate_grad_hook",
+        "step_post": "register_step_post_hook|register_optimizer_step_post_hook",
+        "step_pre": "register_step_pre_hook|register_optimizer_step_pre_hook",
+    }
+    return re.compile(names.get(sort, r"_?register_\w*hook"))
+
+
+def _files(hop: Hop, sources: Sources) -> list[ParsedFile]:
+    """The files in which a function may be written."""
+    own = hop.name.rpartition(".")[2]
+    if name := file_of(hop):
+        parsed = sources.of_line(name)
+        return [parsed] if parsed is not None else []
+    return sources.containing("lambda" if own == "<lambda>" else own)
+
+
+def _functions(hop: Hop, parsed: ParsedFile, variable: str = "") -> list[Found]:
+    """The functions of this qualified name; of several lambdas those that read the variable."""
+    alike = [
+        one
+        for one in parsed.found
+        if isinstance(one.node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) and _name(one) == hop.name
+    ]
+    reading = [one for one in alike if any(isinstance(n, ast.Name) and n.id == variable for n in ast.walk(one.node))]
+    chosen = reading if variable else alike
+    if variable or len(chosen) <= 1:
+        return chosen if len(chosen) == 1 else []
+    place = place_of(hop.where)
+    return [one for one in chosen if place is not None and getattr(one.node, "lineno", 0) == place.line]
+
+
+def _name(one: Found) -> str:
+    own = "<lambda>" if isinstance(one.node, ast.Lambda) else str(getattr(one.node, "name", ""))
+    return qualified(one.scope, own)
+
+
+def _written(function: Found) -> Store:
+    node = function.node
+    value = node if isinstance(node, ast.Lambda) else ast.Name(getattr(node, "name", ""), ast.Load())
+    return Store(function, How.BINDS, value, (value,), "def")
+
+
+def _stored(function: Found, parsed: ParsedFile, sources: Sources) -> list[Store]:
+    """The places that hand it to something that keeps it, or assign it to something other than a local: in the function
+    around it, and where that is called if it returns it.
+    """
+    found = [store for store in _kept_by(function, [one for one in parsed.found if one.scope is function.scope])]
+    maker = function.scope.node
+    if isinstance(maker, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(
+        isinstance(node, ast.Return) and node.value is not None and _is(node.value, function)
+        for node in ast.walk(maker)
+    ):
+        made = Found(ast.Name(maker.name, ast.Load()), function.scope, function.statement, ())
+        for other in sources.containing(maker.name):
+            found += _kept_by(made, other.found)
+    return found
+
+
+def _kept_by(function: Found, places: Iterable[Found]) -> list[Store]:
+    found = []
+    for one in places:
+        node = one.node
+        if isinstance(node, ast.Call) and any(_is(given, function) for given in _given(node)):
+            method = isinstance(node.func, ast.Attribute)
+            kept = method and (_REGISTERS.fullmatch(last_name(node.func)) or last_name(node.func) in _KEEPS)
+            if kept and isinstance(node.func, ast.Attribute):
+                found.append(Store(one, How.ADDS, node.func.value, tuple(node.args), node.func.attr))
+        elif isinstance(node, ast.Assign) and _is(node.value, function):
+            found += [
+                Store(one, How.BINDS, target, (node.value,))
+                for target in node.targets
+                if isinstance(target, (ast.Attribute, ast.Subscript))
+            ]
+    return found
+
+
+_KEEPS = ("append", "add", "insert", "setdefault", "put", "appendleft", "update", "partial")
+
+
+def _given(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def _is(value: ast.expr, function: Found) -> bool:
+    """Whether a value is the function, or wraps it."""
+    if value is function.node:
+        return True
+    if isinstance(value, ast.Name):
+        return value.id == getattr(function.node, "name", None)
+    if isinstance(value, ast.Call):
+        made = isinstance(function.node, ast.Name) and last_name(value.func) == function.node.id
+        return made or any(_is(given, function) for given in _given(value))
+    return isinstance(value, (ast.Tuple, ast.List)) and any(_is(one, function) for one in value.elts)
+
+
+def is_hooks(reference: str) -> bool:
+    """Whether a reference leads to the dict of an object's hooks: `._forward_hooks`, `hooks` of a grad node."""
+    return reference in ("hooks", "pre-hooks", "post-hook", "pre-hook") or bool(
+        re.fullmatch(r"\._\w*hooks(_with_kwargs)?", reference)
+    )
+
+
+def runs_hook(statement: ast.stmt, register: str, of: ast.expr) -> bool:
+    """Whether a statement may run the hook that the method `register` puts on an object: one of a forward where that
+    object, or what it is a part of, is called, and where a backward runs it again (torch/utils/checkpoint.py); one of
+    a step where something steps; any other where backward is called.
+    """
+    calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    names = {last_name(function) for function in calls}
+    if "_step_" in register:
+        return "step" in names
+    if "forward" in register:
+        return "backward" in names or any(ast.unparse(function) in _parts_of(of) for function in calls)
+    return "backward" in names
+
+
+def _parts_of(node: ast.expr) -> list[str]:
+    """`self.net[0]`, `self.net` of the former."""
+    parts = []
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        parts.append(ast.unparse(node))
+        node = node.value
+    return [*parts, ast.unparse(node)]
+
+
+LINES = 3
+"""Lines that are told for one reference: more would be a listing of the program."""
+FILES = 30
+"""Files beside those of its class that are read for the name of an attribute, chosen: a commoner name says nothing."""
+_TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.STORAGE, ObjectKind.GRAD_NODE, ObjectKind.WORK)
+_ADDED_TO = (ObjectKind.CONTAINER, ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER)
+CACHE = "functools._lru_cache_wrapper"
+_ARRAY = "numpy.ndarray"
+_NAME = re.compile(r"[^\W\d]\w*")
+
+
+def stores_for(finding: Finding, reference: CutReference, sources: Sources) -> tuple[Store, ...]:
+    """The places that put something where one reference of a finding's cut is, the likeliest first; () where the
+    sources show none.
+
+    They are looked for where the trace says that its names are: a local in its function and what it calls with it, an
+    attribute in the methods of the class, a global in its module and where it is imported.
+    """
+    place, trace = on_trace(finding, reference)
+    if isinstance(finding.facts, GrowthFacts) and finding.facts.grows_in == GrowsIn.CALLBACK:
+        return where_exit_handler(trace, sources)[:LINES]
+    if isinstance(finding.facts, ImmortalFacts) and finding.facts.closed_by == ClosedBy.PACK_HOOK:
+        return where_packed(sources)
+    if place is None:
+        return where_registered(reference.where, sources)[:LINES] if is_item(reference.name) else ()
+    in_cycle = finding.freed_by != FreedBy.PROGRAM
+    if place and is_item(trace[place].reference) and is_hooks(trace[place - 1].reference):
+        place -= 1
+    holder = trace[place]
+    if is_hooks(holder.reference):
+        return where_hooked(trace, place, Meaning(trace, sources, in_cycle), sources)[:LINES]
+    if holder.reference.startswith("closure ") and in_cycle:
+        return where_closed(trace, place, sources)[:LINES]
+    cache = next((hop for hop in trace[place : place + 2] if hop.type == CACHE and hop.name != CACHE), None)
+    if cache is not None:
+        return _calls(cache, sources)[:LINES]
+    for loosely in (False, True):
+        meaning = Meaning(trace, sources, in_cycle, loosely)
+        stores = list(_stores(place, meaning, sources))
+        if chosen := _chosen(stores, place, meaning):
+            return tuple(_one_a_line(chosen))[:LINES]
+    return where_handed_on(trace, sources)[:LINES]
+
+
+def on_trace(finding: Finding, reference: CutReference) -> tuple[int | None, tuple[Hop, ...]]:
+    """Position of the hop that holds by a reference, and a trace that leads over it.
+
+    A further reference that the trace does not lead over may be one of an object on it: `context.outputs` beside
+    `context.inputs`.
+    """
+    trace = finding.trace
+    if reference.trace is not None:
+        place = reference.trace
+        return (place, trace) if place + 1 < len(trace) else (None, trace)
+    for place, hop in enumerate(reference.path[:-1]):
+        if not set(hop.references).isdisjoint(reference.indexes):
+            return place, reference.path
+    for other in finding.cut.references if finding.cut is not None else ():
+        if other.trace is None or not other.written or not reference.name.startswith("."):
+            continue
+        if other.written.replace(other.name, reference.name) == reference.written and other.trace + 1 < len(trace):
+            here = replace(trace[other.trace], reference=reference.name)
+            return other.trace, (*trace[: other.trace], here, *trace[other.trace + 1 :])
+    return None, trace
+
+
+def _stores(place: int, meaning: Meaning, sources: Sources) -> Iterator[Store]:
+    """All that is put into what gains, or bound in the place of what is held, in the files that name it."""
+    gains, files = gaining(meaning.trace, place), files_naming(meaning, place, sources)
+    for parsed in files:
+        for store in stores_of(parsed):
+            if store.how == How.ADDS:
+                means = meaning.of(store.target, store.found.scope) & gains
+                fits = [position for position in means if _is_added(store, position, place, meaning.trace)]
+                if fits:
+                    yield replace(store, gains=max(fits))
+            elif place + 1 in meaning.bound_by(store.target, store.found.scope):
+                yield store
+
+
+def gaining(trace: Sequence[Hop], place: int) -> frozenset[int]:
+    """Positions of the objects to which something may be added: what the reference at `place` leads to, and what
+    that holds as its items.
+
+    Also what holds by it, where the reference is an item or an attribute that no user's class has: `queue.queue`.
+    """
+    found = set()
+    holder = trace[place]
+    if is_item(holder.reference) or holder.kind in (ObjectKind.OPTIMIZER, ObjectKind.NN_MODULE):
+        found.add(place)
+    if holder.kind == ObjectKind.INSTANCE and not file_of(holder):
+        found.add(place)
+    for position in range(place + 1, len(trace)):
+        hop = trace[position]
+        if not (hop.kind in _ADDED_TO or hop.type == _ARRAY):
+            break
+        found.add(position)
+        if not is_item(hop.reference) or hop.kind != ObjectKind.CONTAINER:
+            break
+    return frozenset(found)
+
+
+def _is_added(store: Store, position: int, place: int, trace: Sequence[Hop]) -> bool:
+    """Whether the way in which something is added fits the object: a method that it has, and no key that is always the
+    same but that of the cut at `place`.
+    """
+    hop, by_name = trace[position], store.name in BY_NAME
+    key = store.key.value if isinstance(store.key, ast.Constant) else None
+    if hop.kind == ObjectKind.OPTIMIZER:
+        return store.name == "add_param_group"
+    if hop.kind == ObjectKind.NN_MODULE and not is_item(hop.reference):
+        return by_name and key in (None, hop.reference.removeprefix("."))
+    if by_name or store.name == "add_param_group":
+        return hop.kind == ObjectKind.NN_MODULE and store.name == "add_module"
+    return key is None or (position == place and hop.reference == f"[{key!r}]")
+
+
+def files_naming(meaning: Meaning, place: int, sources: Sources) -> list[ParsedFile]:
+    """Files in which what is held may be named, by its own name or as a parameter of what is called with it."""
+    trace = meaning.trace
+    above = [hop for hop in trace[place::-1] if _word(hop)]
+    if meaning.in_cycle:  # its way around is its name
+        above = [*above, *(hop for hop in trace[place + 1 :] if _word(hop))]
+    passed = trace if meaning.in_cycle else trace[: place + 1]
+    files = [sources.of_line(file_of(hop)) for hop in passed if file_of(hop)]
+    for hop in above if meaning.in_cycle else above[:1]:
+        files += _naming(hop, sources)
+    if trace[place].kind == ObjectKind.NN_MODULE:  # its name there may be made up as the program runs
+        files += sources.files_of_class(class_of(trace[place]))
+        files += sources.matching(rf"(?<!\bself)\.({'|'.join(BY_NAME)})\(|\bsetattr\(", FILES)
+    return meaning.follow(list(dict.fromkeys(parsed for parsed in files if parsed is not None)))
+
+
+def _naming(hop: Hop, sources: Sources) -> list[ParsedFile]:
+    """Files that have the name by which a hop holds: no other one that of a local, and `self.` before an attribute is
+    of no interest but in the classes of its object.
+    """
+    word = _word(hop)
+    if hop.reference.startswith(("local ", "closure ")) and file_of(hop):
+        return []
+    if hop.kind == ObjectKind.NAMESPACE or not hop.reference.startswith("."):
+        return sources.containing(word)
+    elsewhere = sources.matching(rf"(?<!\bself)(\.|['\"]){re.escape(word)}(?!\w)", FILES)
+    return [*sources.files_of_class(class_of(hop)), *elsewhere]
+
+
+def _word(hop: Hop) -> str:
+    """The name by which a hop holds, as a program has to write it; "" for an item and for `queue` of a Queue."""
+    of_library = hop.kind in (*_ADDED_TO, ObjectKind.INSTANCE) and not file_of(hop)
+    names = _NAME.findall(hop.reference.rpartition(" ")[2])
+    if not names or is_item(hop.reference) or of_library or names[-1].startswith("__"):
+        return ""
+    return str(names[-1])
+
+
+def _chosen(stores: list[Store], place: int, meaning: Meaning) -> list[Store]:
+    """Those of the stores that can be what grows, the likeliest first."""
+    trace = meaning.trace
+    below = trace[place + 1 :]
+    if any(hop.kind in _TENSORS for hop in below):
+        stores = [s for s in stores if any(may_hold(value, s.found) for value in s.values) or s.name == "update"]
+    stores = _fitting(stores, place, meaning)
+    binds = [s for s in stores if s.how == How.BINDS]
+    itself = [s for s in binds if isinstance(s.found.node, ast.AugAssign) or mentions(s.values[0], s.target)]
+    adds = [s for s in stores if s.how == How.ADDS and not isinstance(s.found.node, ast.AugAssign)]
+    adds += [s for s in stores if s.how == How.ADDS and isinstance(s.found.node, ast.AugAssign) and s.key is None]
+    if below and below[0].kind in _ADDED_TO:
+        chosen = [*adds, *itself] or [s for s in binds if _displays(s.values[0])]
+    else:
+        chosen = [*itself, *adds] or binds
+    later = [s for s in chosen if not s.found.scope.name.endswith("__init__")]
+    loops = [s for s in later if s.found.loops] if trace[0].kind == ObjectKind.FRAME else []
+    first = {id(s) for s in loops}
+    return sorted(later or chosen, key=lambda s: id(s) not in first)
+
+
+def _fitting(stores: list[Store], place: int, meaning: Meaning) -> list[Store]:
+    """Those whose values are of the kind that the trace shows, where there are such: a call of the function or class
+    that it names, no `detach()` where a graph hangs on it, no `clone()` of a view, no weak reference.
+    """
+    trace, gains = meaning.trace, gaining(meaning.trace, place)
+    rest = (hop for position, hop in enumerate(trace) if position > place and position not in gains)
+    held = next((hop for hop in rest if hop.kind != ObjectKind.CONTAINER), None)
+    if held is None:
+        return stores
+    name = held.name.rpartition(".")[2] if held.kind in _NAMED else class_of(held)
+    named = [s for s in stores if name and any(name in map(last_name, _names(value)) for value in s.values)]
+    if meaning.in_cycle:  # who makes the object is known there
+        named = named or [s for s in stores if _goes_on(s, place, meaning)]
+    if held.kind == ObjectKind.NATIVE:  # a text, a number: what makes a weak reference may make it as well
+        return named or stores
+    ends = {"ref", "WeakMethod", "proxy", "with_traceback", "str", "repr"}
+    if held.kind in _TENSORS:
+        graph = held.reference == ".grad_fn"
+        ends |= {"detach", "detach_", "requires_grad_", "item"} if graph else {"clone", "copy"}
+    whole = [s for s in stores if not any(isinstance(v, ast.Call) and last_name(v.func) in ends for v in s.values)]
+    return named or whole or stores
+
+
+def _goes_on(store: Store, place: int, meaning: Meaning) -> bool:
+    """Whether what is stored means the object that the trace goes on with."""
+    after = meaning.everywhere(frozenset({(place if store.gains is None else store.gains) + 1}))
+    return any(meaning.of(value, store.found.scope) & after for value in store.values)
+
+
+_NAMED = (ObjectKind.FUNCTION, ObjectKind.GENERATOR)
+
+
+def _names(value: ast.expr) -> Iterator[ast.expr]:
+    return (node for node in ast.walk(value) if isinstance(node, (ast.Name, ast.Attribute)))
+
+
+def _displays(value: ast.expr) -> bool:
+    """Whether a value is written out as a list, a tuple or the like, with something in it that may hold memory."""
+    return isinstance(value, (ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.DictComp, ast.SetComp))
+
+
+def _one_a_line(stores: Sequence[Store]) -> list[Store]:
+    return list({store.where: store for store in reversed(stores)}.values())[::-1]
+
+
+def _calls(cache: Hop, sources: Sources) -> tuple[Store, ...]:
+    """The calls of a function whose results are cached: each with new arguments adds one."""
+    name = cache.name.rpartition(".")[2]
+    found = [
+        Store(one, How.ADDS, one.node.func, tuple(one.node.args), name)
+        for parsed in (sources.containing(name) if name else ())
+        for one in parsed.found
+        if isinstance(one.node, ast.Call) and last_name(one.node.func) == name
+    ]
+    return tuple(_one_a_line(found))
+
+
+_JOINS = frozenset(
+    (
+        "cat",
+        "concat",
+        "concatenate",
+        "stack",
+        "hstack",
+        "vstack",
+        "dstack",
+        "column_stack",
+        "row_stack",
+        "pad",
+        "append",
+    )
+)
+"""Last names of the functions of torch, torch.nn.functional and numpy that make one array larger than it was."""
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.For, ast.AsyncFor, ast.While, ast.Module)
+
+
+def variable_of(references: Sequence[str]) -> str:
+    """The name under which the source knows what a path's last references hold: `seen` of `.seen` or `local seen`."""
+    for reference in reversed(references):
+        named = re.search(r"([A-Za-z_]\w*)(?:'\]|\"\])?$", reference)
+        if named:
+            return named[1]
+    return ""
+
+
+def is_made_from_itself(sources: Mapping[str, Sequence[str]], variable: str) -> bool:
+    """Whether any of the files joins a variable's previous value with more, and does not set it anew before.
+
+    `x = torch.cat([token, x])` in a loop or a function that has `x = embed(ids)` as well joins nothing of the last
+    step's.
+    """
+    return bool(variable) and any(
+        _joins_itself(tree, variable) for tree in map(_parsed, sources.values()) if tree is not None
+    )
+
+
+def _parsed(lines: Sequence[str]) -> ast.Module | None:
+    try:
+        return ast.parse("\n".join(line.rstrip("\n") for line in lines))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _joins_itself(tree: ast.Module, variable: str) -> bool:
+    for scope in (node for node in ast.walk(tree) if isinstance(node, _SCOPES)):
+        values = [value for value in _values_in(scope, variable) if value is not None]
+        joined = [value for value in values if _mentions(value, variable)]
+        if any(_is_join(value, variable) for value in joined) and len(joined) == len(values):
+            return True
+    return False
+
+
+def _values_in(scope: ast.AST, variable: str) -> Iterator[ast.expr | None]:
+    """What is assigned to the variable in a scope, not in loops and functions within it."""
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(_is_named(target, variable) for target in targets):
+                yield node.value
+        if not isinstance(node, _SCOPES):
+            yield from _values_in(node, variable)
+
+
+def _is_named(node: ast.AST, variable: str) -> bool:
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.slice, ast.Constant) and node.slice.value == variable
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return any(_is_named(each, variable) for each in node.elts)
+    return (isinstance(node, ast.Name) and node.id == variable) or (
+        isinstance(node, ast.Attribute) and node.attr == variable
+    )
+
+
+def _mentions(value: ast.expr, variable: str) -> bool:
+    return any(_is_named(node, variable) for node in ast.walk(value))
+
+
+def _is_join(value: ast.expr, variable: str) -> bool:
+    """Whether a call in it joins what it is given, and is given the variable."""
+    calls = [node for node in ast.walk(value) if isinstance(node, ast.Call)]
+    return any(
+        isinstance(call.func, (ast.Name, ast.Attribute))
+        and (call.func.id if isinstance(call.func, ast.Name) else call.func.attr) in _JOINS
+        and _mentions(call, variable)
+        for call in calls
+    )
+
+
+_NAMELESS = (ObjectKind.CONTAINER, ObjectKind.TENSOR, ObjectKind.PARAMETER)
+"""Kinds of objects of which there are many without a name of their own: `dict, 2 items`."""
+_LONGEST = 60
+"""Characters of an expression that is a name; chosen."""
+
+
+def as_in_source(finding: Finding, reference: CutReference, stores: Sequence[Store]) -> CutReference:
+    """A reference of a nameless object as the line writes it that puts something there: `out.metadata['output']`.
+
+    It is told with that line, where it had none. As it is where the sources show none.
+    """
+    place, trace = on_trace(finding, reference)
+    if place is None or trace[place].kind not in _NAMELESS or not stores:
+        return reference
+    if " of " not in reference.written:  # then it is written as a user would, from its root on
+        return reference
+    text = _text(stores[0], place, trace[place])
+    if not text or len(text) > _LONGEST:
+        return reference
+    return replace(reference, written=text, where=reference.where or stores[0].where)
+
+
+def _text(store: Store, place: int, holder: Hop) -> str:
+    """The expression; "" where the line is about another object."""
+    target = ast.unparse(store.target)
+    if store.how == How.ADDS and store.gains == place and is_item(holder.reference):
+        return target + holder.reference
+    named = store.how == How.BINDS or store.gains == place + 1
+    is_attribute = isinstance(store.target, ast.Attribute) and holder.reference == f".{store.target.attr}"
+    return target if named and is_attribute else ""

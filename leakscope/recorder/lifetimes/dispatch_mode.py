@@ -14,10 +14,10 @@ import torch
 
 from leakscope.bootstrap import RECORDING
 from leakscope.originals import _thread
+from leakscope.process.frames import users_line, waiting
 from leakscope.process.guard import Guard, call_heard, unheard
 from leakscope.process.patches import Patches
 from leakscope.process.raw_types import mro, type_dict
-from leakscope.process.source.frames import users_line, waiting
 from leakscope.process.torch_compat import (
     Overload,
     address_of_storage,

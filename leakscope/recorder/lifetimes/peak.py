@@ -14,19 +14,19 @@ from leakscope.graph.model import ObjectKind
 from leakscope.heap.referents import held_by_frame
 from leakscope.heap.snapshot import Live
 from leakscope.heap.storages import storage_object
+from leakscope.process.frames import arguments_of_running_calls, running_frames, unread_globals, unread_variables
 from leakscope.process.raw_types import mro
-from leakscope.process.source.frames import arguments_of_running_calls, running_frames, unread_globals, unread_variables
-from leakscope.process.source.user_code import is_users
 from leakscope.process.torch_compat import StorageBase, address_of_storage
+from leakscope.process.user_code import is_users
 from leakscope.recorder.lifetimes.storage_table import GONE, Key, Record, Table
-from leakscope.run.kinds import Phase
 from leakscope.run.model import Look
-from leakscope.run.rows_steps import (
+from leakscope.run.rows import (
     AlikeStorage,
     DraggedStorage,
     IdleStorage,
     LifetimeRow,
     LifetimesUnjudged,
+    Phase,
     UntouchedStorage,
     WatchedStep,
 )

@@ -17,7 +17,6 @@ from leakscope.heap.sweep import objects_listed
 from leakscope.process.guard import CLOCK, Guard
 from leakscope.process.patches import Patches
 from leakscope.process.raw_types import mro
-from leakscope.process.source.user_code import at
 from leakscope.process.torch_compat import (
     StorageBase,
     TensorBase,
@@ -26,7 +25,8 @@ from leakscope.process.torch_compat import (
     storage_address,
     uses_of_storage,
 )
-from leakscope.run.kinds import Phase
+from leakscope.process.user_code import at
+from leakscope.run.rows import Phase
 
 Key = tuple[int, int]
 """(operation in its step, how many storages it had made before): the same in every step that does the same."""

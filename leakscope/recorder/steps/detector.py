@@ -17,7 +17,6 @@ from leakscope.originals import Path, _thread, os
 from leakscope.process.guard import Guard, call_heard, unheard
 from leakscope.process.patches import Patches
 from leakscope.process.raw_types import instance_dict, mro, type_dict, type_name
-from leakscope.process.source.user_code import is_ours, is_users
 from leakscope.process.torch_compat import (
     ENGINE,
     MODULES,
@@ -32,7 +31,8 @@ from leakscope.process.torch_compat import (
     version_of,
     without_functions,
 )
-from leakscope.run.kinds import ClockKind
+from leakscope.process.user_code import is_ours, is_users
+from leakscope.run.rows import ClockKind
 
 MAX_CALLS_IN_A_STEP = 8
 """Calls of one optimizer without one of the clock's, after which it is the clock.

@@ -14,17 +14,16 @@ from leakscope.originals import _thread, os
 from leakscope.process.children import OwnProcesses
 from leakscope.process.guard import CLOCK
 from leakscope.process.raw_types import mro, type_dict
-from leakscope.process.source.user_code import users_sources, without_source
+from leakscope.process.user_code import users_sources, without_source
 from leakscope.process.watchdog import leave_now, stack_of_thread
-from leakscope.recorder.device.accelerator import Counter
+from leakscope.recorder.accelerator import Counter
 from leakscope.recorder.steps.detector import StepClock
 from leakscope.recorder.steps.peers import RankStateFile
-from leakscope.run.kinds import EndKind
 from leakscope.run.live import Activity
 from leakscope.run.model import Ended
 from leakscope.run.multi_node import Job, job_here
 from leakscope.run.rank_end import orphaned_after
-from leakscope.run.rows import RecordingEnded
+from leakscope.run.rows import EndKind, RecordingEnded
 from leakscope.run.writer import RankFolder
 
 _LOOK_TIMEOUT_S = 10.0

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from leakscope.findings.counters import AlsoGrows
 from leakscope.findings.model import (
     Cut,
     Finding,
@@ -18,7 +19,6 @@ from leakscope.findings.model import (
     WorkerLine,
     by_kind,
 )
-from leakscope.findings.process_counts import AlsoGrows
 from leakscope.report.messages.held import reason_text
 from leakscope.report.messages.sections import steps_of
 from leakscope.report.messages.sentences import advice, run_text, title

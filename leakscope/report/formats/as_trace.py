@@ -13,10 +13,9 @@ from leakscope.findings.model import Findings
 from leakscope.report.escape import cleaned
 from leakscope.report.messages.ended import ended_badly, ended_text
 from leakscope.report.messages.sentences import title
-from leakscope.run.kinds import Occasion
 from leakscope.run.model import Look, Rank, Run, Step
 from leakscope.run.operations import column
-from leakscope.run.rows_device import CommOperation
+from leakscope.run.rows import CommOperation, Occasion
 
 MICROSECOND = 1e6
 """Of them in a second."""

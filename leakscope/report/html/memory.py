@@ -16,8 +16,8 @@ from leakscope.report.html.filters import as_drawing
 from leakscope.report.messages.sections import leaks
 from leakscope.report.messages.verdict import line_text
 from leakscope.report.ranks import RankGroup, counted_steps
-from leakscope.run.kinds import Occasion
 from leakscope.run.model import Look, Rank, Run
+from leakscope.run.rows import Occasion
 from leakscope.verdict import Verdict
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from leakscope.report.html.filters import as_drawing
 from leakscope.report.html.timeline import Timeline, step_ends, timeline
 from leakscope.report.messages.sections import leaks
 from leakscope.report.ranks import Column, RankGroup, RankStory, all_of, columns_of, notes_of, notes_together
-from leakscope.run.kinds import EndKind
 from leakscope.run.model import Rank, Run
+from leakscope.run.rows import EndKind
 from leakscope.units import like_text, ranks_text
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ from itertools import pairwise
 from leakscope.findings.comm import Turn, turns_of
 from leakscope.report.charts import LABELS, TIMELINE_WIDTH, OperationBar, StepMark, operations_chart
 from leakscope.report.escape import cleaned, one_line
-from leakscope.run.kinds import Occasion
 from leakscope.run.model import Rank
 from leakscope.run.operations import column
-from leakscope.run.rows_device import CommOperation
+from leakscope.run.rows import CommOperation, Occasion
 from leakscope.units import bytes_text, seconds_text
 
 _SEEN = 1e-3

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leakscope.findings.device import DeviceLook, device_looks
+from leakscope.findings.oom import DeviceLook, device_looks
 from leakscope.report.escape import cleaned, one_line
-from leakscope.run.kinds import Occasion
 from leakscope.run.model import Rank, Run
+from leakscope.run.rows import Occasion
 from leakscope.units import bytes_text, like_text, one_of_each, plural
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from leakscope.memory_snapshot.analysis import (
     SnapshotReport,
 )
 from leakscope.memory_snapshot.oom import Help, Remedy, Room
+from leakscope.memory_snapshot.replay import LabelKind, Labelled
 from leakscope.memory_snapshot.sites import Site, SiteKind
-from leakscope.memory_snapshot.timeline import LabelKind, Labelled
 from leakscope.memory_snapshot.verdict import Concern, ConcernKind, SnapshotsReport
 from leakscope.units import bytes_text, seconds_text
 from leakscope.verdict import Verdict

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from leakscope.findings.comm import CommState, Unmatched, buffers_text
 from leakscope.findings.facts import CommBuffers
-from leakscope.run.kinds import Direction, OperationState
 from leakscope.run.model import Run
-from leakscope.run.rows_device import FinalOperation, IssuedOperation
+from leakscope.run.rows import Direction, FinalOperation, IssuedOperation, OperationState
 from leakscope.units import bytes_text, ranks_text
 
 _CYCLE_TOLD = 4

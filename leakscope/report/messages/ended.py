@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from leakscope.findings.comm import first_to_fail
 from leakscope.findings.facts import AliveAtEnd
 from leakscope.report.escape import cleaned, one_line
-from leakscope.run.kinds import ClockKind, EndKind
 from leakscope.run.model import Ended, Rank, Run
-from leakscope.run.rows import StartedProcess, StepsBy
+from leakscope.run.rows import ClockKind, EndKind, StartedProcess, StepsBy
 from leakscope.units import bytes_text, like_text, one_of_each, plural, ranks_text
 
 _SIGNALLED = 128

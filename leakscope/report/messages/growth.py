@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from leakscope.findings.counters import AlsoGrows, Counted
 from leakscope.findings.facts import Bounded, CameToRest, EmptiedLater, FollowsInput, HeldByCall, TooLarge
-from leakscope.findings.process_counts import AlsoGrows, Counted
 from leakscope.run.rows import Recompiled
 from leakscope.units import bytes_text, plural
 

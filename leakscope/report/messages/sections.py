@@ -13,8 +13,8 @@ from leakscope.findings.model import (
     WorkerLine,
     WorkerLineKind,
 )
-from leakscope.run.kinds import EndKind, MadeBy
 from leakscope.run.model import Run
+from leakscope.run.rows import EndKind, MadeBy
 from leakscope.units import bytes_text, plural
 from leakscope.verdict import Returned, Verdict
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from leakscope.findings.counters import AlsoGrows
 from leakscope.findings.facts import RunFacts
 from leakscope.findings.gc_advice import (
     CollectedAtEnd,
@@ -18,7 +19,6 @@ from leakscope.findings.known_leaks import saying_of
 from leakscope.findings.model import Finding
 from leakscope.findings.oom import Alive, AllocationFailed, CameNear, CaughtUnseen, DeviceFailed, NoRoomToLook, RoomThen
 from leakscope.findings.peak import IdleAtPeak, LagUseDrag
-from leakscope.findings.process_counts import AlsoGrows
 from leakscope.report.messages import comm, growth, memory
 from leakscope.run.model import Run
 from leakscope.units import bytes_text, like_text, listed_numbers, one_of_each

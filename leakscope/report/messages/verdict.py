@@ -42,8 +42,8 @@ from leakscope.report.messages.sections import (
     so_far_text,
     steps_of,
 )
-from leakscope.run.kinds import MadeBy
 from leakscope.run.model import Rank, Run
+from leakscope.run.rows import MadeBy
 from leakscope.run.suppression import Suppression
 from leakscope.units import bytes_text, listed_numbers, one_of_each, plural
 from leakscope.verdict import Verdict

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.run.kinds import OperationState
 from leakscope.run.operations import NAME, SIZE, unpack
 from leakscope.run.reader import read_run
+from leakscope.run.rows import OperationState
 
 pytestmark = pytest.mark.process
 

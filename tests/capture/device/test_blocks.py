@@ -13,10 +13,10 @@ import torch
 from support.devices.fake_device import AUTOGRAD, block, segment
 from support.devices.fake_device_memory import FakeDeviceMemory, of_tensors
 
-from leakscope.findings.device import DeviceLook, device_looks
+from leakscope.findings.oom import DeviceLook, device_looks
 from leakscope.heap.snapshot import LookContext, look
 from leakscope.memory_snapshot.model import Frame
-from leakscope.recorder.device.allocator_monitor import is_kept, made_where
+from leakscope.recorder.allocator_monitor import is_kept, made_where
 from leakscope.recorder.lifetimes import dispatch_mode as dispatching
 from leakscope.run.model import Ended, Rank
 from leakscope.run.reader import read_run

@@ -11,8 +11,8 @@ import torch
 from support.devices.fake_device import State, device_module, natives
 
 from leakscope.process.patches import Patches
-from leakscope.recorder.device.accelerator import Accelerator, described
-from leakscope.recorder.device.allocator_monitor import ENTRIES, OURS, OVER, THEIRS, WAITING, History
+from leakscope.recorder.accelerator import Accelerator, described
+from leakscope.recorder.allocator_monitor import ENTRIES, OURS, OVER, THEIRS, WAITING, History
 
 
 class Attached:
@@ -158,7 +158,7 @@ def test_the_calls_of_torch_itself_are_found_by_what_they_are() -> None:
 def test_asking_puts_nothing_to_use() -> None:
     code = """if True:
         import torch
-        from leakscope.recorder.device.accelerator import find
+        from leakscope.recorder.accelerator import find
         find()
         print(torch.cuda.is_initialized(), torch.xpu.is_initialized(), torch.cuda._is_in_bad_fork())
     """

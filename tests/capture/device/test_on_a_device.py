@@ -24,11 +24,10 @@ from support.pages.blocks import blocks_of, commands_of
 from support.pages.telling import agree
 from support.pages.walk import patch
 
-from leakscope.findings.device import DeviceLook, device_looks
+from leakscope.findings.oom import DeviceLook, device_looks
 from leakscope.run.model import Rank
 from leakscope.run.reader import read_run
-from leakscope.run.rows_device import Elsewhere
-from leakscope.run.rows_steps import WatchedStep
+from leakscope.run.rows import Elsewhere, WatchedStep
 from leakscope.units import bytes_text
 
 pytestmark = pytest.mark.process
@@ -486,7 +485,7 @@ def test_a_step_costs_little(tmp_path: Path) -> None:
         import statistics, time
         from pathlib import Path
         import torch
-        from leakscope.recorder.device.allocator_monitor import DeviceMemory
+        from leakscope.recorder.allocator_monitor import DeviceMemory
         from leakscope.process.patches import Patches
         from leakscope.run.writer import RankFolder
 

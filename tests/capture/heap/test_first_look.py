@@ -11,7 +11,7 @@ import pytest
 ONE_LOOK = """
 import sys
 import torch
-from leakscope.recorder.device.accelerator import Counter
+from leakscope.recorder.accelerator import Counter
 from leakscope.heap.snapshot import LookContext, look
 from leakscope.heap.growth import Gains
 counter, gains, loaded = Counter(), Gains(), set(sys.modules)
@@ -20,7 +20,7 @@ look(1, "step", LookContext(gains=gains))
 print([counter.read().bytes - before, sorted(set(sys.modules) - loaded)])
 """
 LEFT_BYTES = 425 * 1024
-"""What looks left in malloc's caches at most (`leakscope/recorder/device/accelerator.py`)."""
+"""What looks left in malloc's caches at most (`leakscope/recorder/accelerator.py`)."""
 
 
 @pytest.mark.process

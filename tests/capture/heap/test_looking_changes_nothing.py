@@ -22,7 +22,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from leakscope.graph.model import HeapGraph
 from leakscope.heap import snapshot as heap
-from leakscope.process.source import user_code as source
+from leakscope.process import user_code as source
 
 
 @pytest.fixture(autouse=True)

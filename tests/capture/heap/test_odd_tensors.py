@@ -14,8 +14,8 @@ from leakscope.findings.categories import categories
 from leakscope.graph.retained import freed_without
 from leakscope.heap import snapshot as heap
 from leakscope.heap.autograd import Types
-from leakscope.heap.describe import describe
 from leakscope.heap.garbage import Watched
+from leakscope.heap.to_graph import describe
 from leakscope.run.model import Look
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # prototype, beta, deprecated
@@ -124,7 +124,7 @@ def test_an_object_that_cannot_be_described_has_its_type(monkeypatch: pytest.Mon
     def fails(*_: Any) -> Any:
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr("leakscope.heap.describe._container", fails)
+    monkeypatch.setattr("leakscope.heap.to_graph._container", fails)
     assert describe([1], Types()).label == "list object"
     assert describe({1}, Types()).type == "set"
 

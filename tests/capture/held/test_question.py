@@ -16,9 +16,8 @@ from corpus.left_behind import GARBAGE, KEPT
 
 import leakscope
 from leakscope.findings.model import Findings
-from leakscope.heap import fast_check_walk
-from leakscope.heap.fast_check import Question, _objects_at, most_bytes
-from leakscope.heap.fast_check_walk import Seen
+from leakscope.heap import fast_check
+from leakscope.heap.fast_check import Question, Seen, _objects_at, most_bytes
 from leakscope.heap.snapshot import LookContext, look
 from leakscope.report.messages.verdict import why_text
 
@@ -233,6 +232,6 @@ def test_without_a_look_at_memory_nothing_is_missed(question: Question, monkeypa
     def unreadable() -> Iterator[Callable[[int, int], tuple[int, ...]]]:
         yield lambda _address, _count: ()
 
-    monkeypatch.setattr(fast_check_walk, "own_memory", unreadable)
+    monkeypatch.setattr(fast_check, "own_memory", unreadable)
     assert not held(question, GARBAGE["old_thing_dropped"]())
     assert held(question, KEPT["gradients_of_an_old_model"]())

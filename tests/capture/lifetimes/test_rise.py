@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from leakscope.profiler.peak import TensorPeak
-from leakscope.recorder.lifetimes import peak_watch as rise_of_capture
+from leakscope.recorder.lifetimes import tracker as rise_of_capture
 from leakscope.report.messages.memory import rise_text
 
 MIB = 1 << 20

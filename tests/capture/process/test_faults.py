@@ -16,8 +16,8 @@ from support.faults import scripts
 
 from leakscope.findings import judge
 from leakscope.findings.model import Reason, Why
-from leakscope.run.kinds import EndKind, Occasion
 from leakscope.run.reader import read_run
+from leakscope.run.rows import EndKind, Occasion
 from leakscope.run.writer import write_run
 from leakscope.verdict import Verdict
 

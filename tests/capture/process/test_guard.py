@@ -20,9 +20,9 @@ from leakscope.process.guard import Guard
 from leakscope.process.patches import AfterImport, Patches
 from leakscope.recorder.recorder import Recorder
 from leakscope.recorder.steps.peers import all_there
-from leakscope.run.kinds import EndKind
 from leakscope.run.live import Activity, RankState
 from leakscope.run.model import Ended
+from leakscope.run.rows import EndKind
 
 
 class Owner:

@@ -20,7 +20,7 @@ from leakscope.process.gc_control import CollectionWatch, at_most, no_automatic_
 from leakscope.process.guard import Guard
 from leakscope.process.patches import Patches
 from leakscope.process.torch_compat import past_modes, without_gradients
-from leakscope.recorder.device.accelerator import Counter
+from leakscope.recorder.accelerator import Counter
 from leakscope.recorder.memory_limits import more_room
 from leakscope.recorder.snapshots import Turns
 from leakscope.recorder.steps.peers import RankStateFile

@@ -68,7 +68,7 @@ for _ in range(5):
     dist.all_reduce(torch.ones(3))
     optimizer.step()
     most.append(recorder.patches.names)
-from leakscope.run.kinds import EndKind
+from leakscope.run.rows import EndKind
 from leakscope.run.model import Ended
 recorder.finish(lambda steps: Ended(EndKind.FINISHED, 0, steps), look=False)
 after = survey()

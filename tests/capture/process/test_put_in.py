@@ -34,7 +34,6 @@ REPLACE = {
     "recorder/steps/step_function.py",
     "comm/patches.py",
     "process/children.py",
-    "process/propagate.py",
 }
 """What they put in another's place calls what is guarded; `Patches.replace` is for them alone."""
 CALLED_AT_DEATH = {"self._died", "self._note", "note"}

@@ -30,12 +30,12 @@ before = standing()
 
 from leakscope.comm.monitor import CommMonitor
 from leakscope.process.children import Joining
-from leakscope.process.propagate import hand_on
-from leakscope.process.propagate import who_am_i
+from leakscope.process.children import hand_on
+from leakscope.process.children import who_am_i
 from leakscope.process.patches import Patches
 from leakscope.recorder.recorder import Recorder
 from leakscope.options import Options
-from leakscope.run.kinds import EndKind
+from leakscope.run.rows import EndKind
 from leakscope.run.model import Ended
 
 folder = Path(sys.argv[1])

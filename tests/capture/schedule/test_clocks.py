@@ -16,7 +16,7 @@ from torch.optim import SGD, Adam, Optimizer
 from leakscope.process.guard import Guard
 from leakscope.process.patches import Patches
 from leakscope.recorder.steps.detector import BACKWARDS_BY_HAND, UPDATES_BY_HAND, StepClock, StepEvents
-from leakscope.run.kinds import ClockKind
+from leakscope.run.rows import ClockKind
 
 
 def _train(net: nn.Module, optimizer: Optimizer) -> None:

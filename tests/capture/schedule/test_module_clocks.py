@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import SGD
 
 from leakscope.recorder.steps.detector import CALLS_WITHOUT_BACKWARD
-from leakscope.run.kinds import ClockKind
+from leakscope.run.rows import ClockKind
 
 
 class Named(nn.Sequential):

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from leakscope.process.source import user_code
-from leakscope.process.source.user_code import is_users, short
+from leakscope.process import user_code
+from leakscope.process.user_code import is_users, short
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from leakscope.process.source.frames import unread_variables
+from leakscope.process.frames import unread_variables
 
 
 def ask(found: list[set[str]], *_: object) -> None:
@@ -99,7 +99,7 @@ def test_what_no_way_through_the_code_reads_is_unread(function: Any, unread: set
 
 SCRIPT = """
 import sys
-from leakscope.process.source.frames import unread_globals
+from leakscope.process.frames import unread_globals
 
 checkpoint, validation, settings = 1, 2, 3
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.process.source import user_code as source
+from leakscope.process import user_code as source
 
 TEXT = """\
 def outer():

@@ -27,8 +27,8 @@ from leakscope.report.messages.comm import comm_notes
 from leakscope.report.messages.ended import hung_text
 from leakscope.report.messages.sentences import title
 from leakscope.report.messages.verdict import next_text
-from leakscope.run.kinds import Direction, EndKind, OperationState
 from leakscope.run.model import Ended, Rank
+from leakscope.run.rows import Direction, EndKind, OperationState
 
 KILLED = Ended("killed", 137, 2, error="killed by SIGKILL")
 

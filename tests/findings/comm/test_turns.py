@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakscope.findings.comm import turns_of
-from leakscope.run.rows_device import CommOperation
+from leakscope.run.rows import CommOperation
 
 COMPUTING, ISSUING = 4e-3, 8e-5
 """Seconds of a stage's forward or backward, and between two tensors that go together."""

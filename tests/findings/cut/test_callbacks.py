@@ -10,8 +10,8 @@ from support.heap_text import heap_from
 from leakscope.findings.judge import judge
 from leakscope.findings.rules.step_growth import GrowsIn, GrowthFacts
 from leakscope.graph.model import KINDS, ROOTS, HeapGraph, ObjectKind, RootKind
-from leakscope.run.kinds import EndKind, Occasion
 from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.rows import EndKind, Occasion
 
 STEPS = (3, 5, 7, 9)
 SIZE = 1 << 20

@@ -15,8 +15,7 @@ from leakscope.findings.model import Findings
 from leakscope.report.messages.sentences import advice, title
 from leakscope.report.messages.verdict import next_text, why_text
 from leakscope.run.model import Collection, Ended, Look, Rank, Run, Step
-from leakscope.run.rows import MemoryThere
-from leakscope.run.rows_steps import LifetimesUnjudged
+from leakscope.run.rows import LifetimesUnjudged, MemoryThere
 
 STEPS = (3, 5, 7, 9)
 LAST = 80

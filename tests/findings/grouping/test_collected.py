@@ -11,8 +11,8 @@ from leakscope.findings.facts import FreedBy, RuleName
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Findings, LineKind, by_kind, grown_of
 from leakscope.report.messages.verdict import kinds_text
-from leakscope.run.kinds import Occasion
 from leakscope.run.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
+from leakscope.run.rows import Occasion
 
 STEPS = (3, 5, 7, 9)
 TENSOR = 1 << 20

@@ -14,7 +14,7 @@ from leakscope.findings.facts import FollowsInput, HeldByCall
 from leakscope.findings.growth import Series
 from leakscope.findings.judge import judge
 from leakscope.findings.rules.native_hold import UnattributedFacts
-from leakscope.findings.source.adding_lines import is_made_from_itself, variable_of
+from leakscope.findings.source.stores import is_made_from_itself, variable_of
 from leakscope.run.model import Ended, Look, Rank, Run, Step
 
 LOOKS = (3, 5, 7, 9)

@@ -11,8 +11,8 @@ from support.examples import growth_finding, look, rank, run
 
 from leakscope.findings.model import Finding, Findings, Sighting
 from leakscope.findings.suppressions import Change, Comparison, Judged, compare
-from leakscope.run.kinds import EndKind
 from leakscope.run.model import Ended, Rank
+from leakscope.run.rows import EndKind
 from leakscope.run.suppression import Suppression
 from leakscope.verdict import Verdict
 

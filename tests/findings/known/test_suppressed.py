@@ -19,9 +19,9 @@ from leakscope.findings.model import Cut, CutReference, Finding, LineKind, by_ki
 from leakscope.findings.suppressions import Known, suppression_of
 from leakscope.report import FORMATS
 from leakscope.report.messages.verdict import next_text, why_text
-from leakscope.run.kinds import EndKind, Occasion
 from leakscope.run.model import Ended, Look, Rank, Run, Step
 from leakscope.run.reader import read_run
+from leakscope.run.rows import EndKind, Occasion
 from leakscope.run.suppression import NAME, Suppression, keep_suppressions, known_before, suppressions_in
 from leakscope.run.writer import prepare_folder, write_run
 from leakscope.verdict import Verdict

@@ -19,14 +19,13 @@ from leakscope.findings.model import Finding, Findings, LineKind, by_kind
 from leakscope.graph.model import HeapGraph, Object, build
 from leakscope.memory_snapshot.analysis import analyse
 from leakscope.memory_snapshot.reader import read_bytes
-from leakscope.recorder.device import accelerator as device
+from leakscope.recorder import accelerator as device
 from leakscope.report import FORMATS
 from leakscope.report.messages.sentences import advice, run_text, title
 from leakscope.report.text.page import render as whole_text
 from leakscope.run.model import Ended, Look, Rank, Run, Step
 from leakscope.run.reader import read_run
-from leakscope.run.rows import AllocationFailure
-from leakscope.run.rows_device import DeviceFigures
+from leakscope.run.rows import AllocationFailure, DeviceFigures
 from leakscope.run.writer import write_run
 
 MIB = 1 << 20

@@ -15,9 +15,8 @@ from leakscope.recorder.lifetimes.storage_table import GONE, Operation, Record, 
 from leakscope.report import FORMATS
 from leakscope.report.messages.sentences import run_text
 from leakscope.report.text.page import render
-from leakscope.run.kinds import Phase
 from leakscope.run.model import Run
-from leakscope.run.rows_steps import WatchedStep
+from leakscope.run.rows import Phase, WatchedStep
 
 
 def table_of(*records: Record) -> Table:

@@ -13,7 +13,7 @@ from leakscope.findings.model import Cut, CutReference, Finding
 from leakscope.findings.rules.idle_memory import idle_findings
 from leakscope.report.messages.sentences import title
 from leakscope.run.model import Rank
-from leakscope.run.rows_steps import UntouchedStorage, WatchedStep
+from leakscope.run.rows import UntouchedStorage, WatchedStep
 
 BIG = 1024 * KIB
 

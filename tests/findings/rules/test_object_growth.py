@@ -11,9 +11,8 @@ from leakscope.findings import judge
 from leakscope.findings.model import Finding, Findings, LineKind, by_kind
 from leakscope.findings.rules.object_growth import Collects, ObjectFacts
 from leakscope.report.messages.sentences import title
-from leakscope.run.kinds import EndKind, Occasion
 from leakscope.run.model import Ended, Look, Rank, Run, Step
-from leakscope.run.rows import GainingContainer
+from leakscope.run.rows import EndKind, GainingContainer, Occasion
 
 KIB = 1024
 STEPS = (3, 5, 7, 9, 11)

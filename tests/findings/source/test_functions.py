@@ -10,9 +10,8 @@ from support import examples
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Reason, Why
 from leakscope.findings.source.scopes import like_in
-from leakscope.run.kinds import ClockKind
 from leakscope.run.model import Ended, Rank
-from leakscope.run.rows import StepsBy
+from leakscope.run.rows import ClockKind, StepsBy
 
 pytestmark = pytest.mark.unit
 

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from leakscope.findings.judge import with_lines
-from leakscope.findings.source.adding_lines import stores_for
 from leakscope.findings.source.index import Sources, parse
+from leakscope.findings.source.stores import stores_for
 
 LIST_OF_MAIN = """
     frame main train.py:2 -> local history

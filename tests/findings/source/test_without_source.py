@@ -8,7 +8,7 @@ import pytest
 from support import SAMPLES
 
 from leakscope.findings import judge
-from leakscope.process.source.user_code import without_source
+from leakscope.process.user_code import without_source
 from leakscope.report import FORMATS
 from leakscope.run.model import Run
 from leakscope.run.reader import read_run

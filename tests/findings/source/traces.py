@@ -15,8 +15,8 @@ from support.heap_text import _KINDS
 from leakscope.findings.facts import FreedBy, HopStatus, Said, Severity
 from leakscope.findings.judge import with_lines
 from leakscope.findings.model import Cut, CutReference, Finding, Hop, Suggestion
-from leakscope.findings.source.adding_lines import stores_for
 from leakscope.findings.source.index import Sources
+from leakscope.findings.source.stores import stores_for
 from leakscope.graph.model import ObjectKind
 
 _MORE = {

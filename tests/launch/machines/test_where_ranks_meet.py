@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from leakscope.errors import LaunchFailed
 from leakscope.launch.elastic import loopback_store
-from leakscope.launch.external import Outside, outside_launcher
+from leakscope.launch.start import Outside, outside_launcher
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from leakscope.report.html.memory import (
 )
 from leakscope.report.ranks import RankGroup, rank_groups, rank_stories
 from leakscope.run.model import Rank
-from leakscope.run.rows_device import DeviceBlocks, LayoutAtLook
+from leakscope.run.rows import DeviceBlocks, LayoutAtLook
 from leakscope.verdict import Verdict
 
 

@@ -14,7 +14,7 @@ from support.recorded_rows import rows
 
 from leakscope.report.html.timeline import ROWS_SHOWN, StepEnd, axis, step_ends, timeline
 from leakscope.run.model import Rank, Step
-from leakscope.run.rows_device import CommOperation
+from leakscope.run.rows import CommOperation
 
 
 def bars(svg: str, kind: str) -> list[tuple[float, float]]:

@@ -20,8 +20,8 @@ from leakscope.findings.model import LineKind
 from leakscope.graph.model import ObjectKind
 from leakscope.report import FORMATS
 from leakscope.report.formats.as_json import FORMAT
-from leakscope.run.kinds import EndKind
 from leakscope.run.reader import read_run
+from leakscope.run.rows import EndKind
 from leakscope.verdict import Verdict
 
 SCHEMA: dict[str, Any] = json.loads(files("leakscope.report.formats").joinpath("findings.schema.json").read_text())

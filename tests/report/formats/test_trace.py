@@ -14,8 +14,8 @@ from support.formats import trace_rules
 from leakscope.findings.model import Findings
 from leakscope.report import FORMATS
 from leakscope.report.formats.as_trace import steps_and_looks
-from leakscope.run.kinds import Occasion
 from leakscope.run.model import Rank, Run
+from leakscope.run.rows import Occasion
 
 
 def trace(run: Run, findings: Findings) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ from support import examples
 
 from leakscope.report.html.page import render
 from leakscope.report.messages.verdict import headline
-from leakscope.run.kinds import EndKind
 from leakscope.run.model import Ended
+from leakscope.run.rows import EndKind
 
 BOOM = Ended(EndKind.RAISED, 1, 5, error="RuntimeError: boom", at="train.py:2 main")
 

@@ -13,8 +13,8 @@ from support.runs.many_ranks import many
 from leakscope.findings.facts import AliveAtEnd
 from leakscope.findings.model import Finding, Findings, Sighting, Unjudged
 from leakscope.report.text.page import render
-from leakscope.run.kinds import EndKind
 from leakscope.run.model import Ended, Rank, Run
+from leakscope.run.rows import EndKind
 
 RANKS = 1024
 MOST = 200

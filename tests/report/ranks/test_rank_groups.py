@@ -12,8 +12,8 @@ from support.examples import KIB, MIB, cycle_finding, growth_finding, rank, run
 from leakscope.findings.facts import RuleName, Said, Severity
 from leakscope.findings.model import Finding, Findings, RankSummary, Sighting
 from leakscope.report.ranks import MANY, RankGroup, rank_groups
-from leakscope.run.kinds import EndKind
 from leakscope.run.model import Ended, Run
+from leakscope.run.rows import EndKind
 from leakscope.units import bytes_span, count_span
 
 STOPPED = Ended(EndKind.STOPPED, 0, 12)

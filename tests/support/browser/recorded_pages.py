@@ -10,7 +10,7 @@ from pathlib import Path
 
 from leakscope.findings.judge import judge
 from leakscope.findings.suppressions import Judged, compare
-from leakscope.memory_snapshot.examine import examine
+from leakscope.memory_snapshot.verdict import examine
 from leakscope.report.compare.as_html import render as comparison_page
 from leakscope.report.html.page import render
 from leakscope.report.memory_snapshot.page import snapshot_html

@@ -27,7 +27,7 @@ from leakscope import bootstrap
 
 IMPORTED = (
     "leakscope_cli.run",
-    "leakscope_cli.runs.report",
+    "leakscope_cli.report",
     "leakscope.recorder.__main__",
     "leakscope.recorder.recorder",
     "leakscope.findings",

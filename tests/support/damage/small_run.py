@@ -10,34 +10,33 @@ from typing import Any
 
 from leakscope.graph.model import CommUse, HeapGraph
 from leakscope.memory_snapshot.analysis import DeviceLayout
-from leakscope.run.kinds import ClockKind, EndKind, Occasion, Phase
 from leakscope.run.model import Collection, Ended, GcDiff, Look, Step
 from leakscope.run.rows import (
+    AlikeStorage,
     AllocationFailure,
-    GainingContainer,
-    GcFreeze,
-    LimitNear,
-    MemoryThere,
-    PeerOutOfMemory,
-    Row,
-    StartedProcess,
-    StepsBy,
-)
-from leakscope.run.rows_device import (
+    ClockKind,
     CommOperation,
     ContextsAtStep,
     DeviceBlocks,
     DeviceFailure,
     DeviceFigures,
     DeviceStep,
-    LayoutAtLook,
-    OpenContext,
-)
-from leakscope.run.rows_steps import (
-    AlikeStorage,
     DraggedStorage,
+    EndKind,
+    GainingContainer,
+    GcFreeze,
     IdleStorage,
+    LayoutAtLook,
     LifetimesUnjudged,
+    LimitNear,
+    MemoryThere,
+    Occasion,
+    OpenContext,
+    PeerOutOfMemory,
+    Phase,
+    Row,
+    StartedProcess,
+    StepsBy,
     UntouchedStorage,
     WatchedStep,
 )

@@ -10,8 +10,8 @@ import torch
 
 from leakscope.heap.snapshot import LookContext, look
 from leakscope.process.patches import Patches
-from leakscope.recorder.device.accelerator import Accelerator, described
-from leakscope.recorder.device.allocator_monitor import DeviceMemory
+from leakscope.recorder.accelerator import Accelerator, described
+from leakscope.recorder.allocator_monitor import DeviceMemory
 from leakscope.run.model import Look
 from leakscope.run.writer import RankFolder
 from support.devices.fake_device import TRAIN, State, block, device_module, natives, segment

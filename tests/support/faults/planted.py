@@ -19,9 +19,9 @@ import torch  # noqa: F401 - each run begins with it
 
 from leakscope.options import Options
 from leakscope.process.guard import Guard
-from leakscope.process.source.user_code import users_sources
-from leakscope.run.kinds import Occasion
+from leakscope.process.user_code import users_sources
 from leakscope.run.model import Look
+from leakscope.run.rows import Occasion
 from support.commands.preloaded import end_as
 from support.heap_text import heap_from
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 from leakscope.findings.gc_advice import FullEachStep
 from leakscope.findings.model import Finding, Findings, LedgerInterval, Line, LineKind, Sighting, Unjudged
-from leakscope.run.kinds import EndKind
 from leakscope.run.model import Ended, Rank, Run
+from leakscope.run.rows import EndKind
 from support.examples import (
     KIB,
     MIB,

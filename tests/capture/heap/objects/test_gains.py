@@ -19,8 +19,8 @@ from leakscope.findings.rules.object_growth import ObjectFacts
 from leakscope.heap.growth import Gains
 from leakscope.heap.snapshot import LookContext, look
 from leakscope.report.messages.sentences import advice, title
-from leakscope.run.kinds import EndKind
 from leakscope.run.model import Ended, Look, Rank, Run
+from leakscope.run.rows import EndKind
 
 LOOKS = (3, 5, 7, 9)
 NEAR = 0.05

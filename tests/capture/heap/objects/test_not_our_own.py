@@ -9,10 +9,9 @@ import pytest
 
 from leakscope.heap.growth import Gains
 from leakscope.heap.snapshot import LookContext, look
-from leakscope.process.source.user_code import is_users
+from leakscope.process.user_code import is_users
 from leakscope.run import rows
-from leakscope.run.kinds import Occasion
-from leakscope.run.rows import GainingContainer
+from leakscope.run.rows import GainingContainer, Occasion
 
 
 @pytest.fixture

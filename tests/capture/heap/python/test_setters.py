@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from leakscope.heap.classes import package_that_sets
+from leakscope.heap.referents import package_that_sets
 
 LIBRARY = """
 import functools

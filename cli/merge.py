@@ -1,4 +1,4 @@
-"""`leakscope merge`: the folders of machines that saw no common one, as one run."""
+"""`leakscope merge`: merge recordings from several machines."""
 
 from __future__ import annotations
 

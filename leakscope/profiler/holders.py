@@ -1,7 +1,8 @@
-"""`holders`: what holds tensor memory now, and the reference paths to one tensor."""
+"""`holders`: what holds tensor memory now, the reference paths to one tensor, and their drawing."""
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
@@ -10,13 +11,13 @@ from leakscope.errors import LeakscopeError
 from leakscope.findings.holders import MOST_LINES, MOST_WAYS, alive_now, ways_to
 from leakscope.findings.live_objects import Alive, HeldNow, Way, Ways
 from leakscope.originals import Path
-from leakscope.profiler.in_memory import look_now, why_no_look
+from leakscope.profiler.result import look_now, why_no_look
 from leakscope.report.holding.as_html import alive_as_html, ways_as_html
 from leakscope.report.holding.as_json import as_json
 from leakscope.report.holding.as_text import alive_as_text, ways_as_text
 from leakscope.report.holding.drawing import draw_to, drawn
 from leakscope.report.holding.picture import ways_as_dot
-from leakscope.run.kinds import Occasion
+from leakscope.run.rows import Occasion
 
 if TYPE_CHECKING:
     import torch
@@ -150,3 +151,71 @@ def _ways(tensor: Any, most: int) -> Ways:
     if index is None:
         raise ValueError("this tensor has no memory of its own that a look finds, as one on the meta device has none")
     return ways_to(graph, index, most)
+
+
+NO_DOT = "graphviz's `dot` is not installed here, so this is not drawn: install graphviz, or paste the text below"
+"""The sentence that says what is missing."""
+
+
+@dataclass(frozen=True, repr=False)
+class Picture:
+    """What holds what. A notebook shows it; printed, it is the text that graphviz draws."""
+
+    dot: str
+    """In graphviz's language."""
+
+    def __str__(self) -> str:
+        return self.dot
+
+    def __repr__(self) -> str:
+        return f"{self.__class__.__name__} of {self.objects} objects" if drawn("graph {}") else f"{NO_DOT}\n{self.dot}"
+
+    def _repr_svg_(self) -> str | None:
+        return drawn(self.dot)
+
+    @property
+    def objects(self) -> int:
+        """Boxes in it."""
+        return len(set(re.findall(r"^\s*(o\d+)\s*\[", self.dot, re.MULTILINE)))
+
+    def draw(self, path: str | Path) -> Path:
+        """Write it to a file, whose ending says how: `.svg`, `.png`, `.pdf`; `.dot` needs no graphviz.
+
+        Raises LeakscopeError where graphviz's `dot` is not installed or cannot draw that.
+        """
+        return draw_to(self.dot, path)
+
+
+def draw(obj: object, path: str | Path | None = None, *, max_depth: int = 3, too_many: int = 10) -> Picture:
+    """A picture of what refers to an object, by objgraph, with the references that gc does not see in another colour.
+
+    Those are what autograd's C++ graph saved, its hooks and `grad_fn`, buffers of communication, and the variables of
+    running functions. Of a tensor the picture also has what else holds its memory. Unlike objgraph's own it collects
+    nothing and calls no `repr`.
+
+    Args:
+        obj: any object; the call itself does not count as a referrer.
+        path: a file to write, whose ending says how: `.svg`, `.png`, `.pdf`; `.dot` needs no graphviz.
+        max_depth: references up from the object.
+        too_many: referrers drawn of one object; the rest is counted.
+
+    Raises:
+        ValueError: a depth or a number that is not positive.
+        LeakscopeError: this torch lacks what a look needs; `path` cannot be drawn.
+
+    >>> import torch, leakscope
+    >>> kept = {"x": torch.ones(3)}
+    >>> "['x']" in str(leakscope.draw(kept["x"]))
+    True
+
+    """
+    if max_depth < 1 or too_many < 1:
+        raise ValueError(f"max_depth={max_depth} and too_many={too_many} must be 1 or more")
+    if why := why_no_look():
+        raise LeakscopeError(why)
+    from leakscope.recorder.draw import referrers_as_dot
+
+    picture = Picture(referrers_as_dot(obj, max_depth, too_many))
+    if path is not None:
+        picture.draw(path)
+    return picture

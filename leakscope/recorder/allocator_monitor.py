@@ -18,20 +18,19 @@ from leakscope.heap.storages import device_of, tensor_over
 from leakscope.memory_snapshot.analysis import DeviceLayout, Joined, Placed, join, layouts
 from leakscope.memory_snapshot.model import PENDING_FREE, Snapshot, Stack
 from leakscope.memory_snapshot.reader import read_segments
-from leakscope.option import When
+from leakscope.options import When
 from leakscope.originals import Path, open_file, os
 from leakscope.process.gc_control import paused
 from leakscope.process.guard import CLOCK, in_forked_child
 from leakscope.process.patches import Patches
 from leakscope.process.raw_types import mro
-from leakscope.process.source.user_code import at, is_ours, is_users
 from leakscope.process.torch_compat import Part, StorageBase, TensorBase, data_address, lacks
-from leakscope.recorder.device.accelerator import Accelerator, find, read_figures, untold
+from leakscope.process.user_code import at, is_ours, is_users
+from leakscope.recorder.accelerator import Accelerator, find, read_figures, untold
 from leakscope.recorder.memory_limits import Failures
 from leakscope.run.descriptors import open_private
-from leakscope.run.kinds import Occasion
 from leakscope.run.model import Look
-from leakscope.run.rows_device import DeviceBlocks, DeviceStep, Elsewhere, LayoutAtLook
+from leakscope.run.rows import DeviceBlocks, DeviceStep, Elsewhere, LayoutAtLook, Occasion
 from leakscope.run.writer import RankFolder, snapshot_name
 
 _NATIVE = "no Python frames (autograd or another native thread)"

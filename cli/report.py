@@ -1,4 +1,4 @@
-"""`leakscope report`: the story of a recorded run, told again."""
+"""`leakscope report`: generate a report from a recorded run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from leakscope_cli.argv import check_run_folder
 from leakscope_cli.console import note, tell_or_fail
-from leakscope_cli.first_mistakes import check_run_folder
 from leakscope_cli.outputs import TEXT, Asked, asked_formats, check_writable, for_stdout, on_stdout, write_files
 from leakscope_cli.shared import HORIZON, MIN_BYTES, Policy, Size, baseline_of, read_and_judge, suppressions_of
 from leakscope_cli.targets import newest_run

@@ -1,4 +1,4 @@
-"""`leakscope look`: ask a run that goes on for a look, and judge what it has recorded so far."""
+"""`leakscope inspect`: take a heap snapshot of a running job and report on it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from leakscope_cli.argv import check_run_folder
 from leakscope_cli.console import note, tell_or_fail
-from leakscope_cli.first_mistakes import check_run_folder
 from leakscope_cli.outputs import TEXT, for_stdout
 from leakscope_cli.shared import read_and_judge
 from leakscope_cli.targets import newest_run
@@ -38,7 +38,7 @@ _POLL_S = 0.1
 )
 @click.option("--no-wait", is_flag=True, help="Request the snapshot and return; `leakscope report` reports on it.")
 @click.pass_context
-def look(ctx: click.Context, /, folder: Path | None, timeout: float, no_wait: bool) -> None:
+def inspect(ctx: click.Context, /, folder: Path | None, timeout: float, no_wait: bool) -> None:
     """Take a heap snapshot of a running RUN and report on it so far [default: the newest run].
 
     All ranks take the snapshot after the same step, whatever the budget. A rank whose step does not end is inspected
@@ -50,7 +50,7 @@ def look(ctx: click.Context, /, folder: Path | None, timeout: float, no_wait: bo
     if folder is None:
         folder = newest_run()
         note(f"the newest run is {folder}")
-    check_run_folder(folder, "look")
+    check_run_folder(folder, "inspect")
     if is_over(live_ranks(folder)):
         raise LeakscopeError(f"the run in {folder} has ended; `leakscope report {folder}` tells it")
     number = ask(folder)

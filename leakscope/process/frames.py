@@ -11,7 +11,7 @@ from typing import Any
 
 from leakscope.originals import _thread
 from leakscope.process.raw_types import is_of_leakscope
-from leakscope.process.source.user_code import at, is_users
+from leakscope.process.user_code import at, is_users
 
 
 def running_frames() -> list[FrameType]:

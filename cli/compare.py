@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+from leakscope_cli.argv import check_run_folder
 from leakscope_cli.console import note, tell_or_fail
-from leakscope_cli.first_mistakes import check_run_folder
 from leakscope_cli.shared import HORIZON, MIN_BYTES, Policy, Size, read_and_judge
 
 from leakscope.errors import LeakscopeError

@@ -11,7 +11,7 @@ from typing import Any
 
 from leakscope.originals import open_file, os
 from leakscope.process.torch_compat import ACCELERATOR, BUILT_FOR, Part, lacks, modules_of_c, name_of_backend
-from leakscope.run.rows_device import DeviceFigures
+from leakscope.run.rows import DeviceFigures
 from leakscope.shield import Block, PureBlock, nothing
 
 Call = Callable[..., Any]

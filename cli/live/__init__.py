@@ -1,1 +1,0 @@
-"""The commands for a job that runs: `leakscope look` and `status`."""

@@ -1,1 +1,0 @@
-"""What has been recorded: told again, put together, set against another run."""

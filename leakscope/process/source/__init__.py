@@ -1,1 +1,0 @@
-"""Frames, call sites and kept source text of the user."""

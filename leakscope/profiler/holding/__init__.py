@@ -1,1 +1,0 @@
-"""`holders` and `draw`."""

@@ -1,1 +1,0 @@
-"""The accelerator's counters, the recording of its allocator, and its failures."""
