@@ -9,10 +9,10 @@ from leakscope.findings.facts import CommBuffers, Origin, RuleName
 from leakscope.findings.known_leaks import known_leak
 from leakscope.findings.model import Finding, Hop, See
 from leakscope.findings.rules.hook_pileup import HookFacts
-from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
 from leakscope.findings.rules.late_release import LateReleaseFacts
 from leakscope.findings.rules.p2p_buffer import BufferFacts, HeldBy
 from leakscope.findings.rules.tensor_cycle import Closing, CycleFacts
+from leakscope.findings.rules.uncollectable_cycle import ClosedBy, UncollectableFacts
 from leakscope.graph.model import ObjectKind
 from leakscope.run.rows import Direction
 
@@ -98,7 +98,7 @@ def see(finding: Finding, by_hand: bool) -> See | None:
 def _fault(finding: Finding) -> Fault | None:
     """The fault of a pipeline's backward that a finding's facts and its trace tell."""
     facts, trace = finding.facts, finding.trace
-    if isinstance(facts, CycleFacts | ImmortalFacts):
+    if isinstance(facts, CycleFacts | UncollectableFacts):
         of_graph = finding.comm_buffers is not None or any(hop.kind == ObjectKind.GRAD_NODE for hop in trace)
         return _of_cycle(facts) if of_graph else None
     if isinstance(facts, HookFacts):
@@ -114,8 +114,8 @@ def _fault(finding: Finding) -> Fault | None:
     return None if finding.comm_buffers is None else _of_nodes(trace) or _of_buffers(finding.comm_buffers)
 
 
-def _of_cycle(facts: CycleFacts | ImmortalFacts) -> Fault | None:
-    if isinstance(facts, ImmortalFacts):
+def _of_cycle(facts: CycleFacts | UncollectableFacts) -> Fault | None:
+    if isinstance(facts, UncollectableFacts):
         return Fault.HOOKS if facts.closed_by == ClosedBy.HOOK and facts.hidden is not None else None
     return {Closing.RECURSION: Fault.CLOSURE, Closing.HOOK: Fault.HOOKS}.get(facts.closing)
 

@@ -223,7 +223,7 @@ def _kept_by(look: Look, group: Group, named: Mapping[str, Collection[int]]) -> 
 
 
 def _level(look: Look, group: Group) -> Line:
-    """Garbage waits for gc; what is alive, or immortal, did not go on growing."""
+    """Garbage waits for gc; what is alive, or uncollectable, did not go on growing."""
     size = storage_bytes(look, group.storages)
     if group.freed not in (0, IMMORTAL):
         return Line(LineKind.GARBAGE, size)

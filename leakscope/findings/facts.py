@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class RuleName(StrEnum):
     """All rules, in the order in which they are listed; `Match.order` is that in which a storage is offered to them."""
 
-    IMMORTAL_CYCLE = "immortal-cycle"
+    UNCOLLECTABLE_CYCLE = "uncollectable-cycle"
     TENSOR_CYCLE = "tensor-cycle"
     DIST_AUTOGRAD_CONTEXT = "dist-autograd-context"
     P2P_BUFFER = "p2p-buffer"

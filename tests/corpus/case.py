@@ -210,7 +210,7 @@ def matches(pattern: str, finding: Finding) -> bool:
 
 def load() -> None:
     """Every module of the corpus adds its cases."""
-    for module in ("cycles", "frames", "graphs", "growth", "hooks", "immortal", "native", "views"):
+    for module in ("cycles", "frames", "graphs", "growth", "hooks", "native", "uncollectable", "views"):
         importlib.import_module(f"corpus.{module}")
 
 

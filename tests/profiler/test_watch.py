@@ -100,7 +100,7 @@ def test_one_watch_is_used_again_and_within_itself_and_the_outer_block_tells_all
     assert block.findings.verdict == "clean" and gc.isenabled()
 
 
-def test_what_an_inner_block_finds_immortal_is_the_outer_ones_too_and_nobodys_afterwards() -> None:
+def test_what_an_inner_block_finds_uncollectable_is_the_outer_ones_too_and_nobodys_afterwards() -> None:
     def leave_what_nobody_frees() -> None:
         hidden = torch.ones(10, requires_grad=True) * 2
         hidden.register_hook(lambda grad, own=hidden: grad + own)
@@ -109,7 +109,7 @@ def test_what_an_inner_block_finds_immortal_is_the_outer_ones_too_and_nobodys_af
         leave_what_nobody_frees()
         with leakscope.watch() as inner:
             pass
-    assert inner.findings.verdict == "clean" and [rule for rule, _ in left(outer.findings)] == ["immortal-cycle"]
+    assert inner.findings.verdict == "clean" and [rule for rule, _ in left(outer.findings)] == ["uncollectable-cycle"]
     with leakscope.watch() as after:
         leave_a_cycle()
     assert left(after.findings) == CYCLE

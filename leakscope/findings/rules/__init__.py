@@ -14,7 +14,6 @@ from leakscope.findings.rules import (
     frame_hold,
     hook_pileup,
     idle_memory,
-    immortal_cycle,
     late_release,
     native_hold,
     object_growth,
@@ -23,6 +22,7 @@ from leakscope.findings.rules import (
     retained_graph,
     step_growth,
     tensor_cycle,
+    uncollectable_cycle,
     view_hold,
     worker_copies,
     worker_growth,
@@ -45,7 +45,7 @@ __all__ = [
 RULES: Mapping[RuleName, Rule] = {
     RuleName(rule.name): rule
     for rule in (
-        immortal_cycle.RULE,
+        uncollectable_cycle.RULE,
         tensor_cycle.RULE,
         dist_autograd_context.RULE,
         p2p_buffer.RULE,

@@ -11,8 +11,8 @@ from enum import StrEnum
 from leakscope.findings.facts import FreedBy
 from leakscope.findings.model import CutReference, Finding, Hop
 from leakscope.findings.naming import place_of
-from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
 from leakscope.findings.rules.step_growth import GrowsIn, GrowthFacts
+from leakscope.findings.rules.uncollectable_cycle import ClosedBy, UncollectableFacts
 from leakscope.findings.source.index import (
     ADDERS,
     BY_NAME,
@@ -538,7 +538,7 @@ def stores_for(finding: Finding, reference: CutReference, sources: Sources) -> t
     place, trace = on_trace(finding, reference)
     if isinstance(finding.facts, GrowthFacts) and finding.facts.grows_in == GrowsIn.CALLBACK:
         return where_exit_handler(trace, sources)[:LINES]
-    if isinstance(finding.facts, ImmortalFacts) and finding.facts.closed_by == ClosedBy.PACK_HOOK:
+    if isinstance(finding.facts, UncollectableFacts) and finding.facts.closed_by == ClosedBy.PACK_HOOK:
         return where_packed(sources)
     if place is None:
         return where_registered(reference.where, sources)[:LINES] if is_item(reference.name) else ()

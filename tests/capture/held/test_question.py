@@ -222,7 +222,7 @@ def test_blocks_within_blocks() -> None:
             inner_block()
         outer_block()
     assert inner.findings.verdict == outer.findings.verdict == "leaks"
-    assert {f.rule for f in outer.findings.findings} == {"tensor-cycle", "immortal-cycle"}
+    assert {f.rule for f in outer.findings.findings} == {"tensor-cycle", "uncollectable-cycle"}
 
 
 def test_without_a_look_at_memory_nothing_is_missed(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:

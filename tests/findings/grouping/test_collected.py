@@ -79,8 +79,8 @@ def test_a_diff_after_another_look_says_nothing_of_the_last_judged_one() -> None
 @pytest.mark.parametrize(
     ("generation", "freed_bytes", "expected"),
     [
-        (2, 0, RuleName.IMMORTAL_CYCLE),
-        (2, TENSOR // 4, RuleName.IMMORTAL_CYCLE),
+        (2, 0, RuleName.UNCOLLECTABLE_CYCLE),
+        (2, TENSOR // 4, RuleName.UNCOLLECTABLE_CYCLE),
         (2, 5 * TENSOR, RuleName.TENSOR_CYCLE),
         (2, None, RuleName.TENSOR_CYCLE),
         (1, 0, RuleName.TENSOR_CYCLE),

@@ -7,8 +7,8 @@ from support.heap_text import heap_from
 
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding
-from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
 from leakscope.findings.rules.retained_graph import GraphFacts
+from leakscope.findings.rules.uncollectable_cycle import ClosedBy, UncollectableFacts
 from leakscope.run.model import Ended, Look, Rank, Run, Step
 
 STEPS = (3, 5, 7, 9)
@@ -51,7 +51,7 @@ HOOKED = KEPT_ON_CTX.replace(".owner", "hook clear")
 )
 def test_a_pack_hook_closes_a_cycle_where_nothing_else_can_or_the_node_has_one(cycle: str, closed_by: ClosedBy) -> None:
     facts = found_in(cycle).facts
-    assert isinstance(facts, ImmortalFacts) and facts.closed_by == closed_by
+    assert isinstance(facts, UncollectableFacts) and facts.closed_by == closed_by
 
 
 CACHE = "functools._lru_cache_wrapper size"

@@ -6,7 +6,7 @@ import pytest
 from findings.source.traces import edit, finding, told
 
 from leakscope.findings.facts import FreedBy
-from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
+from leakscope.findings.rules.uncollectable_cycle import ClosedBy, UncollectableFacts
 
 
 def test_hooks_are_told_where_they_are_registered() -> None:
@@ -211,7 +211,7 @@ def test_the_one_line_that_sets_hooks_for_saved_tensors_is_told_where_they_close
             with saved_tensors_hooks(pack, unpack):
                 return torch.sigmoid(x)
     """
-    found = finding(trace, 1, freed_by=FreedBy.NEVER, facts=ImmortalFacts(ClosedBy.PACK_HOOK, None))
+    found = finding(trace, 1, freed_by=FreedBy.NEVER, facts=UncollectableFacts(ClosedBy.PACK_HOOK, None))
     assert told(found, train=text) == ["with saved_tensors_hooks(pack, unpack):"]
     assert told(found, train=text, other=text) == []
     assert edit(found, train=text) is None, "the pack hook is not in the file"
@@ -233,7 +233,7 @@ def test_what_a_pack_hook_returns_is_the_line_to_edit(pack: str, line: str, edit
         tensor*0 float32[4]
     """
     text = f"def pack(t):\n    {pack}\n\ndef forward(x):\n    with saved_tensors_hooks(pack, unpack):\n        net(x)"
-    found = finding(trace, 1, freed_by=FreedBy.NEVER, facts=ImmortalFacts(ClosedBy.PACK_HOOK, None))
+    found = finding(trace, 1, freed_by=FreedBy.NEVER, facts=UncollectableFacts(ClosedBy.PACK_HOOK, None))
     lines = told(found, train=text)
     assert (lines[0], lines[-1]) == (line, "with saved_tensors_hooks(pack, unpack):")
     edit_of = edit(found, train=text)

@@ -17,7 +17,7 @@ _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 
 
 class ClosedBy(StrEnum):
-    """What closes an immortal cycle."""
+    """What closes an uncollectable cycle."""
 
     METADATA = "metadata"
     GRADIENT = "gradient"
@@ -29,7 +29,7 @@ class ClosedBy(StrEnum):
 
 
 @dataclass(frozen=True)
-class ImmortalFacts(Facts):
+class UncollectableFacts(Facts):
     """A cycle that gc never frees."""
 
     closed_by: ClosedBy
@@ -104,12 +104,12 @@ def _what_closes(candidate: Candidate) -> ClosedBy:
     return ClosedBy.HOOK if any(r.kind == ReferenceKind.HOOK for r in cycle) else ClosedBy.OTHER
 
 
-def _facts(candidate: Candidate, cut: ToCut) -> ImmortalFacts:
-    return ImmortalFacts(_what_closes(candidate), _hidden(candidate), kinds_of_cut(candidate, cut.each))
+def _facts(candidate: Candidate, cut: ToCut) -> UncollectableFacts:
+    return UncollectableFacts(_what_closes(candidate), _hidden(candidate), kinds_of_cut(candidate, cut.each))
 
 
 HELP = """\
-# immortal-cycle
+# uncollectable-cycle
 
 Tensors held by a cycle through C++ references that gc never frees.
 
@@ -183,4 +183,4 @@ of 2024 (pytorch#136584).
 - [Backward hooks execution](https://docs.pytorch.org/docs/stable/notes/autograd.html#backward-hooks-execution), in
   PyTorch's notes on autograd.
 """
-RULE = Rule(RuleName.IMMORTAL_CYCLE, HELP, Match(10, _applies, _facts), is_unintended=True)
+RULE = Rule(RuleName.UNCOLLECTABLE_CYCLE, HELP, Match(10, _applies, _facts), is_unintended=True)

@@ -12,13 +12,13 @@ from torch.autograd.graph import saved_tensors_hooks
 from corpus.case import LeakCase, leak_case
 
 
-class Immortal(LeakCase):
-    rule = "immortal-cycle"
+class Uncollectable(LeakCase):
+    rule = "uncollectable-cycle"
     freed_by = "never"
 
 
 @leak_case
-class TensorHookOnItself(Immortal):
+class TensorHookOnItself(Uncollectable):
     tells = r"TensorHookOnItself\.leak.*closure y"
     cut = r"closure y"
     per_step = 2
@@ -34,7 +34,7 @@ class TensorHookOnItself(Immortal):
 
 
 @leak_case
-class TensorHookOnLaterTensor(Immortal):
+class TensorHookOnLaterTensor(Uncollectable):
     tells = r"TensorHookOnLaterTensor\.leak.*closure z"
     cut = r"closure z"
 
@@ -51,7 +51,7 @@ class TensorHookOnLaterTensor(Immortal):
 
 
 @leak_case
-class NodePreHook(Immortal):
+class NodePreHook(Uncollectable):
     tells = r"NodePreHook\.leak.*closure y"
     cut = r"closure y"
     per_step = 2
@@ -66,7 +66,7 @@ class NodePreHook(Immortal):
 
 
 @leak_case
-class NodePostHook(Immortal):
+class NodePostHook(Uncollectable):
     tells = r"NodePostHook\.leak.*closure y"
     cut = r"closure y"
     per_step = 2
@@ -82,7 +82,7 @@ class NodePostHook(Immortal):
 
 
 @leak_case
-class NodeMetadata(Immortal):
+class NodeMetadata(Uncollectable):
     tells = r"metadata"
     cut = r"\['output'\]|metadata"
     per_step = 2
@@ -97,7 +97,7 @@ class NodeMetadata(Immortal):
 
 
 @leak_case
-class CreateGraph(Immortal):
+class CreateGraph(Uncollectable):
     tells = r"\.grad"
 
     def begin(self) -> None:
@@ -113,7 +113,7 @@ class CreateGraph(Immortal):
 
 
 @leak_case
-class IdentitySavedTensorHooks(Immortal):
+class IdentitySavedTensorHooks(Uncollectable):
     tells = r"saved result"
 
     def leak(self) -> None:
@@ -126,7 +126,7 @@ class IdentitySavedTensorHooks(Immortal):
 
 
 @leak_case
-class PackedInTuple(Immortal):
+class PackedInTuple(Uncollectable):
     tells = r"saved result"
 
     def leak(self) -> None:
@@ -139,7 +139,7 @@ class PackedInTuple(Immortal):
 
 
 @leak_case
-class ObjectArrayOfItself(Immortal):
+class ObjectArrayOfItself(Uncollectable):
     tells = r"ndarray"
     per_step = 1
 
