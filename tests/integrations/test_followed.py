@@ -55,7 +55,7 @@ def found(folder: Path, *words: str) -> list[Any]:
     folder.mkdir()
     subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=200)
     told = json.loads((folder / "run" / "findings.json").read_text())
-    ended = {rank: (end["how"], end["steps"]) for rank, end in told["run"]["ended"].items()}
+    ended = {rank: (end["kind"], end["steps"]) for rank, end in told["run"]["ended"].items()}
     assert ended == {"0": ("finished", 12), "1": ("finished", 12)}
     leaks = [finding for finding in told["findings"] if finding["severity"] == "leak"]
     return [told["verdict"], *((f["rule"], f["fingerprint"], f["retained_bytes"], f["ranks"]) for f in leaks)]

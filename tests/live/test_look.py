@@ -54,9 +54,9 @@ def test_a_rank_that_is_asked_answers_at_the_end_of_a_step_and_goes_on_as_before
     assert "interim/0003/report.html" in told.stdout
     interim = json.loads((tmp_path / "run/interim/0003/findings.json").read_text())
     assert interim["verdict"] == "leaks"
-    assert interim["run"]["ended"]["0"]["how"] == "running"
+    assert interim["run"]["ended"]["0"]["kind"] == "running"
     assert "so far" in (tmp_path / "run/interim/0003/report.html").read_text()
-    assert json.loads((tmp_path / "run/findings.json").read_text())["run"]["ended"]["0"]["how"] == "exited"
+    assert json.loads((tmp_path / "run/findings.json").read_text())["run"]["ended"]["0"]["kind"] == "exited"
     assert not (tmp_path / "run/.asked").exists()
 
     again = leakscope("look", "run")

@@ -129,5 +129,5 @@ def test_what_nobody_stops_ends_with_the_program_and_is_told_once(tmp_path: Path
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout) == (0, "the end\n") and "Traceback" not in done.stderr
     found: dict[str, Any] = json.loads((tmp_path / "run" / "findings.json").read_text())
-    assert found["run"]["steps"] == 3 and found["run"]["ended"]["0"]["how"] == "finished"
+    assert found["run"]["steps"] == 3 and found["run"]["ended"]["0"]["kind"] == "finished"
     assert (tmp_path / "run" / "report.html").exists()

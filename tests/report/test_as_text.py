@@ -96,7 +96,7 @@ def test_every_format_names_all_references_that_must_be_cut_together() -> None:
         assert "together with log.last in main() and seen: 1.50 MiB would be freed" in re.sub("</?b>", "", flat), name
     references = json.loads(FORMATS["json"](run, told))["findings"][0]["cut"]["references"]
     assert [one["reference"] for one in references] == [leak.cut.reference, ".last", "seen"]
-    assert [one["written"] for one in references][1:] == ["log.last in main()", "seen"]
+    assert [one["expression"] for one in references][1:] == ["log.last in main()", "seen"]
 
 
 def test_verdict_and_cut_are_said_once_more_at_the_end() -> None:

@@ -1,4 +1,4 @@
-"""The story for programs: `findings.json`, as `findings.schema.json` beside this file describes it."""
+"""The `findings.json` format, described by `findings.schema.json`."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from leakscope.report.messages.sections import steps_of
 from leakscope.report.messages.sentences import advice, run_text, title
 from leakscope.report.messages.verdict import unjudged_text, why_text
 from leakscope.run.model import Run
-from leakscope.run.rank_end import as_written
 from leakscope.run.suppression import Suppression
 
-FORMAT = 2
-"""Number of the format of `findings.json`, not of a run's folder: it rises when a key goes or changes its meaning.
+FORMAT = 3
+"""Version of `findings.json`, which is not that of a run's folder. A removed key or a changed meaning raises it.
 
-Format 1 told the names of a cut's references also as one text, an unknown place as "", and no cycle.
+Format 3 renames keys of format 2. Baselines of both formats are read: they need only `findings`, `suppressed`,
+`fingerprint` and `severity`, which have not changed.
 """
 
 
 def render(run: Run, findings: Findings) -> str:
-    """`findings.json` as text: what is unknown is null, names of ranks are strings."""
+    """`findings.json` as text. Unknown values are null, and keys that name ranks are strings."""
     return json.dumps(as_data(run, findings), indent=2, allow_nan=False) + "\n"
 
 
 def as_data(run: Run, findings: Findings) -> dict[str, Any]:
-    """`findings.json` as plain dicts and lists, with exactly the keys other programs may rely on."""
+    """`findings.json` as dicts and lists, with the keys that the schema documents."""
     return {
         "format": FORMAT,
         "leakscope": run.leakscope,
@@ -53,24 +53,24 @@ def as_data(run: Run, findings: Findings) -> dict[str, Any]:
         "unused_suppressions": [_suppression(one) for one in findings.unused],
         "expired_suppressions": [_suppression(one) for one in findings.expired],
         "unjudged": [asdict(item) | {"why": unjudged_text(item)} for item in findings.unjudged],
-        "ledger": {str(number): list(map(_interval, findings.ledgers[number])) for number in sorted(findings.ledgers)},
+        "growth": {str(number): list(map(_interval, findings.ledgers[number])) for number in sorted(findings.ledgers)},
         "out_of_memory": list(run_text(findings.out_of_memory)),
         "gc_advice": list(run_text(findings.gc_advice)),
-        "drag": list(run_text(findings.drag)),
+        "idle_time": list(run_text(findings.drag)),
         "loader_workers": {str(rank): list(map(_loader, findings.loaders[rank])) for rank in sorted(findings.loaders)},
-        "also_grows": [_also_grows(fact) for fact in findings.also_grows],
+        "other_growth": [_other_growth(fact) for fact in findings.also_grows],
         "ranks": {str(number): _rank(findings.ranks[number]) for number in sorted(findings.ranks)},
     }
 
 
-def _also_grows(fact: AlsoGrows) -> dict[str, Any]:
+def _other_growth(fact: AlsoGrows) -> dict[str, Any]:
     return {
-        "what": fact.what,
+        "kind": fact.what,
         "rank": fact.rank,
         "from_step": fact.from_step,
         "to_step": fact.to_step,
-        "before": fact.before,
-        "now": fact.now,
+        "from_value": fact.before,
+        "to_value": fact.now,
         "text": run_text([fact])[0],
     }
 
@@ -85,8 +85,8 @@ def _run(run: Run) -> dict[str, Any]:
         "heap_reader": run.heap_reader or None,
         "ended": {
             str(rank.number): {
-                "how": as_written(rank.ended).how,
-                "status": rank.ended.status,
+                "kind": rank.ended.how,
+                "exit_status": rank.ended.status,
                 "steps": rank.ended.steps,
             }
             for rank in run.ranks
@@ -108,19 +108,20 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "ranks": list(finding.ranks),
         "first_step": finding.first_step,
         "last_step": finding.last_step,
-        "made_at": list(finding.made_at),
-        "sightings": [asdict(sighting) for sighting in finding.sightings],
+        "allocated_at": list(finding.made_at),
+        "occurrences": [asdict(sighting) for sighting in finding.sightings],
         "trace": [_hop(hop) for hop in finding.trace],
         "cut": None if finding.cut is None else _cut(finding.cut),
         "cycle": [
-            {"holder": reference.holder, "reference": reference.name, "held": reference.held}
+            {"referrer": reference.holder, "reference": reference.name, "referent": reference.held}
             for reference in finding.cycle
         ],
         "suggestion": None if finding.suggestion is None else _suggestion(finding.suggestion),
         "advice": advice(finding),
         "suppressed_by": None if finding.suppressed_by is None else _suppression(finding.suppressed_by),
-        "see": [] if finding.see is None else [finding.see.function],
-        "see_lines": [] if finding.see is None else list(finding.see.lines),
+        "replacement": None
+        if finding.see is None
+        else {"function": finding.see.function, "lines": list(finding.see.lines)},
     }
 
 
@@ -159,17 +160,17 @@ def _cut(cut: Cut) -> dict[str, Any]:
     return {
         "references": [
             {
-                "written": reference.written or None,
+                "expression": reference.written or None,
                 "reference": reference.name,
                 "where": reference.where or None,
                 "added_at": list(reference.added_at),
-                "trace": reference.trace,
+                "trace_index": reference.trace,
                 "path": [_hop(hop) for hop in reference.path],
             }
             for reference in cut.references
         ],
         "frees_bytes": cut.frees_bytes if cut.is_told else None,
-        "proved_bytes": cut.proved_bytes,
+        "measured_bytes": cut.proved_bytes,
         "after_gc": cut.after_gc,
     }
 
@@ -189,16 +190,24 @@ def _loader(loader: LoaderMemory) -> dict[str, Any]:
         "dataset": started.dataset,
         "started_at": started.started_at or None,
         "method": started.method,
-        "workers": [asdict(worker) for worker in loader.workers],
+        "workers": [
+            {
+                "worker": worker.worker,
+                "unique_bytes": worker.unique_bytes,
+                "proportional_bytes": worker.proportional_bytes,
+                "growth_bytes": worker.grew_bytes,
+            }
+            for worker in loader.workers
+        ],
         "persistent": started.persistent,
-        "lives": loader.lives,
+        "starts": loader.lives,
         "step": loader.step,
         "unique_bytes": loader.unique_bytes,
         "proportional_bytes": loader.proportional_bytes,
         "lines": list(map(_worker_line, loader.lines)),
         "growth": [
             {
-                "life": interval.life,
+                "start": interval.life,
                 "from_step": interval.from_step,
                 "to_step": interval.to_step,
                 "unique_bytes": interval.unique_bytes,
@@ -207,13 +216,13 @@ def _loader(loader: LoaderMemory) -> dict[str, Any]:
             for interval in loader.intervals
         ],
         "prefetched_bytes": loader.sent_bytes,
-        "prefetched_batches_at_most": loader.most_sent,
+        "max_prefetched_batches": loader.most_sent,
         "pinned_bytes": loader.pinned_bytes,
     }
 
 
 def _worker_line(line: WorkerLine) -> dict[str, Any]:
-    return {"kind": line.kind, "bytes": line.bytes, "holder": line.holder or None}
+    return {"kind": line.kind, "bytes": line.bytes, "container": line.holder or None}
 
 
 def _rank(summary: RankSummary) -> dict[str, Any]:
@@ -223,6 +232,6 @@ def _rank(summary: RankSummary) -> dict[str, Any]:
         "avoidable_peak_bytes": summary.avoidable_peak_bytes,
         "freed_by_gc_bytes": summary.freed_by_gc_bytes,
         "gc_seconds": summary.gc_seconds,
-        "explained_bytes": summary.explained_bytes,
+        "storage_bytes": summary.explained_bytes,
         "counted_bytes": summary.counted_bytes,
     }

@@ -26,7 +26,7 @@ def _run(leakscope: Command, folder: Path, leak: str) -> tuple[dict[str, Any], s
     done = leakscope("run", "-q", "--ranks", 2, "-o", folder, SAMPLE, "--leak", leak, "--steps", STEPS, timeout=150)
     assert done.returncode in (0, 23), done.stdout + done.stderr
     found: dict[str, Any] = json.loads((folder / "findings.json").read_text())
-    assert {end["how"] for end in found["run"]["ended"].values()} == {"finished"}
+    assert {end["kind"] for end in found["run"]["ended"].values()} == {"finished"}
     return found, done.stdout
 
 

@@ -54,7 +54,7 @@ class Seen:
 
     def bytes(self, holder: str) -> dict[int, int]:
         """Rank to bytes at the counted step."""
-        found = self.of(holder)["sightings"] if self.names(holder) else []
+        found = self.of(holder)["occurrences"] if self.names(holder) else []
         return {s["rank"]: s["bytes"] for s in found if s["step"] == COUNTED_AT}
 
 
@@ -68,7 +68,7 @@ def run(
     assert done.returncode == ends[0], done.stdout + done.stderr
     told = json.loads((folder / "findings.json").read_text())
     assert told["verdict"] == ends[1] and not [u for u in told["unjudged"] if "failed" in u["why"]], told["unjudged"]
-    assert [e["how"] for e in told["run"]["ended"].values()] == ["stopped"] * ranks
+    assert [e["kind"] for e in told["run"]["ended"].values()] == ["stopped"] * ranks
     return Seen(told["findings"], _counted(folder, ranks))
 
 
@@ -154,5 +154,5 @@ def test_hooks_pile_up_on_receive_buffers(leakscope: Callable[..., Any], tmp_pat
     (found,) = [f for f in seen.findings if f["rule"] == "hook-pileup"]
     assert (found["origin"], found["ranks"]) == ("library", [1]) and "pytorch/pytorch#185331" in found["advice"]
     assert found["bytes_per_step"] == MICROBATCHES * 16 * 1024
-    assert {s["step"]: s["bytes"] for s in found["sightings"]} == {s: s * MICROBATCHES * 16 * 1024 for s in (3, 5, 6)}
+    assert {s["step"]: s["bytes"] for s in found["occurrences"]} == {s: s * MICROBATCHES * 16 * 1024 for s in (3, 5, 6)}
     assert seen.bytes(ARGS) == {1: MICROBATCHES * TENSOR}, "the buffers themselves do not grow"

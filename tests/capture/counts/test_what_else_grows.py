@@ -44,7 +44,7 @@ def test_what_goes_on_growing_is_told_and_what_is_let_go_of_is_not(
 ) -> None:
     done = leakscope("run", "--steps", 14, "-o", "run", script(SCRIPT), way)
     told = json.loads((tmp_path / "run" / "findings.json").read_text())
-    grows = {one["what"]: one for one in told["also_grows"]}
+    grows = {one["kind"]: one for one in told["other_growth"]}
     page = (tmp_path / "run" / "report.html").read_text()
     if way == "cleans up":
         assert done.returncode == 0 and not grows and "Also grows" not in done.stdout, done.stdout
@@ -53,9 +53,9 @@ def test_what_goes_on_growing_is_told_and_what_is_let_go_of_is_not(
     assert set(grows) == {"descriptors", "shared-memory", "compiled"}
     files, shared, compiled = (grows[what] for what in ("descriptors", "shared-memory", "compiled"))
     steps = files["to_step"] - files["from_step"]
-    assert steps >= 9 and files["now"] - files["before"] == 4 * steps
+    assert steps >= 9 and files["to_value"] - files["from_value"] == 4 * steps
     assert f"{2 * steps} `{tmp_path}/*.log`" in files["text"] and "`socket to 127.0.0.1:" in files["text"]
-    assert shared["now"] - shared["before"] == (shared["to_step"] - shared["from_step"]) * 256 * 256 * 4
+    assert shared["to_value"] - shared["from_value"] == (shared["to_step"] - shared["from_step"]) * 256 * 256 * 4
     assert (
         "`<lambda>` (train.py:9) again 8 times in all" in compiled["text"]
         and "size mismatch at index 0" in compiled["text"]

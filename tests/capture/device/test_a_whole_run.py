@@ -90,7 +90,7 @@ def test_a_registered_backend_is_recorded_joined_and_told(run_folder: Path, leak
     assert rank.snapshots[1].devices[0].live_bytes == 11 * (2 << 20)
     findings = json.loads((run_folder / "findings.json").read_text())["findings"]
     (native,) = [finding for finding in findings if finding["rule"] == "native-hold"]
-    assert native["made_at"] == ["train.py:41 forward"] and native["bytes_per_step"] == 2 << 20
+    assert native["allocated_at"] == ["train.py:41 forward"] and native["bytes_per_step"] == 2 << 20
     assert [f["severity"] for f in findings if f["rule"] == "allocator"] == ["note"], "a failure that was caught"
     assert "\nDevice     " in told.stdout and "reserved on fakedevice:0" in told.stdout
     assert "Device memory" in (run_folder / "report.html").read_text()

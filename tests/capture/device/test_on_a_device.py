@@ -198,7 +198,7 @@ def test_every_active_byte_of_a_training_step_is_accounted_for(train: Train, dev
         assert look.native <= 256 << 20 and look.outside is not None and look.outside > 0
     told_findings = json.loads((folder / "findings.json").read_text())["findings"]
     (kept,) = [f for f in told_findings if f["severity"] == "leak" and f["origin"] == "application"]
-    assert any(place.startswith("train.py:") for place in kept["made_at"]), (
+    assert any(place.startswith("train.py:") for place in kept["allocated_at"]), (
         "from the allocator's stacks or the watched step"
     )
 
@@ -310,8 +310,10 @@ def test_what_backward_makes_is_told_with_the_line_that_waits_for_it(train: Trai
     _, folder = train(inside="hidden.register_hook(lambda grad: kept.append(grad.detach()))")
     findings = json.loads((folder / "findings.json").read_text())["findings"]
     (leak,) = [finding for finding in findings if finding["severity"] == "leak"]
-    assert leak["made_at"] and all(place.startswith("train.py:") for place in leak["made_at"]), leak["made_at"]
-    assert any("<module> (aten::" in place and place.endswith("Backward0)") for place in leak["made_at"])
+    assert leak["allocated_at"] and all(place.startswith("train.py:") for place in leak["allocated_at"]), leak[
+        "allocated_at"
+    ]
+    assert any("<module> (aten::" in place and place.endswith("Backward0)") for place in leak["allocated_at"])
 
 
 @pytest.mark.parametrize("device", ["fake"], indirect=True)

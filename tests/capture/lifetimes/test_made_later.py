@@ -35,4 +35,4 @@ def test_the_steps_watched_for_lifetimes_tell_it(script: Callable[[str], Path], 
     assert done.returncode == 23, done.stderr
     leak = next(f for f in json.loads(done.stdout)["findings"] if f["severity"] == "leak")
     assert leak["rule"] == "tensor-cycle"
-    assert leak["made_at"] == ["train.py:17 <module> (aten::tanh)"]
+    assert leak["allocated_at"] == ["train.py:17 <module> (aten::tanh)"]
