@@ -70,7 +70,7 @@ def no_word(rank: Path, steps: int) -> Ended:
     """The end of a rank that has written down so many steps, and whose folder does not say how it ended."""
     if os.path.lexists(ended_file(rank)):
         return Ended(EndKind.UNKNOWN, 0, steps)
-    return Ended(EndKind.LOST, 1, steps, error="the rank left no word of how it ended")
+    return Ended(EndKind.LOST, 1, steps, error="the rank exited without recording a status")
 
 
 def read_ends(folder: Path, expected: int) -> Iterator[tuple[int, Ended, int]]:
@@ -124,4 +124,4 @@ def read_stack(path: Path) -> tuple[str, ...]:
     stacks = [re.findall(r"^  File .*", section, flags=re.MULTILINE) for section in sections[1:]]
     shown = [[line for line in reversed(stack) if not any(ours in line for ours in _LEFT_OUT)] for stack in stacks]
     running = [stack for stack in shown if any("/lib/python" not in line for line in stack)]
-    return ("Stack when it was told to end (most recent call last):", *running[-1]) if running else ()
+    return ("Stack at termination (most recent call last):", *running[-1]) if running else ()

@@ -1,4 +1,4 @@
-"""The one place that makes sentences: all formats say the same thing in the same words."""
+"""Sentences shared by all output formats."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Sentences about P2P and collective operations: their buffers, who waited for whom, contexts of distributed
-autograd.
-"""
+"""Sentences about P2P and collective operations: buffers and ranks that wait for each other."""
 
 from __future__ import annotations
 
@@ -10,27 +8,25 @@ from leakscope.findings.comm import CommState, Unmatched, buffers_text
 from leakscope.findings.facts import CommBuffers
 from leakscope.run.model import Run
 from leakscope.run.rows import Direction, FinalOperation, IssuedOperation, OperationState
-from leakscope.units import bytes_text, ranks_text
+from leakscope.units import bytes_text, plural, ranks_text
 
 _CYCLE_TOLD = 4
-"""Ranks of a deadlock that are told with their operations."""
+"""Ranks of a deadlock that a sentence lists with their operations; heuristic: more make it unreadable."""
 _DOING: Mapping[OperationState, str] = {
-    OperationState.ISSUED: "issued, not waited for",
-    OperationState.WAITS: "still waiting",
+    OperationState.ISSUED: "issued, not awaited",
+    OperationState.WAITS: "waiting",
     OperationState.WAITED: "done",
     OperationState.FAILED: "failed",
 }
 
 
 def holder_to_blame(buffers: CommBuffers) -> str:
-    """One sentence for a holder of another kind that keeps communication buffers too."""
-    dead = "their" if buffers.dead == buffers.count else f"{buffers.dead} of their"
-    weak = f"; {dead} Python tensors are dead, their storages are not" if buffers.dead else ""
-    several = buffers.count > 1
+    """One sentence about communication buffers that the cut reference retains."""
+    dead = "their" if buffers.dead == buffers.count else f"{buffers.dead} of the"
+    weak = f"; {dead} Python tensors are dead, but their storages are alive" if buffers.dead else ""
     return (
-        f" Among what it keeps {'are' if several else 'is'} {buffers.count} communication "
-        f"{'buffers' if several else 'buffer'} ({bytes_text(buffers.bytes)}: "
-        f"{buffers_text(buffers)}{weak}): this holder is to blame, not the communication."
+        f" It includes {plural(buffers.count, 'communication buffer')} ({bytes_text(buffers.bytes)}: "
+        f"{buffers_text(buffers)}{weak}), retained by this reference and not by a pending operation."
     )
 
 
@@ -48,20 +44,20 @@ def operation_text(operation: IssuedOperation) -> str:
 
 
 def last_operation_text(operation: FinalOperation) -> str:
-    """`recv #12 from rank 0 (number 2 of step 4), still waiting`."""
+    """`recv #12 from rank 0 (number 2 of step 4), waiting`."""
     return f"{operation_text(operation)}, {_DOING[operation.state]}"
 
 
 def comm_notes(state: CommState) -> tuple[str, ...]:
-    """What a rank did last, whom it waited for, and what its peers never answered."""
+    """The last operation of a rank, the ranks it waited for, and operations without a match."""
     notes = []
     if state.last is not None:
         notes.append(f"last operation: {last_operation_text(state.last)}")
     if state.missing is not None:
         operation, ranks = state.missing.operation, state.missing.ranks
         notes.append(
-            f"in {operation.direction} #{operation.nth} of group {operation.group}, to which {ranks_text(ranks)} "
-            "never came"
+            f"in {operation.direction} #{operation.nth} of group {operation.group}, which {ranks_text(ranks)} never "
+            "joined"
         )
     return (*notes, *map(_unmatched_text, state.unmatched))
 
@@ -69,10 +65,10 @@ def comm_notes(state: CommState) -> tuple[str, ...]:
 def _unmatched_text(lost: Unmatched) -> str:
     verb = "received" if lost.direction == Direction.SEND else "sent"
     more = f" and {lost.missing - 1} after it" if lost.missing > 1 else ""
-    answer = "which sent and received nothing"
+    answer = f"rank {lost.peer} sent and received nothing"
     if lost.answer is not None:
-        answer = f"whose last operation was: {last_operation_text(lost.answer)}"
-    return f"never {verb} by rank {lost.peer}: {operation_text(lost.first)}{more}; rank {lost.peer}, {answer}"
+        answer = f"last operation of rank {lost.peer}: {last_operation_text(lost.answer)}"
+    return f"never {verb} by rank {lost.peer}: {operation_text(lost.first)}{more}; {answer}"
 
 
 def deadlock_text(run: Run, cycle: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""Sentences about how ranks ended, and what ended their steps."""
+"""Sentences about how ranks ended and what marks their steps."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from leakscope.run.rows import ClockKind, EndKind, StartedProcess, StepsBy
 from leakscope.units import bytes_text, like_text, one_of_each, plural, ranks_text
 
 _SIGNALLED = 128
-"""Exit status of a process that signal 0 would have ended, as shells count."""
+"""Offset of the exit status of a process ended by a signal, as in shells."""
 _CTRL_C = _SIGNALLED + signal.SIGINT
 _TERMINATED = _SIGNALLED + signal.SIGTERM
 _ERROR_SHOWN = 240
-"""Characters of an error's first line that a sentence quotes; the rest stands below it."""
+"""Characters of the first line of an error that a sentence quotes; the report prints the rest below."""
 _HUNG_TOLD = 3
-"""Sets of ranks that hung after as many steps that a sentence tells; chosen."""
-_NO_WORD = "left no word of how it ended, nor did leakscope's own process,"
-_PASSIVE = ("killed", "stopped", "ended")
-"""First words that follow `it was`."""
-GARBAGE = "garbage that waits for gc"
-"""What is lost to the program, and known to be no more than that: nothing was found to leak."""
-UNCOLLECTABLE = "cycles that gc never frees"
+"""Groups of hung ranks that a sentence lists; heuristic: more make it unreadable."""
+_NO_WORD = "ended without a status (rank and leakscope both gone)"
+_PASSIVE = ("killed", "stopped", "terminated")
+"""First words that need `was` after a subject."""
+GARBAGE = "garbage awaiting gc"
+"""Unreachable memory without a finding."""
+UNCOLLECTABLE = "uncollectable cycles"
 
 
 def status_text(status: int) -> str:
@@ -43,7 +43,7 @@ def ended_text(rank: Rank) -> str:
     """`failed with ValueError: boom (train.py:12) after 5 steps`."""
     ended = rank.ended
     if ended.how == EndKind.FINISHED and ended.steps == 0:
-        return "finished, no step seen"
+        return "finished, no step detected"
     return f"{_how(ended)} {_after(ended)}{_oom_killer(ended)}"
 
 
@@ -56,9 +56,9 @@ def _how(ended: Ended) -> str:
         return "stopped by you (Ctrl-C)"
     if ended.is_orphan:
         lost = ended.how == EndKind.LOST
-        return _NO_WORD if lost else "ended because leakscope's own process was killed,"
+        return _NO_WORD if lost else "terminated because the leakscope process was killed"
     if ended.how == EndKind.KILLED and ended.status == _TERMINATED:
-        return "ended from outside (SIGTERM)"
+        return "terminated (SIGTERM)"
     if ended.how == EndKind.RAISED:
         return f"failed{_error(ended)}"
     return {
@@ -67,22 +67,22 @@ def _how(ended: Ended) -> str:
         EndKind.HUNG: "hung",
         EndKind.EXITED: f"exited with {status_text(ended.status)}",
         EndKind.KILLED: f"killed by {status_text(ended.status)}",
-        EndKind.LOST: "left no word of how it ended,",
-        EndKind.RUNNING: "goes on",
-        EndKind.UNKNOWN: "ended in an unknown way",
+        EndKind.LOST: "ended without a status",
+        EndKind.RUNNING: "running",
+        EndKind.UNKNOWN: "ended with an unknown status",
     }[ended.how]
 
 
 def _oom_killer(ended: Ended) -> str:
-    """Why SIGKILL may have come, where the system's own count says so."""
+    """Kills by the OOM killer of the kernel, a possible cause of SIGKILL."""
     if not ended.out_of_memory_kills:
         return ""
     killed = "a process" if ended.out_of_memory_kills == 1 else f"{ended.out_of_memory_kills} processes"
-    return f"; meanwhile the system killed {killed} on this machine because memory had run out"
+    return f"; the OOM killer of this machine killed {killed} meanwhile"
 
 
 def _error(ended: Ended) -> str:
-    """` with ValueError: boom (train.py:12)`: of a long error its beginning."""
+    """` with ValueError: boom (train.py:12)`, truncated if long."""
     line = one_line(ended.error.partition("\n")[0])
     if not line:
         return ""
@@ -92,17 +92,17 @@ def _error(ended: Ended) -> str:
 
 
 def is_users_stop(ended: Ended) -> bool:
-    """Whether Ctrl-C ended it, by way of the script's KeyboardInterrupt or of the signal itself."""
+    """Whether Ctrl-C ended it, through KeyboardInterrupt or the signal."""
     return ended.status == _CTRL_C and ended.how in (EndKind.RAISED, EndKind.KILLED, EndKind.EXITED)
 
 
 def is_hung(rank: Rank) -> bool:
-    """Whether nothing happened any more on a rank that had not ended."""
+    """Whether the rank hung."""
     return rank.ended.how == EndKind.HUNG
 
 
 def hung_text(run: Run) -> str:
-    """`ranks 0, 2 hung after 7 steps: nothing was sent or received for 8 s`; "" where no rank did."""
+    """`ranks 0, 2 hung after 7 steps: nothing was sent or received for 8 s`; "" if no rank hung."""
     hung: dict[str, list[Rank]] = {}
     for rank in run.ranks:
         if is_hung(rank):
@@ -112,26 +112,26 @@ def hung_text(run: Run) -> str:
         for ended, ranks in list(hung.items())[:_HUNG_TOLD]
     ]
     rest = sorted(rank.number for ranks in list(hung.values())[_HUNG_TOLD:] for rank in ranks)
-    return "; ".join([*told, *([f"{ranks_text(rest)} hung too"] if rest else [])])
+    return "; ".join([*told, *([f"{ranks_text(rest)} also hung"] if rest else [])])
 
 
 def within_text(run: Run) -> str:
-    """`rank 0 was looked at within the step after step 20, which did not end: read(file) (File "train.py", line 15, in
-    main)` of a run that goes on; "" where each step came to its end.
+    """`rank 0: snapshot within an unfinished step (after step 20): read(file) (File "train.py", line 15, in main)`.
+
+    "" if each step of the running ranks had ended.
     """
     told: dict[str, list[Rank]] = {}
     for rank in run.ranks:
         if rank.ended.how == EndKind.RUNNING and rank.ended.stack:
-            step = f"the step after step {rank.ended.steps}" if rank.ended.steps else "the first step"
-            told.setdefault(f"{step}, which did not end{_innermost(rank.ended.stack)}", []).append(rank)
+            step = f"an unfinished step (after step {rank.ended.steps})" if rank.ended.steps else "the first step"
+            told.setdefault(f"snapshot within {step}{_innermost(rank.ended.stack)}", []).append(rank)
     return "; ".join(
-        f"{ranks_text(rank.number for rank in ranks)} {'was' if len(ranks) == 1 else 'were'} looked at within {text}"
-        for text, ranks in list(told.items())[:_HUNG_TOLD]
+        f"{ranks_text(rank.number for rank in ranks)}: {text}" for text, ranks in list(told.items())[:_HUNG_TOLD]
     )
 
 
 def _innermost(stack: Sequence[str]) -> str:
-    """Where the first of some threads is, of which each has a line ahead that names it."""
+    """Innermost frame of the first thread of a stack dump."""
     end = next((place for place, line in enumerate(stack) if place and not line.startswith(" ")), len(stack))
     frames = [place for place in range(end) if stack[place].startswith("  File ")]
     if not frames:
@@ -141,41 +141,42 @@ def _innermost(stack: Sequence[str]) -> str:
 
 
 def failure_text(run: Run) -> tuple[str, str]:
-    """(`Failed`, `The script failed with ValueError: boom (train.py:12) after 4 steps.`) of the rank to look at
-    first, `Stopped` where somebody ended it; ("", "") where no rank failed, or the ranks hung.
+    """(`Failed`, `The script failed with ValueError: boom (train.py:12) after 4 steps.`) for the first rank to fail.
+
+    `Stopped` if it was interrupted or terminated; ("", "") if no rank failed, or the ranks hung.
     """
     rank = first_to_fail(run)
     if rank is None or is_hung(rank):
         return "", ""
     if is_users_stop(rank.ended):
-        return "Stopped", f"You stopped it (Ctrl-C) {_after(rank.ended)}."
+        return "Stopped", f"Stopped by you (Ctrl-C) {_after(rank.ended)}."
     who = "The script" if len(run.ranks) == 1 else f"Rank {rank.number}"
-    log = f" Its log: {rank.ended.log}" if rank.ended.log else ""
+    log = f" Log: {rank.ended.log}" if rank.ended.log else ""
     stopped = rank.ended.status == _TERMINATED
     return "Stopped" if stopped else "Failed", f"{who} {was_text(rank)}.{log}"
 
 
 def error_text(rank: Rank) -> str:
-    """A rank's error where `ended_text` does not say all of it; else ""."""
+    """Error of a rank if `ended_text` does not contain all of it; else ""."""
     error = rank.ended.error
     told = is_users_stop(rank.ended) or rank.ended.how in (EndKind.KILLED, EndKind.LOST)
     return "" if told or error in ended_text(rank) else error
 
 
 def ended_badly(rank: Rank) -> bool:
-    """Whether a rank ended otherwise than by reaching its end or being told to stop."""
+    """Whether a rank neither finished nor was stopped by leakscope."""
     return rank.ended.how in (EndKind.RAISED, EndKind.HUNG, EndKind.KILLED, EndKind.LOST) or (
         rank.ended.how == EndKind.EXITED and rank.ended.status != 0
     )
 
 
 def was_text(rank: Rank) -> str:
-    """`ended_text` as it follows `it`: `was killed by SIGKILL after 5 steps`."""
+    """`ended_text` after a subject: `was killed by SIGKILL after 5 steps`."""
     return _was(ended_text(rank))
 
 
 def cut_short_text(ended: Ended) -> str:
-    """How what did not end by itself ended, as it follows `it`: `was ended from outside (SIGTERM) after 7 steps`."""
+    """An early end after a subject: `was terminated (SIGTERM) after 7 steps`."""
     return _was(f"{_how(ended)} {_after(ended)}")
 
 
@@ -184,7 +185,7 @@ def _was(text: str) -> str:
 
 
 def _named(alive: AliveAtEnd) -> Iterator[tuple[str, int]]:
-    """Categories with their bytes; what nothing holds by whether gc frees it."""
+    """Categories with their bytes; unreachable memory is split by whether gc frees it."""
     for name, size in alive.categories.items():
         if name != "leaked":
             yield name, size
@@ -194,7 +195,7 @@ def _named(alive: AliveAtEnd) -> Iterator[tuple[str, int]]:
 
 
 def listed_texts(alive: Iterable[AliveAtEnd], groups: Sequence[Sequence[int]] = ()) -> tuple[str, ...]:
-    """What was alive when the main code had returned, on one rank of each group."""
+    """Memory alive at the end of the main code, on one rank of each group."""
     listed = list(alive)
     told = one_of_each((each.rank for each in listed), groups)
     return tuple(
@@ -206,9 +207,9 @@ def listed_texts(alive: Iterable[AliveAtEnd], groups: Sequence[Sequence[int]] = 
 
 
 def clock_text(run: Run) -> str:
-    """`by Adam.step`, of the first rank that took any; "" where that is not known."""
+    """`by Adam.step`, of the first rank with steps; "" if unknown."""
     clock = next((rank.clock for rank in run.ranks if rank.steps and rank.clock is not None), None)
-    return "" if clock is None else _clock_named(clock) + (f" from step {clock.since + 1} on" if clock.since else "")
+    return "" if clock is None else _clock_named(clock) + (f" from step {clock.since + 1}" if clock.since else "")
 
 
 def _clock_named(clock: StepsBy) -> str:
@@ -223,7 +224,7 @@ def _clock_named(clock: StepsBy) -> str:
 
 
 def processes_text(processes: Sequence[StartedProcess]) -> str:
-    """`2 processes (torch.multiprocessing.spawn at train.py:41)`, of one process or more."""
+    """`2 processes (torch.multiprocessing.spawn at train.py:41)`."""
     first = processes[0]
     where = f" at {first.started_at.split(' ')[0]}" if first.started_at else ""
     count = f"{len(processes)} processes" if len(processes) > 1 else "a process"

@@ -1,4 +1,4 @@
-"""A finding's title, and its advice with what concerns findings of any rule; sentences made of the facts of a run."""
+"""Title and advice of a finding, and sentences about the facts of a run."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ OF_RUN: Mapping[type, Callable[[Any], str]] = {
     AlsoGrows: growth.also_grows_text,
     IdleAtPeak: memory.idle_text,
 }
-"""Facts of a run to the function that makes a sentence of them."""
+"""Type of the facts of a run to the function that renders them as a sentence."""
 
 
 def title(finding: Finding) -> str:
-    """What leaks, in one line."""
+    """Title of a finding, in one line."""
     return finding.facts.title_for(finding)
 
 
 def advice(finding: Finding) -> str:
-    """What to do about it."""
-    own = _advice(finding) + "".join(f" {bytes_text(b.bytes)} of {b.noun}s go with it." for b in finding.beside)
+    """Advice of a finding."""
+    own = _advice(finding) + "".join(f" This also frees {bytes_text(b.bytes)} of {b.noun}s." for b in finding.beside)
     if finding.too_large is not None:
         own = growth.too_large_text(finding.too_large) + own
     saying = saying_of(finding)
@@ -58,23 +58,23 @@ def advice(finding: Finding) -> str:
         own = f"{saying.what[:1].upper()}{saying.what[1:]}. {saying.cure}"
     known = finding.upstream
     if known is not None:
-        own = f"Known upstream, {known.issue}: {known.what}. {known.cure or own}".rstrip()
+        own = f"Known upstream ({known.issue}): {known.what}. {known.cure or own}".rstrip()
     return finding.facts.preface() + own
 
 
 def avoidable_text(run: Run, finding: Finding) -> str:
-    """One finding of avoidable memory in a line or two: how much, who holds it, and what to do."""
+    """A finding of avoidable memory in one or two lines: bytes, referrer and advice."""
     short = finding.facts.short_advice()
     more = f". {advice(finding)}" if short is None else f". {short}" if short else ""
     if len(run.ranks) == 1:
         return title(finding) + more
-    together = f", {bytes_text(finding.retained_bytes)} together" if len(finding.ranks) > 1 else ""
+    together = f", {bytes_text(finding.retained_bytes)} in total" if len(finding.ranks) > 1 else ""
     ranks = f"{'rank' if len(finding.ranks) == 1 else 'ranks'} {listed_numbers(finding.ranks)}"
     return f"{ranks}{together}: {title(finding)}{more}"
 
 
 def _advice(finding: Finding) -> str:
-    """What to do about the finding by itself."""
+    """Advice of the finding itself."""
     if finding.settled_by is not None:
         return growth.settled_advice(finding.settled_by)
     if finding.keeps_graphs and not finding.settled:
@@ -84,9 +84,9 @@ def _advice(finding: Finding) -> str:
 
 
 def run_text(facts: Iterable[RunFacts], groups: Sequence[Sequence[int]] = ()) -> tuple[str, ...]:
-    """`Rank 0: out of memory in step 3 at ...`: what is known of a run, sentence by sentence.
+    """Sentences about the facts of a run: `Rank 0: out of memory in step 3 at ...`.
 
-    `groups`: ranks that did the same. What is known of several of a group is told of the first of them.
+    `groups`: ranks with the same behaviour. A fact of several ranks of a group is given for the first of them.
     """
     listed = list(facts)
     ranks: dict[type, set[int]] = {}
