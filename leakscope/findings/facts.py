@@ -97,9 +97,10 @@ class Facts:
         """What to do where the tensors that a container gains bring their graphs along."""
         name = finding.cut.written if finding.cut else finding.subject
         return (
-            f"Keep numbers in {name}, not tensors: x.item(), or x.detach() where the tensor is needed. After backward "
-            "a tensor still has a node for each operation that made it; their memory is the growth that the allocator "
-            "counts and no tensor owns."
+            f"Store numbers in {name} instead of tensors: x.item(), or x.detach() if a tensor is needed. After "
+            "backward "
+            "a tensor still references an autograd node for each operation that created it. Their memory is counted by "
+            "the allocator, but belongs to no tensor."
         )
 
     def short_advice(self) -> str | None:

@@ -40,16 +40,16 @@ class ReservedFacts(Facts):
     """Reserved by private pools."""
 
     def title_for(self, _: Finding) -> str:
-        """How much is reserved, and how much was ever in use."""
+        """The reserved bytes and the most bytes in use."""
         reserved, most = bytes_text(self.reserved), bytes_text(self.most)
-        return f"device {self.device} has {reserved} reserved where at most {most} were ever in use"
+        return f"Device {self.device} has {reserved} reserved, but at most {most} in use"
 
     def advice_for(self, _: Finding) -> str:
-        """What against fragmentation."""
-        private = f" {bytes_text(self.private)} of it belong to private pools." if self.private else ""
+        """How to reduce fragmentation."""
+        private = f" Private pools have {bytes_text(self.private)} of it." if self.private else ""
         return (
-            "Blocks of changing sizes do not fit into each other's places: set "
-            f"`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, or pad inputs to a few sizes.{private}"
+            "Changing block sizes fragment the memory: set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, or pad "
+            f"inputs to a few sizes.{private}"
         )
 
 
@@ -61,14 +61,15 @@ class PendingFacts(Facts):
     bytes: int
 
     def title_for(self, _: Finding) -> str:
-        """How much is dead and not given back."""
-        return f"{bytes_text(self.bytes)} of dead tensors on device {self.device} wait for another stream"
+        """The freed bytes that are pending."""
+        return f"{bytes_text(self.bytes)} of freed tensors on device {self.device} are pending on another stream"
 
     def advice_for(self, _: Finding) -> str:
-        """When it is given back."""
+        """When the memory is released."""
         return (
-            "A tensor used on another stream (`record_stream`, asynchronous collectives) is given back only once that "
-            "stream has passed it: wait for the Work handles, or keep the tensor and let it go after synchronising."
+            "Memory of a tensor used on another stream (`record_stream`, asynchronous collectives) is released only "
+            "after "
+            "that stream has passed its use: wait for the Work handles, or drop the tensor after synchronizing."
         )
 
 
@@ -81,14 +82,16 @@ class OutsideFacts(Facts):
     """Bytes a step."""
 
     def title_for(self, _: Finding) -> str:
-        """How fast memory grows that torch has not reserved."""
-        return f"memory of device {self.device} outside torch's allocator grows by {bytes_text(self.per_step)} a step"
+        """Growth of memory that torch has not reserved."""
+        return (
+            f"Memory of device {self.device} outside the torch allocator grows by {bytes_text(self.per_step)} per step"
+        )
 
     def advice_for(self, _: Finding) -> str:
-        """Whose it may be."""
+        """What can use it."""
         return (
-            "No snapshot shows it: communicators and their buffers, library handles and workspaces, captured graphs, "
-            "or another process on the same device, which is counted as well."
+            "Memory snapshots do not contain it: communicators and their buffers, library handles and workspaces, "
+            "captured graphs, or another process on the same device, which is counted as well."
         )
 
 
@@ -103,12 +106,12 @@ class RetriesFacts(Facts):
 
     def title_for(self, _: Finding) -> str:
         """How often the device was full."""
-        full = f"device {self.device} was full {self.times} times, in {self.steps} steps"
-        return f"{full}: its cache was given back and asked for again"
+        full = f"Device {self.device} was full {self.times} times, in {self.steps} steps"
+        return f"{full}: the allocator released its cache and retried"
 
     def advice_for(self, _: Finding) -> str:
         """What it costs."""
-        return "Each time waits for the device. Free what the findings above name, or take a smaller batch."
+        return "Each retry synchronizes the device. Fix the findings above, or use a smaller batch."
 
 
 @dataclass(frozen=True)
@@ -120,16 +123,17 @@ class CaughtFacts(Facts):
     """The largest request."""
 
     def title_for(self, _: Finding) -> str:
-        """How often memory ran out without an end."""
+        """How often an out-of-memory error was caught."""
         times = "once" if self.times == 1 else f"{self.times} times"
         largest = f"the largest request was {bytes_text(self.largest_bytes)}"
-        return f"device memory ran out {times} and the script went on; {largest}"
+        return f"Device memory ran out {times} and the script continued; {largest}"
 
     def advice_for(self, _: Finding) -> str:
-        """Who caught it."""
+        """What can have caught it."""
         return (
-            "It was caught: by the script, as one that takes a smaller batch then, or by a library that tries one "
-            "algorithm after the other. No failure by itself."
+            "The error was caught by the script, for example to use a smaller batch, or by a library that tries "
+            "several "
+            "algorithms. This is not a failure by itself."
         )
 
 

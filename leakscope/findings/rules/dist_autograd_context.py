@@ -36,24 +36,24 @@ class OpenContextsFacts(Facts):
     """Ids of the workers that took part."""
 
     def title_for(self, _: Finding) -> str:
-        """How many contexts are open, and who opened them."""
+        """Number of open contexts, and the lines that opened them."""
         where = f", opened at {', '.join(self.issued_at[:_PLACES_TOLD])}" if self.issued_at else ""
         many = "s" if self.count != 1 else ""
-        return f"{self.count} distributed-autograd context{many} (DistAutogradContext) left open{where}"
+        return f"{self.count} distributed autograd context{many} (DistAutogradContext) left open{where}"
 
     def advice_for(self, _: Finding) -> str:
-        """How to leave a context."""
+        """How to exit a context."""
         return (
-            "Enter the context with `with torch.distributed.autograd.context() as context_id:` around forward, "
-            "backward and the reading of the gradients: leaving it, also by an exception, is the only thing that "
-            "releases it, on every worker it has talked to. It lives in torch's own container in C++; gc neither sees "
-            "nor frees it."
+            "Use `with torch.distributed.autograd.context() as context_id:` around forward, backward and the reading "
+            "of "
+            "gradients. Only the exit of the block, also by an exception, releases the context on all workers. It is "
+            "stored in a C++ container of torch, which gc neither sees nor frees."
         )
 
     def preface(self) -> str:
-        """Where contexts were opened, and which workers they know."""
+        """Where contexts were opened, and their workers."""
         places = f"Opened at {', '.join(self.opened_at[:_PLACES_TOLD])}. " if self.opened_at else ""
-        return places + (f"Workers known: {', '.join(map(str, self.workers))}. " if self.workers else "")
+        return places + (f"Workers: {', '.join(map(str, self.workers))}. " if self.workers else "")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class OpenPassesFacts(Facts):
     count: int
 
     def title_for(self, _: Finding) -> str:
-        """How many distributed backwards still run."""
+        """Number of distributed backward passes that are still running."""
         passes = f"{self.count} distributed backward pass{'es' if self.count > 1 else ''}"
         return f"{passes} still running after the step"
 
@@ -88,13 +88,13 @@ class EmptyContextsFacts(Facts):
     """Lines that opened them."""
 
     def title_for(self, _: Finding) -> str:
-        """How many contexts are open, and who opened them."""
+        """Number of open contexts, and the lines that opened them."""
         at = f", opened at {', '.join(self.opened_at[:_PLACES_TOLD])}" if self.opened_at else ""
-        return f"{self.count} distributed-autograd contexts left open, without gradients{at}"
+        return f"{self.count} distributed autograd contexts left open, without gradients{at}"
 
     def advice_for(self, _: Finding) -> str:
-        """How to leave a context."""
-        return "Leave each context (`with torch.distributed.autograd.context()`): it is released on no worker before."
+        """How to exit a context."""
+        return "Exit each context (`with torch.distributed.autograd.context()`): until then no worker releases it."
 
 
 def _applies(candidate: Candidate) -> bool:

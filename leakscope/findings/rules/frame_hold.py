@@ -63,33 +63,34 @@ class FrameFacts(Facts):
     """All that the program does with a kept exception is to print or to count it."""
 
     def title_for(self, finding: Finding) -> str:
-        """What keeps which locals, and what collects such things."""
+        """The retained locals, their referrer, and the container of such referrers."""
         if not self.collector:
-            return f"{self.label} keeps {_locals(self)}; held by {finding.subject}"
-        return f"each {self.label}, {self.alike} in all, keeps {_locals(self)}; {self.collector} collects them"
+            return f"{self.label} in {finding.subject} retains {_locals(self)}"
+        return f"{self.collector} holds {self.alike} objects like {self.label}, each retaining {_locals(self)}"
 
     def advice_for(self, finding: Finding) -> str:
-        """What to keep instead, by what keeps the locals."""
+        """What to store instead, by the kind of referrer."""
         collector = self.collector or finding.subject
         instead = "str(error) or traceback.format_exc()" if self.is_text else "error.with_traceback(None)"
         return {
-            Keeper.EXCEPTION: f"Keep {instead} in {collector}, not the exception as it is: its traceback holds every "
-            "frame it went through and all their locals.",
-            Keeper.GENERATOR: f"Run the generator to its end or close() it, and drop it from {collector}: suspended, "
-            "it holds all its locals.",
-            Keeper.TASK: "Let these tasks end or cancel() them, or start fewer: a task that waits keeps all locals of "
-            f"its coroutine, and whatever it waits for keeps the task, also when it is dropped from {collector}.",
-            Keeper.FUTURE: f"Drop finished futures from {collector}: each keeps its result.",
-            Keeper.THREAD: f"Drop the finished thread from {collector}: it keeps its attributes and arguments.",
+            Keeper.EXCEPTION: f"Store {instead} in {collector} instead of the exception: its traceback references "
+            "every "
+            "frame that it passed and all their locals.",
+            Keeper.GENERATOR: f"Exhaust or close() the generator, and drop it from {collector}: a suspended generator "
+            "retains all its locals.",
+            Keeper.TASK: "Await or cancel() these tasks, or start fewer: a pending task retains all locals of its "
+            f"coroutine, and is itself retained by what it awaits, even if it is dropped from {collector}.",
+            Keeper.FUTURE: f"Drop finished futures from {collector}: each retains its result.",
+            Keeper.THREAD: f"Drop the finished thread from {collector}: it retains its attributes and arguments.",
         }[self.keeper]
 
 
 def _locals(facts: FrameFacts) -> str:
-    """`the locals of a function that has ended or waits (local batch in load)`."""
+    """`local variables (local batch in load)`."""
     if facts.given:
-        return "what it was given or has returned"
+        return "its arguments or its result"
     inside = f" ({facts.local} in {facts.function})" if facts.local else ""
-    return f"the locals of a function that has ended or waits{inside}"
+    return f"local variables{inside}"
 
 
 @dataclass(frozen=True)
@@ -106,21 +107,21 @@ class CallsFacts(Facts):
     """The local that each keeps; "" where it is not known."""
 
     def title_for(self, _: Finding) -> str:
-        """How many calls run at once."""
+        """Number of concurrent calls."""
         kept = self.kept or "its locals"
-        return f"{self.calls} calls of {self.function}() run at once, more at each look, and each keeps {kept}"
+        return f"{self.calls} concurrent calls of {self.function}(), more at each snapshot, each retaining {kept}"
 
     def advice_for(self, _: Finding) -> str:
-        """How to have fewer of them."""
+        """How to limit the number of calls."""
         return (
-            f"Let the threads that run {self.function}() end, or start a fixed number of them once "
-            "(concurrent.futures.ThreadPoolExecutor): a call that waits keeps its locals and its thread the arguments. "
-            "Where it is a recursion, return before the next step."
+            f"End the threads that run {self.function}(), or start a fixed number of them once "
+            "(concurrent.futures.ThreadPoolExecutor): a waiting call retains its locals, and its thread the arguments. "
+            "In a recursion, return before the next step."
         )
 
     def why_no_cut(self) -> str:
-        """Of calls that run."""
-        return "no single reference frees it: each call holds its own until it ends"
+        """Reason for running calls."""
+        return "no single cut is enough: each running call retains its own locals"
 
 
 def _applies(candidate: Candidate) -> bool:

@@ -30,19 +30,19 @@ class HookFacts(Facts):
     """How long the first steps after warm-up took and how long the last ones, where those took longer: medians."""
 
     def title_for(self, finding: Finding) -> str:
-        """Which hook, and on what."""
+        """The hook and its owner."""
         slower = ""
         if self.step_seconds is not None:
             first, last = map(seconds_text, self.step_seconds)
-            slower = f", and a step takes {last} where it took {first}"
-        what = f"{_hook(self)} is registered again and again on the same {self.owner}"
-        return f"{what}; {finding.subject} collects them{slower}"
+            slower = f"; the step time rises from {first} to {last}"
+        what = f"{_hook(self)} is registered repeatedly on the same {self.owner}"
+        return f"{what} and collected in {finding.subject}{slower}"
 
     def advice_for(self, _: Finding) -> str:
-        """How to have one only."""
+        """How to register it once."""
         return (
             f"Register {_hook(self)} once, outside the loop, or keep the handle and call handle.remove() after the "
-            "step; each registration keeps what its closure holds."
+            "step. Each registration retains the variables in its closure."
         )
 
 

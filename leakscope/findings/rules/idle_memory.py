@@ -51,45 +51,45 @@ class UntouchedFacts(Facts):
     """Functions that have ended, whose variables a traceback keeps; () where running code holds it."""
 
     def title_for(self, finding: Finding) -> str:
-        """`ckpt in main()` at train.py:12: how much it keeps, since when, and by how much the peak could fall."""
+        """`ckpt in main()` at train.py:12: bytes, since when, and the possible drop of the peak."""
         assert finding.cut is not None
         where = f" at {finding.cut.where}" if finding.cut.where else ""
         them = "it" if self.holders == 1 else "them"
-        by_name = f" (del {', '.join(self.variables)})" if self.variables else ""
+        drop = f"`del {', '.join(self.variables)}`" if self.variables else f"dropping {them}"
         return (
             f"`{finding.cut.written}`{where}: {bytes_text(self.bytes)} idle since before step {self.first_step}, "
-            f"{_held_for_nothing(self)}; no operation of steps {self.first_step} and {self.last_step} touched it; "
-            f"let go of {them}{by_name} and {_gain(self)}"
+            f"{_held_for_nothing(self)}, unused in steps {self.first_step} and {self.last_step}; {drop} {_gain(self)}"
         )
 
     def advice_for(self, _: Finding) -> str:
-        """How to let go of it."""
+        """How to drop it."""
         if self.functions:
             return (
-                "A stored exception or traceback keeps every variable of the calls it came through. Keep its text "
+                "A stored exception or traceback retains the local variables of every frame that it passed. Store "
+                "its text "
                 "(traceback.format_exception) instead, or clear it: `error.__traceback__ = None`."
             )
         return (
-            "Delete the variable after its last use, or move that part into a function of its own. Where native code "
-            "was given its address, it has to stay."
+            "Delete the variable after its last use, or move that part into a separate function. Keep it if native "
+            "code "
+            "has its address."
         )
 
     def short_advice(self) -> str:
-        """The title says what to let go of."""
+        """Empty: the title has the advice."""
         return ""
 
 
 def _held_for_nothing(facts: UntouchedFacts) -> str:
     if not facts.functions:
-        return "which no code reads again"
-    have = "has" if len(facts.functions) == 1 else "have"
-    return f"in variables of {' and '.join(facts.functions)}, which {have} ended"
+        return "not read again"
+    return f"in local variables of {' and '.join(facts.functions)} (returned)"
 
 
 def _gain(facts: UntouchedFacts) -> str:
     on_device = facts.bytes - facts.host_bytes
-    parts = [f"the peak falls by {bytes_text(on_device)}"] if on_device else []
-    parts += [f"{bytes_text(facts.host_bytes)} of host memory are free"] if facts.host_bytes else []
+    parts = [f"lowers the peak by {bytes_text(on_device)}"] if on_device else []
+    parts += [f"frees {bytes_text(facts.host_bytes)} of host memory"] if facts.host_bytes else []
     return " and ".join(parts)
 
 

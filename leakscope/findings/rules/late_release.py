@@ -65,29 +65,27 @@ class OthersFacts(Facts):
     """By how much the step's peak would fall."""
 
     def title_for(self, _: Finding) -> str:
-        """Who keeps how much through the peak."""
+        """The kind of referrer and the bytes at the peak."""
         return _OTHERS[self.by][0].format(size=bytes_text(self.bytes))
 
     def advice_for(self, _: Finding) -> str:
-        """What makes them let go."""
+        """How to release it earlier."""
         return _OTHERS[self.by][1].format(fall=bytes_text(self.fall_bytes))
 
 
 _OTHERS: Mapping[Releaser, tuple[str, str]] = {
     Releaser.GRADIENT: (
-        "gradients of the last step are kept until zero_grad: {size} at the step's peak",
-        "Call optimizer.zero_grad() right after optimizer.step(), before the next forward, and the peak falls by "
-        "{fall}.",
+        "Gradients of the last step are kept until zero_grad: {size} at the step's peak",
+        "Call optimizer.zero_grad() right after optimizer.step(), before the next forward: the peak falls by {fall}.",
     ),
     Releaser.COMM: (
-        "sends and receives that are not yet over, or whose Work is kept, hold {size} through the step's peak",
-        "Wait for an operation as early as its buffer is not needed and drop its Work then, and the peak falls by "
-        "{fall}.",
+        "Pending sends and receives, or their Work handles, retain {size} at the step's peak",
+        "Wait for each operation as soon as its buffer is no longer used, and drop its Work: the peak falls by {fall}.",
     ),
     Releaser.AUTOGRAD: (
-        "autograd keeps {size} through the step's peak for a backward that does not use it",
-        "Compute what needs no gradient under torch.no_grad(), or detach it, so that its graph is not kept until "
-        "backward, and the peak falls by {fall}.",
+        "Autograd saves {size} at the step's peak that backward does not use",
+        "Compute values that need no gradient under torch.no_grad(), or detach them, so that their graph is not kept "
+        "until backward: the peak falls by {fall}.",
     ),
 }
 """Who could let go to title and advice."""
@@ -195,41 +193,42 @@ class LateReleaseFacts(Facts):
     """Sent or received buffers are among it, or it is what a call was given and the peak is in backward."""
 
     def title_for(self, finding: Finding) -> str:
-        """`out in main()` at train.py:31: how much it keeps, since which line, and by how much the peak could fall."""
+        """`out in main()` at train.py:31: bytes, last use, and the possible drop of the peak."""
         assert finding.cut is not None
         where = f" at {finding.cut.where}" if finding.cut.where else ""
         them = "it" if self.holders == 1 else "them"
-        by_name = f" (del {', '.join(self.variables)})" if self.variables and not self.arguments else ""
+        drop = f"`del {', '.join(self.variables)}`" if self.variables and not self.arguments else f"dropping {them}"
         return (
             f"`{finding.cut.written}`{where}: {bytes_text(self.bytes)} at the step's peak, {_last_use(self)}; "
-            f"let go of {them}{by_name} and the peak falls by {bytes_text(self.fall_bytes)}"
+            f"{drop} there lowers the peak by {bytes_text(self.fall_bytes)}"
         )
 
     def advice_for(self, finding: Finding) -> str:
-        """When to let go of it, and what stands in the way."""
+        """When to drop it, and other referrers."""
         assert finding.cut is not None
         text = (
-            f"Let go of {finding.cut.written} after the last use, or move that part into a function of its own; the "
-            f"peak is at {self.peak_at}."
+            f"Drop {finding.cut.written} after the last use, or move that part into a separate function. The peak is "
+            "at "
+            f"{self.peak_at}."
         )
         return text + _of_arguments(self) + (_SAVED if self.is_saved else "")
 
     def short_advice(self) -> str:
-        """What to do about arguments of a running call; the title says the rest."""
+        """What to do about arguments of a running call; the title has the rest."""
         if not self.arguments:
             return ""
-        return f"{_is_argument(self)} of a running call: hand it over in a list that the callee empties."
+        return f"{_is_argument(self)} of a running call: pass it in a list that the callee empties."
 
 
 def _last_use(facts: LateReleaseFacts) -> str:
     if facts.last_use_at:
-        return f"last used at {line_of(facts.last_use_at)}"
-    return f"not used since {line_of(facts.made_at)} made it" if facts.made_at else "not used in the step at all"
+        return f"unused after {line_of(facts.last_use_at)}"
+    return f"unused since its allocation at {line_of(facts.made_at)}" if facts.made_at else "unused in the step"
 
 
 _SAVED = (
-    " A grad node that has already run still keeps it as a saved tensor: drop retain_graph=True, or the last reference "
-    "to the graph."
+    " An autograd node that has already run still saves it: remove retain_graph=True, or the last reference to the "
+    "graph."
 )
 
 
@@ -237,8 +236,9 @@ def _of_arguments(facts: LateReleaseFacts) -> str:
     if not facts.arguments:
         return ""
     return (
-        f" {_is_argument(facts)} of a running call: what a caller hands over stays alive until the call returns, "
-        "unless it is passed in a list that the callee empties (a boxed call) and no caller keeps a name for it."
+        f" {_is_argument(facts)} of a running call: arguments stay alive until the call returns, unless they are "
+        "passed "
+        "in a list that the callee empties (a boxed call) and no caller has another reference."
     )
 
 

@@ -28,16 +28,17 @@ class NativeFacts(Facts):
     """References to it that were found neither in Python nor in autograd."""
 
     def title_for(self, _: Finding) -> str:
-        """What nothing explains."""
-        return f"{self.label} is held by a running call or native code, and no Python object explains it"
+        """The object without a known referrer."""
+        return f"{self.label} is referenced only by a running call or native code"
 
     def advice_for(self, _: Finding) -> str:
-        """Where to look for its holder."""
+        """Where to search for its referrer."""
         count = self.unexplained
         return (
-            f"{count} reference{'s' if count != 1 else ''} to it could not be found in Python or autograd: look for "
-            "handles of asynchronous operations not waited for, an autocast region never left, or a C++ extension that "
-            "caches it."
+            f"{count} reference{'s' if count != 1 else ''} to it cannot be resolved in Python or autograd. Check "
+            "handles "
+            "of asynchronous operations without wait(), an autocast region that never exits, and C++ extensions with a "
+            "cache."
         )
 
 
@@ -65,24 +66,24 @@ class UnattributedFacts(Facts):
     """
 
     def title_for(self, _: Finding) -> str:
-        """How fast memory grows that is no tensor's."""
-        how = f" by {bytes_text(self.per_step)} a step"
+        """Growth of memory that belongs to no tensor."""
+        how = f" by {bytes_text(self.per_step)} per step"
         if not self.is_steady:
-            how = f", not steadily, by {bytes_text(self.grown)} in all"
-        shapes = ", while shapes are new at each look" if self.shapes_are_new else ""
-        return f"memory that is no tensor's grows{how}{shapes}"
+            how = f" unsteadily, by {bytes_text(self.grown)} in total"
+        shapes = ", with new shapes at each snapshot" if self.shapes_are_new else ""
+        return f"Memory outside tensors grows{how}{shapes}"
 
     def advice_for(self, _: Finding) -> str:
-        """Where to look for it."""
+        """Where to search for its referrer."""
         seen = f"; {self.shapes:,} so far, full by step {self.full_at_step:,}" if self.full_at_step else ""
         shapes = _FOR_EACH_SHAPE.format(seen) if self.shapes_are_new else ""
-        look = _ON_HOST if self.on_host else "Look "
+        check = _ON_HOST if self.on_host else "Check "
         came = " and ".join(f"{rate:,} {name}" for name, rate in self.came_too)
-        beside = f"Each step leaves {came}: see what keeps those objects, and what they keep in C++. " if came else ""
+        beside = f"Each step adds {came}: check what retains them, and what they retain in C++. " if came else ""
         return (
-            f"{beside}{shapes}{look}for handles of asynchronous operations that are kept (Work of isend, irecv, "
-            "all_reduce(async_op=True)), distributed-autograd contexts left open, an autocast region never left, or a "
-            "C++ extension that caches."
+            f"{beside}{shapes}{check}retained handles of asynchronous operations (Work of isend, irecv, "
+            "all_reduce(async_op=True)), open distributed autograd contexts, an autocast region that never exits, and "
+            "C++ extensions with a cache."
         )
 
 
@@ -98,29 +99,27 @@ class NativeBlocksFacts(Facts):
     """Places that made what grew, the one that made most first."""
 
     def title_for(self, _: Finding) -> str:
-        """How fast device memory grows that nothing explains."""
-        grows = f"grows by {bytes_text(self.per_step)} a step"
-        return f"device memory that no Python object and no autograd path explains {grows}"
+        """Growth of device memory without a known referrer."""
+        return f"Device memory without a Python or autograd referrer grows by {bytes_text(self.per_step)} per step"
 
     def advice_for(self, _: Finding) -> str:
-        """What may keep it."""
+        """What can retain it."""
         return (
-            f"These blocks were made at {self.made_at[0] if self.made_at else 'an unknown place'} and are kept by "
-            "native code: look for handles of asynchronous operations that are kept, an autocast region never left, "
-            "captured graphs, or a C++ extension that caches."
+            f"These blocks were allocated at {self.made_at[0] if self.made_at else 'an unknown line'} and are retained "
+            "by native code. Check retained handles of asynchronous operations, an autocast region that never exits, "
+            "captured graphs, and C++ extensions with a cache."
         )
 
 
 _FOR_EACH_SHAPE = (
-    "oneDNN and ideep keep what they have built for each new shape, up to ONEDNN_PRIMITIVE_CACHE_CAPACITY and "
-    "LRU_CACHE_CAPACITY of them (1024 unless set){}: run with fixed shapes, or set both to 1, to see whether anything "
-    "else grows. "
+    "oneDNN and ideep cache kernels for each new shape, up to ONEDNN_PRIMITIVE_CACHE_CAPACITY and LRU_CACHE_CAPACITY "
+    "(default 1024){}: run with fixed shapes, or set both to 1, to find out whether anything else grows. "
 )
 
 
 _ON_HOST = (
-    "Look first for what no container gains item by item: a text that is made longer each step (log += ...), a list "
-    "made anew from all so far, pyarrow tables, objects of C extensions; then "
+    "First check objects that grow as a whole: a string that becomes longer in each step (log += ...), a list that is "
+    "rebuilt from all items, pyarrow tables, objects of C extensions. Then check "
 )
 
 
@@ -257,5 +256,5 @@ RULE = Rule(
     HELP,
     Match(90, _applies, _facts),
     is_native=True,
-    why_no_cut="none is known, for it is not known what holds it",
+    why_no_cut="unknown, because the referrer is unknown",
 )

@@ -51,26 +51,27 @@ class ObjectFacts(Facts):
     """It did not grow at each look."""
 
     def title_for(self, finding: Finding) -> str:
-        """`history in main() gains 1 str a step, 600.00 KiB a step, and lets none go`."""
+        """`history in main() gains 1 str per step, 600.00 KiB per step, and is never emptied`."""
         end = end_text(finding)
-        pace = f"{bytes_text(finding.bytes_per_step)} a step{end if end.startswith(',') else f',{end}'}"
+        pace = f"{bytes_text(finding.bytes_per_step)} per step{end if end.startswith(',') else f',{end}'}"
         return f"{finding.subject} gains {_gained_text(self)}, {pace}"
 
     def advice_for(self, finding: Finding) -> str:
-        """What lets go of it, by what kind of thing gains it."""
+        """How to release them, by the kind of container."""
         held = finding.subject
         return {
-            Collects.LIST: f"Write what goes into {held} to a file, keep a summary (a count, a mean), or give it a "
-            "bound (collections.deque(maxlen=...)).",
-            Collects.DICT: f"Each step puts something under a new key into {held}: take out what is done with, write "
-            "it to a file, or give it a bound.",
-            Collects.SET: f"Each step puts something new in {held}: take out what is done with, or keep a count.",
-            Collects.QUEUE: f"More is put into {held} than is taken out: give it a bound (maxlen=...), or write it to "
-            "a file.",
-            Collects.CHAIN: f"Each {self.item} is held by the next one: keep a number or a name there instead of the "
-            f"object, or end the chain that {held} leads to at some length.",
-            Collects.ATTRIBUTES: f"Each step sets attributes of {held} under new names: use names that stay the same, "
-            "or delete what is done with.",
+            Collects.LIST: f"Write the items of {held} to a file, keep a summary (a count, a mean), or set a bound "
+            "(collections.deque(maxlen=...)).",
+            Collects.DICT: f"Each step adds a new key to {held}: remove entries after their last use, write them to a "
+            "file, or set a bound.",
+            Collects.SET: f"Each step adds a new item to {held}: remove items after their last use, or keep a count.",
+            Collects.QUEUE: f"The producer of {held} is faster than its consumer: set a bound (maxlen=...), or write "
+            "the "
+            "items to a file.",
+            Collects.CHAIN: f"Each {self.item} is referenced by the next one: store a number or a name instead of the "
+            f"object, or limit the length of the chain in {held}.",
+            Collects.ATTRIBUTES: f"Each step adds new attribute names to {held}: reuse names, or delete attributes "
+            "after their last use.",
         }[self.collects]
 
 
@@ -79,10 +80,10 @@ _FEW = 10
 
 
 def _gained_text(facts: ObjectFacts) -> str:
-    """`12 str a step`, `attributes (1 str a step)`."""
+    """`12 str per step`, `attributes (1 str per step)`."""
     rate = facts.items_per_step
     count = f"{rate:,.0f}" if rate >= _FEW or rate == round(rate) else f"{rate:.1f}"
-    gained = f"{count} {facts.item} a step"
+    gained = f"{count} {facts.item} per step"
     if facts.collects == Collects.CHAIN:
         return f"{gained} in a chain"
     return f"attributes ({gained})" if facts.collects == Collects.ATTRIBUTES else gained

@@ -54,44 +54,45 @@ class BufferFacts(Facts):
     """Type of the container that holds them; "" where none does."""
 
     def title_for(self, finding: Finding) -> str:
-        """Which buffers are kept, and by what."""
+        """The retained buffers and their referrer."""
         what = buffers_text(self.buffers)
         return {
-            HeldBy.WORK: f"{finding.subject} keeps Work handles past their step, and each keeps its buffer: {what}",
-            HeldBy.REGISTRY: f"functional collectives whose results nobody has waited for keep their buffers: {what}",
-            HeldBy.REGISTRY_AND_PROGRAM: f"{finding.subject} keeps results of functional collectives that nobody "
-            f"has waited for: {what}",
-            HeldBy.NATIVE: f"a communication buffer is held by native code and no Python object explains it: {what}",
-            HeldBy.PROGRAM: f"{finding.subject} keeps communication buffers past their step: {what}",
+            HeldBy.WORK: f"{finding.subject} retains Work handles past their step, each with its buffer: {what}",
+            HeldBy.REGISTRY: f"Functional collectives without a wait retain their buffers: {what}",
+            HeldBy.REGISTRY_AND_PROGRAM: f"{finding.subject} retains results of functional collectives "
+            f"without a wait: {what}",
+            HeldBy.NATIVE: f"Communication buffer referenced only by native code: {what}",
+            HeldBy.PROGRAM: f"{finding.subject} retains communication buffers past their step: {what}",
         }[self.held_by]
 
     def advice_for(self, finding: Finding) -> str:
-        """When to let the buffers go, by what keeps them."""
+        """When to drop the buffers, by their referrer."""
         cut = finding.subject
         if self.held_by == HeldBy.WORK:
             wait = "" if self.waited else " after waiting for them"
             return (
-                f"Drop the Work handles from {cut}{wait}, e.g. with {cut.partition(' in ')[0]}.clear() once every "
-                "wait() of the step has returned: a Work keeps the tensor it sends, receives or reduces as long as it "
-                "lives, waited for or not."
+                f"Drop the Work handles from {cut}{wait}, for example with {cut.partition(' in ')[0]}.clear() after "
+                "the "
+                "last wait() of the step: a Work references the tensor that it sends, receives or reduces as long as "
+                "it is alive, even after wait()."
             )
         if self.held_by in (HeldBy.REGISTRY, HeldBy.REGISTRY_AND_PROGRAM):
-            then = "" if self.held_by == HeldBy.REGISTRY else f" Then take it out of {cut}."
+            then = "" if self.held_by == HeldBy.REGISTRY else f" Then remove it from {cut}."
             return (
-                "Wait for each result (torch.distributed._functional_collectives.wait_tensor, or use the tensor that "
-                "the call returned), also where it is thrown away: until then torch keeps the Work, and the Work its "
-                f"tensors.{then}"
+                "Wait for each result (torch.distributed._functional_collectives.wait_tensor, or use the returned "
+                "tensor), even if it is discarded: until then torch retains the Work, and the Work its tensors."
+                f"{then}"
             )
         if self.held_by == HeldBy.NATIVE:
             return (
                 "Look for an operation that never completes, a Work kept by a future or a communication hook, or a C++ "
                 "extension that caches the buffer."
             )
-        take = "Take each one out" if self.container else "Let go of each one"
-        pop = " (pop it instead of counting through the list)" if self.container == "list" else ""
+        take = "Remove each one" if self.container else "Drop each one"
+        pop = " (pop() instead of an index)" if self.container == "list" else ""
         return (
-            f"Their send or receive is over; {cut} is what keeps these buffers. {take} when its microbatch is "
-            f"done{pop}, and keep a gradient edge (torch.autograd.graph.get_gradient_edge) instead of a sent output."
+            f"The send or receive is complete; {cut} retains these buffers. {take} when its microbatch is done{pop}, "
+            "and store a gradient edge (torch.autograd.graph.get_gradient_edge) instead of a sent output."
         )
 
 
@@ -104,17 +105,16 @@ class DroppedFacts(Facts):
     issued_at: str
 
     def title_for(self, _: Finding) -> str:
-        """How many Works were dropped, and where they were issued."""
+        """Number of dropped Work handles, and where they were issued."""
         at = f" issued at {self.issued_at}" if self.issued_at else ""
         operations = f"{self.count} {self.direction} operation{'s' if self.count != 1 else ''}"
-        return f"the Work of {operations}{at} was dropped before anybody waited for it"
+        return f"Work handles of {operations}{at} were dropped without wait()"
 
     def advice_for(self, _: Finding) -> str:
-        """What a Work is kept for."""
+        """Why to keep a Work until wait()."""
         return (
-            "Keep the Work until its wait() has returned, then drop it: until then nobody knows whether the buffer has "
-            "crossed, and writing into a buffer that is still being sent, or reading one that is still being received, "
-            "is undefined."
+            "Keep the Work until its wait() has returned, then drop it. Until then the transfer can be incomplete, and "
+            "writing into a buffer being sent, or reading one being received, is undefined."
         )
 
 

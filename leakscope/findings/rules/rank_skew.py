@@ -43,19 +43,18 @@ class RankSkewFacts(Facts):
     """What holds most of it, as the user would write it; "" where nothing stands out."""
 
     def title_for(self, _: Finding) -> str:
-        """How much it holds, and what its peers' share would be."""
-        largest = f"; the largest holder is {self.largest}" if self.largest else ""
+        """The bytes of the rank, and the share of its peers."""
+        largest = f", mostly in {self.largest}" if self.largest else ""
         return (
-            f"rank {self.rank} holds {bytes_text(self.held_bytes)} beside its model where its peers' share would be "
-            f"{bytes_text(self.expected_bytes)}{largest}"
+            f"Rank {self.rank} holds {bytes_text(self.held_bytes)} besides its model{largest}, compared with "
+            f"{bytes_text(self.expected_bytes)} on its peers"
         )
 
     def advice_for(self, _: Finding) -> str:
         """What to compare."""
         return (
-            f"Compare what rank {self.rank} holds at its last look with a peer's, by category. In a pipeline the first "
-            "stages keep more microbatches in flight; the last stage keeps logits, losses and what a logged metric "
-            "holds."
+            f"Compare the categories of rank {self.rank} with those of a peer at the last snapshot. In a pipeline the "
+            "first stages keep more microbatches in flight, and the last stage keeps logits, losses and metrics."
         )
 
 

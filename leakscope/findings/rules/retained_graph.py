@@ -47,56 +47,56 @@ class GraphFacts(Facts):
     """No container gains tensors: one tensor's graph goes back through all steps."""
 
     def title_for(self, finding: Finding) -> str:
-        """What keeps which part of a graph."""
+        """The referrer, and the retained part of a graph."""
         kept = {
-            KeptOfGraph.SAVED: "its whole graph and the activations saved for it",
-            KeptOfGraph.LEAVES: f"its graph and the leaf {finding.noun}s (and their .grad) that the graph ends at",
-            KeptOfGraph.GRAPH: "its whole graph",
+            KeptOfGraph.SAVED: "its autograd graph and the saved activations",
+            KeptOfGraph.LEAVES: f"its autograd graph and the leaf {finding.noun}s (with their .grad) at its end",
+            KeptOfGraph.GRAPH: "its autograd graph",
         }[self.kept]
         if self.gathers:
-            return f"{finding.subject} carries the graph of every step"
+            return f"{finding.subject} references the autograd graphs of all steps"
         if self.nodes:
-            return f"{finding.subject} gains tensors with the graphs that made them each step and lets none go"
+            return f"{finding.subject} gains tensors and their autograd graphs every step and is never emptied"
         if self.of_gradient:
-            return f"the .grad of {finding.subject} has a grad_fn and keeps {kept}"
-        return f"{self.holder} with a grad_fn in {finding.subject} keeps {kept}"
+            return f"The .grad of {finding.subject} has a grad_fn and retains {kept}"
+        return f"{self.holder} with a grad_fn in {finding.subject} retains {kept}"
 
     def advice_for(self, finding: Finding) -> str:
-        """How to keep the tensor without its graph."""
+        """How to store the tensor without its graph."""
         if self.of_gradient:
             return (
                 f"Set the .grad of {finding.subject}, and of every other parameter that no optimizer zeroes, to None "
-                "in each step: backward(create_graph=True) gives gradients a graph of their own, and what is added to "
-                "them goes on adding to it. torch.autograd.grad stores none."
+                "in each step: gradients of backward(create_graph=True) have a graph, which grows with each "
+                "accumulation. torch.autograd.grad does not store gradients."
             )
         if self.by_arguments:
             return (
-                f"The key of {finding.subject} holds the arguments of the call, for a method its self, and with them "
-                "the graph: a result that is detached changes nothing. Cache it on the object "
-                "(functools.cached_property), cache a function that is given no tensor or module, or call "
+                f"The key of {finding.subject} references the arguments of the call (self for a method), and with them "
+                "the graph, so detaching the result is not enough. Cache the result on the object "
+                "(functools.cached_property), cache a function without tensor or module arguments, or call "
                 "cache_clear() after each step."
             )
         if self.is_differentiated:
             return (
-                f"The program calls backward on what {finding.subject} holds, so it cannot be detached: take each "
-                f"{finding.noun} out (pop, clear) once backward has run, or once it is known that it never will."
+                f"The program calls backward on the contents of {finding.subject}, so they cannot be detached: remove "
+                f"each {finding.noun} (pop, clear) after its backward, or when it is no longer needed."
             )
         through = f" (through {' of '.join(self.saved)})" if self.saved else ""
         return (
             f"Store {finding.subject} detached: use .item() for a number or .detach() for a {finding.noun} before "
-            f"keeping it{through}."
+            f"storing it{through}."
         )
 
     def advice_with_graphs(self, finding: Finding) -> str:
-        """What to add up instead of tensors whose graph goes back through all steps."""
+        """What to accumulate instead of tensors with a graph through all steps."""
         if not self.gathers:
             return super().advice_with_graphs(finding)
         name = finding.cut.written if finding.cut else finding.subject
         return (
-            f"Add numbers to {name}, not tensors: x.item(), or x.detach() where the tensor is needed. What is made of "
-            "a tensor and of the last step's keeps the graphs of both, though backward has freed what was saved in "
-            f"them: {round(self.nodes_per_step)} grad nodes a step, about {bytes_text(finding.bytes_per_step)}, hang "
-            "off its grad_fn."
+            f"Add numbers to {name} instead of tensors: x.item(), or x.detach() if a tensor is needed. A result of a "
+            "tensor and that of the previous step references the graphs of both, even after backward has freed the "
+            f"saved tensors: {round(self.nodes_per_step)} autograd nodes per step, about "
+            f"{bytes_text(finding.bytes_per_step)}."
         )
 
 

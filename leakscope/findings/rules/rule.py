@@ -91,7 +91,7 @@ class Rule:
     """Its title names what holds the memory, so that a finding without a trace does not say that it has none."""
     is_native: bool = False
     """What it reports is held by native code."""
-    why_no_cut: str = "no single reference frees it"
+    why_no_cut: str = "no single cut is enough"
 
     @cached_property
     def text(self) -> str:

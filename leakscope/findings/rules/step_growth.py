@@ -62,58 +62,60 @@ class GrowthFacts(Facts):
     """Type and kind of what is gained, where that is a module, an optimizer or a parameter; None for plain tensors."""
 
     def title_for(self, finding: Finding) -> str:
-        """`self.losses in Trainer.fit() gains tensors each step and lets none go`."""
+        """`self.losses in Trainer.fit() gains tensors every step and is never emptied`."""
         held, noun = finding.subject, finding.noun
         if self.grows_in == GrowsIn.OPTIMIZER_HISTORY:
-            return f"the {self.holder}'s own state of one parameter grows: {held}"
+            return f"The {self.holder} state of one parameter grows: {held}"
         if self.grows_in == GrowsIn.CALLBACK:
-            pace = "every few steps" if self.pauses else "each step"
-            return f"native code is given another {self.holder} {pace}, as by atexit.register, and keeps its {noun}s"
+            pace = "every few steps" if self.pauses else "every step"
+            return f"Native code gains one {self.holder} {pace}, as with atexit.register, and retains its {noun}s"
         if self.tensors == 1:
-            return f"the {noun} in {held} is larger at each look"
+            return f"The {noun} in {held} is larger at each snapshot"
         if self.tensors:
-            return f"the {self.tensors} {noun}s in {held} are larger at each look"
+            return f"The {self.tensors} {noun}s in {held} are larger at each snapshot"
         gained = f"{noun}s"
         if self.gains is not None:
             name, kind = self.gains
             gained = _GAINED[kind].format(name)
-        graphs = ", and the graphs that made them," if finding.keeps_graphs else ""
-        pace = "every few steps" if self.pauses else "each step"
+        graphs = " and their autograd graphs" if finding.keeps_graphs else ""
+        pace = "every few steps" if self.pauses else "every step"
         if self.grows_in == GrowsIn.NAMES:
             held = self.holder or NAMESPACE
         if self.holders > 1:
-            end = end_text(finding).replace(" lets ", " let ")
+            end = end_text(finding).replace(" is never", " are never")
             return f"{held} and {self.holders - 1} more like it gain {gained}{graphs} {pace}{end}"
         return f"{held} gains {gained}{graphs} {pace}{end_text(finding)}"
 
     def advice_for(self, finding: Finding) -> str:
-        """What lets go of it, by what kind of thing gains it."""
+        """How to release it, by the kind of container."""
         held = finding.subject
         return {
-            GrowsIn.OPTIMIZER_HISTORY: "A history that the optimizer keeps by design, up to a bound among its own "
-            "options (history_size of LBFGS): no leak. Give it a smaller bound where that is too much memory.",
-            GrowsIn.SAME_TENSORS: f"Nothing is added to it: see why {held} is made larger each step (a torch.cat of "
-            "all so far, a size that counts the steps), and keep a part of fixed size.",
+            GrowsIn.OPTIMIZER_HISTORY: "Not a leak: the optimizer keeps this history by design, up to a bound in its "
+            "options "
+            "(history_size of LBFGS). Use a smaller bound to save memory.",
+            GrowsIn.SAME_TENSORS: f"{held} has a fixed number of tensors that become larger, for example by torch.cat "
+            "or by a size that depends on the step. Keep a part of fixed size.",
             GrowsIn.CACHE: _cache_advice(finding, self),
-            GrowsIn.CALLBACK: f"Take {self.holder} back when it is done with (atexit.unregister, or what the C library "
-            "has for its callbacks), register one for all, or have it hold its object weakly (weakref.WeakMethod).",
-            GrowsIn.FINALIZER: "What a weakref.finalize is given lives until its object dies: let those objects go, "
-            f"call the finalizer's detach(), or hand it no {finding.noun}.",
-            GrowsIn.WEAK_KEYS: f"An entry of {held} goes when nothing else holds its key: see whether its value does, "
-            "or who else keeps the keys, and take the entry out when the step is done with it.",
-            GrowsIn.OPTIMIZER: "An optimizer keeps every parameter that it was ever given, and a state for each: add "
-            "parameters once (add_param_group), not each step, and make a new optimizer for a new model.",
-            GrowsIn.DEFAULT_ARGUMENT: "A default argument is made once, with its function, and kept: give it the "
-            "default None, and make a new one in the body.",
-            GrowsIn.QUEUE: f"More is put into {held} than is taken out: give the queue a bound "
-            "(queue.Queue(maxsize=...)), so that whoever fills it waits.",
-            GrowsIn.DICT: f"Bound {held} or clear it: each step adds an entry under a new key (an "
-            "lru_cache(maxsize=...) or one entry per real need).",
-            GrowsIn.NAMES: f"Each step puts something into {self.holder or NAMESPACE} under a new name ({held}): "
-            "use one name, so that the new takes the place of the old, or delete the old one (del, delattr).",
-            GrowsIn.CONTAINER: f"Empty {held} when the step is done with it, keep only what is used again, or give it "
-            "a bound (collections.deque(maxlen=...)).",
-            GrowsIn.OTHER: f"Reset {held} each step; what it holds is not let go.",
+            GrowsIn.CALLBACK: f"Unregister {self.holder} after its last use (atexit.unregister, or the equivalent of "
+            "the C "
+            "library), register it once, or use a weak reference to its object (weakref.WeakMethod).",
+            GrowsIn.FINALIZER: "The arguments of weakref.finalize live as long as its object: drop those objects, call "
+            f"detach() of the finalizer, or pass it no {finding.noun}.",
+            GrowsIn.WEAK_KEYS: f"An entry of {held} is removed when nothing else references its key: check whether its "
+            "value or another object references the key, and remove the entry at the end of the step.",
+            GrowsIn.OPTIMIZER: "An optimizer retains all its parameters and their state: add parameters once "
+            "(add_param_group) instead of in each step, and create a new optimizer for a new model.",
+            GrowsIn.DEFAULT_ARGUMENT: "A default argument is created once, with its function: use the default None, "
+            "and create the object in the body.",
+            GrowsIn.QUEUE: f"The producer of {held} is faster than its consumer: set a bound "
+            "(queue.Queue(maxsize=...)), so that the producer waits.",
+            GrowsIn.DICT: f"Bound {held} (for example lru_cache(maxsize=...)) or clear it: each step adds an entry "
+            "with a new key.",
+            GrowsIn.NAMES: f"Each step adds a new name to {self.holder or NAMESPACE} ({held}): reuse one name, or "
+            "delete the old one (del, delattr).",
+            GrowsIn.CONTAINER: f"Clear {held} at the end of each step, keep only items that are used again, or set a "
+            "bound (collections.deque(maxlen=...)).",
+            GrowsIn.OTHER: f"Reset {held} in each step: its contents are never released.",
         }[self.grows_in]
 
 
@@ -123,30 +125,30 @@ _GAINED = {
     ObjectKind.PARAMETER: "parameters",
 }
 """What is gained, by its kind and the name of its type."""
-NAMESPACE = "the script's namespace"
+NAMESPACE = "the namespace of the script"
 """What gains variables under new names: `globals()[f"loss_{step}"]`."""
 
 
 def end_text(finding: Finding) -> str:
-    """Whether what gains lets go of any: ` and lets none go`, ` up to its bound`."""
+    """The end of the growth: ` and is never emptied`, ` up to its bound`."""
     if finding.too_large is not None:
         return f", {finding.too_large.bound.items} of at most {finding.too_large.bound.bound} so far"
     if isinstance(finding.settled_by, Bounded):
         return " up to its bound"
     if isinstance(finding.settled_by, EmptiedLater):
-        return f", filling: {finding.settled_by.text}"
-    return ", but not to the end" if isinstance(finding.settled_by, CameToRest) else " and lets none go"
+        return f", {finding.settled_by.text}"
+    return ", then plateaus" if isinstance(finding.settled_by, CameToRest) else " and is never emptied"
 
 
 def _cache_advice(finding: Finding, facts: GrowthFacts) -> str:
-    """What lets go of the results of a function under `lru_cache`, and of the arguments that they are kept by."""
-    clear = f"Call {facts.holder}.cache_clear() when its results are done with, or"
+    """How to release the results of an `lru_cache` and the arguments in its keys."""
+    clear = f"Call {facts.holder}.cache_clear() after the last use of its results, or"
     if finding.too_large is not None or facts.gains is not None:
         return (
-            f"{clear} cache them elsewhere (functools.cached_property keeps a method's on its object): each result is "
-            "kept with its arguments, and those of a method begin with self."
+            f"{clear} cache them elsewhere (functools.cached_property stores them on the object): each result is "
+            "stored with its arguments, which include self for a method."
         )
-    new = "each step calls it with new arguments, and every result is kept"
+    new = "each step calls it with new arguments, and every result is stored"
     return f"{clear} bound it with lru_cache(maxsize=...): {new}."
 
 
@@ -160,14 +162,14 @@ class ScatteredFacts(Facts):
     """The largest of those that came last, as the user would write it."""
 
     def title_for(self, finding: Finding) -> str:
-        """`tensors come under new names at each look and stay, net.extra_14 the latest`."""
-        return f"{finding.noun}s come under new names at each look and stay, {self.newest} the latest"
+        """`Each snapshot has tensors under new names that stay alive, most recently net.extra_14`."""
+        return f"Each snapshot has {finding.noun}s under new names that stay alive, most recently {self.newest}"
 
     def advice_for(self, _: Finding) -> str:
-        """Where to look."""
+        """What to check."""
         return (
-            f"{self.holders} holders have come since the first look and none has gone: see what makes {self.newest} "
-            "each step, and whether the ones before it are used again."
+            f"{self.holders} referrers were added since the first snapshot and none was removed: check what creates "
+            f"{self.newest} in each step, and whether the previous ones are used again."
         )
 
 

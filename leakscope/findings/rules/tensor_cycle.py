@@ -96,20 +96,21 @@ class CycleFacts(Facts):
     library: InLibrary | None = None
 
     def title_for(self, finding: Finding) -> str:
-        """`a reference cycle keeps tensors until gc runs, closed by ...`."""
+        """`Reference cycle through ... retains tensors until garbage collection`."""
         made, library = self.made_class, self.library
         if made is not None:
-            where = f"{made.made_in}()" if made.made_in else f"each step{f' ({made.where})' if made.where else ''}"
-            told = f"{made.label} is made anew in {where} and keeps tensors until gc runs: a class holds itself"
+            where = f"in {made.made_in}()" if made.made_in else f"every step{f' ({made.where})' if made.where else ''}"
+            told = f"{made.label}, created {where}, retains tensors until garbage collection: a class references itself"
+        elif library is not None:
+            told = f"Reference cycle {_in_call(library)}"
         else:
-            closed = f", {_by_library(library)}" if library is not None else closed_by(finding)
-            told = f"a reference cycle keeps tensors until gc runs{closed}"
+            told = f"Reference cycle through {cut_text(finding)} retains tensors until garbage collection"
         if not finding.freed_late:
             return told
-        return f"{bytes_text(finding.bytes_per_step)} of garbage made every step, freed late: {told}"
+        return f"{told} ({bytes_text(finding.bytes_per_step)} of garbage per step, freed late)"
 
     def advice_for(self, finding: Finding) -> str:
-        """How to keep the cycle from closing, by what closes it."""
+        """How to avoid the cycle, by the kind of its closing reference."""
         cut, closed_over = finding.subject, self.closed_over
         if self.made_class is not None:
             return _of_class(self.made_class, cut)
@@ -122,129 +123,134 @@ class CycleFacts(Facts):
         if closed_over is not None:
             return _of_closure(closed_over, cut)
         return {
-            Closing.EXCEPTION: "Delete the stored exception when it has been dealt with (`del`, or keep str(error)): "
-            f"{cut} holds its traceback, the traceback holds the frame, and the frame holds the exception.",
-            Closing.RECURSION: "Do not let the inner function refer to itself: pass it as an argument, move it to "
-            f"module level, or loop instead of recursing. Cutting {cut} breaks the cycle.",
-            Closing.HOOK: "Remove the hook when it has run (handle.remove()), or empty what it closes over: a grad "
-            f"node holds its hooks, and this one leads back to the node. Cutting {cut} breaks the cycle.",
-            Closing.CTX: f"Save outputs with ctx.save_for_backward instead of {cut}: an output stored on ctx holds its "
-            "own grad_fn.",
-            Closing.METHOD: f"Do not store a bound method on its own instance ({cut}): look it up when it is called, "
-            "or keep a weakref.WeakMethod.",
-            Closing.GRAD_NODE: f"Drop {cut} as soon as backward has run: it leads through a hook back to itself, and "
-            "each collection frees only what the last one uncovered.",
-        }.get(self.closing, f"Cut {cut} when you are done with it, or hold it weakly: nothing else keeps this alive.")
+            Closing.EXCEPTION: "Delete the stored exception after handling it (`del`), or keep str(error): "
+            f"{cut} references its traceback, the traceback the frame, and the frame the exception.",
+            Closing.RECURSION: "Avoid an inner function that refers to itself: pass it as an argument, move it to "
+            f"module level, or use a loop instead of recursion. Cutting {cut} breaks the cycle.",
+            Closing.HOOK: "Remove the hook after it has run (handle.remove()), or clear the variables in its "
+            f"closure: an autograd node references its hooks, and this one references the node. Cutting {cut} breaks "
+            "the "
+            "cycle.",
+            Closing.CTX: f"Save outputs with ctx.save_for_backward instead of {cut}: an output stored on ctx "
+            "references "
+            "its own grad_fn.",
+            Closing.METHOD: f"Do not store a bound method on its own instance ({cut}): look it up at the call, or "
+            "store a weakref.WeakMethod.",
+            Closing.GRAD_NODE: f"Drop {cut} after backward: it references itself through a hook, and each "
+            "collection frees only one layer.",
+        }.get(
+            self.closing,
+            f"Cut {cut} after its last use, or use a weak reference: nothing else keeps this memory alive.",
+        )
 
     def without_a_cut(self, finding: Finding) -> str:
-        """What the script can do about a cycle that a class or a library closes."""
+        """How to avoid a cycle of a class or of a library."""
         if finding.cut is None and self.made_class is not None:
-            return f"Make {self.made_class.label} once instead of in each step"
+            return f"Create {self.made_class.label} once instead of in each step"
         library = self.library
         if library is None or finding.cut is None or not finding.cut.is_of_library:
             return ""
         call = f"{library.package}'s {library.function}()"
         if library.captured:
-            instead = f" in place of that at {library.where}" if library.where else ""
-            return f"Give {call} a function that does not capture `{library.captured}`{instead}"
+            instead = f" instead of the one at {library.where}" if library.where else ""
+            return f"Pass {call} a function that does not capture `{library.captured}`{instead}"
         if library.yours:
             where = f" ({library.where})" if library.where else ""
-            return f"Do not give {call} your {library.yours}{where}, or let gc run every few steps"
-        return f"Let gc run every few steps, or do without {call} in the training step"
+            return f"Do not pass {library.yours}{where} to {call}, or run gc every few steps"
+        return f"Run gc every few steps, or avoid {call} in the training step"
 
     def why_no_cut(self) -> str:
-        """Of a class that is made anew each step."""
-        return "no single reference frees it: a class holds itself" if self.made_class is not None else ""
+        """Reason for a class that is created in each step."""
+        return "no single cut is enough: a class references itself" if self.made_class is not None else ""
 
     def line_to_edit(self, finding: Finding) -> str | None:
-        """The function of the user's that a library closes the cycle over."""
+        """The line of the user's function in the cycle of a library."""
         if self.library is None or finding.cut is None or not finding.cut.is_of_library:
             return None
         return self.library.where
 
 
-def _by_library(library: InLibrary) -> str:
-    """`closed by torch's tree_flatten(); your function step.<locals>.<lambda> (train.py:26) is in it, with batch`."""
-    closed = f"closed by {library.package}'s {library.function}()"
+def _in_call(library: InLibrary) -> str:
+    """`in torch's tree_flatten() retains your function step.<locals>.<lambda> (train.py:26) ...`."""
+    call = f"in {library.package}'s {library.function}()"
     if not library.yours:
-        return closed
+        return f"{call} retains tensors until garbage collection"
     where = f" ({library.where})" if library.where else ""
-    captured = f" and what it captures, {library.captured}" if library.captured else ""
-    return f"{closed}: it holds your {library.yours}{where}{captured}"
+    captured = f", which captures {library.captured}," if library.captured else ""
+    return f"{call} retains your {library.yours}{where}{captured} until garbage collection"
 
 
 def _of_library(library: InLibrary) -> str:
     call = f"{library.package}'s {library.function}()"
-    why = f"{call} makes a function that refers to itself, so only gc frees that and what it was given."
+    why = f"{call} creates a function that refers to itself, so only gc frees it and its arguments."
     if not library.yours:
-        return f"{why} Let gc run every few steps, or do without the call in the training step."
+        return f"{why} Run gc every few steps, or avoid the call in the training step."
     if library.captured:
         return (
-            f"{why} Give it a function of module level, or one that does not capture {library.captured}, instead of "
-            f"{library.yours}; or let gc run every few steps."
+            f"{why} Pass it a module-level function, or one that does not capture {library.captured}, instead of "
+            f"{library.yours}; or run gc every few steps."
         )
-    return f"{why} Do not give it {library.yours}, or let gc run every few steps."
+    return f"{why} Do not pass {library.yours} to it, or run gc every few steps."
 
 
 def _of_class(made: MadeClass, holder: str) -> str:
-    instead = f": {holder} is what holds them" if holder != SEVERAL else ""
+    instead = f" ({holder})" if holder != SEVERAL else ""
     return (
-        f"Make {made.label} once, outside the loop or at module level: its __mro__ and the descriptors in its __dict__ "
-        "lead back to it, so gc alone frees a class and what it holds. Or keep tensors on instances, never on the class"
-        f"{instead}."
+        f"Create {made.label} once, outside the loop or at module level: a class references itself through its __mro__ "
+        "and the descriptors in its __dict__, so only gc frees it and its contents. Or store tensors on instances "
+        f"instead of the class{instead}."
     )
 
 
 def _of_closure(closed_over: ClosedOver, cut: str) -> str:
     return (
-        f"Do not keep on an object a function that refers to it: {closed_over.function}() has {closed_over.variable} "
-        f"({closed_over.held}) in its closure, and from there the way leads back to it. Pass the object as an "
-        f"argument, hold it by weakref.ref, or use a method. Cutting {cut} breaks the cycle."
+        f"Do not store on an object a function that refers to it: the closure of {closed_over.function}() contains "
+        f"{closed_over.variable} ({closed_over.held}), which references the function. Pass the object as an argument, "
+        f"use weakref.ref, or use a method. Cutting {cut} breaks the cycle."
     )
 
 
 def _no_cut(finding: Finding) -> str:
-    holder = f" {finding.subject} leads from them to the memory." if finding.subject != SEVERAL else ""
+    holder = f" {finding.subject} leads from the cycles to the memory." if finding.subject != SEVERAL else ""
     return (
-        f"Too many references close its cycles to name a few that would free it.{holder} Empty or delete what holds "
-        "the memory when you are done with it, or call gc.collect() then."
+        f"Too many references close the cycles for a small cut.{holder} Clear or delete the referrers after the last "
+        "use, or call gc.collect() there."
     )
 
 
 _HOW = {
-    CutAt.HOOK: "For a hook, keep the handle that registering it returns and call handle.remove() when you are done "
-    "with the module, or register a function that does not hold the module: it is given the module as an argument.",
-    CutAt.PATCH: "For a function that is put on the object it works on, put the old one back when you are done "
-    "(`del` of the attribute shows the class's own again), or let it hold the object by weakref.ref.",
-    CutAt.CLOSURE: "For a closure, pass the object as an argument or hold it by weakref.ref.",
-    CutAt.ATTRIBUTE: "For an attribute that leads back, hold the object by weakref.ref, or set it to None when you are "
-    "done.",
+    CutAt.HOOK: "For a hook, keep the handle and call handle.remove() after the last use of the module, or register a "
+    "function that does not reference the module: it receives the module as an argument.",
+    CutAt.PATCH: "For a function stored on the object it refers to, restore the original after the last use (`del` of "
+    "the attribute), or use weakref.ref to the object.",
+    CutAt.CLOSURE: "For a closure, pass the object as an argument or use weakref.ref.",
+    CutAt.ATTRIBUTE: "For an attribute that references back, use weakref.ref, or set it to None after the last use.",
 }
 
 
 _NUMBERS = ("no", "one", "two", "three", "four")
 
 
-def closed_by(finding: Finding) -> str:
-    """`, closed by .made of Backward`, or `; two references close it: X and Y: cut both`."""
+def cut_text(finding: Finding) -> str:
+    """`.made of Backward`, or `X and Y (cut both)`."""
     cut = finding.cut
     if cut is None:
-        return f", closed by {SEVERAL}"
+        return SEVERAL
     if not cut.also:
-        return f", closed by {finding.subject}"
+        return finding.subject
     told = _listed([reference.written for reference in cut.references])
     many = _NUMBERS[len(cut.references)]
-    return f"; {many} references close it: {told}: cut {'both' if many == 'two' else f'all {many}'}"
+    return f"{told} (cut {'both' if many == 'two' else f'all {many}'})"
 
 
 def cut_all(finding: Finding, kinds: Sequence[CutAt]) -> str:
-    """How to cut each kind of the references; that one alone does not do, where there are several."""
+    """How to cut each kind of reference, and that all are needed if there are several."""
     cut = finding.cut
     assert cut is not None
     told = _listed([reference.written for reference in cut.references])
-    together = f"Cut {told} together: each closes a cycle of its own. " if cut.also else ""
+    together = f"Cut {told} together: each closes a separate cycle. " if cut.also else ""
     how = [_HOW[kind] for kind in dict.fromkeys(kinds) if kind in _HOW]
-    return f"{together}{' '.join(how)}".rstrip() or f"Cut {told} when you are done with it."
+    return f"{together}{' '.join(how)}".rstrip() or f"Cut {told} after its last use."
 
 
 def _listed(names: Sequence[str]) -> str:

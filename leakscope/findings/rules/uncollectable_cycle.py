@@ -10,7 +10,7 @@ from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import Facts, RuleName
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.rule import Match, Rule, ToCut
-from leakscope.findings.rules.tensor_cycle import CutAt, closed_by, cut_all, cycle_of, kinds_of_cut
+from leakscope.findings.rules.tensor_cycle import CutAt, cut_all, cut_text, cycle_of, kinds_of_cut
 from leakscope.graph.model import IMMORTAL, HeapGraph, ObjectKind, Reference, ReferenceKind
 
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
@@ -41,27 +41,26 @@ class UncollectableFacts(Facts):
     """What each of the references to cut is."""
 
     def title_for(self, finding: Finding) -> str:
-        """`a cycle through autograd's C++ graph that gc never frees, closed by ...`."""
-        return f"a cycle through autograd's C++ graph that gc never frees{closed_by(finding)}"
+        """`Uncollectable cycle through ...`."""
+        return f"Uncollectable cycle through {cut_text(finding)} and the autograd graph in C++"
 
     def advice_for(self, finding: Finding) -> str:
-        """How to keep the cycle from closing, and which reference gc cannot see."""
+        """How to avoid the cycle, and the reference that gc cannot see."""
         cut = finding.subject
         todo = {
-            ClosedBy.METADATA: "Keep what you need of the tensor (its shape, a detached copy) in the node's metadata, "
-            "not the tensor itself",
-            ClosedBy.GRADIENT: f"Cut {cut}, or take the gradient with torch.autograd.grad: one made with "
-            "create_graph=True and stored on its own parameter closes a cycle",
+            ClosedBy.METADATA: "Store a detached copy or the shape in the metadata of the node instead of the tensor",
+            ClosedBy.GRADIENT: f"Cut {cut}, or compute the gradient with torch.autograd.grad: a gradient with a graph "
+            "(create_graph=True) that is stored on its parameter closes a cycle",
             ClosedBy.PACK_HOOK: "Return t.detach() from the pack hook: a pack hook that returns the tensor itself "
             "closes a cycle for every operator that saves its output",
-            ClosedBy.HOOK: "Let the hook take what it needs through its argument, a detached tensor or a weak "
-            "reference, or remove its handle after backward",
+            ClosedBy.HOOK: "Use the argument of the hook, a detached tensor or a weak reference in the hook, or remove "
+            "its handle after backward",
             ClosedBy.OTHER: f"Cut {cut}",
         }[self.closed_by]
         if len(self.cut_at) > 1:
             todo = cut_all(finding, self.cut_at).removesuffix(".")
         hidden = " of ".join(self.hidden) if self.hidden else ".grad_fn of a tensor that C++ owns too"
-        return f"{todo}. gc cannot help: it does not see {hidden}."
+        return f"{todo}. gc cannot free the cycle, because it does not see {hidden}."
 
 
 def _applies(candidate: Candidate) -> bool:

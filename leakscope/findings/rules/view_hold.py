@@ -26,21 +26,18 @@ class ViewFacts(Facts):
     """It is a view, and holds its base."""
 
     def title_for(self, finding: Finding) -> str:
-        """How little is needed of how large a storage."""
+        """The used bytes and the size of the storage."""
         needed, storage = bytes_text(self.needed_bytes), bytes_text(self.storage_bytes)
-        return f"{self.held} in {finding.subject} needs {needed} and keeps a storage of {storage}"
+        return f"{self.held} in {finding.subject} uses {needed} but retains a storage of {storage}"
 
     def advice_for(self, finding: Finding) -> str:
-        """How to keep the small part only."""
+        """How to store the used part only."""
         if self.by_base:
             return (
-                f"Drop the view in {finding.subject}, or keep a .detach().clone() of it: a view holds its base through "
-                "._base even when its own .data is replaced."
+                f"Drop the view in {finding.subject}, or store a .detach().clone() of it: a view references its base "
+                "through ._base, even if its .data is replaced."
             )
-        return (
-            f"Clone what you keep in {finding.subject} (.detach().clone()): a slice shares the whole storage it was "
-            "cut from."
-        )
+        return f"Store clones in {finding.subject} (.detach().clone()): a slice shares the whole storage of its tensor."
 
 
 def _arrays(candidate: Candidate) -> list[Object]:

@@ -42,22 +42,23 @@ class CopiesFacts(Facts):
     """Workers end with each epoch, and copy it again in the next one."""
 
     def title_for(self, _: Finding) -> str:
-        """What is copied into the workers, and how much that is."""
+        """The copied container and its bytes."""
         what = f"{self.type} of {self.items:,} {self.item}".rstrip()
-        many = f"each of {self.workers} workers as they read it" if self.workers > 1 else "the worker as it reads it"
+        many = f"each of {self.workers} workers on access" if self.workers > 1 else "the worker on access"
         size, copied = bytes_text(self.bytes), bytes_text(self.copied)
         return f"`{self.name}`, {what}, {size}, is copied into {many}: {copied} so far"
 
     def advice_for(self, _: Finding) -> str:
-        """What to keep it in."""
-        ended = f", which ended with step {self.until}" if self.until is not None else ""
-        again = "; workers that are started anew copy it again" if self.gives_back else ""
+        """How to store the data instead."""
+        ended = f" (until step {self.until})" if self.until is not None else ""
+        again = ". Restarted workers copy it again" if self.gives_back else ""
         at = f" (set at {self.where})" if self.where else ""
         return (
-            f"To read a Python object writes its reference count, and the page it lies on is copied{ended}{again}. "
-            f"Keep the data{at} in one block without reference counts: a numpy array (of fixed-length bytes `S`, or "
-            "all texts joined in one array of bytes with an array of offsets), a torch tensor, or an Arrow table "
-            "(datasets.Dataset, pyarrow); then nothing of it is copied."
+            f"Reading a Python object changes its reference count, which copies its memory page{ended}{again}. Store "
+            "the "
+            f"data{at} in one block without reference counts: a numpy array (fixed-length bytes `S`, or all strings "
+            "joined in one array of bytes with an array of offsets), a torch tensor, or an Arrow table "
+            "(datasets.Dataset, pyarrow)."
         )
 
 

@@ -56,33 +56,33 @@ class WorkerGrowthFacts(Facts):
     """Workers end with each epoch."""
 
     def title_for(self, finding: Finding) -> str:
-        """What grows in the workers, and how fast."""
-        pace = f"{bytes_text(finding.bytes_per_step)} a step"
+        """The growing container and its growth."""
+        pace = f"{bytes_text(finding.bytes_per_step)} per step"
         each = f"each of {self.workers} workers" if self.workers > 1 else "a worker"
         if not self.name:
-            who = f"{plural(self.workers, 'worker')} over {self.dataset}"
-            return f"the memory of {who} grows by {pace}, in no container found"
-        back = ", given back with each epoch" if self.gives_back else ""
+            who = f"{plural(self.workers, 'worker')} of {self.dataset}"
+            return f"Memory of {who} grows by {pace}, container unknown"
+        back = ", released after each epoch" if self.gives_back else ""
         rate = f"{self.items_per_batch:,.0f}" if self.items_per_batch >= 1 else f"{self.items_per_batch:.1f}"
         gained = f"{rate} {self.item or 'result'}".rstrip()
-        return f"{self.name} gains {gained} with each batch in {each}, {pace}{back}"
+        return f"{self.name} gains {gained} per batch in {each}, {pace}{back}"
 
     def advice_for(self, _: Finding) -> str:
-        """What to do about it, in a process that is not the script's own."""
+        """What to do about growth in a worker process."""
         own = ""
         if self.own_bytes is not None:
             first, last = self.own_steps
-            own = f" (the kernel has them take {bytes_text(self.own_bytes)} more from step {first} to {last})"
+            own = f" (worker memory grew by {bytes_text(self.own_bytes)}, steps {first} to {last})"
         if not self.name:
             return (
-                f"It is in the workers' processes{own}: look for what the dataset's `__getitem__`, its transforms or "
-                "collate_fn keep, in a library's cache or in C code. persistent_workers=False gives it back with each "
-                "epoch."
+                f"The memory is in the worker processes{own}: check what `__getitem__`, transforms and collate_fn "
+                "store, "
+                "also in caches of libraries and in C code. persistent_workers=False releases it after each epoch."
             )
         return (
-            f"Each worker fills one of its own, which the script's process never sees{own}: take out what is done "
-            "with, give it a bound, or share one cache between the workers (a file, shared memory). "
-            "persistent_workers=False gives it back with each epoch."
+            f"Each worker fills its own copy, which the main process does not have{own}: evict entries that are no "
+            "longer used, set a bound, or share one cache between the workers (a file, shared memory). "
+            "persistent_workers=False releases it after each epoch."
         )
 
 

@@ -177,7 +177,8 @@ def lag_use_drag_text(facts: LagUseDrag) -> str:
     lag, use, drag = facts.lag_byte_seconds, facts.use_byte_seconds, facts.drag_byte_seconds
     whole = lag + use + drag
     return (
-        f"lifetime of the {facts.storages} storages allocated and freed in the step before step {facts.step} (by bytes): "
+        f"lifetime of the {facts.storages} storages allocated and freed in the step before step {facts.step} (by "
+        "bytes): "
         f"{lag / whole:.0%} before the first use, {use / whole:.0%} between uses, {drag / whole:.0%} idle after "
         "the last use."
     )
