@@ -27,7 +27,7 @@ _SPLIT = (
 
 
 class Fault(StrEnum):
-    """What a hand-written backward does wrong that leakscope's does not, or torch's own."""
+    """A fault of a hand-written backward, or of that of torch."""
 
     CLOSURE = "a closure that calls itself walks the outputs"
     HOOKS = "hooks stay on the nodes of a split backward"
@@ -44,59 +44,59 @@ def _see(function: str, does: str, *lines: str, beside: str = "") -> See:
 
 
 SEES: Mapping[Fault, See] = {
-    Fault.CLOSURE: _see("stage_backward", "goes through nested outputs in a loop: no closure keeps them", _CALL),
+    Fault.CLOSURE: _see("stage_backward", "iterates over nested outputs without a closure", _CALL),
     Fault.HOOKS: _see(
         "stage_backward_input",
-        "takes its hooks off the nodes when it is done: none leads back",
+        "removes its hooks from the nodes when it is done",
         *_SPLIT,
         beside="stage_backward_weight",
     ),
     Fault.INTERMEDIATES: _see(
         "stage_backward_weight",
-        "takes the nodes out of each group before it runs it",
+        "removes the nodes from each group before it runs it",
         *_SPLIT,
         beside="stage_backward_input",
     ),
     Fault.OUTPUTS: _see(
         "output_edges",
-        "keeps their place in the graph instead, for backward to take out of what waits",
+        "stores their position in the graph instead, which backward removes from the queue",
         'waiting.append({"stage_output": output_edges(outputs), "input_values": inputs})',
         "input_grads = stage_backward(output_grads=output_grads, boxed=True, **waiting.pop(0))",
         beside="stage_backward",
     ),
     Fault.PARKED: _see(
         "stage_backward",
-        "returns gradients, leaves none in .grad, and empties what it is handed",
+        "returns gradients instead of leaving them in .grad, and clears its argument lists",
         "outputs, inputs = waiting.pop(0)",
         _CALL,
     ),
-    Fault.ARGUMENTS: _see("stage_backward", "empties the lists it is handed: no caller keeps what is used", _CALL),
+    Fault.ARGUMENTS: _see("stage_backward", "clears its argument lists, so callers retain no used tensors", _CALL),
     Fault.TORCH: _see(
         "install",
-        "has torch's schedules let go of it as soon as they are done with it",
+        "makes torch's schedules release it after its last use",
         "install(release_outputs=True)  # before the first step()",
     ),
 }
-"""What to see for each fault: three lines at most, with the import."""
+"""Replacement for each fault: at most three lines, with the import."""
 
 
 _OF_DIRECTION: Mapping[str, Fault] = {Direction.SEND: Fault.OUTPUTS, Direction.RECV: Fault.PARKED}
 
 
 def see(finding: Finding, by_hand: bool) -> See | None:
-    """What does without the fault of a finding of one rank; None where it is no pipeline's.
+    """Replacement for the fault of a finding of one rank; None outside pipelines.
 
-    `by_hand`: the rank's script sends and receives by itself, not through torch's pipelining.
+    `by_hand`: the script of the rank sends and receives itself, not through torch's pipelining.
     """
     known = known_leak(finding.trace)
     if known is not None:
-        return SEES[Fault.TORCH] if known.mended else None
+        return SEES[Fault.TORCH] if known.is_fixed_by_install else None
     fault = _fault(finding) if by_hand and finding.origin == Origin.APPLICATION else None
     return None if fault is None else SEES[fault]
 
 
 def _fault(finding: Finding) -> Fault | None:
-    """The fault of a pipeline's backward that a finding's facts and its trace tell."""
+    """The fault of a pipeline backward, by the facts and the trace of a finding."""
     facts, trace = finding.facts, finding.trace
     if isinstance(facts, CycleFacts | UncollectableFacts):
         of_graph = finding.comm_buffers is not None or any(hop.kind == ObjectKind.GRAD_NODE for hop in trace)
@@ -121,7 +121,7 @@ def _of_cycle(facts: CycleFacts | UncollectableFacts) -> Fault | None:
 
 
 def _of_nodes(trace: Sequence[Hop]) -> Fault | None:
-    """Where a container keeps grad nodes, or edges, and no tensor of theirs."""
+    """The fault of a container with autograd nodes or edges and without their tensors."""
     kinds = (ObjectKind.GRAD_NODE, ObjectKind.TENSOR, ObjectKind.PARAMETER)
     place = next((place for place, hop in enumerate(trace) if hop.kind in kinds), 0)
     if not place or trace[place].kind != ObjectKind.GRAD_NODE:
@@ -130,7 +130,7 @@ def _of_nodes(trace: Sequence[Hop]) -> Fault | None:
 
 
 def _of_buffers(buffers: CommBuffers) -> Fault | None:
-    """By which way most of them went; None where backward has nothing to do with them."""
+    """The fault by the direction of most buffers; None if they are not part of a graph."""
     if not buffers.in_graph:
         return None
     return _OF_DIRECTION.get(buffers.kinds[0].direction) if buffers.kinds else None

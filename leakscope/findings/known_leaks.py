@@ -13,10 +13,10 @@ from leakscope.graph.model import ObjectKind
 
 @dataclass(frozen=True)
 class KnownLeak:
-    """One leak of a library, or one thing that it keeps longer than it is needed."""
+    """A leak of a library, or memory that it retains longer than needed."""
 
     holder: str
-    """As its user would write it: `PipelineStage.fwd_cache`."""
+    """Referrer as an expression: `PipelineStage.fwd_cache`."""
     pattern: str
     """Regular expression over what `spoken` makes of a trace."""
     issue: str
@@ -24,13 +24,13 @@ class KnownLeak:
     what: str
     """What the library does, as a clause."""
     rule: RuleName = RuleName.LATE_RELEASE
-    """Rule of a finding about what is kept from step to step without growing."""
+    """Rule of a finding about memory that is retained between steps without growth."""
     without_comm: bool = False
-    """Only for storages that no comm operation has used, where those were recorded."""
+    """Only for storages that no recorded communication operation has used."""
     cure: str = ""
-    """What the script can do about it; "" where only the library can."""
-    mended: bool = False
-    """`leakscope.backward.install(release_outputs=True)` lets go of it."""
+    """Fix in the script; "" if only the library can fix it."""
+    is_fixed_by_install: bool = False
+    """Whether `leakscope.backward.install(release_outputs=True)` releases it."""
 
 
 KNOWN = (
@@ -38,146 +38,145 @@ KNOWN = (
         "hooks of PipelineStage.args_recv_info[i][i].buffer",
         r"_RecvInfo\.buffer\.\w*hooks",
         "pytorch/pytorch#185331",
-        "receive buffers are the same tensors every step: hooks registered on them pile up",
-        cure=("Keep the handle of each hook that is registered on a stage's input and remove it after the step."),
-        mended=True,
+        "receive buffers are reused in every step, so hooks registered on them accumulate",
+        cure="Keep the handle of each hook that is registered on the input of a stage and remove it after the step.",
+        is_fixed_by_install=True,
     ),
     KnownLeak(
         "PipelineStage.args_recv_info[i][i].buffer (set_local_fwd_input)",
         r"\.args_recv_info\S* _RecvInfo\.buffer$",
         "pytorch/pytorch#136380",
-        "the stage before it is on the same rank, and its outputs of all microbatches stay in the buffers",
+        "the previous stage is on the same rank, and its outputs of all microbatches stay in the buffers",
         without_comm=True,
-        mended=True,
+        is_fixed_by_install=True,
     ),
     KnownLeak(
         "PipelineStage.grad_recv_info[i][i].buffer (set_local_bwd_input)",
         r"\.grad_recv_info\S* _RecvInfo\.buffer$",
         "pytorch/pytorch#136380",
-        "the stage after it is on the same rank, and its inputs' gradients of all microbatches stay in the buffers",
+        "the next stage is on the same rank, and the gradients of its inputs for all microbatches stay in the buffers",
         without_comm=True,
-        mended=True,
+        is_fixed_by_install=True,
     ),
     KnownLeak(
         "PipelineStage.args_recv_info[i][i].buffer.grad",
         r"_RecvInfo\.buffer\.grad$",
         "pytorch/pytorch#164329",
-        "split backward leaves the gradient it has sent in the receive buffer's .grad until the next "
-        "step begins; full backward clears it",
-        mended=True,
+        "split backward leaves the sent gradient in .grad of the receive buffer until the next step; full backward "
+        "clears it",
+        is_fixed_by_install=True,
     ),
     KnownLeak(
         "PipelineStage.args_recv_info[i][i].buffer",
         r"\.args_recv_info\S* _RecvInfo\.buffer",
         "pytorch/pytorch#136380",
-        "one receive buffer for each microbatch, allocated once and alive for ever",
+        "one receive buffer per microbatch is allocated once and never released",
         rule=RuleName.P2P_BUFFER,
-        mended=True,
+        is_fixed_by_install=True,
     ),
     KnownLeak(
         "PipelineStage.grad_recv_info[i][i].buffer",
         r"\.grad_recv_info\S* _RecvInfo\.buffer",
         "pytorch/pytorch#136380",
-        "one receive buffer for each microbatch's gradients, allocated once and alive for ever",
+        "one receive buffer for the gradients of each microbatch is allocated once and never released",
         rule=RuleName.P2P_BUFFER,
-        mended=True,
+        is_fixed_by_install=True,
     ),
     KnownLeak(
         "_RecvInfo.buffer",
         r"_RecvInfo\.buffer",
         "pytorch/pytorch#136380",
-        "one receive buffer for each microbatch, allocated once and alive for ever",
+        "one receive buffer per microbatch is allocated once and never released",
         rule=RuleName.P2P_BUFFER,
-        mended=True,
+        is_fixed_by_install=True,
     ),
     KnownLeak(
         "PipelineStage.fwd_cache",
         r"PipelineStage\.fwd_cache",
         "pytorch/pytorch#128910",
-        "a stage keeps the outputs it has sent, and its inputs, until their backward",
-        mended=True,
+        "a stage retains its sent outputs and its inputs until their backward",
+        is_fixed_by_install=True,
     ),
-    # torch 2.15 starts backward from gradient edges, and lets go of the outputs that it has sent where it can
+    # torch 2.15 starts backward from gradient edges and releases sent outputs where possible
     KnownLeak(
         "PipelineStage._forward_chunk_states[i].live_outputs",
         r"PipelineStage\._forward_chunk_states\S* _ForwardChunkState\.live_outputs",
         "pytorch/pytorch#128910",
-        "the last stage keeps its outputs until their backward, and any stage those that are no plain tensors, those "
-        "under DistributedDataParallel and those of a dw_builder",
+        "the last stage retains its outputs until their backward; other stages retain outputs that are not plain "
+        "tensors, outputs under DistributedDataParallel and outputs of a dw_builder",
     ),
     KnownLeak(
         "PipelineStage._forward_chunk_states",
         r"PipelineStage\._forward_chunk_states",
         "pytorch/pytorch#128910",
-        "a stage keeps its inputs until their backward",
+        "a stage retains its inputs until their backward",
     ),
     KnownLeak(
         "PipelineStage.backward_state[i][i][i]['intermediates']",
         r"PipelineStage\.backward_state\S*\['intermediates'\]",
         "pytorch/pytorch#128910",
-        "between the two halves of a split backward the graph below each intermediate stays whole, with "
-        "what was saved for the inputs' half only",
+        "between the two halves of a split backward the graph below each intermediate is retained, with the tensors "
+        "saved only for the input half",
     ),
     KnownLeak(
         "PipelineStage.backward_state",
         r"PipelineStage\.backward_state",
         "pytorch/pytorch#128910",
-        "between the two halves of a split backward the stage's outputs and their gradients stay, though"
-        " the outputs are detached already",
-        mended=True,
+        "between the two halves of a split backward the outputs of the stage and their gradients are retained, "
+        "although the outputs are already detached",
+        is_fixed_by_install=True,
     ),
     KnownLeak(
         "PipelineStage.bwd_cache",
         r"PipelineStage\.bwd_cache",
         "pytorch/pytorch#128910",
-        "nobody takes the gradients of the pipeline's own input out again: they stay until they are overwritten",
+        "the gradients of the pipeline input are retained until they are overwritten",
     ),
     KnownLeak(
         "PipelineStage.dw_runner",
         r"PipelineStage\.dw_runner",
         "pytorch/pytorch#128910",
-        "one function for each microbatch stays, with what its closure holds",
+        "one function per microbatch is retained, with its closure",
     ),
     KnownLeak(
         "PipelineStage.output_chunks",
         r"PipelineStage\.output_chunks",
         "pytorch/pytorch#159251",
-        "outputs of the last stage stay until the next step, beside the merged copy that step() returns",
-        cure="Where they are not needed, schedule.step(..., return_outputs=False) keeps none.",
+        "outputs of the last stage are retained until the next step, in addition to the merged copy from step()",
+        cure="If they are not needed, call schedule.step(..., return_outputs=False).",
     ),
     KnownLeak(
         "send handles of _step_microbatches()",
         r"_step_microbatches\S* (?:local|closure) (?:send_ops|\w*sends_to_wait)",
         "pytorch/pytorch#193903",
-        "the schedule waits for its sends when all microbatches are through, and each Work keeps what it"
-        " sent until then",
-        mended=True,
+        "the schedule waits for its sends after all microbatches, and each Work retains its buffer until then",
+        is_fixed_by_install=True,
     ),
     KnownLeak(
         "extract_tensors_with_grads()",
         r"extract_tensors_with_grads",
         "pytorch/pytorch#136507",
-        "a recursive closure holds all stage outputs until gc runs",
-        mended=True,
+        "a recursive closure retains all stage outputs until garbage collection",
+        is_fixed_by_install=True,
     ),
     KnownLeak(
         "param_group['intermediates']",
         r"param_group.*intermediates|\['intermediates'\]",
         "pytorch/pytorch#136584",
-        "a pre-hook's closure holds the parameter group, whose intermediates hold the hook",
-        mended=True,
+        "the closure of a pre-hook references the parameter group, whose intermediates reference the hook",
+        is_fixed_by_install=True,
     ),
 )
-"""In order; the first that fits a trace names it."""
+"""In order: the first match applies."""
 
 
 TYPES = "torch.distributed.pipelining."
 _FILES = "<torch/distributed/pipelining/"
-"""What a hop of torch's own pipelining begins with: its type, and its line."""
+"""Prefixes of the type and of the line of a hop in torch's pipelining."""
 
 
 def spoken(trace: Sequence[Hop]) -> str:
-    """The references of a trace, the library's own objects and functions named between them.
+    """The references of a trace, with the objects and functions of the library between them.
 
     `PipelineStage.args_recv_info[i][i] _RecvInfo.buffer.grad`.
     """
@@ -193,10 +192,10 @@ def spoken(trace: Sequence[Hop]) -> str:
 
 
 def known_leak(trace: Sequence[Hop], comm_used: bool | None = None) -> KnownLeak | None:
-    """The known leak that a trace shows; None for anything else.
+    """The known leak of a trace, or None.
 
-    A script's own copy of such code is the script's: at least one hop must be of torch's own type or file.
-    `comm_used` says whether a comm operation has used the storage, None where none was recorded.
+    At least one hop must have a type or file of torch: a copy of its code in a script belongs to the script.
+    `comm_used` states whether a communication operation has used the storage, None if none was recorded.
     """
     if not any(hop.type.startswith(TYPES) or hop.where.startswith(_FILES) for hop in trace):
         return None
@@ -206,7 +205,7 @@ def known_leak(trace: Sequence[Hop], comm_used: bool | None = None) -> KnownLeak
 
 
 def named_upstream(finding: Finding) -> Finding:
-    """The finding as the library's, with the upstream issue, where it is known there."""
+    """The finding with its upstream issue and library origin, if it is known."""
     known = None if finding.upstream else known_leak(finding.trace)
     if known is None:
         return finding
@@ -217,16 +216,16 @@ def named_upstream(finding: Finding) -> Finding:
 
 @dataclass(frozen=True)
 class Saying:
-    """How one use of a package leaks, and what its documentation says to do instead."""
+    """A use of a package that leaks, and the fix from its documentation."""
 
     pattern: str
-    """Regular expression over what `passed` makes of a trace; it names the package's types and attributes only."""
+    """Regular expression over the text that `passed` makes of a trace."""
     what: str
-    """What the package does there, as a clause."""
+    """What the package does, as a clause."""
     cure: str
-    """What to write instead, in the package's own words."""
+    """The fix."""
     source: str
-    """Where the package says so."""
+    """The source in the package."""
 
 
 _METRIC = r"(?<= )(?:torchmetrics\.\S+|\S+<torchmetrics\.\S+>)"
@@ -235,64 +234,65 @@ _MODULE = r"<(?:lightning\.pytorch|pytorch_lightning)\.\S*\.LightningModule>"
 SAYINGS = (
     Saying(
         r"(?<= )torchmetrics\.aggregation\.CatMetric\.value list\[",
-        "a CatMetric keeps every value it is given until reset()",
-        "Where a mean, a sum or an extreme is all that is asked for, MeanMetric, SumMetric, MaxMetric and MinMetric "
-        "keep one number; else call reset() at the end of each epoch.",
+        "a CatMetric retains every value until reset()",
+        "For a mean, a sum, a maximum or a minimum use MeanMetric, SumMetric, MaxMetric or MinMetric, which store one "
+        "number; otherwise call reset() at the end of each epoch.",
         "torchmetrics/aggregation.py",
     ),
     Saying(
         r"(?<= )torchmetrics\.\S*(?:AUROC|AveragePrecision|PrecisionRecallCurve|ROC|Recall|Precision|Sensitivity|"
         r"Specificity)\w*\.(?:preds|target) list\[",
-        "with thresholds=None the metric keeps the predictions and targets of every batch until reset()",
-        "Give it thresholds=100 or so: it then keeps counts of one size, whatever number of batches it sees. Where the "
-        "exact curve is wanted, call reset() at the end of each epoch.",
+        "with thresholds=None the metric retains the predictions and targets of every batch until reset()",
+        "Set for example thresholds=100: the metric then stores counts of fixed size. For the exact curve, call "
+        "reset() "
+        "at the end of each epoch.",
         "torchmetrics/classification/precision_recall_curve.py",
     ),
     Saying(
         _METRIC + r"\.\w+ list\[",
-        "a metric with a list state keeps what every batch gives it until reset()",
-        "Call reset() at the end of each epoch; a state that add_state() begins as a tensor, with "
-        "dist_reduce_fx='sum', keeps one size.",
+        "a metric with a list state retains the values of every batch until reset()",
+        "Call reset() at the end of each epoch, or use add_state() with a tensor and dist_reduce_fx='sum', which has a "
+        "fixed size.",
         "torchmetrics/metric.py, Metric.add_state",
     ),
     Saying(
         _MODULE + r"\.\w+ (?:(?:list|dict|tuple|collections\.\w+)\[[^\]]*\] )+torch\.Tensor",
-        "a LightningModule keeps what its steps put into a container of its own until somebody clears it",
-        "A figure for the epoch is self.log(name, value, on_step=False, on_epoch=True), which keeps a running mean and "
-        "no graph. Where the tensors themselves are needed, append value.detach() and clear the container in "
-        "on_train_epoch_end() or on_validation_epoch_end().",
+        "a LightningModule retains what its steps store in its containers until they are cleared",
+        "For a value per epoch use self.log(name, value, on_step=False, on_epoch=True), which stores a running mean "
+        "and "
+        "no graph. If the tensors are needed, append value.detach() and clear the container in on_train_epoch_end() "
+        "or on_validation_epoch_end().",
         "lightning/pytorch/core/module.py, LightningModule.log; the upgrade guide to Lightning 2.0",
     ),
     Saying(
         r"(?<= )peft\.tuners\.\S+ torch\.nn\.modules\.container\.(?:Module|Parameter)Dict\[",
-        "every adapter that was added stays in each layer it was added to, in use or not",
-        "Take one out that is done with by model.delete_adapter(name); to go on with another, load it under the same "
-        "name.",
+        "every added adapter stays in its layers, whether it is used or not",
+        "Remove unused adapters with model.delete_adapter(name), or load the next one under the same name.",
         "peft/tuners/tuners_utils.py, BaseTuner.delete_adapter",
     ),
     Saying(
         r"\[(?:i|\.\.\.)\] transformers\.cache_utils\.\w*Cache\b",
-        "each output that is kept has past_key_values with it: keys and values of every token, of every layer",
-        "Keep output.logits or output.sequences, not the whole output; while nothing is generated, call the model with "
-        "use_cache=False.",
+        "each stored output includes past_key_values: keys and values of every token and layer",
+        "Store output.logits or output.sequences instead of the whole output, or call the model with use_cache=False "
+        "if "
+        "it does not generate.",
         "transformers/cache_utils.py",
     ),
     Saying(
         r"(?<= )transformers\.cache_utils\.\w*Cache\.layers list\[",
-        "a DynamicCache gains the keys and values of every token that goes through the model, as long as it is passed "
-        "on as past_key_values",
-        "Begin each sequence with a new cache, or pass a StaticCache, which has one size.",
+        "a DynamicCache gains the keys and values of every token as long as it is passed as past_key_values",
+        "Create a new cache for each sequence, or pass a StaticCache, which has a fixed size.",
         "transformers/cache_utils.py, StaticCache",
     ),
     Saying(
         r"(?<= )accelerate\.accelerator\.Accelerator\._(?:models|optimizers|schedulers|dataloaders) list\[",
-        "an Accelerator keeps all that prepare() was ever given",
-        "Call prepare() once; before another model is prepared, "
-        "model, optimizer = accelerator.free_memory(model, optimizer) lets go of what was.",
+        "an Accelerator retains all arguments of prepare()",
+        "Call prepare() once. Before preparing another model, release the previous one with "
+        "model, optimizer = accelerator.free_memory(model, optimizer).",
         "accelerate/accelerator.py, Accelerator.free_memory",
     ),
 )
-"""In order; the first that fits a trace is said."""
+"""In order: the first match applies."""
 
 
 def passed(trace: Sequence[Hop]) -> str:
@@ -309,7 +309,7 @@ def passed(trace: Sequence[Hop]) -> str:
 
 
 def saying_of(finding: Finding) -> Saying | None:
-    """What a package says of this leak; None where none does, or where the leak is known as the library's own."""
+    """The hint of a package for this leak; None if there is none, or if the leak belongs to the library."""
     if finding.upstream is not None or finding.origin == Origin.LIBRARY or finding.settled:
         return None
     text = passed(finding.trace)

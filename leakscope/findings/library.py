@@ -78,8 +78,8 @@ class LibraryFacts(Facts):
 
 _COURSES = {
     Course.GROWS: "It grows.",
-    Course.STEADY: "It is the same at every look: it does not grow.",
-    Course.VARIES: "It does not grow at every look.",
+    Course.STEADY: "It does not grow.",
+    Course.VARIES: "It does not grow at every snapshot.",
     Course.UNKNOWN: "",
 }
 
@@ -88,7 +88,7 @@ def _joined(facts: LibraryFacts, more: str) -> str:
     parts = []
     for other in facts.kept_too:
         whole = "all of it" if other.storages == facts.storages else f"{other.storages} of {facts.storages} storages"
-        parts.append(f"Kept by {other.name} too: {whole}.")
+        parts.append(f"Also retained by {other.name}: {whole}.")
     return " ".join(part for part in (*parts, more, facts.cure) if part)
 
 
@@ -100,7 +100,7 @@ class RetentionFacts(LibraryFacts):
 
     def title_for(self, _: Finding) -> str:
         """What a library keeps from step to step."""
-        return f"kept by torch's {self.holder} from step to step: {bytes_text(self.bytes)}"
+        return f"torch's {self.holder} retains {bytes_text(self.bytes)} between steps"
 
     def advice_for(self, _: Finding) -> str:
         """Who keeps it too, how it goes on, and what the script can do."""
@@ -116,11 +116,11 @@ class LibraryDragFacts(LibraryFacts):
 
     def title_for(self, _: Finding) -> str:
         """What a library keeps through the step's peak."""
-        return f"kept by torch's {self.holder} through the step's peak, and not used again: {bytes_text(self.bytes)}"
+        return f"torch's {self.holder} retains {bytes_text(self.bytes)} at the step's peak without using it again"
 
     def advice_for(self, _: Finding) -> str:
         """Who keeps it too, when the peak is, and what the script can do."""
-        return _joined(self, f"The step's peak is at {self.peak_at}.")
+        return _joined(self, f"The peak of the step is at {self.peak_at}.")
 
 
 _PASSED = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.GRAD_NODE, ObjectKind.SAVED_TENSOR, ObjectKind.STORAGE)

@@ -240,7 +240,7 @@ def _shortened(whole: Sequence[Hop]) -> tuple[Hop, ...]:
     return tuple(shortened)
 
 
-SEVERAL = "more than one reference"
+SEVERAL = "several references"
 """What closes a cycle that no single cut opens."""
 _WEAK_DICTS = ("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary", "torch.utils.weak.WeakIdKeyDictionary")
 """Dicts behind a `.data` that nobody writes."""
