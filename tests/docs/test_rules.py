@@ -18,7 +18,7 @@ MARKED = re.compile(r"^ *> (?:adds|edit|holds) +(\d+) \| (.*)$", re.MULTILINE)
 """The line to edit, as the report shows it."""
 AVOIDABLE = (RuleName.LATE_RELEASE, RuleName.IDLE_MEMORY, RuleName.WORKER_COPIES)
 """Rules that the text does not name with what they tell: their scripts print the names."""
-SECTIONS = ["What it reports", "Why it matters", "Example", "Use instead", "References"]
+SECTIONS = ["What it does", "Why is this bad?", "Example", "Use instead", "References"]
 
 
 def page_of(name: str) -> str:

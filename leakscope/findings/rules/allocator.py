@@ -225,25 +225,25 @@ def _note(
 HELP = """\
 # allocator
 
-Memory that the allocator keeps beyond what is in use.
+Memory that the allocator reserves but does not use.
 
-## What it reports
+## What it does
 
-Reported for an accelerator (CUDA, ROCm, XPU, NPU): far more reserved than was ever in use, dead tensors that wait for
-another stream, memory of the device that grows outside of torch, a cache that is given back again and again, an
-out-of-memory error that the script has caught. Notes: none of them is a reference to cut, and none decides the verdict.
+Reports for an accelerator (CUDA, ROCm, XPU, NPU): far more reserved memory than was ever in use, freed tensors that are
+pending on another stream, device memory that grows outside torch, repeated releases of the cache, and out-of-memory
+errors that the script caught. These are notes without a cut that do not affect the verdict.
 
-## Why it matters
+## Why is this bad?
 
-The allocator has reserved more than the tensors take.
+The allocator reserves more memory than the tensors use.
 
-It keeps what tensors let go of in segments, and takes a new segment from the driver where no free block is large
-enough. Sequences that get longer by and by never fit into the blocks of the shorter ones before.
+It caches freed memory in segments, and requests a new segment from the driver if no free block is large enough. Tensors
+that become longer over time never fit into the blocks of shorter ones.
 
 ## Example
 
-**Needs an accelerator.** The tests run both examples on a device in host memory whose allocator follows the rules of
-CUDA's; the output is of such a run, with the device's name replaced. They have not been run on a GPU.
+**Needs an accelerator.** The tests run both examples on a simulated device in host memory whose allocator follows the
+rules of CUDA. The output is from such a run, with the name of the device replaced, and not from a GPU.
 
 ```python title="train.py"
 import torch
@@ -269,7 +269,7 @@ $ leakscope run --no-lifetimes train.py
 
 ## Use instead
 
-Look at the sizes of what is allocated, and at the settings of the allocator.
+Check the sizes of allocations and the settings of the allocator.
 
 ```diff title="train.py"
 -    batch = torch.ones(length, 64, device="cuda")
@@ -281,14 +281,14 @@ Look at the sizes of what is allocated, and at the settings of the allocator.
 $ leakscope run --no-lifetimes -o mended train.py
 ```
 
-Padded to one length, each batch fits into the blocks of the one before.
+With one padded length, each batch fits into the blocks of the previous one.
 
-What else helps:
+Other fixes:
 
-- `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`: segments that grow in place.
-- Where one length for all is a waste, pad to a few, and run one step with the largest before training.
-- `torch.cuda.empty_cache()` gives free segments back to the driver. It frees no tensor, and the next step pays for it.
-- `tensor.record_stream(stream)` makes the allocator wait for that stream before it uses the block again.
+- `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` uses segments that grow in place.
+- If one length wastes too much, pad to a few lengths, and run one step with the largest before training.
+- `torch.cuda.empty_cache()` returns free segments to the driver. It frees no tensor, and makes the next step slower.
+- `tensor.record_stream(stream)` makes the allocator wait for that stream before it reuses the block.
 
 ## References
 

@@ -216,16 +216,16 @@ HELP = """\
 
 A distributed autograd context that was left open.
 
-## What it reports
+## What it does
 
-Reported under `leakscope run` with two or more ranks, with the line that opened the contexts and the number of them.
+Reports open contexts, the line that opened them and their number, with `leakscope run` and two or more ranks.
 
-## Why it matters
+## Why is this bad?
 
-A context of distributed autograd keeps the gradients that were sent in it until it is left.
+A context of distributed autograd retains the gradients that were sent in it until its exit.
 
-torch keeps open contexts in a container in C++, on each worker that took part. A context belongs to the thread that
-entered it; when the thread ends, the context stays.
+torch stores open contexts in a C++ container on each participating worker. A context belongs to the thread that entered
+it, but it stays open when the thread ends.
 
 ## Example
 
@@ -265,7 +265,7 @@ $ leakscope run --ranks 2 --step-function train_step train.py
 
 ## Use instead
 
-Open it with `with dist_autograd.context()`, and let no exception or early return pass its end by.
+Open it with `with dist_autograd.context()`, which also exits it after an exception or an early return.
 
 ```diff title="train.py"
 -    context = dist_autograd.context()
@@ -281,11 +281,11 @@ Open it with `with dist_autograd.context()`, and let no exception or early retur
 $ leakscope run --ranks 2 --step-function train_step -o mended train.py
 ```
 
-What else helps:
+Other fixes:
 
-- Where a block will not do, `contextlib.ExitStack` leaves the context whatever is raised.
-- Read the gradients (`dist_autograd.get_gradients`) or let `DistributedOptimizer` step inside the context: leaving it
-  lets go of them.
+- If a block is not possible, use `contextlib.ExitStack`, which exits the context after any exception.
+- Read the gradients (`dist_autograd.get_gradients`) or call `DistributedOptimizer.step` inside the context: its exit
+  releases them.
 
 ## References
 

@@ -194,15 +194,15 @@ HELP = """\
 
 Tensors held by the locals of a frame, a generator, an exception or a thread.
 
-## What it reports
+## What it does
 
-Reported when what is kept looks harmless (errors, generators, futures, threads) and each keeps a function's variables
-alive. The function and the variable are named.
+Reports exceptions, generators, futures and threads that retain the local variables of a function, with the function and
+the variable.
 
-## Why it matters
+## Why is this bad?
 
-The locals of a function live as long as its frame, and that as long as a traceback, a stored exception, a suspended
-generator, a thread or a future.
+The locals of a function live as long as its frame, and a traceback, a stored exception, a suspended generator, a thread
+or a future retains the frame.
 
 ## Example
 
@@ -235,12 +235,12 @@ print(leakscope.check(train_step, repeats=3))
 $ python train.py
 ```
 
-`error.__traceback__` has an entry for each call that the error came through, each entry its frame, each frame its
-variables: here `batch` and `output`.
+`error.__traceback__` has an entry for each call that the exception passed. Each entry references its frame, and each
+frame its variables: here `batch` and `output`.
 
 ## Use instead
 
-Keep the text of an exception in place of the exception, close generators, and join threads.
+Store the text of an exception instead of the exception, close generators, and join threads.
 
 ```diff title="train.py"
      except FloatingPointError as error:
@@ -252,16 +252,16 @@ Keep the text of an exception in place of the exception, close generators, and j
 $ python train.py
 ```
 
-What else helps:
+Other fixes:
 
-- `traceback.format_exc()` keeps the lines of the traceback and none of its frames; `error.with_traceback(None)` the
-  error alone.
-- In a notebook and after an uncaught error `sys.last_value` and `sys.last_traceback` hold the frames of the last one:
-  that is why memory stays full after an out-of-memory error. `del sys.last_value, sys.last_traceback`, and from Python
-  3.12 on `sys.last_exc`.
-- A generator that nobody exhausts waits at its `yield` with all its variables: `generator.close()`, or use it up.
-- `future.result()` hands over the result and keeps it: let go of the future. A thread's `Thread` object holds its
-  arguments until it has run.
+- `traceback.format_exc()` has the lines of the traceback without its frames; `error.with_traceback(None)` has the
+  exception alone.
+- In a notebook, and after an uncaught exception, `sys.last_value` and `sys.last_traceback` retain the frames of the
+  last exception, so memory stays full after an out-of-memory error: `del sys.last_value, sys.last_traceback`, and from
+  Python 3.12 also `sys.last_exc`.
+- A suspended generator retains all its variables: call `generator.close()`, or exhaust it.
+- A future retains its result after `future.result()`: drop the future. A `Thread` object retains its arguments until it
+  has run.
 
 ## References
 

@@ -107,16 +107,16 @@ def _facts(candidate: Candidate, _cut: ToCut) -> HookFacts:
 HELP = """\
 # hook-pileup
 
-Hooks that are registered again each step.
+Hooks that are registered again in each step.
 
-## What it reports
+## What it does
 
-Reported when hooks of a module, tensor, parameter, optimizer or grad node become more at each look, and what their
-closures hold grows with them. Every one of them also runs at each step: the step gets slower, too.
+Reports modules, tensors, parameters, optimizers and autograd nodes whose number of hooks grows at each heap snapshot,
+together with the memory in their closures. Each hook also runs in each step, so the steps become slower.
 
-## Why it matters
+## Why is this bad?
 
-Each step registers hooks again, and none of the older ones is removed.
+Each step registers hooks again, and the previous ones are never removed.
 
 ## Example
 
@@ -144,13 +144,12 @@ print(leakscope.check(train_step, repeats=3))
 $ python train.py
 ```
 
-A module keeps its hooks in a dict; the handle that registering returns is the only key to it. Letting go of the handle
-removes nothing. In this script every hook also runs at each later step, and appends to its own list: what one lets go
-of, the others keep.
+A module stores its hooks in a dict, and only the handle returned by the registration can remove one. Dropping the
+handle removes nothing. In this script every hook also runs in each later step and appends to its own list.
 
 ## Use instead
 
-Register once, before the loop, or call remove() on the handle that registering returns.
+Register once, before the loop, or call remove() on the returned handle.
 
 ```diff title="train.py"
      activations = []
@@ -167,17 +166,16 @@ Register once, before the loop, or call remove() on the handle that registering 
 $ python train.py
 ```
 
-What else helps:
+Other fixes:
 
-- A handle is a context manager: `with net[0].register_forward_hook(...):` removes it at the end of the block.
-- A callback that a framework calls each epoch registers each epoch: do it where the framework says that training
-  begins.
-- `copy.deepcopy` of a module copies its hooks: the copy runs them, too.
+- A handle is a context manager: `with net[0].register_forward_hook(...):` removes the hook at the end of the block.
+- A framework callback that runs in each epoch registers hooks in each epoch: register them at the start of training.
+- `copy.deepcopy` of a module copies its hooks, and the copy runs them too.
 
 ## References
 
-[`leakscope.backward`](../reference/backward.md) registers its hooks on grad nodes for one pass, and removes them in a
-`finally`.
+[`leakscope.backward`](../reference/backward.md) registers its hooks on autograd nodes for one pass, and removes them in
+a `finally` block.
 
 - [torch.nn.Module.register_forward_hook](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html).
 """

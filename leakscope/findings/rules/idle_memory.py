@@ -1,4 +1,4 @@
-"""Memory from before the watched steps that none of their operations touched."""
+"""Memory from before the instrumented steps that none of their operations used."""
 
 from __future__ import annotations
 
@@ -262,16 +262,16 @@ def _functions(graph: HeapGraph, cuts: Sequence[int], storages: Sequence[int], e
 HELP = """\
 # idle-memory
 
-Memory from before the watched steps that none of their operations touched.
+Memory from before the instrumented steps that none of their operations used.
 
-## What it reports
+## What it does
 
-Reported for what was there when two steps were watched operation by operation, was touched by neither, and is read by
-no code that is still to come as far as the source shows. Never a leak and no exit status.
+Reports memory that existed before two instrumented steps, was used by neither, and is not read by later code according
+to the bytecode. The finding is avoidable memory, not a leak, and does not change the exit status.
 
-## Why it matters
+## Why is this bad?
 
-It was there before the watched steps, and none of their operations touched it.
+The memory takes part of the capacity for the whole training without being used.
 
 ## Example
 
@@ -300,12 +300,11 @@ print([finding.rule.value for finding in profiler.findings.findings])
 $ python train.py
 ```
 
-`load_state_dict` copies: from then on the checkpoint is a second model that nobody uses, for as long as its variable
-lives.
+`load_state_dict` copies the weights. The checkpoint is then an unused second model, alive as long as its variable.
 
 ## Use instead
 
-Let go of it before training, or load it to where it takes no memory of the device.
+Drop it before training, or load it without using device memory.
 
 ```diff title="train.py"
  net.load_state_dict(checkpoint)
@@ -316,12 +315,11 @@ Let go of it before training, or load it to where it takes no memory of the devi
 $ python train.py
 ```
 
-What else helps:
+Other fixes:
 
-- `torch.load(path, map_location="cpu")`, or `mmap=True`, so that what is loaded never lies on the device.
-- `net.load_state_dict(torch.load(path))` in one line leaves no name behind.
-- After an error that was caught, `sys.last_value` and `sys.last_traceback` may hold a whole step: see
-  [frame-hold](frame-hold.md).
+- Use `torch.load(path, map_location="cpu")`, or `mmap=True`, so that the checkpoint is never on the device.
+- `net.load_state_dict(torch.load(path))` in one line needs no variable.
+- `sys.last_value` and `sys.last_traceback` can retain a whole step after an exception: see [frame-hold](frame-hold.md).
 
 ## References
 

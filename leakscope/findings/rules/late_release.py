@@ -1,4 +1,4 @@
-"""Memory at the peak that is never used again."""
+"""Memory at the peak of a step that is not used again."""
 
 from __future__ import annotations
 
@@ -400,17 +400,17 @@ def _frees_alone(graph: HeapGraph, members: Sequence[tuple[Idle, tuple[int, ...]
 HELP = """\
 # late-release
 
-Memory at the peak that is never used again.
+Memory at the peak of a step that is not used again.
 
-## What it reports
+## What it does
 
-Reported for a step that was watched operation by operation, as `leakscope run` and `Profiler` do once after warm-up:
-what lies in memory at the step's peak although no later operation of the step uses it. Never a leak and no exit status:
-memory that you could have. `leakscope run --fail-on-avoidable SIZE` makes it one.
+Reports memory that is alive at the peak of an instrumented step although no later operation of the step uses it.
+`leakscope run` and `Profiler` instrument one step after warm-up. The finding is avoidable memory, not a leak, and does
+not change the exit status unless `leakscope run --fail-on-avoidable SIZE` is set.
 
-## Why it matters
+## Why is this bad?
 
-At the peak of a step it lies there although nothing uses it again in that step.
+The memory raises the peak of the step although nothing uses it again in that step.
 
 ## Example
 
@@ -439,12 +439,12 @@ print([finding.rule.value for finding in profiler.findings.findings])
 $ python train.py
 ```
 
-A variable keeps its tensor until the function returns, and a step's peak comes in its backward, long after the raw
-batch was last looked at.
+A variable retains its tensor until the function returns, and the peak of a step is in its backward, long after the last
+use of the raw batch.
 
 ## Use instead
 
-Let go of it before the peak: `del` the name, or hand it over in a list that the callee empties.
+Drop it before the peak: `del` the name, or pass it in a list that the callee empties.
 
 ```diff title="train.py"
      batch = pixels[:, :256].float() / 255
@@ -456,19 +456,18 @@ Let go of it before the peak: `del` the name, or hand it over in a list that the
 $ python train.py
 ```
 
-What else helps:
+Other fixes:
 
-- An argument cannot be let go of by the function that is called: its caller's frame holds it, too. Hand over a list of
-  one and `pop()` it.
-- A loop's variable lives until the next turn has made its successor: `del batch` at the end of the turn.
-- `optimizer.zero_grad()` before the forward, so that old gradients are not there at the peak.
+- A function cannot drop its arguments, because the frame of the caller references them too. Pass a list with one item
+  and `pop()` it.
+- A loop variable lives until the next iteration has created its successor: `del batch` at the end of the iteration.
+- Call `optimizer.zero_grad()` before the forward, so that old gradients are not alive at the peak.
 
 ## References
 
-[`leakscope.backward.stage_backward`](../reference/backward.md) with `boxed=True`: takes outputs and gradients in lists,
-and empties them before it runs.
+[`leakscope.backward.stage_backward`](../reference/backward.md) with `boxed=True` takes outputs and gradients in lists
+and clears them before it runs.
 
-- [Understanding CUDA memory usage](https://docs.pytorch.org/docs/stable/torch_cuda_memory.html): what is alive at a
-  peak.
+- [Understanding CUDA memory usage](https://docs.pytorch.org/docs/stable/torch_cuda_memory.html): memory at a peak.
 """
 RULE = Rule(RuleName.LATE_RELEASE, HELP, level="note", at_peak=True, names_holders=True)

@@ -184,19 +184,19 @@ def _of_sites(looks: Sequence[DeviceLook]) -> dict[str, int]:
 HELP = """\
 # native-hold
 
-Tensor memory held by native code only.
+Tensor memory that only native code references.
 
-## What it reports
+## What it does
 
-Reported when a storage stays alive that no Python object and no grad node explains: C++ holds it, in this process's
-torch, in a backend or in an extension. What is known is told: the tensor's shape, where it was made, how many
-references nobody accounts for. A cut is not told, for none is known.
+Reports storages that are alive without a reference from a Python object or an autograd node: C++ code of torch, a
+backend or an extension references them. The report has the shape of the tensor, its allocation site and the number of
+unresolved references, but no cut.
 
-Growth that is counted and that no storage explains at all is told by the same name: `memory that is no tensor's grows`.
+Growth of allocated memory that belongs to no storage is reported by the same rule: `Memory outside tensors grows`.
 
-## Why it matters
+## Why is this bad?
 
-No reference of Python or autograd leads to the memory: a running call or C++ holds it.
+No reference of Python or autograd leads to the memory: a running call or C++ code references it.
 
 ## Example
 
@@ -221,12 +221,12 @@ print(leakscope.check(train_step, repeats=3))
 $ python train.py
 ```
 
-A future of torch keeps its value in C++ and tells gc nothing of it, so the list `pending` leads to nine futures and no
-further. leakscope counts the references to each tensor and finds one more than it can explain.
+A future of torch stores its value in C++, invisible to gc, so the list `pending` leads to nine futures and no further.
+leakscope counts the references to each tensor and finds one that it cannot resolve.
 
 ## Use instead
 
-Look at what made it, and at what is handed to native code there: caches, autocast, Work handles.
+Check the allocation site and what it passes to native code: caches, autocast, Work handles.
 
 ```diff title="train.py"
      result.set_result(net(torch.randn(64, 256)).detach())
@@ -239,13 +239,13 @@ Look at what made it, and at what is handed to native code there: caches, autoca
 $ python train.py
 ```
 
-What else helps:
+Other fixes:
 
-- `torch.autocast` entered by hand and never left keeps a copy of each weight in its cache: use `with
+- `torch.autocast` that is entered and never exited retains a copy of each weight in its cache: use `with
   torch.autocast(...):`, or call `torch.clear_autocast_cache()`.
-- Works of `isend`, `irecv` and `all_reduce(async_op=True)`: wait for them and let go of them. `leakscope run` follows
-  them, and tells of them by [p2p-buffer](p2p-buffer.md).
-- An extension that calls `Py_INCREF` once too often: compare with a run without it.
+- Wait for the Work handles of `isend`, `irecv` and `all_reduce(async_op=True)`, and drop them. `leakscope run` reports
+  them as [p2p-buffer](p2p-buffer.md).
+- An extension can call `Py_INCREF` too often: compare with a run without it.
 
 ## References
 

@@ -155,19 +155,19 @@ def _collects(candidate: Candidate) -> Collects:
 HELP = """\
 # object-growth
 
-Python objects that are no tensors, gained without an end.
+A live container that gains Python objects other than tensors each step.
 
-## What it reports
+## What it does
 
-Reported when a container of something alive gains strings, numbers, dicts or records at each look, and their bytes are
-no longer small beside the rest. The type, how many a step, and the container are named.
+Reports live containers that gain strings, numbers, dicts or records at each heap snapshot, with their type, the number
+per step and the container.
 
-## Why it matters
+## Why is this bad?
 
-A container that lives on gains objects at each step that are no tensors: strings, records, lists.
+A live container gains objects other than tensors in every step: strings, records, lists.
 
-4096 floats take 16 KiB in a tensor and 128 KiB in a list: 24 bytes for each float object and 8 for the reference to it.
-Such memory is the host's, and grows in a job that watches only the device's.
+4096 floats take 16 KiB in a tensor and 128 KiB in a list: 24 bytes for each float object and 8 for its reference. This
+is host memory, which jobs that monitor only the device do not notice.
 
 ## Example
 
@@ -194,7 +194,7 @@ $ python train.py
 
 ## Use instead
 
-Bound it, clear it, or write it to disk.
+Bound it, clear it, or write the items to disk.
 
 ```diff title="train.py"
      losses.sum().backward()
@@ -207,12 +207,12 @@ Bound it, clear it, or write it to disk.
 $ python train.py
 ```
 
-What else helps:
+Other fixes:
 
-- A mean, a count or a histogram in place of every number.
-- `array.array("f")` or one numpy array with room for all: 4 bytes a number.
-- A logger's own handlers may keep records (`logging.handlers.MemoryHandler`, a notebook's output, `tensorboard` before
-  it flushes).
+- Store a mean, a count or a histogram instead of all numbers.
+- Use `array.array("f")` or a preallocated numpy array: 4 bytes per number.
+- Handlers of a logger can retain records (`logging.handlers.MemoryHandler`, the output of a notebook, `tensorboard`
+  before a flush).
 
 ## References
 

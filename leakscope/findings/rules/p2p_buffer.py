@@ -232,18 +232,18 @@ HELP = """\
 
 A send or receive buffer, or its Work, that outlives its step.
 
-## What it reports
+## What it does
 
-Reported under `leakscope run` with two or more ranks, for what `isend`, `irecv`, `batch_isend_irecv` and collectives
-were given. The peer, the tag, the direction and the line of the call are named. Within its step a buffer that is kept
-too long is [late-release](late-release.md).
+Reports tensors passed to `isend`, `irecv`, `batch_isend_irecv` and collectives that outlive their step, with the peer,
+the tag, the direction and the line of the call. It needs `leakscope run` with two or more ranks. Buffers that are
+retained too long within their step are reported by [late-release](late-release.md).
 
-## Why it matters
+## Why is this bad?
 
-A buffer that was sent or received, or the Work of that, is kept beyond the step in which it was needed.
+A sent or received buffer, or its Work, is retained after the step in which it was needed.
 
-The buffer must live until the transfer is over, so the Work holds it, in C++ where gc sees nothing; it holds it still
-when the transfer has long been over, for as long as anybody holds the Work.
+The buffer must live until the transfer is complete, so the Work references it in C++, invisible to gc. It retains the
+buffer after the transfer as well, as long as the Work is alive.
 
 ## Example
 
@@ -278,7 +278,7 @@ $ leakscope run --ranks 2 --step-function train_step train.py
 
 ## Use instead
 
-Wait for the Work in the same step, and let go of it and of the buffer afterwards.
+Wait for the Work in the same step, and drop the Work and the buffer afterwards.
 
 ```diff title="train.py"
          works.append(dist.isend(output, dst=1))
@@ -294,17 +294,16 @@ Wait for the Work in the same step, and let go of it and of the buffer afterward
 $ leakscope run --ranks 2 --step-function train_step -o mended train.py
 ```
 
-What else helps:
+Other fixes:
 
-- A Work that nobody waits for may be dropped before the transfer is over. leakscope tells of that, too.
-- Results of functional collectives (`torch.distributed._functional_collectives`) are kept by torch until somebody waits
-  for them: use each result.
-- Shrinking a sent output with `output.data = torch.empty(0)` frees the memory and leaves the graph: turn outputs into
-  edges instead.
+- A Work without wait() can be dropped before the transfer is complete. leakscope reports this too.
+- torch retains the results of functional collectives (`torch.distributed._functional_collectives`) until a wait: use
+  each result.
+- `output.data = torch.empty(0)` frees the memory of a sent output, but not its graph: store edges instead of outputs.
 
 ## References
 
-[`leakscope.backward`](../reference/backward.md): four rules for a pipeline of your own; each sends, waits and lets go.
+[`leakscope.backward`](../reference/backward.md): four rules for a custom pipeline that sends, waits and releases.
 
 - [Distributed communication](https://docs.pytorch.org/docs/stable/distributed.html): point-to-point operations and
   `Work`.

@@ -195,17 +195,16 @@ def _finding(run: Run, rank: int, peers: _Peers, over: int, held: int, expected:
 HELP = """\
 # rank-skew
 
-One rank keeps what its peers let go.
+One rank retains memory that its peers release.
 
-## What it reports
+## What it does
 
-Reported under `leakscope run` with two or more ranks, where one holds at least one and a half times, and 16 MiB more
-than, what its peers hold beside their models, each set against its own. A note: it says where to look, and decides
-nothing.
+Reports a rank that holds at least 1.5 times as much memory as its peers, and at least 16 MiB more, besides its model.
+It needs `leakscope run` with two or more ranks. The finding is a note and does not affect the verdict.
 
-## Why it matters
+## Why is this bad?
 
-One rank holds more than the others do at the same step.
+The rank with the most memory limits the batch size of all ranks.
 
 ## Example
 
@@ -234,12 +233,12 @@ dist.destroy_process_group()
 $ leakscope run --ranks 2 --step-function train_step train.py
 ```
 
-What rank 0 does besides (it logs, it validates, it saves) is memory that the others have left over, and the largest
-rank decides which batch fits.
+Rank 0 often does additional work, such as logging, validation and checkpoints, which needs memory that the other ranks
+leave unused.
 
 ## Use instead
 
-Look at what that rank does otherwise: its stage, its batches, what it logs.
+Check what that rank does differently: its stage, its batches, its logging.
 
 ```diff title="train.py"
 -batches = 8 if dist.get_rank() == 0 else 0
@@ -250,12 +249,12 @@ Look at what that rank does otherwise: its stage, its batches, what it logs.
 $ leakscope run --ranks 2 --step-function train_step -o mended train.py
 ```
 
-What else helps:
+Other fixes:
 
-- `DistributedSampler` shares the batches of a data set, for validation too.
-- Saving a sharded model on rank 0 needs the whole state there: gather it on the host
+- `DistributedSampler` distributes the batches of a dataset, also for validation.
+- Saving a sharded model on rank 0 needs the whole state: gather it on the host
   (`StateDictOptions(full_state_dict=True, cpu_offload=True)`).
-- A stage of a pipeline keeps more microbatches the earlier it stands: that is its schedule, not a leak.
+- Earlier stages of a pipeline keep more microbatches by their schedule, which is not a leak.
 
 ## References
 

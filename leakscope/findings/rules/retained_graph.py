@@ -222,21 +222,20 @@ def _with(finding: Finding, graph: Finding) -> Finding:
 HELP = """\
 # retained-graph
 
-A small tensor that keeps an autograd graph and its activations.
+A small tensor that retains an autograd graph and its activations.
 
-## What it reports
+## What it does
 
-Reported when what a live container gains is a tensor that knows how it was made, such as a loss that is kept for the
-log. The tensor has four bytes; the activations that its graph saved for a backward have the rest.
+Reports live containers that gain tensors with an autograd graph, such as a loss stored for logging. The tensor itself
+has four bytes; the activations saved in its graph have the rest.
 
-## Why it matters
+## Why is this bad?
 
-A tensor with a grad_fn keeps the whole graph that made it, and the activations saved there.
+A tensor with a grad_fn retains its whole autograd graph and the activations saved in it.
 
-Autograd's graph is in C++: `tensor.grad_fn` owns its node, each node owns those below it and what its operation saved.
-gc sees none of that (`gc.get_referents` of a built-in node is empty), so tools that ask gc find a list of numbers and
-no more. `backward()` frees what was saved, unless it is told `retain_graph=True`; then the nodes alone stay, some
-hundred bytes each.
+The graph is in C++: `tensor.grad_fn` owns its node, and each node owns the next nodes and the saved tensors. gc sees
+none of this (`gc.get_referents` of a built-in node is empty), so tools based on gc show only a list of small tensors.
+`backward()` frees the saved tensors unless `retain_graph=True`; the nodes stay, with a few hundred bytes each.
 
 ## Example
 
@@ -260,11 +259,11 @@ print(leakscope.check(validate, repeats=3))
 $ python validate.py
 ```
 
-The advice names the grad node that saved the memory: here the node of `square`, which needs its input for the gradient.
+The advice names the autograd node that saved the memory: here that of `square`, whose gradient needs the input.
 
 ## Use instead
 
-Keep `loss.item()` or `loss.detach()` in place of the loss.
+Store `loss.item()` or `loss.detach()` instead of the loss.
 
 ```diff title="validate.py"
      prediction = net(torch.randn(64, 256))
@@ -276,18 +275,18 @@ Keep `loss.item()` or `loss.detach()` in place of the loss.
 $ python validate.py
 ```
 
-What else helps:
+Other fixes:
 
-- `with torch.no_grad():` around evaluation, so that no graph is made. `net.eval()` alone does not do that.
-- `total += loss` keeps the graph of every step so far: `total += loss.detach()`.
-- A state carried from step to step (a recurrent net's hidden, an exponential mean): `hidden = hidden.detach()` once a
-  step.
-- `loss.item()` waits for the device. Keep `loss.detach()` and call `.item()` when you log.
+- Use `with torch.no_grad():` for evaluation, so that no graph is created. `net.eval()` alone does not do this.
+- `total += loss` retains the graphs of all steps: use `total += loss.detach()`.
+- For a state that is carried between steps (the hidden state of a recurrent net, a moving average), call
+  `hidden = hidden.detach()` once per step.
+- `loss.item()` waits for the device. Store `loss.detach()` and call `.item()` when logging.
 
 ## References
 
-[`leakscope.backward.output_edges`](../reference/backward.md): what to keep of a stage's outputs until its backward, in
-place of the outputs.
+[`leakscope.backward.output_edges`](../reference/backward.md): edges to store until the backward of a stage, instead of
+its outputs.
 
 - [FAQ](https://docs.pytorch.org/docs/stable/notes/faq.html): "Don't accumulate history across your training loop".
 """

@@ -101,7 +101,7 @@ class Rule:
     @cached_property
     def why(self) -> str:
         """How the memory comes to be kept; "" where the help does not say it."""
-        return self._section("Why it matters")
+        return self._section("Why is this bad?")
 
     @cached_property
     def cure(self) -> str:

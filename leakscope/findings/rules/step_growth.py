@@ -283,16 +283,15 @@ HELP = """\
 
 A live container that gains tensors each step.
 
-## What it reports
+## What it does
 
-Reported when a list, dict, set, queue, attribute, default argument, closure, cache or registry of something alive holds
-more tensors at each look, by the same bytes or by more. It is the most common leak, and what is left when no more
-specific rule matches: keep the graph of a loss and it is [retained-graph](retained-graph.md), keep a slice and it is
-[view-hold](view-hold.md).
+Reports a live list, dict, set, queue, attribute, default argument, closure, cache or registry that holds more tensors
+at each heap snapshot. This is the most common leak. It is reported when no more specific rule matches, such as
+[retained-graph](retained-graph.md) for the graph of a loss, or [view-hold](view-hold.md) for slices.
 
-## Why it matters
+## Why is this bad?
 
-A container, attribute, cache or closure that lives on gains tensors at each step.
+A live container, attribute, cache or closure gains tensors in every step and is never emptied.
 
 ## Example
 
@@ -317,15 +316,15 @@ print(leakscope.check(train_step, repeats=3))
 $ python train.py
 ```
 
-The arrow `> adds` stands at the line that puts the tensors there, `holds` at the one that made the container. What
-would be freed is measured on the heap: the bytes that no other reference keeps.
+`> adds` marks the retention site, the line that stores the tensors, and `holds` the line of the container. The freed
+bytes are the retained size in the heap graph: the bytes that no other reference retains.
 
-`detach()` gives a tensor without a graph, but it shares the memory of the tensor it was taken from. No collection
-helps: the list is alive, and so is all that it holds.
+`detach()` returns a tensor without a graph that shares the memory of the original. Garbage collection does not help,
+because the list and its contents are reachable.
 
 ## Use instead
 
-Bound it, clear it, or keep numbers in place of tensors.
+Bound it, clear it, or store numbers instead of tensors.
 
 ```diff title="train.py"
      output = net(torch.randn(64, 256))
@@ -338,15 +337,14 @@ Bound it, clear it, or keep numbers in place of tensors.
 $ python train.py
 ```
 
-What else helps:
+Other fixes:
 
-- `collections.deque(maxlen=100)` where only the newest are looked at. leakscope knows the bound: a deque that still
-  fills is a note with its size when full, and a leak only where it holds graphs, modules or parameters, or would take a
-  quarter of the memory there is.
-- `functools.lru_cache(maxsize=...)` with tensors among its arguments or results keeps both. Give it a small bound or
-  none.
-- A dict keyed by tensors or by `id(...)` never finds its old entries again. Key it by a number or a name.
-- Tensors that are needed later and not on the device: `.cpu()` them, and let go of the device's.
+- Use `collections.deque(maxlen=100)` if only the newest items are needed. leakscope detects the bound: a deque that is
+  still filling is a note with its full size, and a leak only if it holds graphs, modules or parameters, or a quarter of
+  the available memory.
+- `functools.lru_cache(maxsize=...)` retains tensors in arguments and results. Use a small bound, or no cache.
+- A dict with tensors or `id(...)` as keys never finds its old entries. Use a number or a name as key.
+- Move tensors that are needed later to the host with `.cpu()`, and drop those on the device.
 
 ## References
 

@@ -378,16 +378,15 @@ HELP = """\
 
 Tensors that are freed only when gc runs.
 
-## What it reports
+## What it does
 
-Reported when tensors are left behind that nothing alive holds: they keep each other, or hang off a cycle that does.
-Python frees such a cycle at its next full collection, which may come after thousands of steps, or never where training
-runs with gc off.
+Reports unreachable tensors that are in a reference cycle or referenced by one. Python frees such a cycle at the next
+full collection, which can be thousands of steps later, or never if training disables gc.
 
-## Why it matters
+## Why is this bad?
 
-The tensors wait for gc in a cycle, such as a function that calls itself, a stored exception, or a tensor kept on ctx;
-with gc off, or late, they pile up.
+The tensors await gc in a cycle, such as a recursive closure, a stored exception, or a tensor stored on ctx. They
+accumulate if gc is disabled or late.
 
 ## Example
 
@@ -424,17 +423,17 @@ print(leakscope.check(train_step, repeats=3))
 $ python train.py
 ```
 
-The trace goes once around the cycle and from there down to the memory. `freed by` says how many collections it takes: a
-cycle through grad nodes may lose one layer at a time.
+The trace goes once around the cycle and then to the memory. `freed by` states the number of collections: a cycle
+through autograd nodes can lose one layer at a time.
 
-An inner function that calls itself finds itself in a cell of its own closure: function, closure, cell, function. The
-cell beside it holds `leaves`, and with it every tensor. gc counts objects, not bytes: it does not know that a list of
-two items holds gigabytes, and the oldest generation is collected (up to Python 3.13) only when a quarter as many
-objects again have survived the younger ones.
+An inner function that calls itself is in a cell of its own closure: function, closure, cell, function. Another cell
+references `leaves`, and with it every tensor. gc counts objects and not bytes, so a list of two items that retains
+gigabytes does not trigger it. Up to Python 3.13 the oldest generation is collected only after the number of surviving
+objects has grown by a quarter.
 
 ## Use instead
 
-Cut the closing reference, so that reference counts free the memory at once.
+Cut the closing reference, so that reference counting frees the memory at once.
 
 ```diff title="train.py"
  def leaves_of(tree):
@@ -458,24 +457,24 @@ Cut the closing reference, so that reference counts free the memory at once.
 $ python train.py
 ```
 
-A function of the module finds itself by its name in the module's namespace, which holds nothing of a step.
+A module-level function finds itself in the namespace of the module, which references no data of a step.
 
-What else helps:
+Other fixes:
 
-- An error kept in a variable: its traceback holds the frame, and the frame the variable. `error.with_traceback(None)`,
-  or keep `str(error)`. Python deletes the name after `except ... as error` for this reason.
-- `ctx.save_for_backward(output)` in place of `ctx.output = output`: an attribute of the node that made the tensor
-  closes a cycle.
-- A bound method kept on its own object (`self.forward = self.fast_forward`): define it in the class, or keep a weak
-  reference.
-- A parent that knows its children that know their parent: `weakref.ref(parent)`.
-- `gc.collect()` after each step hides it and costs a pass over every object of the process. `gc.freeze()` after setting
-  up makes that cheaper, and cures nothing.
+- An exception in a variable references its traceback, the traceback the frame, and the frame the variable: use
+  `error.with_traceback(None)`, or store `str(error)`. Python deletes the name after `except ... as error` for this
+  reason.
+- Use `ctx.save_for_backward(output)` instead of `ctx.output = output`, which closes a cycle through the node.
+- Instead of storing a bound method on its own object (`self.forward = self.fast_forward`), define it in the class, or
+  use a weak reference.
+- For children that reference their parent, use `weakref.ref(parent)`.
+- `gc.collect()` after each step hides the problem and visits every object of the process. `gc.freeze()` after the setup
+  makes it cheaper, but does not fix it.
 
 ## References
 
 [`leakscope.backward.stage_backward_weight`](../reference/backward.md) walks the graph without a recursive closure, and
-takes its hooks off again. The original of this cycle was in torch's own pipelining backward (pytorch#136507).
+removes its hooks. This cycle was found in the pipelining backward of torch (pytorch#136507).
 
 - [gc](https://docs.python.org/3/library/gc.html): Python's garbage collector, its generations and thresholds.
 """

@@ -112,15 +112,15 @@ HELP = """\
 
 Tensors held by a cycle through C++ references that gc never frees.
 
-## What it reports
+## What it does
 
-Reported when tensors keep each other and one of the references between them is of a kind that gc cannot follow. Such a
-cycle looks like a leak in C++: nothing of Python holds it, no collection frees it, `gc.garbage` does not list it.
+Reports reference cycles of tensors in which at least one reference is in C++ and invisible to gc. Such a cycle looks
+like a leak in C++: no Python object references it, no collection frees it, and `gc.garbage` does not list it.
 
-## Why it matters
+## Why is this bad?
 
-A hook, metadata or a graph kept by create_graph refers to the tensor it belongs to, by a reference in C++ that gc
-cannot follow: collecting never frees it.
+A hook, metadata or a graph of create_graph refers to its own tensor through a C++ reference that gc cannot follow, so
+garbage collection never frees the memory.
 
 ## Example
 
@@ -144,13 +144,13 @@ print(leakscope.check(train_step, repeats=3))
 $ python train.py
 ```
 
-Here `hidden` owns its grad node in C++, the node owns the hook that was registered on `hidden`, and the hook's closure
-owns `hidden` again. gc follows hooks of a node only where Python is its sole owner, and here the graph owns it too.
+`hidden` owns its autograd node in C++, the node owns the hook that is registered on `hidden`, and the closure of the
+hook owns `hidden`. gc follows the hooks of a node only if Python is its sole owner, but here the graph owns it too.
 
 ## Use instead
 
-Cut the closing reference: remove the hook when it is done, keep a weak reference or a detached copy in it, or take
-gradients with torch.autograd.grad in place of backward(create_graph=True).
+Cut the closing reference: remove the hook after use, use a weak reference or a detached copy in it, or compute
+gradients with torch.autograd.grad instead of backward(create_graph=True).
 
 ```diff title="train.py"
      hidden = net(torch.randn(64, 256))
@@ -163,21 +163,21 @@ gradients with torch.autograd.grad in place of backward(create_graph=True).
 $ python train.py
 ```
 
-`largest` is a new tensor that knows nothing of `hidden`.
+`largest` is a new tensor without a reference to `hidden`.
 
-What else helps:
+Other fixes:
 
-- `handle = tensor.register_hook(...)`, and `handle.remove()` after the backward.
-- `backward(create_graph=True)` leaves in each parameter a gradient that knows the graph that made it, and the graph
-  knows the parameter: use `torch.autograd.grad(..., create_graph=True)`, or set `parameter.grad = None` afterwards.
-- `node.metadata[...] = tensor` where the tensor hangs off that node: keep a detached copy.
-- Hooks for saved tensors that return the tensor they were given (`lambda tensor: tensor`): return `tensor.detach()`.
+- Call `handle.remove()` after the backward, with `handle = tensor.register_hook(...)`.
+- `backward(create_graph=True)` stores in each parameter a gradient that references its graph, and the graph references
+  the parameter: use `torch.autograd.grad(..., create_graph=True)`, or set `parameter.grad = None` afterwards.
+- For `node.metadata[...] = tensor` with a tensor of the same node, store a detached copy.
+- In saved tensor hooks that return their argument (`lambda tensor: tensor`), return `tensor.detach()`.
 
 ## References
 
-[`leakscope.backward.stage_backward_input`](../reference/backward.md) captures what it needs with hooks that it takes
-off again, whatever is raised in between. The original is torch's `hook -> cell -> param_group -> intermediates -> hook`
-of 2024 (pytorch#136584).
+[`leakscope.backward.stage_backward_input`](../reference/backward.md) uses hooks and removes them again, also after an
+exception. This cycle was found in torch in 2024: `hook -> cell -> param_group -> intermediates -> hook`
+(pytorch#136584).
 
 - [Backward hooks execution](https://docs.pytorch.org/docs/stable/notes/autograd.html#backward-hooks-execution), in
   PyTorch's notes on autograd.

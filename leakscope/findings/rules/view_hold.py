@@ -65,16 +65,16 @@ def _facts(candidate: Candidate, _cut: ToCut) -> ViewFacts:
 HELP = """\
 # view-hold
 
-A small view that keeps a large storage.
+A small view that retains a large storage.
 
-## What it reports
+## What it does
 
-Reported when a live container gains slices, detached rows or numpy arrays, and each keeps at least twice the memory
-that it spans. Both sizes are told.
+Reports live containers that gain slices, detached rows or numpy arrays which each retain at least twice the memory that
+they use, with both sizes.
 
-## Why it matters
+## Why is this bad?
 
-A view shares the memory of the tensor it was taken from, and keeps all of it.
+A view shares the memory of its base tensor and retains all of it.
 
 ## Example
 
@@ -99,12 +99,12 @@ print(leakscope.check(encode, repeats=3, min_bytes="64 KiB"))
 $ python encode.py
 ```
 
-A storage has one size and one owner count: the first row of 512 keeps the other 511 as well. So do `narrow`, `chunk`,
+A storage is freed as a whole: the first row of 512 also retains the other 511. The same holds for `narrow`, `chunk`,
 `unbind`, `detach`, `expand`, `tensor.numpy()` and a `memoryview`.
 
 ## Use instead
 
-Keep a clone of the part that is needed.
+Store a clone of the used part.
 
 ```diff title="encode.py"
          hidden = encoder(torch.randn(512, 256))
@@ -116,14 +116,14 @@ Keep a clone of the part that is needed.
 $ python encode.py
 ```
 
-The list still gains a row each step, and is told as a note: less than the `min_bytes` that `check` was given. Bound
-it, if it runs for days.
+The list still gains a row every step, which is reported as a note because it is below the `min_bytes` of `check`. Set a
+bound for long runs.
 
-What else helps:
+Other fixes:
 
-- `hidden[0].tolist()` or `.item()` where numbers will do.
-- `torch.save` of a view writes the whole storage too: save a clone.
-- `numpy().copy()` for arrays that outlive the tensor.
+- Use `hidden[0].tolist()` or `.item()` if numbers are enough.
+- `torch.save` of a view also writes the whole storage: save a clone.
+- Use `numpy().copy()` for arrays that outlive the tensor.
 
 ## References
 

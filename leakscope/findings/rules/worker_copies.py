@@ -120,21 +120,21 @@ def _finding(rank: int, shared: SharedObjects, life: Life, sizes: Sequence[int],
 HELP = """\
 # worker-copies
 
-Python objects that every worker of a data loader copies as it reads them.
+Python objects that each data loader worker copies on access.
 
-## What it reports
+## What it does
 
-Reported for the large lists, dicts and sets of a dataset, and of the script's own modules, when workers are forked:
-their pages are asked of the kernel, and the bytes are those that the workers really have copies of. The growth ends
-when all has been read. Never a leak and no exit status.
+Reports large lists, dicts and sets of a dataset and of the modules of the script that forked workers copy. The bytes
+are those of the copied pages according to the kernel. The growth ends when all objects have been read. The finding is
+avoidable memory, not a leak, and does not change the exit status.
 
-## Why it matters
+## Why is this bad?
 
-A forked worker shares the parent's memory until it writes to it. To read a Python object is to write its reference
-count, and the whole page that it lies on is copied.
+A forked worker shares the memory of the parent process until it writes to it. Reading a Python object changes its
+reference count, which copies the whole memory page.
 
 After an epoch each worker has a copy of the dataset ([pytorch#13246](https://github.com/pytorch/pytorch/issues/13246)).
-With as many workers as processors it is memory running out in the middle of an epoch, where nothing leaks.
+With many workers, memory can run out in the middle of an epoch although nothing leaks.
 
 ## Example
 
@@ -172,7 +172,7 @@ $ python train.py
 
 ## Use instead
 
-Keep the data in one block that has no reference counts: a numpy array, a torch tensor, an Arrow table.
+Store the data in one block without reference counts: a numpy array, a torch tensor, an Arrow table.
 
 ```diff title="train.py"
      def __init__(self):
@@ -184,15 +184,15 @@ Keep the data in one block that has no reference counts: a numpy array, a torch 
 $ python train.py
 ```
 
-What else helps:
+Other fixes:
 
-- Texts of very different lengths: one array of bytes with all of them joined, and an array of the offsets.
-- `datasets.Dataset` and `pyarrow.Table` keep their data in Arrow's blocks; do not turn them into lists.
-- A numpy array of `dtype=object` is a list: its items have reference counts.
-- A full collection in a worker writes to every object that gc tracks, whichever it reads. `gc.collect()` and
-  `gc.freeze()` in the parent ahead of the loader keep those pages shared; the section "Loader workers" of
-  `leakscope report --verbose` has them as copies of other memory of the parent's.
-- With `spawn` or `forkserver` each worker has a dataset of its own from the start, in whatever form it was sent.
+- For strings of different lengths, use one array of joined bytes and an array of offsets.
+- `datasets.Dataset` and `pyarrow.Table` store their data in Arrow blocks; do not convert them to lists.
+- A numpy array of `dtype=object` has items with reference counts, like a list.
+- A full collection in a worker writes to every object that gc tracks. `gc.collect()` and `gc.freeze()` in the parent
+  before the loader keep those pages shared; the section "Loader workers" of `leakscope report --verbose` lists them as
+  copies of other memory of the parent process.
+- With `spawn` or `forkserver` each worker has its own dataset from the start.
 
 ## References
 

@@ -286,20 +286,21 @@ def _unnamed(rank: int, life: Life, named_bytes: int, min_bytes: int, again: boo
 HELP = """\
 # worker-growth
 
-Memory of a data loader's workers that grows in their own processes.
+Memory of data loader workers that grows in their own processes.
 
-## What it reports
+## What it does
 
-Reported for a container that workers keep putting more into, found in the worker itself between two batches; and,
-without a container, where what the kernel has of the workers' own memory rises in every part of a longer run. Where the
-workers end with each epoch they give it back: it is avoidable then, and otherwise a leak.
+Reports containers that grow in the worker processes, found by inspecting a worker between two batches; and, without a
+container, unique memory of the workers that grows throughout a longer run. If workers exit after each epoch, they
+release the memory, and the finding is avoidable; otherwise it is a leak.
 
-## Why it matters
+## Why is this bad?
 
-A container of the dataset, of a class or of a module gains items in `__getitem__`, in a transform or in `collate_fn`:
-each worker fills its own.
+A container of the dataset, of a class or of a module gains items in `__getitem__`, in a transform or in `collate_fn`,
+separately in each worker.
 
-The script's process has an empty one. Four workers keep four caches, none of which sees what the others have loaded.
+The container of the main process stays empty. Four workers have four caches, none of which contains the items of the
+others.
 
 ## Example
 
@@ -337,7 +338,7 @@ $ python train.py
 
 ## Use instead
 
-Take out what is done with, give it a bound, or share one cache between the workers.
+Evict unused entries, set a bound, or share one cache between the workers.
 
 ```diff title="train.py"
          image = torch.full((128, 128), float(index))
@@ -349,11 +350,11 @@ Take out what is done with, give it a bound, or share one cache between the work
 $ python train.py
 ```
 
-What else helps:
+Other fixes:
 
-- `functools.lru_cache` with a `maxsize`, or a `deque` with a `maxlen`: what has a bound is not told.
-- A folder of prepared files, or a tensor in shared memory (`share_memory_()`) that all workers fill, is one cache.
-- `persistent_workers=False` gives back with each epoch what the workers have, and costs their start.
+- Use `functools.lru_cache` with a `maxsize`, or a `deque` with a `maxlen`: bounded containers are not reported.
+- Share one cache: a folder of prepared files, or a tensor in shared memory (`share_memory_()`).
+- `persistent_workers=False` releases the memory after each epoch, at the cost of restarting the workers.
 
 ## References
 
