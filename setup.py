@@ -1,4 +1,4 @@
-"""The packages, and the parts in C, which an installation may do without: where they cannot be built, Python and scipy serve."""
+"""The packages, and the optional parts in C: where they cannot be built, Python serves."""
 
 from setuptools import Extension, find_packages, setup
 

@@ -1,6 +1,6 @@
-/* What does a walk over a graph reach, how far is it, and what holds itself? References are columns of int32: holder and held.
+/* Walks over a graph: what is reached, how far it is, and what holds itself. References are columns of int32: holder and held.
  *
- * reach.py asks scipy the same where this was not built. Every number that comes in is compared with the count of objects
+ * _walks_fallback.py does the same where this was not built. Every number that comes in is compared with the count of objects
  * before it is used as a place. The GIL is kept: a process that stands still while it is looked at goes on doing so.
  */
 #define PY_SSIZE_T_CLEAN
@@ -186,6 +186,47 @@ reached(PyObject *module, PyObject *arguments)
     PyBuffer_Release(&first.buffer);
     PyBuffer_Release(&below.buffer);
     PyBuffer_Release(&starts.buffer);
+    return answer;
+}
+
+/* breadth_first(first, below, start) -> (objects in the order of the walk, the object before each one; -1 for none) */
+static PyObject *
+breadth_first(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    int start;
+    Column first = {0}, below = {0};
+    PyObject *order_object = NULL, *before_object = NULL, *answer = NULL;
+    if (!PyArg_ParseTuple(arguments, "O&O&i", take_column, &first, take_column, &below, &start))
+        return NULL;
+    if (are_rows(&first, &below)) {
+        Py_ssize_t count = first.count - 1;
+        int32_t *order = NULL, *before = NULL;
+        if (start < 0 || start >= count)
+            PyErr_Format(PyExc_ValueError, "there is no object %d among %zd", start, count);
+        else if ((order = new_array(count, &order_object)) != NULL)
+            before = new_array(count, &before_object);
+        if (before != NULL) {
+            Py_ssize_t length = 0;
+            for (Py_ssize_t k = 0; k < count; k++)
+                before[k] = -1;
+            order[length++] = start;
+            for (Py_ssize_t walked = 0; walked < length; walked++)
+                for (int32_t k = first.values[order[walked]]; k < first.values[order[walked] + 1]; k++) {
+                    int32_t there = below.values[k];
+                    if (before[there] < 0 && there != start) { /* each object is entered once at the most */
+                        before[there] = order[walked];
+                        order[length++] = there;
+                    }
+                }
+            if (PyByteArray_Resize(order_object, length * (Py_ssize_t)sizeof(int32_t)) == 0)
+                answer = PyTuple_Pack(2, order_object, before_object);
+        }
+    }
+    Py_XDECREF(order_object);
+    Py_XDECREF(before_object);
+    PyBuffer_Release(&first.buffer);
+    PyBuffer_Release(&below.buffer);
     return answer;
 }
 
@@ -376,6 +417,7 @@ distances(PyObject *module, PyObject *arguments)
 static PyMethodDef functions[] = {
     {"rows", rows, METH_VARARGS, "rows(count, holder, held) -> (first, below)"},
     {"reached", reached, METH_VARARGS, "reached(first, below, starts, past) -> a byte for each object"},
+    {"breadth_first", breadth_first, METH_VARARGS, "breadth_first(first, below, start) -> (order, before)"},
     {"components", components, METH_VARARGS, "components(first, below) -> the number of each object's"},
     {"distances", distances, METH_VARARGS, "distances(count, holder, held, weight, starts, start_cost) -> float64 each"},
     {NULL},

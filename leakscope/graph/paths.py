@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from leakscope.graph.model import REFERENCE_KINDS, ROOTS, HeapGraph, Ints, ReferenceKind, RootKind, once
 from leakscope.graph.ownership import is_built_with, is_library_line
-from leakscope.graph.walks import check_costs, column, distances, fits, is_small
-from leakscope.native import walks
+from leakscope.graph.walks import distances
 
 _REFERENCE_COST = {
     ReferenceKind.UNNAMED: 6.0,
@@ -117,7 +116,7 @@ def _paths(graph: HeapGraph, starts: Ints, start_cost: NDArray[np.float64]) -> S
     if n == 0 or len(starts) == 0:
         return ShortestPaths(np.full(n, np.inf), np.full(n, -1, dtype=np.int64))
     weight = reference_costs(graph)
-    cost = _distances(n, graph.holder, graph.held, weight, starts, start_cost)
+    cost = distances(n, graph.holder, graph.held, weight, starts, start_cost)
     with_path = np.flatnonzero(np.isfinite(cost[graph.holder]))
     holder, held = graph.holder[with_path], graph.held[with_path]
     # the very sums that were compared: nothing is lost to rounding
@@ -129,37 +128,6 @@ def _paths(graph: HeapGraph, starts: Ints, start_cost: NDArray[np.float64]) -> S
     last[held[order]] = with_path[order]
     last[starts[cost[starts] == start_cost]] = -1
     return ShortestPaths(cost, last)
-
-
-def _distances(
-    count: int, holder: Ints, held: Ints, weight: NDArray[np.float64], starts: Ints, start_cost: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """How far each object is from the nearest start; infinite where no path leads."""
-    if walks() is not None and fits(count, holder):
-        columns = (column(holder), column(held), weight, column(starts), start_cost)
-        return np.frombuffer(walks().distances(count, *columns), dtype=np.float64)
-    far = distances if is_small(weight) else _distances_over_many
-    return far(count, holder, held, weight, starts, start_cost)
-
-
-def _distances_over_many(
-    count: int, holder: Ints, held: Ints, weight: NDArray[np.float64], starts: Ints, start_cost: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """As `distances`, for graphs with many references."""
-    check_costs(weight, start_cost)
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import dijkstra
-
-    source = np.concatenate([holder, np.full(len(starts), count)])
-    target, each = np.concatenate([held, starts]), np.concatenate([weight, start_cost])
-    # csgraph adds up parallel references; keep the cheapest of each pair.
-    order = np.lexsort((each, target, source))
-    first = np.ones(len(order), dtype=bool)
-    first[1:] = (source[order][1:] != source[order][:-1]) | (target[order][1:] != target[order][:-1])
-    best = order[first]
-    matrix = csr_array((each[best], (source[best], target[best])), shape=(count + 1, count + 1))
-    cost: NDArray[np.float64] = dijkstra(matrix, directed=True, indices=count)[:count]
-    return cost
 
 
 def reference_costs(graph: HeapGraph) -> NDArray[np.float64]:

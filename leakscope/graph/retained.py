@@ -8,18 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from leakscope.graph.model import KINDS, REFERENCE_KINDS, HeapGraph, Ints, ObjectKind, ReferenceKind, once
-from leakscope.graph.walks import (
-    Below,
-    Mask,
-    breadth_first,
-    components,
-    find_cycles,
-    from_starts,
-    held_by_each,
-    is_small,
-    matrix,
-    reachable,
-)
+from leakscope.graph.walks import Below, Mask, breadth_first, components, find_cycles, from_starts, reachable
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,13 +99,13 @@ class GarbageAbove:
         """
         there = np.flatnonzero(~cut)
         count, label = len(self.objects), left.component
-        upwards, below = _first_order(count, self.held[there], self.holder[there], target)
+        upwards, below = breadth_first(count, self.held[there], self.holder[there], target)
         start = int(upwards[left.closed[upwards]][0])
         down = [start]
         while down[-1] != target:
             down.append(int(below[down[-1]]))
         inside = there[(label[self.holder[there]] == label[start]) & (label[self.held[there]] == label[start])]
-        order, before = _first_order(count, self.holder[inside], self.held[inside], start)
+        order, before = breadth_first(count, self.holder[inside], self.held[inside], start)
         place = np.full(count, len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
         closing = self.holder[inside[self.held[inside] == start]]
@@ -147,19 +136,6 @@ def garbage_above(graph: HeapGraph, storages: Sequence[int]) -> GarbageAbove:
     number[objects] = np.arange(len(objects))
     inner = label[graph.holder[references]] == label[graph.held[references]]
     return GarbageAbove(objects, references, number[graph.holder[references]], number[graph.held[references]], inner)
-
-
-def _first_order(count: int, holder: Ints, held: Ints, start: int) -> tuple[Ints, Ints]:
-    """(Objects in the order of a breadth-first walk, the one before each)."""
-    if is_small(holder):
-        order, before = breadth_first(held_by_each(count, holder, held), start)
-        above = np.full(count, -1, dtype=np.int64)
-        above[list(before)] = list(before.values())
-        return np.asarray(order, dtype=np.int64), above
-    from scipy.sparse.csgraph import breadth_first_order
-
-    walked, came = breadth_first_order(matrix(count, holder, held), start, directed=True, return_predecessors=True)
-    return walked.astype(np.int64), came.astype(np.int64)
 
 
 _NONE: Ints = np.zeros(0, dtype=np.int64)

@@ -22,7 +22,6 @@ from typing import Any, Protocol
 import numpy.ma  # noqa: F401 - np.unique of numpy 2.4 imports it at its first call, see below
 
 from leakscope.graph.model import CommUse, ReferenceKind
-from leakscope.graph.walks import load_for_large_graphs
 from leakscope.heap.address_index import Growing
 from leakscope.heap.garbage import ExplainedHeap, Watched, explain, watch_storage
 from leakscope.heap.growth import Gains, gaining_containers, rows_of
@@ -30,7 +29,7 @@ from leakscope.heap.native_graph import NativeReferences, Storage, read_frames
 from leakscope.heap.storages import device_of, storage_object, tensor_over
 from leakscope.heap.sweep import sweep, type_counts
 from leakscope.heap.to_graph import Beginnings, GivenRoot, StorageFacts, callback_frames, given_places, to_heap_graph
-from leakscope.native import gc_heap
+from leakscope.native import gc_heap, walks
 from leakscope.process import user_code as source
 from leakscope.process.frames import is_alone, running_frames
 from leakscope.process.gc_control import go_on, paused
@@ -41,8 +40,8 @@ from leakscope.run.rows import Occasion
 from leakscope.shield import contextmanager
 
 # not in the first look, after which their objects and memory would count as the program's
-load_for_large_graphs()
 gc_heap()
+walks()
 
 
 class Blocks(Protocol):

@@ -12,7 +12,7 @@ import pytest
 from support import ROOT
 
 FOLDER = ROOT / "leakscope" / "backward"
-NEEDLESS = ("numpy", "scipy", "objgraph", "graphviz", "click", "rich", "matplotlib", "jinja2", "psutil")
+NEEDLESS = ("numpy", "objgraph", "graphviz", "click", "rich", "matplotlib", "jinja2", "psutil")
 """What leakscope needs besides torch."""
 PROGRAM = f"""
 import sys

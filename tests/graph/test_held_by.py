@@ -9,9 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leakscope.graph import walks as module
 from leakscope.graph.walks import HeldBy, in_rows, occurrences
-from leakscope.native import walks
 
 COUNT = 9
 places = st.integers(0, COUNT - 1)
@@ -20,12 +18,12 @@ pairs = st.lists(st.tuples(places, places), max_size=30)
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(references=pairs, asked=st.sets(st.integers(0, COUNT + 2)))
-@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("pure", ["", "1"])
 def test_what_holds_some_objects_is_all_that_holds_them(
-    references: list[tuple[int, int]], asked: set[int], native: bool, monkeypatch: pytest.MonkeyPatch
+    references: list[tuple[int, int]], asked: set[int], pure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder, held = (np.array([pair[k] for pair in references], dtype=np.int32) for k in (0, 1))
-    monkeypatch.setattr(module, "walks", walks if native else lambda: None)
+    monkeypatch.setenv("LEAKSCOPE_PURE", pure)
     held_by = HeldBy(COUNT, holder, held)
     into = held_by.into(np.array(sorted(asked), dtype=np.int64))
     assert Counter(zip(*(column.tolist() for column in into), strict=True)) == Counter(

@@ -32,8 +32,7 @@ from typing import Any
 import numpy as np
 
 from leakscope import native
-from leakscope.graph import paths
-from leakscope.graph import walks as graph_walks
+from leakscope.graph import _walks_fallback
 from leakscope.process.guard import _between, _enter, _leave
 
 PARTS = {
@@ -69,48 +68,25 @@ def costs(rng: Random, length: int) -> np.ndarray[Any, Any]:
 
 
 def valid_walks(rng: Random) -> None:
-    """The same distances, components and reach as the Python part and scipy give."""
-    walks = native.walks()
+    """The same as the twin in Python gives."""
     count = rng.choice((1, 2, 3, 10, 60))
     references = rng.choice((0, 1, count, 4 * count))
     holder, held = numbers(rng, count, references), numbers(rng, count, references)
     starts = np.unique(numbers(rng, count, rng.randint(1, 4)))
     weight, start_cost = costs(rng, references), costs(rng, len(starts))
-    far = [
-        np.frombuffer(walks.distances(count, holder, held, weight, starts, start_cost), dtype=float),
-        graph_walks.distances(count, holder, held, weight, starts, start_cost),
-        paths._distances_over_many(count, holder, held, weight, starts, start_cost),
-    ]
-    check(all(np.array_equal(far[0], other) for other in far), "distances", holder, held, weight, starts, start_cost)
-    first, below = walks.rows(count, holder, held)
-    rows = [below[4 * a : 4 * b] for a, b in zip(ints(first)[:-1], ints(first)[1:], strict=True)]
-    each = graph_walks.held_by_each(count, holder, held)
-    check([sorted(ints(row)) for row in rows] == [list(row) for row in each], "rows", holder, held)
-    past = rng.randrange(-2, count + 2)
-    mask = np.frombuffer(walks.reached(view(first), view(below), starts, past), dtype=bool)
-    open_ = [[] if k == past else row for k, row in enumerate(each)]
-    expected = np.zeros(count, dtype=bool)
-    expected[graph_walks.walk(open_, starts.tolist())] = True
-    if 0 <= past < count:
-        expected[past] = False
-    check(np.array_equal(mask, expected), "reached", holder, held, starts, past)
-    label = np.frombuffer(walks.components(view(first), view(below)), dtype=np.int32)
-    check(alike(label, np.asarray(graph_walks.strong_components(each))), "components", holder, held)
-    check(graph_walks.fits(count, holder), "fits")
-
-
-def ints(data: bytes | bytearray) -> list[int]:
-    return np.frombuffer(data, dtype=np.int32).tolist()
-
-
-def view(data: bytearray) -> memoryview:
-    return memoryview(data).cast("i")
-
-
-def alike(some: np.ndarray[Any, Any], others: np.ndarray[Any, Any]) -> bool:
-    """Whether two numberings have the same groups."""
-    pairs = set(zip(some.tolist(), others.tolist(), strict=True))
-    return len(pairs) == len(set(some.tolist())) == len(set(others.tolist()))
+    first, below = (np.frombuffer(part, dtype=np.int32) for part in native.walks().rows(count, holder, held))
+    calls: dict[str, tuple[Any, ...]] = {
+        "rows": (count, holder, held),
+        "reached": (first, below, starts, rng.randrange(-2, count + 2)),
+        "breadth_first": (first, below, int(starts[0])),
+        "components": (first, below),
+        "distances": (count, holder, held, weight, starts, start_cost),
+    }
+    for name, arguments in calls.items():
+        in_c, in_python = (getattr(module, name)(*arguments) for module in (native.walks(), _walks_fallback))
+        one = type(in_c) is not tuple
+        parts = zip((in_c,) if one else in_c, (in_python,) if one else in_python, strict=True)
+        check(all(np.array_equal(np.frombuffer(a, dtype=b.dtype), b) for a, b in parts), name, *arguments)
 
 
 ODD: tuple[Callable[[Random], Any], ...] = (
@@ -138,7 +114,7 @@ COUNTS = (-(2**63), -(2**31), -1, 0, 1, 2, 3, 9, 100, 2**31, 2**63, 2**70, None,
 
 
 def refused_costs(rng: Random) -> None:
-    """A cost that is negative or not a number is refused by all three, in the same words."""
+    """A cost that is negative or not a number is refused by C and by Python, in the same words."""
     count = rng.choice((1, 3, 20))
     references = rng.choice((1, 3 * count))
     holder, held = numbers(rng, count, references), numbers(rng, count, references)
@@ -148,7 +124,7 @@ def refused_costs(rng: Random) -> None:
         bad = rng.choice(each)
         bad[rng.randrange(len(bad))] = rng.choice((-1.0, -1e-300, float("nan"), float("-inf"), -1e9))
     said = set()
-    for function in (native.walks().distances, graph_walks.distances, paths._distances_over_many):
+    for function in (native.walks().distances, _walks_fallback.distances):
         try:
             function(count, holder, held, each[0], starts, each[1])
         except ValueError as error:
@@ -177,6 +153,7 @@ def hostile_walk(rng: Random) -> None:
     calls: list[tuple[Callable[..., Any], list[Any]]] = [
         (walks.rows, [rng.choice(COUNTS), near(n), near(n)]),
         (walks.reached, [near(n), near(n), near(1), rng.choice(COUNTS)]),
+        (walks.breadth_first, [near(n), near(n), rng.choice(COUNTS)]),
         (walks.components, [near(n), near(n)]),
         (walks.distances, [rng.choice(COUNTS), near(n), near(n), *with_costs(rng, n, odd)]),
     ]

@@ -18,7 +18,6 @@ from typing import NoReturn
 IMPORTED = (
     "torch",
     "torch._dynamo",
-    "scipy.sparse.csgraph",
     "numpy.ma",
     "leakscope.run.writer",
     "leakscope.run.reader",
