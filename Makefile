@@ -17,7 +17,7 @@ HERE := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 FUZZ_SECONDS ?= 600
 PAIRS ?= --sample 200
 
-.PHONY: demo test integrations test-fast fuzz pairs check docs docs-record bench gpu samples versions python-there clean
+.PHONY: demo test integrations test-fast fuzz pairs goldens mutants check docs docs-record bench gpu samples versions python-there clean
 
 demo: $(READY)
 	$(BIN)/leakscope demo
@@ -44,6 +44,14 @@ fuzz: $(READY)
 # Two leaks of the corpus at a time: what is found is the union. PAIRS=--all takes hours.
 pairs: $(READY)
 	cd tests && ../$(BIN)/python -m corpus.pairs $(PAIRS)
+
+# Records anew what is found in the runs of tests/golden_runs, field by field.
+goldens: $(READY)
+	cd tests && ../$(BIN)/python -m golden_runs.judged
+
+# A sample of mutants of findings and graph: which ones do the tests kill? MUTANTS="--seed 1 --only findings/cut" for others.
+mutants: $(READY)
+	$(BIN)/python tests/mutate.py $(MUTANTS)
 
 # What has to pass before the tests, in CI too.
 check: $(READY)

@@ -115,7 +115,7 @@ def newest_first() -> list[str]:
 
 _READ: Final = 4
 """Fields of an entry of `linecache.cache` whose lines are there: size, time, lines, name (CPython Lib/linecache.py)."""
-_OWN = str(Path(__file__).resolve().parents[2]) + os.sep
+_OWN = str(Path(__file__).resolve().parents[1]) + os.sep
 
 
 _RUNNERS = frozenset(

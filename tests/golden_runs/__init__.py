@@ -1,0 +1,1 @@
+"""Recorded runs, and what is found in each."""
