@@ -15,9 +15,9 @@ import click
 from leakscope_cli.console import note
 
 from leakscope.errors import LeakscopeError, Unreadable
-from leakscope.files import read_json, read_regular
+from leakscope.files import read_regular
 from leakscope.options import Options
-from leakscope.run.suppression import Suppression, known_before, suppressions_in
+from leakscope.run.suppression import Suppression, suppressions_in
 from leakscope.units import bytes_text, parse_bytes, parse_share
 
 if TYPE_CHECKING:
@@ -149,26 +149,12 @@ def check_room() -> None:
 
 
 def baseline_of(path: Path | None) -> tuple[Suppression, ...]:
-    """What an earlier run's `findings.json` tells, or the one in that run's folder; nothing for no path.
-
-    Raises LeakscopeError when the file is neither.
-    """
+    """Read `findings.json`, or the one in the folder of a run. Raises LeakscopeError."""
     if path is None:
         return ()
-    from leakscope.report.formats.as_json import FORMAT
+    from leakscope.report.formats.as_json import read_baseline
 
-    file = path / "findings.json" if path.is_dir() else path
-    if not file.exists():
-        raise LeakscopeError(f"there is no {file}; --baseline names an earlier run's folder or its findings.json")
-    try:
-        data = read_json(file)
-        if data.get("format", 1) > FORMAT:
-            raise LeakscopeError(
-                f"{file} is of a newer leakscope (format {str(data['format'])[:20]}, this one reads up to {FORMAT})"
-            )
-        return known_before(data, str(file))
-    except (Unreadable, ValueError, TypeError, AttributeError):
-        raise LeakscopeError(f"{path} is no baseline: give the findings.json of an earlier run") from None
+    return read_baseline(path)[1]
 
 
 def suppressions_of(path: Path | None) -> tuple[Suppression, ...]:

@@ -1,88 +1,215 @@
-"""The marker `no_tensor_leaks` and `pytest --leakscope`: a test fails that retains tensor memory."""
+"""The markers `no_tensor_leaks` and `limit_tensor_peak`, and `pytest --leakscope`."""
 
 from __future__ import annotations
 
+import copy
 import unittest
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import Any, cast
 
 import pytest
 
-from leakscope.pytest_plugin import fixtures, suite
-from leakscope.pytest_plugin.judging import carry, shorten_summary
-from leakscope.pytest_plugin.settings import MARKER, add_options, read_settings, settings_of, settings_of_test
-from leakscope.pytest_plugin.suite import begin, call_again_of, judge_call, warn_if_unjudged
+from leakscope.pytest_plugin import fixtures
+from leakscope.pytest_plugin.judging import (
+    Watched,
+    carry,
+    fail_of_leaks,
+    fail_with,
+    report_fault,
+    shorten_summary,
+)
+from leakscope.pytest_plugin.session import begin
+from leakscope.pytest_plugin.settings import (
+    LEAKS_MARKER,
+    PEAK_MARKER,
+    Settings,
+    add_options,
+    peak_limit_of,
+    read_settings,
+    settings_of,
+    settings_of_test,
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`pytest --leakscope` and what belongs to it."""
+    """Declare the options and the keys of the ini file."""
     add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse wrong settings before anything runs, and make the marker known to `--strict-markers` and `--markers`."""
+    """Declare the markers, and refuse invalid settings before anything runs."""
     config.addinivalue_line(
         "markers",
-        f"{MARKER}(allowance=0, repeats=None, warmups=0, ignore=(), strict=None): fail when the test leaves more than "
-        "that much tensor memory unreachable; with repeats it is called that many times more, and must not grow by "
-        "more either",
+        f"{LEAKS_MARKER}(allowance=0, repeats=None, warmups=0, ignore=(), strict=None): fail if the test leaves more "
+        "than `allowance` bytes of tensor memory unreachable and unfreed; with `repeats`, call it that many times more "
+        "and also fail if it grows by more",
+    )
+    config.addinivalue_line(
+        "markers",
+        f"{PEAK_MARKER}(size): fail if tensor memory, on the CPU and on devices together, rises by more than `size` "
+        "during the test",
     )
     settings = read_settings(config)
     begin(config)
-    config.pluginmanager.register(suite, "leakscope_peaks")
     if settings.fixtures:
         config.pluginmanager.register(fixtures, "leakscope_fixtures")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """What is judged, and what is not."""
+    """Show the allowance of each test."""
     settings = settings_of(config)
     if not settings.everywhere:
         return None
     from leakscope.units import bytes_text
 
-    of_fixtures = "and its fixtures" if settings.fixtures else "without its fixtures (--leakscope-fixtures)"
-    return f"leakscope: each test may leave {bytes_text(settings.allowance)} of tensor memory behind, {of_fixtures}"
+    judged = "judged" if settings.fixtures else "not judged (enable with --leakscope-fixtures)"
+    return f"leakscope: {bytes_text(settings.allowance)} allowed per test, fixtures {judged}"
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a marker with wrong arguments before any test runs, and a Python or torch that is not supported."""
+    """Refuse invalid markers, and an unsupported Python or torch, before any test runs."""
     from leakscope.errors import unsupported_python, unsupported_torch
 
     for item in items:
-        try:
-            if settings_of_test(item) is not None and (why := unsupported_python() or unsupported_torch()):
+        for marker, read in ((LEAKS_MARKER, settings_of_test), (PEAK_MARKER, peak_limit_of)):
+            try:
+                asked = read(item) is not None
+            except (TypeError, ValueError) as error:
+                raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.{marker}: {error}") from None
+            if asked and marker == LEAKS_MARKER and (why := unsupported_python() or unsupported_torch()):
                 raise pytest.UsageError(why)
-        except (TypeError, ValueError) as error:
-            raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.{MARKER}: {error}") from None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """Judge what a test function leaves, its fixtures apart.
+    """Judge the call of a test function, without its fixtures.
 
-    To call it again the hook is asked again: so a coroutine is run by the plugin that runs the first call.
+    Repeats call the hook again, so that a coroutine is run by the same plugin as in the first call.
     """
-    return (yield from judge_call(pyfuncitem, lambda: pyfuncitem.ihook.pytest_pyfunc_call(pyfuncitem=pyfuncitem)))
+    return (yield from _judge(pyfuncitem, lambda: pyfuncitem.ihook.pytest_pyfunc_call(pyfuncitem=pyfuncitem)))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Judge what does not come through `pytest_pyfunc_call`: methods of a TestCase with their set-up, and doctests."""
+    """Judge what does not pass through `pytest_pyfunc_call`: methods of a TestCase with their setUp, and doctests."""
     if isinstance(item, pytest.Function) and not issubclass(item.cls or object, unittest.TestCase):
         result = yield
-        warn_if_unjudged(item)
+        if _JUDGED not in item.stash and settings_of_test(item) is not None:
+            item.warn(pytest.PytestWarning(f"leakscope cannot judge a test of type {type(item).__name__}"))
         return result
-    return (yield from judge_call(item, call_again_of(item)))
+    return (yield from _judge(item, _call_again_of(item)))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep a leak's trace out of pytest's summary, and what was found for leakscope's own."""
+    """Attach the judgement to the report, and keep the details of a leak out of pytest's summary."""
     report = yield
     carry(item, report)
     shorten_summary(item, call, report)
     return report
+
+
+_AGAIN = pytest.StashKey[bool]()
+"""Present while a test is repeated."""
+_JUDGED = pytest.StashKey[bool]()
+"""Present once the call of a test has passed through `_judge`."""
+
+
+class _EndedAgain(Exception):
+    """A method of a TestCase failed or was skipped in a repeat; pytest reports that itself."""
+
+
+def _judge(item: pytest.Item, again: Callable[[], object] | None) -> Generator[None, Any, Any]:
+    """Judge the call of a test that a hook wraps; `again` repeats it, None if that is not possible."""
+    item.stash[_JUDGED] = True
+    if _AGAIN in item.stash:
+        return (yield)
+    settings = settings_of_test(item)
+    if settings is None:
+        return (yield from _limit_peak(item))
+    with Watched(settings.allowance) as watched:
+        result = yield from _limit_peak(item)
+    if watched.fault is not None or not _has_ended(item):
+        watched.judge(item, settings)
+        if watched.fault is None and settings.repeats is not None:
+            _judge_repeats(item, settings, settings.repeats, again)
+    return result
+
+
+def _limit_peak(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Fail the test if tensor memory rises above its limit."""
+    limit = peak_limit_of(item)
+    if limit is None:
+        return (yield)
+    from leakscope.profiler.peak import TensorPeak
+
+    with TensorPeak(limit) as peak:
+        result = yield
+    if peak.fault is not None and settings_of(item.config).strict:
+        fail_with(item, f"@pytest.mark.{PEAK_MARKER}: {peak.why}")
+    if peak.why:
+        item.warn(pytest.PytestWarning(f"@pytest.mark.{PEAK_MARKER}: peak not measured: {peak.why}"))
+    elif peak.rise is not None and peak.is_over and not _has_ended(item):
+        from leakscope.report.messages.memory import rise_text
+
+        fail_with(item, rise_text(peak.rise))
+    return result
+
+
+def _call_again_of(item: pytest.Item) -> Callable[[], object] | None:
+    """Repeats an item that does not pass through `pytest_pyfunc_call`; None if that is not possible.
+
+    Each repeat runs a copy that is made before the first call, because a unittest.IsolatedAsyncioTestCase can be called
+    only once (unittest/async_case.py), and so that setUp finds the same state.
+    """
+    found = getattr(item, "instance", None)
+    if not isinstance(found, unittest.TestCase):
+        return None
+    found = copy.copy(found)
+
+    def again() -> None:
+        copy.copy(found)(cast(unittest.TestResult, item))  # as pytest itself calls it
+        if _has_ended(item):
+            raise _EndedAgain
+
+    return again
+
+
+def _has_ended(item: pytest.Item) -> bool:
+    """Whether a TestCase failed or was skipped, which raises nothing where it is called."""
+    return bool(getattr(item, "_excinfo", None))
+
+
+def _judge_repeats(item: pytest.Item, settings: Settings, repeats: int, again: Callable[[], object] | None) -> None:
+    from leakscope.profiler.repeats import run_and_judge
+
+    if again is None:
+        kind = type(item).__name__
+        item.warn(pytest.PytestWarning(f"@pytest.mark.{LEAKS_MARKER}: a {kind} cannot be repeated, growth not judged"))
+        return
+    of_test: list[BaseException] = []
+
+    def called() -> object:
+        try:
+            return again()
+        except BaseException as error:
+            of_test.append(error)
+            raise
+
+    item.stash[_AGAIN] = True
+    try:
+        found = run_and_judge(called, repeats, settings.warmups, min_bytes=0)
+    except _EndedAgain:
+        return
+    except Exception as error:
+        if any(error is each for each in of_test):
+            raise
+        report_fault(item, settings, error)
+        return
+    finally:
+        of_test.clear()
+        del item.stash[_AGAIN]
+    fail_of_leaks(item, settings, found.run, found)

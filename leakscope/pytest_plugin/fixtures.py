@@ -1,4 +1,4 @@
-"""Records what fixtures leave behind at setup and teardown."""
+"""Judges what fixtures leave behind at setup and teardown."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from leakscope.pytest_plugin.judging import Watched, fail_of_leaks, fail_with, tell_fault
+from leakscope.pytest_plugin.judging import Watched, fail_with
 from leakscope.pytest_plugin.settings import settings_of_test
 
 _SET_UP_FOR = pytest.StashKey[pytest.Item]()
-"""The test whose fixtures are set up now."""
+"""The test whose fixtures are being set up."""
 _WATCHED = pytest.StashKey[list[tuple[str, Watched]]]()
-"""What was seen of each fixture of a test, and what that was."""
+"""The phases of a test that were watched, with their names."""
 _TORN_DOWN = pytest.StashKey[dict[str, None]]()
-"""Names of the fixtures that are torn down now, in order."""
+"""Names of the fixtures that are being torn down, in order."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    """Fixtures that a test asks for while it runs belong to its call."""
+    """Mark the setup of a test; a fixture that is requested during the call belongs to the call."""
     if settings_of_test(item) is None:
         return (yield)
     item.config.stash[_SET_UP_FOR] = item
@@ -35,7 +35,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Generator[None, Any, Any]:
-    """Watch the set-up of one fixture; one that it asks for meanwhile is seen with it."""
+    """Watch the setup of one fixture, together with those that it requests meanwhile."""
     stash = request.config.stash
     item = stash.get(_SET_UP_FOR, None)
     settings = None if item is None else settings_of_test(item)
@@ -47,7 +47,7 @@ def pytest_fixture_setup(
             value = yield
     finally:
         stash[_SET_UP_FOR] = item
-    item.stash.setdefault(_WATCHED, []).append((f"set-up of {_name(fixturedef)}", watched))
+    item.stash.setdefault(_WATCHED, []).append((f"setup of {_name(fixturedef)}", watched))
     return value
 
 
@@ -60,7 +60,7 @@ def pytest_fixture_post_finalizer(fixturedef: pytest.FixtureDef[Any], request: p
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
-    """Watch the tear-down of all fixtures that end with this test, and tell what they and their set-up left."""
+    """Watch the teardown of all fixtures that end with this test, and judge it with their setup."""
     settings = settings_of_test(item)
     if settings is None:
         return (yield)
@@ -69,42 +69,26 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     try:
         with Watched(settings.allowance) as watched:
             result = yield
-            _let_go_of_values(item)
+            # pytest drops them after all hooks of the teardown (`runtestprotocol`, _pytest/runner.py): until then a
+            # cycle through the value of a fixture would seem to be alive
+            if getattr(item, "funcargs", None):
+                item.funcargs = {}  # type: ignore[attr-defined]
     finally:
         del item.config.stash[_TORN_DOWN]
-    seen = item.stash.get(_WATCHED, [])
+    phases = [*item.stash.get(_WATCHED, []), (f"teardown of {', '.join(names) or 'the test'}", watched)]
     item.stash[_WATCHED] = []
-    _fail_of(item, [*seen, (f"tear-down of {', '.join(names) or 'the test'}", watched)])
+    messages = []
+    for phase, seen in phases:
+        try:
+            seen.judge(item, settings)
+        except pytest.fail.Exception as error:
+            messages.append(f"{phase}: {error}")
+    if messages:
+        fail_with(item, "\n".join(messages))
     return result
 
 
-def _let_go_of_values(item: pytest.Item) -> None:
-    """Let go of what the test was given, as pytest does when all hooks of the tear-down are over.
-
-    Until then (`runtestprotocol`, _pytest/runner.py) a cycle through the value of a fixture would seem to be alive.
-    """
-    if getattr(item, "funcargs", None):
-        item.funcargs = {}  # type: ignore[attr-defined]
-
-
 def _name(fixturedef: pytest.FixtureDef[Any]) -> str:
-    """`fixture made`; `setUpClass of TestNet` where pytest calls it `_unittest_setUpClass_fixture_TestNet`."""
+    """`fixture made`; `setUpClass of TestNet`, which pytest calls `_unittest_setUpClass_fixture_TestNet`."""
     own = re.fullmatch(r"_(?:unittest|xunit)_(\w+?)_fixture_(.+)", fixturedef.argname)
     return f"fixture {fixturedef.argname}" if own is None else f"{own[1]} of {own[2]}"
-
-
-def _fail_of(item: pytest.Item, seen: list[tuple[str, Watched]]) -> None:
-    """Fail of all of them at once."""
-    settings, told = settings_of_test(item), []
-    for phase, watched in seen:
-        assert settings is not None
-        try:
-            if watched.fault is not None:
-                tell_fault(item, settings, watched.fault)
-                continue
-            found = watched.block.findings
-            fail_of_leaks(item, settings, found.run, found, watched.seconds, watched.processes)
-        except pytest.fail.Exception as error:
-            told.append(f"{phase}: {error}")
-    if told:
-        fail_with(item, "\n".join(told))

@@ -1,4 +1,4 @@
-"""Tests inside these tests run in this process, and pytest gives it back the modules it had: torch loads only once."""
+"""Loads once what nested sessions in this process need: pytest restores `sys.modules` after each of them."""
 
 import torch  # noqa: F401
 

@@ -224,7 +224,7 @@ def test_a_baseline_that_is_none_is_refused_in_a_sentence(kind: str, tmp_path: P
 
     path = tmp_path / "findings.json"
     IN_ITS_PLACE[kind](path)
-    with pytest.raises(LeakscopeError, match=r"is no baseline|--baseline names"):
+    with pytest.raises(LeakscopeError, match="baseline"):
         baseline_of(path)
     if not path.is_file() or path.stat().st_size > 1 << 30:
         with pytest.raises(LeakscopeError, match=r"cannot read the suppressions|--suppress names"):

@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from leakscope.errors import LeakscopeError, Unreadable
+from leakscope.files import read_json
 from leakscope.findings.counters import AlsoGrows
 from leakscope.findings.model import (
     Cut,
@@ -19,12 +21,14 @@ from leakscope.findings.model import (
     WorkerLine,
     by_kind,
 )
+from leakscope.originals import Path
 from leakscope.report.messages.held import reason_text
 from leakscope.report.messages.sections import steps_of
 from leakscope.report.messages.sentences import advice, run_text, title
 from leakscope.report.messages.verdict import unjudged_text, why_text
 from leakscope.run.model import Run
-from leakscope.run.suppression import Suppression
+from leakscope.run.rank_end import as_written
+from leakscope.run.suppression import Suppression, known_before
 
 FORMAT = 3
 """Version of `findings.json`, which is not that of a run's folder. A removed key or a changed meaning raises it.
@@ -61,6 +65,27 @@ def as_data(run: Run, findings: Findings) -> dict[str, Any]:
         "other_growth": [_other_growth(fact) for fact in findings.also_grows],
         "ranks": {str(number): _rank(findings.ranks[number]) for number in sorted(findings.ranks)},
     }
+
+
+def read_baseline(path: Path) -> tuple[dict[str, Any], tuple[Suppression, ...]]:
+    """Read `findings.json`, or the one in the folder of a run: the data, and the suppressions that it stands for.
+
+    Raises:
+        LeakscopeError: The file does not exist, is something else or was written by a newer leakscope.
+
+    """
+    file = path / "findings.json" if path.is_dir() else path
+    if not file.exists():
+        raise LeakscopeError(f"baseline not found: {file}")
+    try:
+        data = read_json(file)
+        if data.get("format", 1) > FORMAT:
+            raise LeakscopeError(
+                f"{file} was written by a newer leakscope (format {str(data['format'])[:20]}, supported up to {FORMAT})"
+            )
+        return data, known_before(data, str(file))
+    except (Unreadable, ValueError, TypeError, AttributeError):
+        raise LeakscopeError(f"not a baseline file: {path} (expected the findings.json of an earlier run)") from None
 
 
 def _other_growth(fact: AlsoGrows) -> dict[str, Any]:
