@@ -286,7 +286,7 @@ def failing_text(
 def _beside(fails: Sequence[Weighed], leaks: Sequence[Weighed], reported: Collection[str]) -> Iterator[str]:
     from leakscope.report.escape import cleaned
     from leakscope.report.messages.sentences import title
-    from leakscope.report.text.lines import WIDTH, cropped
+    from leakscope.report.rendering import WIDTH, cropped
     from leakscope.units import bytes_text
 
     before = [cleaned(leak.finding) for leak in fails if leak.finding.fingerprint in reported]

@@ -14,7 +14,7 @@ from leakscope.pytest_plugin.judging import BASELINE, CARRIED, COUNTED_AS, Judge
 from leakscope.pytest_plugin.settings import settings_of
 
 if TYPE_CHECKING:
-    from leakscope.report.text.lines import Line
+    from leakscope.report.rendering import Line
 
 Judgements = Sequence[tuple[str, Judgement]]
 """(node id, judgement) of every phase that was judged, in order."""
@@ -108,12 +108,12 @@ class Summary:
 
     def render(self, width: int) -> str:
         """The text, at most `width` columns wide."""
-        from leakscope.report.text.lines import laid_out
+        from leakscope.report.rendering import laid_out
 
         return "\n".join(line.rstrip() for line in laid_out(self._lines(), width)).rstrip()
 
     def _lines(self) -> Iterator[Line]:
-        from leakscope.report.text.lines import Cropped, field_lines, wrapped
+        from leakscope.report.rendering import Cropped, field_lines, wrapped
 
         groups = grouped(self.judgements)
         by_state = {state: [group for group in groups if group.states[0] == state] for state in State}
@@ -160,7 +160,7 @@ class Summary:
 
 
 def _in_full(number: int, group: Group) -> Iterator[Line]:
-    from leakscope.report.text.lines import Cropped, field_lines, wrapped
+    from leakscope.report.rendering import Cropped, field_lines, wrapped
     from leakscope.units import bytes_text
 
     left, most = group.largest, bytes_text(group.largest.bytes)
@@ -178,7 +178,7 @@ def _in_full(number: int, group: Group) -> Iterator[Line]:
 
 
 def _in_a_line(heading: str, groups: Sequence[Group]) -> Iterator[Line]:
-    from leakscope.report.text.lines import Cropped
+    from leakscope.report.rendering import Cropped
     from leakscope.units import bytes_text, plural
 
     if heading and groups:

@@ -27,7 +27,6 @@ from leakscope.report.messages.sections import steps_of
 from leakscope.report.messages.sentences import advice, run_text, title
 from leakscope.report.messages.verdict import unjudged_text, why_text
 from leakscope.run.model import Run
-from leakscope.run.rank_end import as_written
 from leakscope.run.suppression import Suppression, known_before
 
 FORMAT = 3

@@ -51,7 +51,7 @@ def device_failed_text(facts: DeviceFailed) -> str:
 
 def room_then_text(facts: RoomThen) -> str:
     """Missing and unused memory, and the fix."""
-    from leakscope.report.memory_snapshot.words import room_in_short
+    from leakscope.report.memory_snapshot import room_in_short
 
     return f"{room_in_short(facts.failure)}."
 
