@@ -19,7 +19,8 @@ COMMANDS = {
     "rule": "List the rules, or explain one.",
     "demo": "Run a small leaking two-rank pipeline.",
 }
-"""Name to help; the module and the function of a command bear its name."""
+"""Name to help; a command is a function of its name, in a module of its name or the one below."""
+_MODULES = {"merge": "report", "compare": "report", "demo": "run"}
 
 
 class _Commands(click.Group):
@@ -31,7 +32,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"leakscope_cli.{cmd_name}"), cmd_name)
+        command = getattr(import_module(f"leakscope_cli.{_MODULES.get(cmd_name, cmd_name)}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 

@@ -53,12 +53,12 @@ _MEANT = {
 
 
 def script_named(words: Sequence[str], ours: Sequence[str]) -> list[str]:
-    """The words of a script, or of `-m` and a module, without a Python interpreter before it; torchrun as its module.
+    """The words of a script, or of `-m` and a module, without a Python interpreter; torchrun as its module.
 
-    `ours` are the options of leakscope's that came before.
+    `ours` are the preceding options of leakscope.
 
     Raises:
-        click.UsageError: they begin with another program, with what to write instead.
+        click.UsageError: They begin with another program; the message says what to type instead.
 
     """
     first, rest = words[0], list(words[1:])
@@ -71,10 +71,10 @@ def script_named(words: Sequence[str], ours: Sequence[str]) -> list[str]:
     if _is_interpreter(first):
         return _without_interpreter(words, ours)
     if _ASSIGNMENT.fullmatch(first) and not os.path.exists(first):
-        raise click.UsageError(f"variables stand before leakscope: {_write(_within(words, ours))}")
+        raise click.UsageError(f"variables go before leakscope; {_write(_within(words, ours))}")
     if first != "-m" and not os.path.exists(first) and _is_program(first):
         within = _within(words, ours)
-        instead = _write(within) if within else f"name the script that it starts: {_write(_run(ours))}"
+        instead = _write(within) if within else f"name the script it starts: {_write(_run(ours))}"
         raise click.UsageError(f"{first} is a program, not a Python script; {instead}")
     return list(words)
 
@@ -105,10 +105,10 @@ def _without_interpreter(words: Sequence[str], ours: Sequence[str]) -> list[str]
     if not rest:
         raise click.UsageError(f"no script was given; {_write(_run(ours))}")
     if rest[0] in ("-c", "-"):
-        raise click.UsageError(f"code that is in no file is not recorded; save it, then {_write(_run(ours))}")
+        raise click.UsageError(f"code without a file cannot be recorded; save it to a file and {_write(_run(ours))}")
     if flags:
         command = [words[0], *flags, "-m", "leakscope", "run", *ours, *rest]
-        raise click.UsageError(f"flags of python stand before leakscope: {_write(command)}")
+        raise click.UsageError(f"Python options go before leakscope; {_write(command)}")
     if os.sep in words[0] and os.path.dirname(os.path.abspath(words[0])) != os.path.dirname(sys.executable):
         note(f"the script runs under {sys.executable}; for another: {words[0]} -m leakscope run")
     return script_named(rest, ours)
@@ -119,7 +119,7 @@ def _run(ours: Sequence[str], script: Sequence[str] = ("train.py",)) -> list[str
 
 
 def _write(command: Sequence[str]) -> str:
-    return f"write `{shlex.join(command)}`"
+    return f"run `{shlex.join(command)}`"
 
 
 def _scripts_place(words: Sequence[str]) -> int | None:
@@ -144,13 +144,13 @@ def _for_launcher(name: str, rest: list[str], ours: Sequence[str], words: Sequen
     shared = () if {"-o", "--output"} & {*ours} else ("-o", "FOLDER")
     if place is None:
         start = ["leakscope", "run", *ours, *shared, "train.py"]
-        return f"{name} starts the ranks: put `{shlex.join(start)}` where it is given the script"
+        return f"{name} starts the ranks; give it `{shlex.join(start)}` instead of the script"
     script = rest[place:]
     with suppress(click.UsageError):
         script = script_named(script, ours)
     before = [*words[: len(words) - len(rest)], *rest[:place], *_NO_PYTHON.get(name, ())]
     command = [*before, "leakscope", "run", *ours, *shared, *script]
-    return f"{name} starts the ranks, so leakscope stands behind it: {_write(command)}"
+    return f"{name} starts the ranks, so leakscope goes after it; {_write(command)}"
 
 
 def for_unknown_command(words: Sequence[str], commands: Sequence[str]) -> str:
@@ -160,11 +160,11 @@ def for_unknown_command(words: Sequence[str], commands: Sequence[str]) -> str:
     if runs or _name(name) in (*_LAUNCHERS, "torchrun", "accelerate") or _ASSIGNMENT.fullmatch(name):
         if (Path(name) / "run.json").is_file():
             return f"{name} is the folder of a run; {_write(['leakscope', 'report', *words])}"
-        return f"{name} is no command of leakscope; {_write(['leakscope', 'run', *words])}"
+        return f"{name} is not a command of leakscope; {_write(['leakscope', 'run', *words])}"
     near = get_close_matches(name, commands, 1)
     if near:
-        return f"there is no command {name}; {_write(['leakscope', near[0], *words[1:]])}"
-    return f"there is no command {name}; it is one of {', '.join(commands)}, as in `leakscope run train.py`"
+        return f"no such command: {name}; {_write(['leakscope', near[0], *words[1:]])}"
+    return f"no such command: {name}; commands are {', '.join(commands)}"
 
 
 def for_unknown_option(error: click.NoSuchOption, groups: click.Group) -> str:
@@ -175,16 +175,14 @@ def for_unknown_option(error: click.NoSuchOption, groups: click.Group) -> str:
     if context is None or isinstance(context.command, click.Group):
         known = ", ".join(f"`leakscope {command}`" for command, _ in _having(groups, name))
         if name == "-m":
-            return f"{said}; write `leakscope run -m MODULE`"
-        return (
-            f"{said}; it is one of {known}" if known else f"{said}; options stand behind the command: `leakscope run`"
-        )
+            return f"{said}; run `leakscope run -m MODULE`"
+        return f"{said}; {known} has it" if known else f"{said}; options go after the command: `leakscope run`"
     return f"{said}; {next(_instead(name, context.command, groups))}"
 
 
 def for_wrong_usage(error: click.UsageError) -> str:
     """What click says, and what to write where an argument is missing or one too many."""
-    said = re.sub(r"is not a valid integer( range)?", "is no whole number", error.format_message()).rstrip(".")
+    said = re.sub(r"is not a valid integer( range)?", "is not an integer", error.format_message()).rstrip(".")
     if error.ctx is None or not ("issing argument" in said or "unexpected extra" in said):
         return said
     pieces = error.ctx.command.collect_usage_pieces(error.ctx)
@@ -206,11 +204,11 @@ def _instead(name: str, command: click.Command, groups: click.Group) -> Iterator
     if near := get_close_matches(f"--{bare}", own, 1, cutoff=0.75):
         yield f"did you mean {near[0]}?"
     if name in ("-v", "--verbose"):
-        yield "all there is to read of a run is in `leakscope report --verbose`"
+        yield "`leakscope report --verbose` shows all details of a run"
     if others := [f"`leakscope {other}`" for other, _ in _having(groups, name)]:
         yield f"{' and '.join(others[:3])} {'has' if len(others) == 1 else 'have'} it"
-    its = "; the script's own options stand after the script" if command.name == "run" else ""
-    yield f"`leakscope {command.name} --help` lists what it has{its}"
+    its = "; options of the script go after the script" if command.name == "run" else ""
+    yield f"`leakscope {command.name} --help` lists its options{its}"
 
 
 def _as_format(bare: str, own: Sequence[str]) -> str:
@@ -237,8 +235,9 @@ def _having(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]
 
 
 def check_run_folder(path: Path, command: str) -> None:
-    """Raises LeakscopeError with what to write, where the path of a run is nearly one: a file in it, a rank's folder, a
-    folder of runs.
+    """Check the folder of a run. Raises LeakscopeError that says what to type instead.
+
+    Recognizes a file in a run, the folder of a rank, a folder of runs, and misspelled names.
     """
     if (path / "run.json").exists():
         return
@@ -253,7 +252,7 @@ def check_run_folder(path: Path, command: str) -> None:
     if not path.exists():
         near = _near(path, lambda folder: (folder / "run.json").exists())
         instead = f"did you mean {near}?" if near else _record(path)
-        raise LeakscopeError(f"there is no run {path}; {instead}")
+        raise LeakscopeError(f"run not found: {path}; {instead}")
     if path.is_dir():
         runs = sorted((run.parent for run in path.glob("*/run.json")), key=lambda run: run.stat().st_mtime)
         if runs:
@@ -279,16 +278,16 @@ def _of_run(command: str, words: Sequence[str]) -> str:
 
 def near_script(path: str) -> str:
     """`; did you mean train.py?` for a script that is not there; "" where nothing is like it."""
-    from leakscope_cli.targets import check_module
+    from leakscope_cli.shared import check_module
 
     if os.path.exists(f"{path}.py"):
-        return f"; write {path}.py"
+        return f"; did you mean {path}.py?"
     if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path) and not path.endswith(".py"):
         with suppress(LeakscopeError, ImportError, ValueError):
             check_module(path)
-            return f"; write -m {path}"
+            return f"; did you mean -m {path}?"
     if (parent := Path(path).parent) and not parent.is_dir():
-        return f": there is no folder {parent}"
+        return f" (no such folder: {parent})"
     near = _near(Path(path), lambda file: file.suffix == ".py")
     return f"; did you mean {near}?" if near else ""
 
@@ -329,7 +328,7 @@ class RunCommand(click.Command):
             args = [*args[:start], *script_named(args[start:], args[:start])]
             has_module = args[start] == _MODULE
             if has_module and start + 1 == len(args):
-                raise click.UsageError("-m needs the name of a module")
+                raise click.UsageError("-m requires a module name")
             first = start + 2 if has_module else start + 1  # `-m MODULE` or `SCRIPT`
             target = args[start:first]
             ours, theirs = self._split(args[first:])

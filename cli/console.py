@@ -33,8 +33,10 @@ _STDOUT, _STDERR = 1, 2
 
 
 def have_streams() -> None:
-    """Open those that were closed before we began, on nothing: else they would be None, and the next file that is
-    opened would have the number at which C code writes its warnings. What we start finds them closed, as we did.
+    """Open closed standard streams on /dev/null.
+
+    Otherwise they would be None, and the next opened file would get the number to which C code writes its warnings.
+    Child processes still find them closed.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -90,9 +92,7 @@ _DRAWN = {"┬─": "|-", "├─": "|-", "╰→": "`-", "│": "|", "─": "-"
 
 
 def in_encoding_of(stream: TextIO | None, text: str) -> str:
-    """The text as the stream's encoding can write it: drawn in ASCII where it has no box characters, and of the rest an
-    escape for what it lacks.
-    """
+    """Replace what the encoding of the stream lacks: box characters by ASCII, others by escapes."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     if not text.isascii() and not _has(encoding, "".join(_DRAWN)):
         for drawn, plain in _DRAWN.items():

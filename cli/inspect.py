@@ -11,8 +11,7 @@ import click
 from leakscope_cli.argv import check_run_folder
 from leakscope_cli.console import note, tell_or_fail
 from leakscope_cli.outputs import TEXT, for_stdout
-from leakscope_cli.shared import read_and_judge
-from leakscope_cli.targets import newest_run
+from leakscope_cli.shared import newest_run, read_and_judge
 
 from leakscope.errors import LeakscopeError
 from leakscope.report.formats import format_named
@@ -52,15 +51,15 @@ def inspect(ctx: click.Context, /, folder: Path | None, timeout: float, no_wait:
         note(f"the newest run is {folder}")
     check_run_folder(folder, "inspect")
     if is_over(live_ranks(folder)):
-        raise LeakscopeError(f"the run in {folder} has ended; `leakscope report {folder}` tells it")
+        raise LeakscopeError(f"the run in {folder} has ended; see `leakscope report {folder}`")
     number = ask(folder)
     if no_wait:
-        tell_or_fail(f"asked for look {number} at {folder}; `leakscope report {folder}` tells it once it is taken")
+        tell_or_fail(f"requested heap snapshot {number} of {folder}; see `leakscope report {folder}` once it is taken")
         return
     ranks = wait_for(folder, number, timeout, time.monotonic, time.sleep)
     silent = [rank for rank in ranks if not rank.has_answered(number)]
     if all(rank.process is None for rank in ranks):
-        raise LeakscopeError(f"no rank of the run in {folder} records yet: it has not come to `import torch`")
+        raise LeakscopeError(f"no rank of the run in {folder} is recording yet: none has imported torch")
     into = _interim(folder, ranks, number)
     run, findings = report_so_far(folder, into)
     told, painted = for_stdout(format_named(TEXT), run, findings, page=str(into / "report.html"))
@@ -108,8 +107,8 @@ def _silence(silent: Sequence[LiveRank], timeout: float) -> str:
     who = f"rank {first.number}" + (f" and {len(silent) - 1} more" if len(silent) > 1 else "")
     have = "has" if len(silent) == 1 else "have"
     if first.process is None:
-        return f"{who} {have} not answered within {timeout:g} s: nothing is recorded there yet"
+        return f"{who} {have} not responded within {timeout:g} s: not recording yet"
     return (
-        f"{who} {have} not answered within {timeout:g} s, as where native code lets no other thread run; "
+        f"{who} {have} not responded within {timeout:g} s, for example in native code that holds the GIL; "
         f"rank {first.number} is process {first.process.number} on {first.process.machine}"
     )

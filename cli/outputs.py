@@ -39,11 +39,19 @@ class Asked:
 
 
 def asked_formats(words: Sequence[str], output: Path | None = None, finding: str | None = None) -> tuple[Asked, ...]:
-    """What `--as` asks for: `sarif=leaks.sarif` goes to that file (into a folder as `findings.sarif`), the one without
-    a file to stdout or to `output`; that is the text where all have one. A picture
-    is one of the `finding` that was named.
+    """Parse `--as FORMAT[=FILE]` and `--output`.
 
-    Raises LeakscopeError for a name that is no format's, one that cannot be imported, and where two meet in one place.
+    A format without a file goes to `output` or stdout; if all have a file, the text report does. In place of a file, a
+    folder takes `findings.<suffix>`.
+
+    Args:
+        words: Values of `--as`.
+        output: Value of `--output`.
+        finding: Value of `--finding`, which dot, svg and png draw.
+
+    Raises:
+        LeakscopeError: A format is unknown or cannot be imported, or two go to the same place.
+
     """
     asked = list(dict.fromkeys(_asked(word, output, finding) for word in words))
     if all(one.file is not None for one in asked) or not asked:
@@ -54,10 +62,7 @@ def asked_formats(words: Sequence[str], output: Path | None = None, finding: str
         if same is not None:
             where = "stdout" if one.file is None else str(one.file)
             name = one.form.name
-            raise LeakscopeError(
-                f"{same.form.name} and {name} would both go to {where}; give each a file of its own, as in "
-                f"--as {name}=FILE"
-            )
+            raise LeakscopeError(f"{same.form.name} and {name} would both go to {where}; use --as {name}=FILE")
     return tuple(asked)
 
 
@@ -69,11 +74,11 @@ def on_stdout(asked: Sequence[Asked]) -> Format | Picture | None:
 def _asked(word: str, output: Path | None, finding: str | None) -> Asked:
     name, has_file, file = word.partition("=")
     if name not in (*format_names(), *PICTURES):
-        raise LeakscopeError(f"there is no format {name!r}; give one of {', '.join(format_names())}")
+        raise LeakscopeError(f"unknown format {name!r}; use one of {', '.join(format_names())}")
     if name in PICTURES and not finding:
-        raise LeakscopeError(f"{name} draws one finding; write leakscope report RUN --as {name}=FILE --finding ID")
+        raise LeakscopeError(f"{name} draws one finding; run leakscope report RUN --as {name}=FILE --finding ID")
     if has_file and not file:
-        raise LeakscopeError(f"--as {word} names no file; write --as {name}=FILE, or --as {name} for stdout")
+        raise LeakscopeError(f"--as {word} has no file name; use --as {name}=FILE, or --as {name} for stdout")
     form = _picture(name, finding) if name in PICTURES and finding else format_named(name)
     if not has_file:
         return Asked(form, output)
@@ -97,9 +102,7 @@ def check_writable(asked: Sequence[Asked], made_later: Path | None = None) -> No
         try:
             _try(one.file)
         except OSError as error:
-            raise LeakscopeError(
-                f"cannot write {one.file} ({error.strerror}); name a file in a folder that exists"
-            ) from None
+            raise LeakscopeError(f"cannot write {one.file}: {error.strerror}") from None
 
 
 def _try(file: Path) -> None:
@@ -142,10 +145,21 @@ class OfAnyWidth(Protocol):
 def for_stdout(
     form: Format, run: Run, findings: Findings, verbose: bool = False, page: str = ""
 ) -> tuple[str | bytes, bool]:
-    """What a format tells, text as wide as the terminal and in its colours; and whether it is so painted. `page`: where
-    the page lies, if it is not that of the run's end.
+    """Render a format for stdout; text in the width and colors of the terminal.
 
-    Raises LeakscopeError where another package's format fails.
+    Args:
+        form: The format.
+        run: The run.
+        findings: Its findings.
+        verbose: Show all details in text.
+        page: Path of the page to name, if not that of the finished run.
+
+    Returns:
+        The output, and whether it contains escape sequences.
+
+    Raises:
+        LeakscopeError: A format of another package failed.
+
     """
     from leakscope.report.text.page import render
 

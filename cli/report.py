@@ -1,9 +1,9 @@
-"""`leakscope report`: generate a report from a recorded run."""
+"""`leakscope report`, `merge` and `compare`: reports on recorded runs."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +12,22 @@ import click
 from leakscope_cli.argv import check_run_folder
 from leakscope_cli.console import note, tell_or_fail
 from leakscope_cli.outputs import TEXT, Asked, asked_formats, check_writable, for_stdout, on_stdout, write_files
-from leakscope_cli.shared import HORIZON, MIN_BYTES, Policy, Size, baseline_of, read_and_judge, suppressions_of
-from leakscope_cli.targets import newest_run
+from leakscope_cli.shared import (
+    HORIZON,
+    MIN_BYTES,
+    Policy,
+    Size,
+    baseline_of,
+    newest_run,
+    read_and_judge,
+    suppressions_of,
+)
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import OFFERED, Options
 from leakscope.report.formats import PICTURES
 from leakscope.report.rendering import WIDTH
+from leakscope.run.writer import write_named
 from leakscope.units import ranks_text
 from leakscope.verdict import Returned
 
@@ -26,18 +35,44 @@ if TYPE_CHECKING:
     from leakscope.findings.model import Findings
     from leakscope.run.model import Run
 
+Command = Callable[..., Any]
+_PATH = click.Path(path_type=Path)
+
 _AS = (
     "Output format; repeatable [default: text]. Formats: text, json, html, markdown, sarif, junit, trace; or dot, svg, "
     "png of one --finding. Without FILE it goes to stdout. If FILE is a folder, the file is findings.<suffix>."
 )
+_AS_MERGED = "Output format; repeatable, as for report [default: text]. Without FILE it goes to stdout."
+_COMPARED_AS = ("text", "json", "markdown", "html")
+"""As `leakscope.report.compare` has them, which is imported when the runs have been read."""
+
+
+def _judging_options(command: Command) -> Command:
+    """Add the options that decide what counts, which `report` and `merge` share."""
+    for option in (
+        click.option("--ignore-library", is_flag=True, help=OFFERED["ignore_library"].help),
+        click.option("--suppress", type=_PATH, metavar="FILE", help="File of suppressions, as for run."),
+        click.option("--baseline", type=_PATH, metavar="FILE", help=OFFERED["baseline"].help),
+        click.option("--fail-on-inconclusive", is_flag=True, help=OFFERED["fail_on_inconclusive"].help),
+        click.option("--fail-on-avoidable", type=Size(), metavar="SIZE", help=OFFERED["fail_on_avoidable"].help),
+    ):
+        command = option(command)
+    return command
+
+
+def _policy(leak_exit_code: int, how: dict[str, Any]) -> Policy:
+    """The policy that the options of `_judging_options` ask for. Raises LeakscopeError."""
+    wrong = OFFERED["leak_exit_code"].refuses(leak_exit_code)
+    if wrong:
+        raise LeakscopeError(f"--leak-exit-code {wrong}")
+    read = {"suppress": suppressions_of, "baseline": baseline_of}
+    return Policy(**how | {k: None if how[k] is None else read[k](how[k]) for k in read}, leak_exit_code=leak_exit_code)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("folder", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
+@click.argument("folder", metavar="[RUN]", required=False, type=_PATH)
 @click.option("--as", "formats", multiple=True, metavar=OFFERED["formats"].metavar, help=_AS)
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE instead of stdout."
-)
+@click.option("-o", "--output", type=_PATH, metavar="FILE", help="Write to FILE instead of stdout.")
 @click.option(
     "--finding",
     metavar="ID",
@@ -46,11 +81,7 @@ _AS = (
 @click.option("--min-bytes", type=Size(), metavar="SIZE", help=MIN_BYTES)
 @click.option("--horizon", type=click.IntRange(min=1), metavar="N", help=HORIZON)
 @click.option("--leak-exit-code", type=int, metavar="N", help="Exit status if the run has leaks [default: 0].")
-@click.option("--fail-on-avoidable", type=Size(), metavar="SIZE", help=OFFERED["fail_on_avoidable"].help)
-@click.option("--fail-on-inconclusive", is_flag=True, help=OFFERED["fail_on_inconclusive"].help)
-@click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help=OFFERED["baseline"].help)
-@click.option("--suppress", type=click.Path(path_type=Path), metavar="FILE", help="File of suppressions, as for run.")
-@click.option("--ignore-library", is_flag=True, help=OFFERED["ignore_library"].help)
+@_judging_options
 @click.option("--rank", "ranks", type=int, multiple=True, metavar="N", help="Show full details for rank N; repeatable.")
 @click.option("--verbose", is_flag=True, help="Show all details in text output.")
 @click.pass_context
@@ -72,25 +103,18 @@ def report(
 
     Exit status: 0, unless --leak-exit-code or --fail-on-inconclusive sets another.
     """
-    wrong = OFFERED["leak_exit_code"].refuses(leak_exit_code)
-    if wrong:
-        raise LeakscopeError(f"--leak-exit-code {wrong}")
+    policy = _policy(Options.leak_exit_code if leak_exit_code is None else leak_exit_code, how)
     asked = asked_formats(formats, output, finding)
     if finding and not any(one.form.name in PICTURES for one in asked):
-        raise LeakscopeError("--finding names what a picture draws; give --as svg, --as dot or --as png with it")
+        raise LeakscopeError("--finding requires --as svg, --as dot or --as png")
     if ranks and any(one.form.name != TEXT for one in asked):
-        raise LeakscopeError("--rank tells of a rank as text: leave the other formats out")
+        raise LeakscopeError("--rank cannot be combined with formats other than text")
     check_writable(asked)
     if folder is None:
         folder = newest_run()
         note(f"the newest run is {folder}")
     check_run_folder(folder, "report")
-    code = Options.leak_exit_code if leak_exit_code is None else leak_exit_code
-    known = {
-        "suppress": None if how["suppress"] is None else suppressions_of(how["suppress"]),
-        "baseline": None if how["baseline"] is None else baseline_of(how["baseline"]),
-    }
-    run, findings = read_and_judge(folder, Policy(**{**how, **known}, leak_exit_code=code))
+    run, findings = read_and_judge(folder, policy)
     asks = how["fail_on_inconclusive"] if findings.unjudged_fails else leak_exit_code is not None
     status = findings.exit_status if asks else 0
     findings = replace(findings, returned=Returned.OWN if status == findings.exit_status else Returned.NOT)
@@ -127,7 +151,7 @@ def _of_ranks(run: Run, numbers: Sequence[int]) -> _Ranks:
     there = sorted(rank.number for rank in run.ranks)
     for number in numbers:
         if number not in there:
-            raise LeakscopeError(f"there is no rank {number} in this run, it has {ranks_text(there)}")
+            raise LeakscopeError(f"no rank {number} in this run, which has {ranks_text(there)}")
     return _Ranks(tuple(dict.fromkeys(numbers)))
 
 
@@ -135,6 +159,112 @@ def _tell(told: str | bytes, painted: bool) -> None:
     if isinstance(told, str):
         tell_or_fail(told, painted)
     elif sys.stdout.isatty():
-        raise LeakscopeError("a terminal shows no png; give it a file, as in --as png=FILE")
+        raise LeakscopeError("cannot write a png to a terminal; use --as png=FILE")
     else:
         sys.stdout.buffer.write(told)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=_PATH)
+@click.option("-o", "--output", required=True, type=_PATH, metavar="OUT", help="Folder of the merged run.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite the run in that folder.")
+@click.option("--as", "formats", multiple=True, metavar=OFFERED["formats"].metavar, help=_AS_MERGED)
+@click.option(
+    "--leak-exit-code",
+    type=int,
+    default=Options.leak_exit_code,
+    metavar="N",
+    help="Exit status if leaks are found [default: 23].",
+)
+@_judging_options
+@click.pass_context
+def merge(
+    ctx: click.Context,
+    /,
+    folders: Sequence[Path],
+    output: Path,
+    force: bool,
+    formats: Sequence[str],
+    leak_exit_code: int,
+    **how: Any,
+) -> None:
+    """Merge the recordings of the machines of one job, one DIR per machine, and report on the whole run.
+
+    The inputs are not modified. Missing ranks are listed in the report.
+
+    Exit status: 0, or 23 if leaks were found; 2 if the folders do not belong to one job.
+    """
+    from leakscope.report import write
+    from leakscope.run.multi_node import merge_parts
+    from leakscope.run.writer import who_else_may_enter
+
+    policy = _policy(leak_exit_code, how)
+    asked = asked_formats(formats)
+    check_writable(asked, made_later=output)
+    merge_parts(folders, output, force)
+    others = who_else_may_enter(output)
+    if others:
+        note(others)
+    run, findings = read_and_judge(output, policy)
+    run = replace(run, folder=str(output))
+    write(run, findings, output)
+    failed = write_files(asked, run, findings, quiet=True)
+    if failed:
+        raise LeakscopeError("; ".join(failed))
+    form = on_stdout(asked)
+    assert form is not None  # the text, where nothing else was asked for
+    told, painted = for_stdout(form, run, findings)
+    assert isinstance(told, str)  # pictures are of `report`
+    tell_or_fail(told, painted)
+    if form.name != "text":
+        note(f"report: {output / 'report.html'}")
+    ctx.exit(findings.exit_status)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("base", type=_PATH)
+@click.argument("new", type=_PATH)
+@click.option(
+    "--worse",
+    type=click.FloatRange(min=1),
+    default=1.5,
+    metavar="FACTOR",
+    help="Growth ratio from which on a leak counts as worse [default: 1.5].",
+)
+@click.option("--min-bytes", type=Size(), metavar="SIZE", help=MIN_BYTES)
+@click.option("--horizon", type=click.IntRange(min=1), metavar="N", help=HORIZON)
+@click.option("--as", "form", type=click.Choice(_COMPARED_AS), default="text", help="Output format [default: text].")
+@click.option("-o", "--output", type=_PATH, metavar="FILE", help="Write to FILE instead of stdout.")
+@click.pass_context
+def compare(
+    ctx: click.Context, /, base: Path, new: Path, worse: float, form: str, output: Path | None, **thresholds: Any
+) -> None:
+    """Compare two recorded runs: which leaks are new, worse, persisting, better or fixed.
+
+    Leaks are matched by fingerprint. Baselines and suppressions apply as recorded with each run. --min-bytes and
+    --horizon replace those of both runs.
+
+    Exit status: 0, or 23 if a leak of NEW is new or worse; 2 if one of the runs is inconclusive.
+    """
+    check_run_folder(base, "compare")
+    check_run_folder(new, "compare")
+    policy = Policy(**thresholds)
+    before, after = read_and_judge(base, policy), read_and_judge(new, policy)
+    from leakscope.findings.suppressions import Judged
+    from leakscope.findings.suppressions import compare as compared
+    from leakscope.report import compare as comparisons
+
+    comparison = compared(Judged(*before), Judged(*after), worse)
+    text = comparisons.FORMATS[form](comparison)
+    if output is None:
+        tell_or_fail(text)
+    else:
+        try:
+            write_named(output, text.encode())
+        except OSError as error:
+            raise LeakscopeError(f"cannot write {output}: {error.strerror}") from None
+    if not comparison.could_be_judged:
+        from leakscope.report.compare import headline
+
+        note(f"{headline(comparison)}; record it again")
+    ctx.exit(comparison.exit_status)

@@ -32,7 +32,7 @@ def rule(name: str | None) -> None:
     if name not in known:
         near = get_close_matches(name, known, 3)
         instead = f"did you mean {' or '.join(near)}?" if near else "`leakscope rule` lists them"
-        raise LeakscopeError(f"there is no rule {name}; {instead}")
+        raise LeakscopeError(f"no such rule: {name}; {instead}")
     page = known[name].help
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
     tell_or_fail(_rendered(page, stdout_terminal()) if on_terminal else page, painted=on_terminal)

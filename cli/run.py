@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from datetime import UTC, datetime
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,16 +20,19 @@ from leakscope_cli.argv import TYPED, RunCommand, Takes, missing_step_function, 
 from leakscope_cli.console import note, progress, tell
 from leakscope_cli.outputs import TEXT, Asked, asked_formats, check_writable, for_stdout, on_stdout, write_files
 from leakscope_cli.shared import (
+    RUNS,
     Impossible,
     Policy,
     Share,
     Size,
     baseline_of,
+    check_module,
     check_room,
+    check_script,
+    join_folder,
     read_and_judge,
     suppressions_of,
 )
-from leakscope_cli.targets import RUNS, check_module, check_script, join_folder
 
 from leakscope.errors import LeakscopeError, check_python, check_torch
 from leakscope.options import OFFERED, TYPES, Option, Options, When, flags_of
@@ -340,3 +344,36 @@ def _reason(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "there is no memory for it"
     return (isinstance(error, OSError) and error.strerror) or str(error).partition("\n")[0] or type(error).__name__
+
+
+_DEMO_STEPS = 12
+"""Two of warm-up and six heap snapshots of the rest."""
+_DEMO_LEAK = "stage-backward-cycle"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the run.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite the run in that folder.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print progress and notes.")
+@click.pass_context
+def demo(ctx: click.Context, output: Path | None, force: bool, quiet: bool) -> None:
+    """Run a small two-rank pipeline with a planted leak; exits with 0 if leakscope finds it."""
+    folder = output or RUNS / f"demo_{datetime.now(UTC):%Y%m%d_%H%M%S}"
+    with as_file(files("leakscope.samples") / "p2p_pipeline" / "train.py") as script:
+        status = record_and_report(
+            Options(
+                script=str(script),
+                arguments=("--leak", _DEMO_LEAK),
+                ranks=2,
+                steps=_DEMO_STEPS,
+                folder=folder,
+                force=force,
+                quiet=quiet,
+            ),
+            returned=Returned.NOT,
+        )
+    if status == Options.leak_exit_code:
+        note("the planted leak was found")
+        ctx.exit(0)
+    note(f"the planted leak was not found (status {status}); that is a defect of leakscope")
+    ctx.exit(1)

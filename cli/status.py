@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 from leakscope_cli.argv import check_run_folder
 from leakscope_cli.console import DUMB, in_encoding_of, note, tell_or_fail
-from leakscope_cli.targets import newest_run
+from leakscope_cli.shared import newest_run
 
 from leakscope.errors import LeakscopeError
 from leakscope.run.status import RankStanding, RunStanding, standing_of

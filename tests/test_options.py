@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 import pytest
-from leakscope_cli.compare import compare
-from leakscope_cli.report import report
+from leakscope_cli.report import compare, report
 from leakscope_cli.run import offered_options, run
 from support import ROOT
 

@@ -51,28 +51,29 @@ def test_an_unknown_option_before_the_script_is_refused() -> None:
 
 
 BAD = {
-    "run missing.py": "there is no script missing.py",
+    "run missing.py": "script not found: missing.py",
     "run notes.txt": "notes.txt is not a Python script",
     "run train.bin": "train.bin is not a Python script",
-    "run .": "there is no __main__.py in .",
+    "run .": "no __main__.py in .",
     "run": "no script was given",
-    "run -": "there is no script -; write what comes on stdin to a file",
-    "run pipe": "pipe is no file that each rank can read for itself",
-    "run /dev/null": "/dev/null is no file that each rank can read",
-    "run empty": "there is no __main__.py in empty",
-    "run empty.zip": "there is no __main__.py in empty.zip",
-    "run old.pyc": "old.pyc is no bytecode of this Python; compile it anew, or name the source",
-    "run --step-function train_step compiled.pyc": "--step-function is looked for in source, and compiled.pyc is byte",
+    "run -": "script not found: -",
+    "run pipe": "pipe is not a regular file",
+    "run /dev/null": "/dev/null is not a regular file",
+    "run empty": "no __main__.py in empty",
+    "run empty.zip": "no __main__.py in empty.zip",
+    "run old.pyc": "old.pyc is bytecode of another Python",
+    "run --step-function train_step compiled.pyc": "--step-function needs the source, and compiled.pyc is byte",
     "run odd.py": "odd.py is not a Python script",
     "run nul.py": "nul.py is not a Python script: source code string cannot contain null bytes",
     "run deep.py": "deep.py is not a Python script",
-    "run -m": "-m needs the name of a module",
-    "run -m train.py": "there is no module train.py; write -m train",
-    "run -m a..b": "there is no module a..b",
-    "run -m no_such_module": "there is no module no_such_module",
+    "run -m": "-m requires a module name",
+    "run -m train.py": "module not found: train.py; did you mean -m train?",
+    "run -m a..b": "module not found: a..b",
+    "run -m no_such_module": "module not found: no_such_module",
     "run --ranks 0 train.py": "--ranks 0 must be at least 1",
     "run --steps 0 train.py": "--steps 0 must be at least 1",
     "run -o taken train.py": "taken exists already",
+    "demo -o taken": "taken exists already",
     "run -f -o taken train.py": "holds no leakscope run",
     "run -o /proc/nowhere train.py": "cannot write to /proc/nowhere",
     "run --nnodes 2 train.py": "--nnodes needs --rdzv-endpoint",
@@ -92,13 +93,13 @@ BAD = {
     "run --node-rank 1 train.py": "--node-rank 1 must be less than --nnodes 1",
     "run --fail-on-avoidable lots train.py": "write it like 4096, 64KiB or 1 MB",
     "run --stepz 3 train.py": "run has no option --stepz; did you mean --steps?",
-    "run --as pdf train.py": "there is no format 'pdf'; give one of text, json",
-    "run --as sarif=gone/leaks.sarif train.py": "cannot write gone/leaks.sarif (No such file or directory); name",
+    "run --as pdf train.py": "unknown format 'pdf'; use one of text, json",
+    "run --as sarif=gone/leaks.sarif train.py": "cannot write gone/leaks.sarif: No such file",
     "run --json --as html train.py": "html and json would both go to stdout",
-    "report --as pdf taken": "there is no format 'pdf'",
+    "report --as pdf taken": "unknown format 'pdf'",
     "report --fail-on-avoidable -1 taken": "write it like 4096, 64KiB or 1 MB",
     "run --baseline notes.txt train.py": "not a baseline file: notes.txt",
-    "run --suppress missing.txt train.py": "there is no file missing.txt; --suppress names one",
+    "run --suppress missing.txt train.py": "suppressions file not found: missing.txt",
     "run --suppress empty train.py": "cannot read the suppressions in empty",
     "run --baseline missing train.py": "baseline not found: missing",
     "run --suppress known.txt train.py": "known.txt, line 2: write the last day as in `view-hold until 2027-01-31`",
@@ -192,7 +193,9 @@ for _ in range(30):
 """
 
 
-def test_a_leaking_run_end_to_end(leakscope_process: Command, script: Write, tmp_path: Path) -> None:
+def test_a_leaking_run_end_to_end(
+    leakscope_process: Command, leakscope: Command, script: Write, tmp_path: Path
+) -> None:
     script(LEAKY)
     script(LEAKY.replace("losses.append(out)", "pass"), "clean.py")
     leaky = leakscope_process("run", "--json", "-q", "--steps", "6", "-o", "leaky", "train.py")
@@ -206,24 +209,24 @@ def test_a_leaking_run_end_to_end(leakscope_process: Command, script: Write, tmp
     assert json.loads((tmp_path / "leaky" / "findings.json").read_text()) == told
     assert "losses" in (tmp_path / "leaky" / "report.html").read_text()
 
-    clean = leakscope_process("run", "--steps", "6", "-o", "clean", "clean.py")
+    clean = leakscope("run", "--steps", "6", "-o", "clean", "clean.py")
     assert clean.returncode == 0 and "CLEAN" in clean.stdout
     assert "\nPage       clean/report.html, or as text" in clean.stdout
     assert [known.pattern for known in baseline_of(tmp_path / "leaky")] == [f["fingerprint"] for f in told["findings"]]
 
-    text = leakscope_process("report", "leaky")
+    text = leakscope("report", "leaky")
     assert text.returncode == 0 and "losses" in text.stdout
-    assert leakscope_process("report", "leaky", "--leak-exit-code", "9").returncode == 9
-    changed = leakscope_process("compare", "clean", "leaky")
+    assert leakscope("report", "leaky", "--leak-exit-code", "9").returncode == 9
+    changed = leakscope("compare", "clean", "leaky")
     assert changed.returncode == 23 and "leaks: 1 new (exit status 23)" in changed.stdout
-    assert leakscope_process("compare", "leaky", "clean").returncode == 0
+    assert leakscope("compare", "leaky", "clean").returncode == 0
 
 
-def test_a_failed_scripts_own_status_is_the_one_written_and_told(
-    leakscope_process: Command, script: Write, tmp_path: Path
+def test_the_status_of_a_failed_script_is_written_and_reported(
+    leakscope: Command, script: Write, tmp_path: Path
 ) -> None:
     script("import torch\nraise SystemExit(7)\n", "fails.py")
-    done = leakscope_process("run", "-o", "failed", "fails.py")
+    done = leakscope("run", "-o", "failed", "fails.py")
     assert done.returncode == 7, done.stderr
     assert "(exit status 7)" in done.stdout
     assert json.loads((tmp_path / "failed" / "findings.json").read_text())["exit_status"] == 7
@@ -235,5 +238,3 @@ def test_the_demo_finds_its_planted_leak(leakscope_process: Command, tmp_path: P
     assert "the planted leak was found" in done.stderr
     assert "closure collect" in done.stdout and "proved" not in done.stdout
     assert (tmp_path / "shown" / "report.html").exists()
-    again = leakscope_process("demo", "-o", "shown")
-    assert again.returncode == 2 and "shown" in again.stderr

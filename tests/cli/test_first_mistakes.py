@@ -77,9 +77,9 @@ ANSWERED = {
     "run train.py -q --min_bytes=1 5": "`leakscope run -q --min-bytes=1 train.py 5`",
     "run train.py --stepz 12": "`leakscope run --steps 12 train.py`",
     "run trian.py": "did you mean train.py?",
-    "run train": "write train.py",
-    "run ./gone/train.py": "there is no folder gone",
-    "run package.main": "write -m package.main",
+    "run train": "did you mean train.py?",
+    "run ./gone/train.py": "no such folder: gone",
+    "run package.main": "did you mean -m package.main?",
     "run package": "`leakscope run package/main.py`",
     "run runs/one": "`leakscope report runs/one`",
     "run --step-function trainstep package/main.py": "did you mean train_step?",
@@ -90,7 +90,7 @@ ANSWERED = {
     "report runs/on": "did you mean runs/one?",
     "report train.py": "`leakscope run train.py`",
     "compare runs/one/report.html runs/one": "name runs/one",
-    "look runs": "`leakscope look runs/one`",
+    "inspect runs": "`leakscope inspect runs/one`",
     "status runs": "`leakscope status runs/one`",
     "run --verbose train.py": "`leakscope report --verbose`",
     "run --html train.py": "--as html=FILE",
@@ -103,7 +103,7 @@ ANSWERED = {
     "report package": "`leakscope run train.py` records one",
     "report gone": "`leakscope run -o gone train.py` records one",
     "compare runs/one": "write `leakscope compare [OPTIONS] BASE NEW`",
-    "run --steps 1.5 train.py": "'1.5' is no whole number",
+    "run --steps 1.5 train.py": "'1.5' is not an integer",
 }
 
 

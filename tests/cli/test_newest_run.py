@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from leakscope_cli import main
-from leakscope_cli.targets import newest_run
+from leakscope_cli.shared import newest_run
 
 from leakscope.errors import LeakscopeError
 
@@ -33,12 +33,12 @@ def test_the_one_that_was_begun_last() -> None:
 
 
 def test_without_any_it_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(LeakscopeError, match="there is no run below leakscope_runs; name the folder of one"):
+    with pytest.raises(LeakscopeError, match="no run found in leakscope_runs"):
         newest_run()
     with pytest.raises(SystemExit) as end:
         main(["report"], prog_name="leakscope")
     told = capsys.readouterr().err
-    assert end.value.code == 2 and told.count("\n") == 1 and "no run below leakscope_runs" in told
+    assert end.value.code == 2 and told.count("\n") == 1 and "no run found in leakscope_runs" in told
 
 
 def test_which_one_it_is_is_said(capsys: pytest.CaptureFixture[str]) -> None:

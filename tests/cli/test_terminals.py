@@ -39,7 +39,7 @@ def streams_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 LINES = {
     "--help": "cannot write to stdout: No space left on device",
     "--version": "cannot write to stdout: No space left on device",
-    "run --help": "the system refuses it: No space left on device",
+    "run --help": "operating system error: No space left on device",
     f"report {RUN}": "cannot write to stdout: No space left on device",
     f"report --as json {RUN}": "cannot write to stdout: No space left on device",
     f"compare {RUN} {RUN}": "cannot write to stdout: No space left on device",
@@ -96,7 +96,7 @@ def test_what_an_encoding_lacks_is_written_as_an_escape(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        (MemoryError(), "there is not enough memory for it"),
+        (MemoryError(), "out of memory"),
         (ImportError("libblas.so: failed to map segment"), "cannot be imported: libblas.so: failed to map segment"),
         (ImportError("\nREAD THIS\n\nlast: why\n"), "cannot be imported: last: why"),
         (PermissionError(13, "Permission denied", "run.json"), "refuses it for run.json: Permission denied"),

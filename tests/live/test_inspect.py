@@ -45,7 +45,7 @@ def test_a_rank_that_is_asked_answers_at_the_end_of_a_step_and_goes_on_as_before
         assert asked == [1, 2]
         assert (answer.asked, answer.occasion, answer.stacks) == (2, "step", ())
 
-        told = leakscope("look", "run")
+        told = leakscope("inspect", "run")
         (tmp_path / "enough").touch()
         assert started.wait(60) == 3
     assert (told.returncode, told.stderr) == (0, "")
@@ -59,9 +59,9 @@ def test_a_rank_that_is_asked_answers_at_the_end_of_a_step_and_goes_on_as_before
     assert json.loads((tmp_path / "run/findings.json").read_text())["run"]["ended"]["0"]["kind"] == "exited"
     assert not (tmp_path / "run/.asked").exists()
 
-    again = leakscope("look", "run")
+    again = leakscope("inspect", "run")
     assert (again.returncode, again.stderr) == (
-        2, "leakscope: the run in run has ended; `leakscope report run` tells it\n"
+        2, "leakscope: the run in run has ended; see `leakscope report run`\n"
     )  # fmt: skip
 
     plain = subprocess.Popen([sys.executable, train.name], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
@@ -99,11 +99,11 @@ def test_native_code_that_lets_no_thread_run_is_not_waited_for(
 ) -> None:
     with job(tmp_path, script(STUCK)) as started:
         at_step_20(tmp_path)
-        told = leakscope("look", "run", "--timeout", 0.5)
+        told = leakscope("inspect", "run", "--timeout", 0.5)
         let_go_on(tmp_path)
         assert started.wait(60) == 0
     assert told.returncode == 2
-    assert told.stderr.startswith("leakscope: rank 0 has not answered within 0.5 s, as where native code ")
+    assert told.stderr.startswith("leakscope: rank 0 has not responded within 0.5 s")
     assert told.stdout.startswith("Verdict  INCONCLUSIVE")
     assert "opened True" in (tmp_path / "told").read_text()
 
@@ -111,7 +111,7 @@ def test_native_code_that_lets_no_thread_run_is_not_waited_for(
 def test_a_step_that_never_ends_is_looked_at_in_its_middle(script: Write, tmp_path: Path, leakscope: Command) -> None:
     with job(tmp_path, script(TRAINING)) as started:
         at_step_20(tmp_path)
-        told = leakscope("look", "run")
+        told = leakscope("inspect", "run")
         assert told.returncode == 0, told.stderr
         answer = last_answer(tmp_path / "run/rank_0000")
         run = read_run(tmp_path / "run")

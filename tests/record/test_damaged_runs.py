@@ -227,5 +227,5 @@ def test_a_baseline_that_is_none_is_refused_in_a_sentence(kind: str, tmp_path: P
     with pytest.raises(LeakscopeError, match="baseline"):
         baseline_of(path)
     if not path.is_file() or path.stat().st_size > 1 << 30:
-        with pytest.raises(LeakscopeError, match=r"cannot read the suppressions|--suppress names"):
+        with pytest.raises(LeakscopeError, match="suppressions"):
             suppressions_of(path)

@@ -95,7 +95,7 @@ def test_report_draws_the_finding_that_is_named(tmp_path: Path) -> None:
     assert alone.stdout == (tmp_path / "dot").read_text()
     for line, sentence in (
         (["--as", "svg"], "svg draws one finding; write leakscope report RUN --as svg=FILE --finding ID"),
-        (["--finding", "1"], "--finding names what a picture draws"),
+        (["--finding", "1"], "--finding requires --as"),
         (["--as", "svg", "--finding", "zz"], "no finding is 'zz'; there are "),
     ):
         wrong = CliRunner().invoke(main, ["report", RUN, *line])

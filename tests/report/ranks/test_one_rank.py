@@ -51,9 +51,9 @@ def test_ranks_are_told_on_demand_again_and_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--rank", "7"], "there is no rank 7 in this run, it has ranks 0, 1"),
-        (["--rank", "-1"], "there is no rank -1 in this run, it has ranks 0, 1"),
-        (["--rank", "0", "--as", "json"], "--rank tells of a rank as text: leave the other formats out"),
+        (["--rank", "7"], "no rank 7 in this run"),
+        (["--rank", "-1"], "no rank -1 in this run"),
+        (["--rank", "0", "--as", "json"], "--rank cannot be combined"),
     ],
 )
 def test_a_rank_that_is_not_there_is_one_sentence(words: list[str], sentence: str) -> None:
