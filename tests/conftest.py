@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -22,6 +23,12 @@ from support.commands.recorded_runs import Runs
 from support.global_state import changes, global_state
 
 pytest_plugins = ["pytester"]
+
+with suppress(ImportError):  # the frameworks' environment lacks it, and has no test that needs it
+    from hypothesis import settings
+
+    settings.register_profile("suite", max_examples=25, deadline=None)  # a busy machine is no failure
+    settings.load_profile("suite")
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is there: tests and what they start leave the machine to others
 # where the environment forbids it, every process would compile leakscope anew, and pytest rewrite every test: a second

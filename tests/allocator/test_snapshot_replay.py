@@ -211,7 +211,7 @@ def test_devices_are_replayed_apart(read: Read) -> None:
 Step = tuple[int, int, bool]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9), st.booleans()), max_size=60), st.integers(0, 40))
 def test_agrees_with_a_replay_one_event_at_a_time(moves: list[Step], evicted: int) -> None:
     """Random allocations and releases, of which the ring has dropped the oldest; blocks are what is really alive."""

@@ -241,7 +241,7 @@ def execute(program: list[tuple[str, int, int, int]], x: Tensor, weights: list[T
     return [value for value in values[1:][-3:] if value.requires_grad]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs(), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 1000))
 def test_random_graphs(
     program: list[tuple[str, int, int, int]], needs_grad: bool, saving: bool, boxed: bool, seed: int

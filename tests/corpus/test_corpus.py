@@ -16,6 +16,8 @@ from corpus.case import CASES, FLOAT, Watched, all_text, kept_sources, load, mat
 from corpus.pairs import differs, sampled
 from leakscope.findings.judge import judge
 
+pytestmark = pytest.mark.process  # minutes, all of it: no part of the fast lane
+
 load()
 NATIVE = [name for name, case in CASES.items() if case.rule == "native-hold"]
 WATCHED_TOGETHER = [name for name in CASES if name not in NATIVE]
@@ -33,7 +35,7 @@ OF_MODULES = {
 """Classes beside its own whose methods fill what a case keeps."""
 SMALL = 16.0
 """Bytes a step that a leak may have beside its own tensors: the loss itself, a child's one number."""
-PAIRS = 20
+PAIRS = 4
 """Watched in the suite, two seconds each; `make pairs` takes more, and any two."""
 OTHER_THREAD = {"FutureResults"}
 """Made in threads that the outside view of births does not see."""

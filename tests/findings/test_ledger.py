@@ -111,7 +111,7 @@ NOISE = st.lists(st.integers(0, 16 * KIB), max_size=5)
 
 
 @settings(
-    derandomize=True, deadline=None, max_examples=80, phases=(Phase.explicit, Phase.generate),
+    derandomize=True, deadline=None, max_examples=30, phases=(Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.too_slow],
 )  # fmt: skip
 @given(parts=PARTS, looked_at=LOOKS, noise=NOISE)

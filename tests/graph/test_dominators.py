@@ -32,7 +32,7 @@ heaps = st.builds(
 DIAMOND = graph_of([True, False, False, False], [(0, 1, False), (0, 2, False), (1, 3, False), (2, 3, False)])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(heaps)
 @example(DIAMOND)
 def test_one_cut_frees_what_a_walk_says(graph: HeapGraph) -> None:
@@ -45,7 +45,7 @@ def test_one_cut_frees_what_a_walk_says(graph: HeapGraph) -> None:
         assert freed_without(graph, cut, later=True).tolist() == later.tolist()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(heaps)
 @example(DIAMOND)
 def test_what_goes_with_an_object_goes_with_every_reference_to_it(graph: HeapGraph) -> None:

@@ -74,67 +74,6 @@ def test_the_failing_ranks_own_status_error_and_log_are_passed_on(
     assert (tmp_path / "run" / "logs" / "rank_0001.stdout.log").read_text() == "hello from 1\n"
 
 
-ONE_OPTIMIZER = (
-    PAIR
-    + """
-while True:
-    if rank == 0:
-        out = net(torch.ones(4, 64))
-        dist.send(out.detach(), dst=1)
-        grad = torch.empty(4, 64)
-        dist.recv(grad, src=1)
-        out.backward(grad)
-        optimizer.step()
-        optimizer.zero_grad()
-    else:
-        inp = torch.empty(4, 64)
-        dist.recv(inp, src=0)
-        inp.requires_grad_()
-        net(inp).pow(2).sum().backward()
-        dist.send(inp.grad, dst=0)
-"""
-)
-
-
-def test_a_rank_without_an_optimizer_is_looked_at_with_its_peer_and_stops_with_it(
-    script: Write, tmp_path: Path
-) -> None:
-    outcome, (owner, other) = run(tmp_path / "run", script(ONE_OPTIMIZER), steps=6)
-    assert outcome.status == 0
-    assert owner.ended.how == other.ended.how == "stopped"
-    assert owner.ended.steps == 6 and other.ended.steps == 0
-    assert [(look.step, look.occasion) for look in owner.looks if look.occasion != "peak"] == [
-        (3, "step"),
-        (5, "step"),
-        (6, "last"),
-    ]
-    assert {look.occasion for look in other.looks} - {"peak"} == {"peer"} and other.looks[-1].step == 6
-
-
-SKEWED = (
-    PAIR
-    + """
-def alone():
-    net(torch.ones(4, 64)).sum().backward()
-    optimizer.step()
-if rank == 1:
-    time.sleep(0.5)
-while True:
-    try:
-        alone()
-        time.sleep(0.02 * rank)
-    except BaseException:
-        pass
-"""
-)
-
-
-def test_skewed_ranks_that_swallow_the_stop_are_ended_cleanly(script: Write, tmp_path: Path) -> None:
-    outcome, ranks = run(tmp_path / "run", script(SKEWED), steps=5, grace=1.0)
-    assert outcome.status == 0
-    assert [(rank.ended.how, rank.ended.steps) for rank in ranks] == [("stopped", 5), ("stopped", 5)]
-
-
 def test_under_another_launcher_each_rank_records_itself(script: Write, tmp_path: Path) -> None:
     path = script(PAIR + "for _ in range(4): step()\ndist.barrier()\nif rank: leave_last()\n")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", sys.executable]

@@ -44,22 +44,6 @@ if "child" not in sys.argv:
     pathlib.Path("modes.json").write_text(json.dumps({str(path): path.lstat().st_mode for path in run.rglob("*")}))
 raise ValueError(f"refused {sys.argv[-1]} and {sys.argv[-2]}")
 """
-RANKS = """
-import sys
-import torch
-import torch.distributed as dist
-dist.init_process_group("gloo")
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(4):
-    model(torch.ones(1, 4)).sum().backward()
-    optimizer.step()
-    if dist.get_rank():
-        dist.send(torch.ones(1), 0)
-    else:
-        dist.recv(torch.ones(1), 1)
-raise ValueError(f"refused {sys.argv[-2]}")
-"""
 
 
 def wrong(modes: Mapping[str, int]) -> dict[str, str]:
@@ -103,14 +87,3 @@ def test_a_run_into_a_folder_that_others_may_enter(leakscope: Command, script: W
     assert SHORT not in (tmp_path / "copy" / ".follow.json").read_text()
     ends = [json.loads(path.read_text()) for path in sorted(run.glob("rank_*/ended.json"))]
     assert [end["error"] for end in ends] == ["ValueError: refused --tracker=https://me:****@host/x and ****"] * 2
-
-
-def test_ranks_side_by_side(leakscope: Command, script: Write, tmp_path: Path) -> None:
-    script(RANKS)
-    done = leakscope("run", "-q", "-n", 2, "-o", "run", "train.py", *WORDS)
-    assert done.returncode == 1, done.stdout + done.stderr
-    run = tmp_path / "run"
-    assert {path.name for path in run.glob("logs/*")} >= {"launcher.log", "rank_0001.stderr.log"}
-    assert stat.S_IMODE(run.stat().st_mode) == 0o700
-    assert wrong(modes_below(run)) == {}
-    assert telling(run) == []

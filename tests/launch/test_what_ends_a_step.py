@@ -23,22 +23,6 @@ from torch import nn
 torch.set_num_threads(1)
 net, kept = nn.Linear(256, 256), []
 """
-BY_HAND = (
-    BEGIN
-    + """
-while True:
-    try:
-        out = net(torch.ones(256, 256))
-        kept.append(out.detach())
-        out.sum().backward()
-        with torch.no_grad():
-            for parameter in net.parameters():
-                parameter -= 0.01 * parameter.grad
-                parameter.grad = None
-    except Exception:
-        pass
-"""
-)
 EVALUATION = (
     BEGIN
     + """
@@ -75,7 +59,6 @@ def run(folder: Path, script: Path, **plan: object) -> tuple[Outcome, Run]:
 @pytest.mark.parametrize(
     ("text", "plan", "clock"),
     [
-        (BY_HAND, {}, StepsBy(ClockKind.BACKWARD, "")),
         (EVALUATION, {}, StepsBy(ClockKind.CALL, "Linear")),
         (
             FUNCTION,
@@ -83,7 +66,7 @@ def run(folder: Path, script: Path, **plan: object) -> tuple[Outcome, Run]:
             StepsBy(ClockKind.FUNCTION, "Trainer.training_step"),
         ),
     ],
-    ids=["backward", "call", "function"],
+    ids=["call", "function"],
 )
 def test_a_run_ends_cleanly_after_its_steps_and_is_judged(
     text: str, plan: dict[str, object], clock: StepsBy, script: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -141,25 +124,6 @@ def test_a_function_that_is_not_there_is_told(script: Write, tmp_path: Path) -> 
     assert recorded.ranks[0].clock == StepsBy(ClockKind.FUNCTION, "train_step", missing=True)
     findings = judge(recorded)
     assert findings.verdict == "inconclusive" and "function missing" in str(findings.why)
-
-
-def test_training_in_processes_that_the_script_starts_is_told(script: Write, tmp_path: Path) -> None:
-    text = """
-    import torch
-    import torch.multiprocessing
-
-    def worker(rank):
-        torch.ones(4)
-
-    if __name__ == "__main__":
-        torch.multiprocessing.spawn(worker, nprocs=2)
-    """
-    _, recorded = run(tmp_path / "run", script(text), follow=False)
-    (rank,) = recorded.ranks
-    assert [(p.through, p.started_at.split(" ")[0]) for p in rank.processes] == [
-        ("torch.multiprocessing.spawn", "train.py:9")
-    ] * 2
-    assert "spawned" in str(judge(recorded).why)
 
 
 PAIR = """

@@ -54,7 +54,9 @@ def test_a_run_keeps_no_source_and_shows_no_secret_and_its_ranks_meet_on_the_loo
     assert len(kept) > 5
     for path, data in kept.items():
         assert b"stripes" not in data and b"raise ValueError" not in data and b"abcdefgh" not in data, path
-        assert stat.S_IMODE(path.stat().st_mode) & 0o022 == 0
+    files = {path for path in run.rglob("*") if path.is_file()}
+    assert {path.name for path in files} >= {"launcher.log", "rank_0001.stderr.log"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
     folders = [run, *(path for path in run.rglob("*") if path.is_dir())]
     assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.damage.fuzzing import fuzz_apart
 
-SECONDS = 20.0
-"""With the fuzzing of a sample run it is a minute."""
+SECONDS = 4.0
+"""A few hundred damages of each run; `python -m support.damage.fuzzing` takes more."""
 MOST_BYTES = 512 << 20
 """Memory at most: reading the whole run takes a fifth of it."""
 

@@ -115,7 +115,7 @@ def recorded(folder: Path, stem: str, *lines: Any) -> Rank:
 
 @pytest.mark.parametrize("kind", [kind for _, kind in KINDS] + [FinalOperation])
 def test_a_row_is_read_as_it_was_written(kind: type[Any]) -> None:
-    @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no failure
+    @settings(suppress_health_check=[HealthCheck.too_slow])
     @given(row=rows_of(kind))
     def there_and_back(row: Any) -> None:
         if isinstance(row, Row):

@@ -6,8 +6,8 @@ import pytest
 from support import SAMPLES
 from support.damage.fuzzing import fuzz_apart
 
-SECONDS = 20.0
-"""With the fuzzing of the small run it is a minute."""
+SECONDS = 4.0
+"""A few hundred damages; `python -m support.damage.fuzzing` takes more."""
 
 
 @pytest.mark.process

@@ -40,8 +40,3 @@ def all_operations(tmp_path_factory: pytest.TempPathFactory, starts_processes: N
 @pytest.fixture(scope="session")
 def all_operations_unwatched(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> Pair:
     return _pair(tmp_path_factory.mktemp("all_operations_unwatched"), "unwatched", "all_operations.py")
-
-
-@pytest.fixture(scope="session")
-def unwatched(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> Pair:
-    return _pair(tmp_path_factory.mktemp("unwatched"), "unwatched")

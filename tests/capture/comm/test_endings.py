@@ -28,8 +28,6 @@ SCRIPT = """
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, how = dist.get_rank(), sys.argv[1]
-    if rank == 0:
-        open("sender.pid", "w").write(str(os.getpid()))
     net = nn.Linear(8, 8)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 
@@ -44,12 +42,6 @@ SCRIPT = """
     def spoil():
         if how == "kill":
             os.kill(os.getpid(), 9)
-        if how == "raise":
-            raise ValueError("stage backward failed")
-        if how == "sender":  # rank 0 is in the middle of its send, which nobody receives
-            time.sleep(0.5)
-            os.kill(int(open("sender.pid").read()), 9)
-            dist.recv(torch.empty(1 << 20), 0)
         open("spoiling", "w").close()
         if how == "both":
             dist.recv(torch.empty(3), 0, tag=9)
@@ -63,7 +55,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize(("how", "status"), [("kill", 137), ("raise", 1), ("never", 124)])
+@pytest.mark.parametrize(("how", "status"), [("kill", 137), ("never", 124)])
 def test_the_report_says_who_waited_for_whom(
     script: Callable[[str], Path], leakscope: Callable[..., object], tmp_path: Path, how: str, status: int
 ) -> None:
@@ -82,26 +74,13 @@ def test_the_report_says_who_waited_for_whom(
     ended = json.loads((tmp_path / "run" / "rank_0001" / "ended.json").read_text())
     first = {
         "kill": "Failed Rank 1 was killed by SIGKILL",
-        "raise": "Failed Rank 1 failed with ValueError: stage backward",
     }
     assert first.get(how, "Look at rank 1 first") in told
     stack = "\n".join(ended["stack"])
     if how == "kill":
         assert ended["how"] == "killed"
     else:
-        assert "spoil" in stack and (
-            "stage backward failed" in ended["error"] or "stack" in stack.lower() or "hung" in ended["error"]
-        )
-
-
-def test_a_sender_killed_in_the_middle_is_told_first(
-    script: Callable[[str], Path], leakscope: Callable[..., object], tmp_path: Path
-) -> None:
-    done = leakscope("run", "-q", "--ranks", 2, "-o", tmp_path / "run", script(SCRIPT), "sender")
-    told = " ".join(done.stdout.split())  # type: ignore[attr-defined]
-    assert done.returncode == 137, told  # type: ignore[attr-defined]
-    assert "Failed Rank 0 was killed by SIGKILL after 2 steps" in told
-    assert "last operation: send #3 to rank 1 (number 1 of step 3, at train.py:16 exchange), still waiting" in told
+        assert "spoil" in stack and "hung" in ended["error"]
 
 
 def interrupted(path: Path, folder: Path, how: str) -> tuple[int, str, float]:
@@ -112,7 +91,7 @@ def interrupted(path: Path, folder: Path, how: str) -> tuple[int, str, float]:
     ) as running:
         lasts = [folder / f"rank_{rank:04d}" / NAME for rank in (0, 1)]
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not ((path.parent / "spoiling").exists() and hanging(lasts, how)):
+        while time.monotonic() < deadline and not ((path.parent / "spoiling").exists() and hanging(lasts)):
             time.sleep(0.02)
         began = time.monotonic()
         os.killpg(running.pid, signal.SIGINT)
@@ -124,29 +103,22 @@ def interrupted(path: Path, folder: Path, how: str) -> tuple[int, str, float]:
     return running.returncode, " ".join(told.split()), time.monotonic() - began
 
 
-def hanging(lasts: list[Path], how: str) -> bool:
-    """Rank 0 waits for its third send to be received; rank 1 does not, or waits for something else."""
+def hanging(lasts: list[Path]) -> bool:
+    """Rank 0 waits for its third send to be received; rank 1 waits for something else."""
     if not all(path.exists() and path.stat().st_size == SIZE for path in lasts):
         return False
     sender, receiver = (unpack(path.read_bytes()) for path in lasts)
     if sender is None or receiver is None or (sender.step, sender.state) != (3, OperationState.WAITS):
         return False
-    if how == "both":
-        return receiver.state == OperationState.WAITS and receiver.tag == 9
-    return (receiver.step, receiver.state) == (2, OperationState.WAITED)
+    return receiver.state == OperationState.WAITS and receiver.tag == 9
 
 
-@pytest.mark.parametrize("how", ["never", "both"])
-def test_ctrl_c_tells_who_waited_for_whom(script: Callable[[str], Path], tmp_path: Path, how: str) -> None:
-    status, told, seconds = interrupted(script(SCRIPT), tmp_path / "run", how)
+def test_ctrl_c_tells_who_waited_for_whom(script: Callable[[str], Path], tmp_path: Path) -> None:
+    status, told, seconds = interrupted(script(SCRIPT), tmp_path / "run", "both")
     assert status == 130
     assert seconds < 20  # the launcher alone needs 30 to end two ranks that are stuck in native code
     assert "last operation: send #3 to rank 1 (number 1 of step 3, at train.py:16 exchange), still waiting" in told
-    if how == "never":
-        assert "Look at rank 1 first: the others waited for it" in told
-        assert "recv #2 from rank 0 (number 1 of step 2, at train.py:20 exchange), done" in told
-    else:
-        assert "never sent by rank 0: recv #1 from rank 0, tag 9" in told
+    assert "never sent by rank 0: recv #1 from rank 0, tag 9" in told
     for rank, function in ((0, "exchange"), (1, "spoil")):
         ended = json.loads((tmp_path / "run" / f"rank_{rank:04d}" / "ended.json").read_text())
         assert ended["status"] == 130 and any(function in line for line in ended["stack"]), ended

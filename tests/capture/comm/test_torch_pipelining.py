@@ -109,26 +109,6 @@ def check_sent_outputs(seen: Seen) -> None:
     assert found["retained_bytes"] % TENSOR == 0 and found["retained_bytes"] > 0
 
 
-def test_1f1b_keeps_what_it_sent_until_backward(leakscope: Callable[..., Any], tmp_path: Path) -> None:
-    seen = run(leakscope, tmp_path / "run", 2, "1f1b", "")
-    check_what_stays(seen)
-    check_sent_outputs(seen)
-    assert (
-        seen.of(CACHE)["ranks"] == [0] and seen.of(CACHE)["retained_bytes"] == TENSOR
-    )  # one microbatch ahead of its backward
-    assert not seen.names(IN_GRAD) and seen.bytes(ARGS) == {1: MICROBATCHES * TENSOR}
-
-
-def test_interleaved_keeps_every_send_until_the_step_ends(leakscope: Callable[..., Any], tmp_path: Path) -> None:
-    seen = run(leakscope, tmp_path / "run", 2, "interleaved", "")
-    check_what_stays(seen)
-    check_sent_outputs(seen)
-    sends = seen.of(SENDS)
-    assert sends["ranks"] == [0, 1] and "pytorch/pytorch#193903" in sends["advice"] and not seen.names(IN_GRAD)
-    # with what both keep, nearly all of two stages' outputs on each rank: none goes before the end of the step
-    assert sends["retained_bytes"] + seen.of(CACHE)["retained_bytes"] > 2 * MICROBATCHES * TENSOR
-
-
 def test_zero_bubble_keeps_gradients_in_its_receive_buffers(leakscope: Callable[..., Any], tmp_path: Path) -> None:
     seen = run(leakscope, tmp_path / "run", 2, "zero-bubble", "")
     check_what_stays(seen)

@@ -78,7 +78,7 @@ def _pruned(heap: Heap) -> tuple[PrunedHeap, list[tuple[int, ...]]]:
     return PrunedHeap(objects, references, {}, {}, stops | out), sorted(zip(*listed, strict=True))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(heap=heaps())
 def test_what_leads_to_memory_is_found_level_by_level(heap: Heap, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(liveness, "MOST_LEVELS", COUNT + 1)
@@ -109,7 +109,7 @@ def _whole(heap: Heap, pruned: PrunedHeap) -> Unreachable:
     return Unreachable(np.flatnonzero(~alive), every.at(~alive[every.holder] & ~alive[every.held]))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(heap=heaps(), levels=st.sampled_from([1, COUNT + 2]), tracked=st.integers(0, OBJECTS))
 def test_garbage_is_the_same_on_the_ancestors(
     heap: Heap, levels: int, tracked: int, monkeypatch: pytest.MonkeyPatch

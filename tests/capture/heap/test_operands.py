@@ -35,20 +35,8 @@ class Trainer:
             self.history += [self.step()]
 
 
-def appended(step: Trained) -> None:
-    losses = []
-    for _ in range(LAST):
-        losses.append(step())
-
-
 def added(step: Trained) -> None:
     Trainer(step).fit()
-
-
-def under_a_key(step: Trained) -> None:
-    metrics: dict[str, list[torch.Tensor]] = {"loss": []}
-    for _ in range(LAST):
-        metrics["loss"].append(step())
 
 
 def in_a_generator(step: Trained) -> None:
@@ -68,9 +56,7 @@ def in_a_generator(step: Trained) -> None:
 @pytest.mark.parametrize(
     ("train", "holder"),
     [
-        (appended, "losses in appended()"),
         (added, "self.history in Trainer.fit()"),
-        (under_a_key, "metrics['loss'] in under_a_key()"),
         (in_a_generator, "local seen of in_a_generator.<locals>.batches()"),
     ],
 )

@@ -72,11 +72,6 @@ def held(question: Question, *blocks: Callable[[], object]) -> bool:
 
 
 @pytest.mark.parametrize("name", GARBAGE)
-def test_garbage_is_never_called_held(name: str, question: Question) -> None:
-    assert not held(question, GARBAGE[name]())
-
-
-@pytest.mark.parametrize("name", GARBAGE)
 def test_what_can_be_left_at_most_is_never_less_than_a_look_finds(name: str, question: Question) -> None:
     assert not held(question, GARBAGE[name]())
     most = most_bytes(_objects_at(question.doubtful) or [])
@@ -141,14 +136,14 @@ def test_what_a_look_has_shown_the_way_to_needs_no_other(question: Question) -> 
     assert held(question, block)
 
 
-@pytest.mark.parametrize("name", GARBAGE_OF_CORPUS)
+@pytest.mark.parametrize("name", GARBAGE_OF_CORPUS[::4])
 def test_the_corpus_is_never_called_held(name: str, question: Question) -> None:
     case = CASES[name](2003)
     assert not held(question, case.leak)
     case.end()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(3))
 def test_any_blocks_in_any_order(seed: int, question: Question) -> None:
     """Kept and garbage of the sorts that a collection frees, several to a block, some set up long before it."""
     chance = random.Random(seed)

@@ -50,24 +50,6 @@ def some(name):
 gevent.joinall([gevent.spawn(some, name) for name in "ab"])
 print("".join(turns))
 """,
-    "gevent in the middle": """
-TRAIN
-train(4)
-from gevent import monkey
-monkey.patch_all()
-import time
-train(5, lambda: time.sleep(0.01))
-print(monkey.is_module_patched("threading"))
-""",
-    "eventlet": """
-import eventlet
-eventlet.monkey_patch()
-TRAIN
-import time
-pool = eventlet.GreenPool()
-print(*pool.imap(lambda n: (eventlet.sleep(0.001), n)[1], range(3)))
-train(9, lambda: time.sleep(0.01))
-""",
     "pyfakefs": """
 TRAIN
 import os, pathlib

@@ -38,16 +38,8 @@ class WithFinalizer:
         return None
 
 
-def in_list(keeper: Keeper, tensor: Tensor) -> None:
-    keeper.outputs.append(tensor.detach())
-
-
-def in_dict(keeper: Keeper, tensor: Tensor) -> None:
-    keeper.by_step[len(keeper.by_step)] = tensor.detach()
-
-
 def in_list_and_dict(keeper: Keeper, tensor: Tensor) -> None:
-    in_list(keeper, tensor)
+    keeper.outputs.append(tensor.detach())
     keeper.by_step[len(keeper.by_step)] = keeper.outputs[-1]
 
 
@@ -61,10 +53,6 @@ def recursive_closure(keeper: Keeper, tensor: Tensor) -> None:
         return walk(depth - 1) if depth else tensor
 
 
-def attribute_of_itself(keeper: Keeper, tensor: Tensor) -> None:
-    tensor.itself = tensor  # type: ignore[attr-defined]
-
-
 def hook_over_itself(keeper: Keeper, tensor: Tensor) -> None:
     tensor.register_hook(lambda grad: grad * tensor)
 
@@ -74,19 +62,6 @@ def stored_exception(keeper: Keeper, tensor: Tensor) -> None:
         raise ValueError("kept")
     except ValueError as error:
         kept = error  # noqa: F841
-
-
-def exceptions_that_lead_back_to_their_list(keeper: Keeper, tensor: Tensor) -> None:
-    try:
-        raise ValueError("kept")
-    except ValueError as error:
-        keeper.objects.append(error)
-
-
-def function_on_its_object(keeper: Keeper, tensor: Tensor) -> None:
-    own = Keeper()
-    own.outputs.append(tensor.detach())
-    own.apply = lambda: own.outputs  # type: ignore[attr-defined]
 
 
 def behind_a_finalizer(keeper: Keeper, tensor: Tensor) -> None:
@@ -119,15 +94,6 @@ def hooks_of_parent_and_child(keeper: Keeper, tensor: Tensor) -> None:
     parent.child = HooksItself(tensor.detach())
 
 
-class Wraps(HooksItself):
-    """With tensors and hooks of its own around a child's."""
-
-
-def a_parent_and_a_child_that_both_own_tensors(keeper: Keeper, tensor: Tensor) -> None:
-    parent = Wraps(tensor.detach().clone())
-    parent.child = HooksItself(tensor.detach())
-
-
 def patched_forward(keeper: Keeper, tensor: Tensor) -> None:
     module = nn.Identity()
     module.register_buffer("kept", tensor.detach())
@@ -140,33 +106,11 @@ def held_by_a_class(keeper: Keeper, tensor: Tensor) -> None:
         table = tensor.detach()
 
 
-def records_of_a_tensor(keeper: Keeper, tensor: Tensor) -> None:
-    if not keeper.objects:
-        keeper.objects.append(torch.ones(1))
-        keeper.objects[0].records = []
-    keeper.objects[0].records.append(tensor.detach())
-
-
-def later_tensor_in_hook(keeper: Keeper, tensor: Tensor) -> None:
-    later = tensor.exp()
-    tensor.register_hook(lambda grad: grad * later)
-
-
 def _parameter(keeper: Keeper) -> nn.Parameter:
     if not keeper.objects:
         keeper.objects.append(nn.Parameter(torch.ones(1)))
     parameter: nn.Parameter = keeper.objects[0]
     return parameter
-
-
-def hooks_of_a_parameter(keeper: Keeper, tensor: Tensor) -> None:
-    later = tensor.detach()
-    _parameter(keeper).register_hook(lambda grad: grad * later)
-
-
-def hooks_after_a_parameters_gradient(keeper: Keeper, tensor: Tensor) -> None:
-    later = tensor.detach()
-    _parameter(keeper).register_post_accumulate_grad_hook(lambda parameter: parameter.mul_(later))
 
 
 def hooks_of_a_node(keeper: Keeper, tensor: Tensor) -> None:
@@ -216,12 +160,8 @@ def proved(leak: Leak) -> list[tuple[str, int, int | None, str]]:
 @pytest.mark.parametrize(
     "leak",
     [
-        in_list, in_dict, in_list_and_dict, in_three_places_through_two_tensors, recursive_closure, attribute_of_itself,
-        hook_over_itself, stored_exception, metadata, hooks_of_parent_and_child, patched_forward,
-        a_parent_and_a_child_that_both_own_tensors,
-        in_lru_cache, sparse_in_list, records_of_a_tensor, later_tensor_in_hook, hooks_of_a_parameter,
-        hooks_after_a_parameters_gradient, hooks_of_a_node, exceptions_that_lead_back_to_their_list,
-        function_on_its_object,
+        in_list_and_dict, in_three_places_through_two_tensors, recursive_closure, hook_over_itself, stored_exception,
+        metadata, hooks_of_parent_and_child, patched_forward, in_lru_cache, sparse_in_list, hooks_of_a_node,
     ],
 )  # fmt: skip
 def test_prediction_and_proof_agree_to_the_byte(leak: Leak) -> None:

@@ -51,7 +51,8 @@ def test_one_that_never_ends_its_turn_holds_nobody_up_for_ever(tmp_path: Path, m
         pass
 
 
-def test_where_no_file_can_be_made_it_is_always_ones_turn(tmp_path: Path) -> None:
+def test_where_no_file_can_be_made_it_is_always_ones_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "_TIMEOUT_S", 0.02)
     gone = tmp_path / "gone" / "too"
     with Turns(gone, RANKS, cores=1).turn(), Turns(gone, RANKS, cores=1).turn():
         pass

@@ -149,7 +149,7 @@ RUNS = st.builds(
 
 
 @given(RUNS, RUNS, st.sampled_from((1, 1.5, 3)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_each_leak_of_both_runs_is_told_once(base: Judged, new: Judged, worse: float) -> None:
     found = compare(base, new, worse)
     told = [leak for change in Change for leak in found.of(change)]

@@ -189,7 +189,7 @@ def test_a_known_leak_without_a_holder_is_known_to_the_last_byte() -> None:
     ),
     st.sets(st.integers(0, 3)),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_the_account_is_whole_whatever_is_known(parts: dict[str, int], chosen: set[int]) -> None:
     recorded = run(**parts)
     whole = judge(recorded)

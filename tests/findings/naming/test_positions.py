@@ -79,7 +79,7 @@ def freed(heap: HeapGraph, group: Group, references: set[int]) -> int:
     return sum(int(heap.bytes[s]) for s in set(group.storages) & kept(set()) - kept(references))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(heaps)
 def test_the_trace_points_at_the_reference_whose_cut_was_measured(heap: HeapGraph) -> None:
     for group, finding in findings_of(heap):
@@ -98,7 +98,7 @@ def test_the_trace_points_at_the_reference_whose_cut_was_measured(heap: HeapGrap
             assert hop.frees_bytes == finding.cut.frees_bytes or len(hop.references) > 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(heaps)
 def test_hops_follow_one_another_in_the_heap(heap: HeapGraph) -> None:
     for _, finding in findings_of(heap):

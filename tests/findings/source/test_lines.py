@@ -302,7 +302,7 @@ WORDS = ["def main():", "    history = []", "    history.append(history)", "hist
 @example("(" * 300)
 @example("history = history\ndef main(history=history): history = history.history; history += history(history)")
 @example("\0")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_text_of_a_source_fails(text: str) -> None:
     for found in (finding(LIST_OF_MAIN, 0), finding(LIST_OF_OBJECT, 1), finding(LIST_OF_OBJECT, 2)):
         assert found.cut is not None

@@ -32,7 +32,10 @@ IMPORTED = (
     "leakscope.recorder.recorder",
     "leakscope.findings",
     "leakscope.report.html",
-    "matplotlib.figure",
+    "matplotlib.backends.backend_svg",
+    "graphviz",
+    "jinja2",
+    "sympy",
     "torch._dynamo",
     "torch.distributed.launcher.api",
 )

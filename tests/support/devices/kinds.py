@@ -47,7 +47,7 @@ def fake(folder: Path) -> Kind:
     includes = [f"-isystem{path}" for path in [*cpp_extension.include_paths(), str(headers)]]
     libraries = [flag for path in cpp_extension.library_paths() for flag in (f"-L{path}", f"-Wl,-rpath,{path}")]
     command = [
-        compiler, "-shared", "-fPIC", "-std=c++20", "-O1", "-DTORCH_EXTENSION_NAME=_C",
+        compiler, "-shared", "-fPIC", "-std=c++20", "-O0", "-DTORCH_EXTENSION_NAME=_C",
         "-DTORCH_API_INCLUDE_EXTENSION_H",
         *includes, str(SOURCES / "backend.cpp"), "-o", str(package / "_C.so"),
         *libraries, "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python",

@@ -32,6 +32,8 @@ IMPORTED = ("leakscope.recorder.recorder", "torch._dynamo", "torch.distributed._
 """What a run imports beside that."""
 LATER = 2
 """Every other entry raises in this one of its calls, the rest in their first."""
+SHARE = 4
+"""Of the entries one in so many is tried: all of them end in the same guard, and each takes a second."""
 
 
 class Planted:
@@ -89,7 +91,7 @@ def no_look(*_: Any) -> NoReturn:
 
 
 def main(folder: Path, scripts: list[tuple[str, dict[str, Any]]]) -> None:
-    """Each script first without a fault; then with one at the first or a later call of each entry that is new in it."""
+    """Each script first without a fault; then with one at the first or a later call of a share of its new entries."""
     for module in IMPORTED:
         importlib.import_module(module)
     users_sources()  # asks of every file whether it is the user's, which is then known
@@ -99,10 +101,11 @@ def main(folder: Path, scripts: list[tuple[str, dict[str, Any]]]) -> None:
         alone = folder / f"{len(told)}"
         told.append({"script": script, "folder": str(alone), "status": run(alone, script, options, Planted())})
         calls = json.loads((alone / "calls.json").read_text())
-        for name in sorted(calls.keys() - seen):
-            seen.add(name)
-            nth = min(calls[name], 1 + len(seen) % LATER)
-            error = ERRORS[len(seen) % len(ERRORS)]
+        new = sorted(calls.keys() - seen)
+        seen |= calls.keys()
+        for turn, name in enumerate(new[::SHARE]):
+            nth = min(calls[name], 1 + turn % LATER)
+            error = ERRORS[turn % len(ERRORS)]
             place = folder / f"{len(told)}"
             status = run(place, script, options, Planted(name, nth, error))
             told.append(
