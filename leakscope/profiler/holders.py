@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
@@ -12,11 +11,10 @@ from leakscope.findings.holders import MOST_LINES, MOST_WAYS, alive_now, ways_to
 from leakscope.findings.live_objects import Alive, HeldNow, Way, Ways
 from leakscope.originals import Path
 from leakscope.profiler.result import look_now, why_no_look
+from leakscope.report import drawing
 from leakscope.report.holding.as_html import alive_as_html, ways_as_html
 from leakscope.report.holding.as_json import as_json
 from leakscope.report.holding.as_text import alive_as_text, ways_as_text
-from leakscope.report.holding.drawing import draw_to, drawn
-from leakscope.report.holding.picture import ways_as_dot
 from leakscope.run.rows import Occasion
 
 if TYPE_CHECKING:
@@ -68,7 +66,7 @@ class WaysToTensor:
     @property
     def dot(self) -> str:
         """The picture in graphviz's language."""
-        return ways_as_dot(self.found)
+        return drawing.dot_source(drawing.of_ways(self.found))
 
     def __str__(self) -> str:
         return ways_as_text(self.found)
@@ -76,17 +74,19 @@ class WaysToTensor:
     __repr__ = __str__
 
     def _repr_svg_(self) -> str | None:
-        return drawn(self.dot)
+        return drawing.svg(self.dot)
 
     def _repr_html_(self) -> str:
         return ways_as_html(self.found, self._repr_svg_() or "")
 
     def draw(self, path: str | Path) -> Path:
-        """Write the picture to a file, whose ending says how: `.svg`, `.png`, `.pdf`; `.dot` needs no graphviz.
+        """Write it to a file in the format of its suffix: `.svg`, `.png`, `.pdf`, or `.dot`, which needs no `dot`.
 
-        Raises LeakscopeError where graphviz's `dot` is not installed or cannot draw that.
+        Raises:
+            LeakscopeError: Graphviz's `dot` is not installed or fails.
+
         """
-        return draw_to(self.dot, path)
+        return drawing.write(self.dot, path)
 
     def to_json(self) -> str:
         """All of it, for programs."""
@@ -153,45 +153,40 @@ def _ways(tensor: Any, most: int) -> Ways:
     return ways_to(graph, index, most)
 
 
-NO_DOT = "graphviz's `dot` is not installed here, so this is not drawn: install graphviz, or paste the text below"
-"""The sentence that says what is missing."""
-
-
 @dataclass(frozen=True, repr=False)
 class Picture:
-    """What holds what. A notebook shows it; printed, it is the text that graphviz draws."""
+    """A drawing of references. A notebook shows it; printed, it is the text that Graphviz draws."""
 
     dot: str
-    """In graphviz's language."""
+    """In Graphviz's language."""
+    objects: int
+    """Objects in it."""
 
     def __str__(self) -> str:
         return self.dot
 
     def __repr__(self) -> str:
-        return f"{self.__class__.__name__} of {self.objects} objects" if drawn("graph {}") else f"{NO_DOT}\n{self.dot}"
+        is_drawn = drawing.svg("graph {}") is not None
+        return f"{self.__class__.__name__} of {self.objects} objects" if is_drawn else f"{drawing.NO_DOT}\n{self.dot}"
 
     def _repr_svg_(self) -> str | None:
-        return drawn(self.dot)
-
-    @property
-    def objects(self) -> int:
-        """Boxes in it."""
-        return len(set(re.findall(r"^\s*(o\d+)\s*\[", self.dot, re.MULTILINE)))
+        return drawing.svg(self.dot)
 
     def draw(self, path: str | Path) -> Path:
-        """Write it to a file, whose ending says how: `.svg`, `.png`, `.pdf`; `.dot` needs no graphviz.
+        """Write it to a file in the format of its suffix: `.svg`, `.png`, `.pdf`, or `.dot`, which needs no `dot`.
 
-        Raises LeakscopeError where graphviz's `dot` is not installed or cannot draw that.
+        Raises:
+            LeakscopeError: Graphviz's `dot` is not installed or fails.
+
         """
-        return draw_to(self.dot, path)
+        return drawing.write(self.dot, path)
 
 
 def draw(obj: object, path: str | Path | None = None, *, max_depth: int = 3, too_many: int = 10) -> Picture:
-    """A picture of what refers to an object, by objgraph, with the references that gc does not see in another colour.
+    """A drawing of what refers to an object, with the references that gc does not see in another colour.
 
-    Those are what autograd's C++ graph saved, its hooks and `grad_fn`, buffers of communication, and the variables of
-    running functions. Of a tensor the picture also has what else holds its memory. Unlike objgraph's own it collects
-    nothing and calls no `repr`.
+    Those are what autograd's C++ graph saved, its hooks and `grad_fn`, and buffers of communication. Of a tensor the
+    drawing also has what else holds its memory. Nothing is collected and no `repr` runs.
 
     Args:
         obj: any object; the call itself does not count as a referrer.
@@ -213,9 +208,10 @@ def draw(obj: object, path: str | Path | None = None, *, max_depth: int = 3, too
         raise ValueError(f"max_depth={max_depth} and too_many={too_many} must be 1 or more")
     if why := why_no_look():
         raise LeakscopeError(why)
-    from leakscope.recorder.draw import referrers_as_dot
+    from leakscope.recorder.draw import referrers_drawing
 
-    picture = Picture(referrers_as_dot(obj, max_depth, too_many))
+    found = referrers_drawing(obj, max_depth, too_many)
+    picture = Picture(drawing.dot_source(found), sum(box.count for box in found.boxes))
     if path is not None:
         picture.draw(path)
     return picture

@@ -1,11 +1,8 @@
-"""The picture that objgraph draws of an object's referrers, with those of autograd and running frames."""
+"""The drawing of what refers to an object, through autograd and running frames too."""
 
 from __future__ import annotations
 
-import importlib.util
-import re
-from io import StringIO
-from types import FrameType, ModuleType, SimpleNamespace
+from types import FrameType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,7 +14,8 @@ from leakscope.heap.naming import named_referents
 from leakscope.heap.snapshot import LookContext, look
 from leakscope.heap.to_graph import describe, namespace
 from leakscope.originals import gc
-from leakscope.process.raw_types import instance_dict, is_leakscopes, is_of_leakscope, mro, type_dict
+from leakscope.process.raw_types import instance_dict, is_leakscopes, is_of_leakscope
+from leakscope.report.drawing import Arrow, Box, Drawing, Role, merged
 from leakscope.run.rows import Occasion
 
 _MEMORY = "tensor memory"
@@ -28,55 +26,70 @@ _OF_CPP = (
     ReferenceKind.COMM,
     ReferenceKind.MEMORY,
 )
-_COLOUR = "#b03060"
-"""Of references that gc does not see."""
-_MOST = 50
-"""Characters of a name on an arrow, chosen."""
 
 
-def referrers_as_dot(obj: object, max_depth: int, too_many: int) -> str:
-    """Objgraph's picture of what refers to an object, in graphviz's language; of a tensor also of its memory.
+def referrers_drawing(obj: object, max_depth: int, too_many: int) -> Drawing:
+    """What refers to an object, and of a tensor also to its memory.
 
-    It is made of one look: nothing is collected, no code of the user's runs, and leakscope's own references are left
-    out. Boxes are numbered from 1.
+    It is made of one snapshot: nothing is collected, no code of the user's runs, and leakscope's own references are
+    left out.
     """
-    asked = _Asked(obj, max_depth, too_many)
-    look(0, Occasion.STEP, LookContext(hidden=(asked,), explained=asked.draw))
-    asked.obj = None
-    numbers: dict[str, str] = {}
-    return re.sub(r"\bo\d+", lambda found: numbers.setdefault(found[0], f"o{len(numbers) + 1}"), asked.dot)
+    request = _Request(obj, max_depth, too_many)
+    look(0, Occasion.STEP, LookContext(hidden=(request,), explained=request.draw))
+    request.obj = None
+    assert request.drawing is not None
+    return request.drawing
 
 
-class _Asked:
-    """The question, by which leakscope itself holds the object."""
+class _Request:
+    """The arguments, by which leakscope itself holds the object."""
 
-    __slots__ = ("dot", "max_depth", "obj", "too_many")
+    __slots__ = ("drawing", "max_depth", "obj", "too_many")
 
     def __init__(self, obj: object, max_depth: int, too_many: int) -> None:
-        self.obj, self.max_depth, self.too_many, self.dot = obj, max_depth, too_many, ""
+        self.obj, self.max_depth, self.too_many = obj, max_depth, too_many
+        self.drawing: Drawing | None = None
 
     def draw(self, heap: ExplainedHeap) -> None:
         """Draw while the process stands still."""
-        referrers, written = _Referrers(heap), StringIO()
+        referrers = _Referrers(heap)
         starts = [self.obj, *referrers.memory_of(self.obj)]
-        _objgraph(referrers).show_backrefs(starts, max_depth=self.max_depth, too_many=self.too_many, output=written)
-        self.dot = written.getvalue()
+        boxes = [referrers.box(obj, Role.START) for obj in starts]
+        place = {id(obj): number for number, obj in enumerate(starts)}
+        arrows: list[Arrow] = []
+        level = starts
+        for _ in range(self.max_depth):
+            above: list[object] = []
+            for target in level:
+                if type(target) is ModuleType:  # all of a program leads to its modules
+                    continue
+                found = referrers.of(target)
+                for source in found[: self.too_many]:
+                    if id(source) not in place:
+                        place[id(source)] = len(boxes)
+                        boxes.append(referrers.box(source))
+                        above.append(source)
+                    arrows.append(referrers.arrow(source, target, place))
+                if len(found) > self.too_many:
+                    arrows.append(Arrow(len(boxes), place[id(target)], ""))
+                    boxes.append(Box(f"{len(found) - self.too_many} more referrers"))
+            level = above
+        self.drawing = merged(Drawing(tuple(boxes), tuple(arrows)))
 
 
 class _Memory:
     """Stands for a storage, which is no object of Python's."""
 
     def __init__(self, index: int, size: int) -> None:
-        self.index, self.label = index, f"{_MEMORY}, {size} bytes"
+        self.index, self.size = index, size
 
 
 class _Referrers:
-    """Who refers to what in one look, and by which name."""
+    """The references of one snapshot, and their names."""
 
     def __init__(self, heap: ExplainedHeap) -> None:
         self._heap, self._objects = heap, heap.native.sweep.objects
         self._names: dict[tuple[int, int], tuple[ReferenceKind, str]] = {}
-        self._memory: dict[int, _Memory] = {}
 
     def memory_of(self, obj: object) -> list[_Memory]:
         """The storage of a tensor."""
@@ -84,16 +97,15 @@ class _Referrers:
         index, first = native.find(id(obj)), self._heap.refcounts.objects
         for place, storage in enumerate(native.storages.values()):
             if index in storage.holders:
-                memory = self._memory[place] = _Memory(first + place, storage.bytes)
-                return [memory]
+                return [_Memory(first + place, storage.bytes)]
         return []
 
-    def get_referrers(self, target: object) -> list[Any]:
+    def of(self, target: object) -> list[Any]:
         """As `gc.get_referrers` of one object, with what gc does not see."""
         find = self._heap.native.find
         index = target.index if type(target) is _Memory else find(id(target))
         if index < 0:
-            # no look has a number for what gc does not track, as `object()`; its holders are older than the look
+            # no snapshot has a number for what gc does not track, as `object()`; its referrers are older than that
             return [holder for holder in gc.get_referrers(target) if find(id(holder)) >= 0 and not _is_ours(holder)]
         if index in self._heap.running:
             return []
@@ -115,23 +127,21 @@ class _Referrers:
         """Whether anything refers to it: what Python has of a storage lives as long as that, once it was asked for."""
         return len(self._heap.refcounts.into(np.asarray([index])).holder) > 0
 
-    def edge(self, source: object, target: object, shortnames: bool = True) -> str:  # noqa: ARG002 - as objgraph calls it
-        """What is written on an arrow."""
+    def arrow(self, source: object, target: object, place: dict[int, int]) -> Arrow:
+        """The reference from one object to another."""
         kind, name = self._names.get((id(source), id(target))) or _named(source, target)
-        colour = f',color="{_COLOUR}",fontcolor="{_COLOUR}"' if kind in _OF_CPP else ""
-        return f' [label="{_quoted(name[:_MOST])}"{colour}]'
+        return Arrow(place[id(source)], place[id(target)], name, is_native=kind in _OF_CPP)
 
-    def label(self, obj: object) -> str:
+    def box(self, obj: object, role: Role = Role.PLAIN) -> Box:
         """What an object is."""
         if type(obj) is _Memory:
-            return obj.label
+            return Box(_MEMORY, role=Role.MEMORY, is_memory=True, bytes=obj.size)
         index = self._heap.native.find(id(obj))
         modules = self._heap.pruned.modules
-        return (namespace(modules[index]) if index in modules else describe(obj, self._heap.native.types)).label
-
-    def where(self, obj: object) -> str:
-        """The line of an object, "" where it has none."""
-        return "" if type(obj) is _Memory else describe(obj, self._heap.native.types).where
+        if index in modules:
+            return Box(namespace(modules[index]).label, role=role)
+        described = describe(obj, self._heap.native.types)
+        return Box(described.label, described.where, role)
 
 
 def _named(source: object, target: object) -> tuple[ReferenceKind | str, str]:
@@ -146,39 +156,3 @@ def _is_ours(obj: object) -> bool:
     if type(obj) is FrameType:
         return is_of_leakscope(obj.f_globals.get("__name__"))
     return is_leakscopes(type(obj))
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
-
-
-def _objgraph(referrers: _Referrers) -> Any:
-    """A copy of objgraph of our own that asks a look, not the process.
-
-    objgraph collects before it draws, reads `f_locals` of frames, which then keep their locals alive, and asks objects
-    for their `repr` and `__class__` (objgraph.py, `_show_graph`, `_edge_label` and `_obj_label`); the names it finds
-    those by are bound to something else here.
-    """
-    spec = importlib.util.find_spec("objgraph")
-    assert spec is not None and spec.loader is not None
-    copy: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(copy)
-    copy.gc = SimpleNamespace(collect=int, get_referrers=referrers.get_referrers)
-    copy.inspect = SimpleNamespace(ismodule=_is_module)
-    copy.is_proper_module = _is_module
-    copy.getattr, copy.hasattr = _class_of, _has
-    copy._edge_label = referrers.edge
-    copy._short_typename, copy._safe_repr = referrers.label, referrers.where
-    return copy
-
-
-def _is_module(obj: object) -> bool:
-    return type(obj) is ModuleType
-
-
-def _class_of(obj: object, name: str, default: object = None) -> object:
-    return type(obj) if name == "__class__" else default
-
-
-def _has(kind: type, name: str) -> bool:
-    return any(name in type_dict(base) for base in mro(kind))

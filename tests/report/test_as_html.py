@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -89,7 +90,7 @@ def test_page_tells_what_was_found() -> None:
         assert said in words, said
     assert text.count('<svg class="plot"') == 1, "all ranks on one axis"
     assert text.count('<svg class="timeline"') == 1
-    assert text.count('<svg class="drawing"') == 3
+    assert text.count('class="drawing"') == (3 if shutil.which("dot") else 0)
     assert "var(--series-10)" in text and not re.search("#0[23]00", text)
 
 

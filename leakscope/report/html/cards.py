@@ -12,7 +12,6 @@ from leakscope.findings.rules import rule_named
 from leakscope.report import excerpt, messages, trace_marks
 from leakscope.report.charts import sparkline
 from leakscope.report.excerpt import Excerpt, LineMark, excerpts, folded_trace
-from leakscope.report.html.drawing import draw
 from leakscope.report.html.filters import as_drawing
 from leakscope.report.occurrences import Seen, seen_together
 from leakscope.run.model import Run
@@ -107,6 +106,8 @@ class FindingOnPage:
     no_trace: bool
     """Nothing is known to lead to it; of a late release the holders are known, and many."""
     drawing: Markup | None
+    is_undrawn: bool
+    """There would be a drawing if `dot` were installed."""
     code: tuple[tuple[str, tuple[LineOnPage, ...]], ...]
     """(file, its lines)"""
     unkept: tuple[tuple[str, str], ...]
@@ -122,8 +123,16 @@ class FindingOnPage:
     sightings: tuple[Seen, ...]
 
 
-def finding_on_page(run: Run, finding: Finding, drawn: bool) -> FindingOnPage:
-    """The finding with all that its card needs of the run; `drawn`: with a picture of its trace."""
+def finding_on_page(run: Run, finding: Finding, svg: str = "", is_undrawn: bool = False) -> FindingOnPage:
+    """The finding with all that its card needs of the run.
+
+    Args:
+        run: where it was found.
+        finding: the finding.
+        svg: the drawing of its reference path, if there is one.
+        is_undrawn: whether there would be a drawing if `dot` were installed.
+
+    """
     code = tuple((shown.file, _lines(run, shown)) for shown in excerpts(run, finding, AROUND))
     return FindingOnPage(
         finding=finding,
@@ -132,7 +141,8 @@ def finding_on_page(run: Run, finding: Finding, drawn: bool) -> FindingOnPage:
         stretches=_stretches(finding),
         further_paths=_further_paths(finding),
         no_trace=not finding.trace and not rule_named(finding.rule).names_holders,
-        drawing=as_drawing(draw(finding) if drawn else ""),
+        drawing=as_drawing(svg),
+        is_undrawn=is_undrawn,
         code=code,
         unkept=_unkept(run, finding),
         edit=excerpt.edit_lines(finding.suggestion) if finding.suggestion is not None else (),

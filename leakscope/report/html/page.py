@@ -13,9 +13,9 @@ from leakscope.findings.comm import first_to_fail
 from leakscope.findings.facts import Severity
 from leakscope.findings.model import Finding, Findings
 from leakscope.findings.oom import ranks_out_of_memory
-from leakscope.report import charts, messages, trace_marks
+from leakscope.report import charts, drawing, messages, trace_marks
 from leakscope.report.escape import cleaned
-from leakscope.report.html.cards import finding_on_page
+from leakscope.report.html.cards import FindingOnPage, finding_on_page
 from leakscope.report.html.filters import FILTERS
 from leakscope.report.html.memory import memory_on_page
 from leakscope.report.html.ranks import is_absolute, ranks_on_page
@@ -90,13 +90,19 @@ def render(run: Run, findings: Findings) -> str:
     told_first = _told_first(run, findings)
     asides = _asides(findings, told_first)
     shown_all = [*leaks, *(f for aside in asides for f in aside.findings)]
-    drawn = {id(finding) for finding in shown_all[:DRAWINGS]}
+    drawings = {id(f): drawn for f in shown_all[:DRAWINGS] if (drawn := drawing.of_finding(f)) is not None}
+    svgs = dict(zip(drawings, drawing.inline_svgs([*drawings.values()]), strict=False))
+
+    def on_page(finding: Finding) -> FindingOnPage:
+        svg = svgs.get(id(finding), "")
+        return finding_on_page(run, finding, svg, is_undrawn=not svg and id(finding) in drawings)
+
     out_of_memory = tuple(rank.number for rank in ranks_out_of_memory(run))
     return environment.get_template("page.html").render(
         run=run,
         findings=findings,
-        leaks=[finding_on_page(run, f, id(f) in drawn) for f in leaks],
-        asides=[(aside, [finding_on_page(run, f, id(f) in drawn) for f in aside.findings]) for aside in asides],
+        leaks=[on_page(finding) for finding in leaks],
+        asides=[(aside, [on_page(finding) for finding in aside.findings]) for aside in asides],
         cards_open=CARDS_OPEN,
         cards_shown=CARDS_SHOWN,
         listed=LISTED,
@@ -118,6 +124,7 @@ def render(run: Run, findings: Findings) -> str:
         absolute=is_absolute(run),
         words=messages,
         no_trace=trace_marks.NO_TRACE,
+        no_dot=drawing.NO_DOT,
         policy=policy(),
         script=script(),
     )
