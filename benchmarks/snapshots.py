@@ -21,7 +21,7 @@ _ANALYSE = """
 import sys
 from pathlib import Path
 from leakscope.memory_snapshot import examine
-from leakscope.report.memory_snapshot.page import snapshot_text
+from leakscope.report.memory_snapshot import snapshot_text
 print(snapshot_text(examine([Path(sys.argv[1])])).splitlines()[0])
 """
 

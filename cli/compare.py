@@ -62,7 +62,7 @@ def compare(
         except OSError as error:
             raise LeakscopeError(f"cannot write {output}: {error.strerror}") from None
     if not comparison.could_be_judged:
-        from leakscope.report.compare.wording import headline
+        from leakscope.report.compare import headline
 
         note(f"{headline(comparison)}; record it again")
     ctx.exit(comparison.exit_status)

@@ -20,7 +20,7 @@ import click
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import Options
-from leakscope.report.text.lines import WIDTH
+from leakscope.report.rendering import WIDTH
 from leakscope.units import bytes_text
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from leakscope_cli.targets import newest_run
 from leakscope.errors import LeakscopeError
 from leakscope.options import OFFERED, Options
 from leakscope.report.formats import PICTURES
-from leakscope.report.text.lines import WIDTH
+from leakscope.report.rendering import WIDTH
 from leakscope.units import ranks_text
 from leakscope.verdict import Returned
 
@@ -117,9 +117,9 @@ class _Ranks:
         return self.set_in(run, findings, WIDTH)
 
     def set_in(self, run: Run, findings: Findings, width: int) -> str:
-        from leakscope.report.text.ranks import render
+        from leakscope.report.text.ranks import render_ranks
 
-        return render(run, findings, self.numbers, width)
+        return render_ranks(run, findings, self.numbers, width)
 
 
 def _of_ranks(run: Run, numbers: Sequence[int]) -> _Ranks:

@@ -50,7 +50,7 @@ def snapshot(
     check_room()
     from leakscope.errors import LeakscopeError
     from leakscope.memory_snapshot.verdict import examine
-    from leakscope.report.memory_snapshot.page import snapshot_html, snapshot_json, snapshot_text
+    from leakscope.report.memory_snapshot import snapshot_html, snapshot_json, snapshot_text
     from leakscope.run.writer import write_named
 
     report = examine([path for file in files for path in _snapshots_in(file)], comparing, frames, at)

@@ -34,7 +34,7 @@ def train():
 train()
 """
 TOLD = """
-from leakscope.report.holding.wording import to_type
+from leakscope.report.holders import to_type
 told = leakscope.holders()
 commands = [text for text, _ in to_type(told.alive.typed)]
 sizes = [step.bytes for step in told.alive.typed]

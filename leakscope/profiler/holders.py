@@ -12,9 +12,7 @@ from leakscope.findings.live_objects import Alive, HeldNow, Way, Ways
 from leakscope.originals import Path
 from leakscope.profiler.result import look_now, why_no_look
 from leakscope.report import drawing
-from leakscope.report.holding.as_html import alive_as_html, ways_as_html
-from leakscope.report.holding.as_json import as_json
-from leakscope.report.holding.as_text import alive_as_text, ways_as_text
+from leakscope.report.holders import alive_as_html, alive_as_text, as_json, ways_as_html, ways_as_text
 from leakscope.run.rows import Occasion
 
 if TYPE_CHECKING:

@@ -352,7 +352,7 @@ def _beside(fails: Sequence[Weighed], leaks: Sequence[Weighed], told: Collection
     """In a line each what an earlier test told, and in one line what fails nothing."""
     from leakscope.report.escape import cleaned
     from leakscope.report.messages.sentences import title
-    from leakscope.report.text.lines import WIDTH, cropped
+    from leakscope.report.rendering import WIDTH, cropped
     from leakscope.units import bytes_text
 
     before = [leak for leak in fails if leak.finding.fingerprint in told]

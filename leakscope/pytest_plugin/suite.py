@@ -43,7 +43,7 @@ from leakscope.pytest_plugin.settings import (
 )
 
 if TYPE_CHECKING:
-    from leakscope.report.text.lines import Line
+    from leakscope.report.rendering import Line
 
 
 _AGAIN = pytest.StashKey[bool]()
@@ -255,7 +255,7 @@ class Session:
 
 def summary_text(session: Session, width: int) -> str:
     """The summary, so many columns wide."""
-    from leakscope.report.text.lines import laid_out
+    from leakscope.report.rendering import laid_out
 
     return "\n".join(line.rstrip() for line in laid_out(_lines(session), width)).rstrip()
 
@@ -276,7 +276,7 @@ def _lines(session: Session) -> Iterator[Line]:
 
 
 def _failing(groups: Sequence[Group]) -> Iterator[Line]:
-    from leakscope.report.text.lines import Cropped, field_lines, wrapped
+    from leakscope.report.rendering import Cropped, field_lines, wrapped
 
     for number, group in enumerate(groups[:AT_LENGTH], 1):
         left = group.largest
@@ -333,7 +333,7 @@ def _by(group: Group) -> str:
 
 
 def _table(session: Session, by_state: Mapping[State, Sequence[Group]]) -> Iterator[Line]:
-    from leakscope.report.text.lines import field_lines
+    from leakscope.report.rendering import field_lines
     from leakscope.units import plural, seconds_text
 
     outcomes = outcomes_of(session.judgements)
@@ -370,13 +370,13 @@ def _unjudged(session: Session) -> Iterator[str]:
 
 
 def _cropped(texts: Iterator[str]) -> Iterator[Line]:
-    from leakscope.report.text.lines import Cropped
+    from leakscope.report.rendering import Cropped
 
     yield from map(Cropped, texts)
 
 
 def _wrapped(text: str) -> Iterator[Line]:
-    from leakscope.report.text.lines import wrapped
+    from leakscope.report.rendering import wrapped
 
     yield from wrapped(text, "", "  ")
 

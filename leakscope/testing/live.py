@@ -10,7 +10,7 @@ from leakscope.findings.holders import alive_now
 from leakscope.graph.model import ObjectKind
 from leakscope.profiler.holders import Holders
 from leakscope.profiler.result import why_no_look
-from leakscope.report.holding.as_text import alive_as_text
+from leakscope.report.holders import alive_as_text
 from leakscope.run.rows import Occasion
 from leakscope.units import bytes_text, plural
 

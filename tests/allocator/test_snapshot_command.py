@@ -17,7 +17,7 @@ from leakscope_cli import main
 from support.snapshots.building import START, block, event, frame, segment, training
 
 from leakscope.memory_snapshot.verdict import examine
-from leakscope.report.memory_snapshot.page import snapshot_html, snapshot_json, snapshot_text
+from leakscope.report.memory_snapshot import snapshot_html, snapshot_json, snapshot_text
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_reading_and_rendering_need_no_torch(leaking: Path) -> None:
         "import sys; sys.modules['torch'] = None; from pathlib import Path;"
         "from leakscope.memory_snapshot import examine;"
         "assert 'jinja2' not in sys.modules; r = examine([Path(sys.argv[1])]);"
-        "from leakscope.report.memory_snapshot.page import snapshot_html; print(len(snapshot_html(r)))"
+        "from leakscope.report.memory_snapshot import snapshot_html; print(len(snapshot_html(r)))"
     )
     paths = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
     done = subprocess.run(

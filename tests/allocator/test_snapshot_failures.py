@@ -14,7 +14,7 @@ from leakscope.memory_snapshot.analysis import analyse
 from leakscope.memory_snapshot.model import Snapshot
 from leakscope.memory_snapshot.oom import Help, Remedy, Room
 from leakscope.memory_snapshot.verdict import judge_snapshots
-from leakscope.report.memory_snapshot.words import room_texts
+from leakscope.report.memory_snapshot import room_texts
 
 Read = Callable[[Any], Snapshot]
 BASE = 1 << 40

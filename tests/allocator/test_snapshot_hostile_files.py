@@ -21,7 +21,7 @@ from leakscope.memory_snapshot._unpickle import BUDGET_PER_BYTE, FREE_BUDGET, Pl
 from leakscope.memory_snapshot.analysis import analyse
 from leakscope.memory_snapshot.reader import read_bytes
 from leakscope.memory_snapshot.verdict import SnapshotsReport, compare, judge_snapshots
-from leakscope.report.memory_snapshot.page import snapshot_html, snapshot_json, snapshot_text
+from leakscope.report.memory_snapshot import snapshot_html, snapshot_json, snapshot_text
 
 
 class Exploit:

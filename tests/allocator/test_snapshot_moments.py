@@ -22,8 +22,7 @@ from leakscope.memory_snapshot.peak import categories_of
 from leakscope.memory_snapshot.reader import read_bytes, read_snapshots
 from leakscope.memory_snapshot.replay import labelled, replay
 from leakscope.memory_snapshot.verdict import SnapshotsReport, judge_snapshots
-from leakscope.report.memory_snapshot.page import snapshot_text
-from leakscope.report.memory_snapshot.words import label_text
+from leakscope.report.memory_snapshot import label_text, snapshot_text
 
 Read = Callable[[Any], Snapshot]
 REAL = ROOT.parent / "shared" / "snapshots"

@@ -20,7 +20,7 @@ from leakscope.memory_snapshot.analysis import analyse
 from leakscope.memory_snapshot.model import NOT_RECORDED, Snapshot, Trace
 from leakscope.memory_snapshot.reader import read_bytes, read_snapshots
 from leakscope.memory_snapshot.verdict import rank_in
-from leakscope.report.memory_snapshot.words import host_text
+from leakscope.report.memory_snapshot import host_text
 
 Read = Callable[[Any], Snapshot]
 

@@ -16,7 +16,7 @@ import pytest
 from leakscope_cli.console import NARROWEST, WIDEST, Terminal, files_of, in_encoding_of, painted, terminal_of
 from support import SAMPLES, examples
 
-from leakscope.report.text.lines import WIDTH, cells
+from leakscope.report.rendering import WIDTH, cells
 from leakscope.report.text.page import render
 
 COLOURED = Terminal(WIDTH, colour=True, links=True)

@@ -14,7 +14,7 @@ from leakscope.findings.model import CutReference, Sighting
 from leakscope.report import FORMATS
 from leakscope.report.messages.held import held_text
 from leakscope.report.ranks import counted_steps
-from leakscope.report.text.lines import WIDTH
+from leakscope.report.rendering import WIDTH
 from leakscope.report.text.page import render
 from leakscope.run.model import Ended, Rank, Step
 from leakscope.run.rows import EndKind

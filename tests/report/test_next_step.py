@@ -13,7 +13,7 @@ from leakscope.findings.rules.frame_hold import CallsFacts
 from leakscope.findings.rules.tensor_cycle import Closing, CycleFacts, InLibrary, MadeClass
 from leakscope.report.messages.held import line_to_edit, no_cut_text
 from leakscope.report.messages.verdict import first_cut, growing_text, headline, next_text
-from leakscope.report.text.lines import laid_out
+from leakscope.report.rendering import laid_out
 from leakscope.report.text.page import verdict_lines
 from leakscope.verdict import Verdict
 

@@ -19,7 +19,7 @@ from leakscope.report.html.cards import FindingOnPage, finding_on_page
 from leakscope.report.html.filters import FILTERS
 from leakscope.report.html.memory import memory_on_page
 from leakscope.report.html.ranks import is_absolute, ranks_on_page
-from leakscope.report.memory_snapshot.section import device_section
+from leakscope.report.memory_snapshot import device_section
 from leakscope.report.ranks import rank_groups
 from leakscope.run.model import Run
 from leakscope.verdict import Verdict

@@ -51,7 +51,7 @@ def device_failed_text(facts: DeviceFailed) -> str:
 
 def room_then_text(facts: RoomThen) -> str:
     """What was missing, what lay idle, and what would have helped."""
-    from leakscope.report.memory_snapshot.words import room_in_short
+    from leakscope.report.memory_snapshot import room_in_short
 
     return f"{room_in_short(facts.failure)}."
 

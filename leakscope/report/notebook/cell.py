@@ -11,8 +11,8 @@ from leakscope.report import excerpt, messages
 from leakscope.report.escape import cleaned
 from leakscope.report.excerpt import Excerpt, excerpts
 from leakscope.report.html.filters import FILTERS
+from leakscope.report.rendering import laid_out
 from leakscope.report.text.finding import folded_trace_lines
-from leakscope.report.text.lines import laid_out
 from leakscope.report.text.page import about_text
 from leakscope.run.model import Run
 from leakscope.verdict import Verdict

@@ -31,7 +31,7 @@ from leakscope.report.messages.held import (
 from leakscope.report.messages.sections import of_block
 from leakscope.report.messages.sentences import advice, title
 from leakscope.report.occurrences import seen_together
-from leakscope.report.text.lines import Cropped, Line, Paragraph, cells, field_lines, short_field, wrapped
+from leakscope.report.rendering import Cropped, Line, Paragraph, cells, field_lines, short_field, wrapped
 from leakscope.report.trace_marks import (
     NO_TRACE,
     allocation_sites,

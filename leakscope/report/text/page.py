@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from leakscope.findings.gc_advice import FreezeSaves
 from leakscope.findings.model import Finding, Findings, Reason, Why
 from leakscope.report.escape import cleaned
-from leakscope.report.memory_snapshot.section import device_lines, device_text
+from leakscope.report.memory_snapshot import device_lines, device_text
 from leakscope.report.messages.ended import clock_text, failure_text, hung_text, within_text
 from leakscope.report.messages.held import held_text
 from leakscope.report.messages.sections import (
@@ -32,10 +32,9 @@ from leakscope.report.messages.verdict import (
     why_text,
 )
 from leakscope.report.ranks import RankGroup, RankStory, looking_text, rank_groups
-from leakscope.report.text.details import small_print
+from leakscope.report.rendering import WIDTH, Cropped, Line, field_lines, short_field, text_page, wrapped
 from leakscope.report.text.finding import brief_finding_lines, finding_lines
-from leakscope.report.text.lines import WIDTH, Cropped, Line, field_lines, laid_out, short_field, wrapped
-from leakscope.report.text.ranks import ledger_lines, rank_lines, worker_lines
+from leakscope.report.text.ranks import ledger_lines, rank_lines, small_print, worker_lines
 from leakscope.run.model import Run
 from leakscope.units import bytes_span, bytes_text, plural, ranks_text
 
@@ -266,7 +265,7 @@ def render(run: Run, findings: Findings, verbose: bool = False, width: int = WID
     """
     run, findings = cleaned(run), cleaned(findings)
     lines = _whole(run, findings) if verbose else _brief(run, findings, page)
-    return _joined(lines, width)
+    return text_page(lines, width)
 
 
 def _brief(run: Run, findings: Findings, page: str) -> Iterator[Line]:
@@ -314,11 +313,7 @@ def render_in_test(run: Run, findings: Findings) -> str:
         for text in look.unjudged
         for line in wrapped(text, "- ", "  ")
     ]
-    return _joined(lines)
-
-
-def _joined(lines: Iterable[Line], width: int = WIDTH) -> str:
-    return "\n".join(line.rstrip() for line in laid_out(lines, width)).rstrip() + "\n"
+    return text_page(lines)
 
 
 def _aside(run: Run, findings: Findings, whole: bool) -> Iterator[Line]:

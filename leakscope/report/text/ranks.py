@@ -1,4 +1,4 @@
-"""Ranks as text: the table, and one rank in full."""
+"""Ranks, growth and details in the text report."""
 
 from __future__ import annotations
 
@@ -7,11 +7,27 @@ from dataclasses import dataclass, replace
 
 from leakscope.findings.model import Finding, Findings
 from leakscope.report.escape import cleaned
-from leakscope.report.memory_snapshot.section import device_lines
+from leakscope.report.memory_snapshot import device_lines
+from leakscope.report.messages.ended import listed_texts
 from leakscope.report.messages.held import cut_name, line_to_edit
-from leakscope.report.messages.sections import leaks, loader_notes, loader_text, worker_line_text
+from leakscope.report.messages.sections import (
+    is_fault,
+    is_worth_telling,
+    leaks,
+    loader_notes,
+    loader_text,
+    steps_of,
+    worker_line_text,
+)
 from leakscope.report.messages.sentences import run_text, title
-from leakscope.report.messages.verdict import ledger_table, lines_text, rose_text
+from leakscope.report.messages.verdict import (
+    ledger_table,
+    lines_text,
+    rose_text,
+    suppressed_by_text,
+    suppression_notes,
+    unjudged_together,
+)
 from leakscope.report.ranks import (
     COLUMNS,
     RankGroup,
@@ -22,10 +38,67 @@ from leakscope.report.ranks import (
     notes_together,
     rank_groups,
 )
-from leakscope.report.text.details import small_print
-from leakscope.report.text.lines import WIDTH, Line, Paragraph, cells, field_lines, laid_out, wrapped
+from leakscope.report.rendering import WIDTH, Line, Paragraph, cells, field_lines, text_page, wrapped
 from leakscope.run.model import Run
 from leakscope.units import bytes_text, count_span, like_text, listed_numbers, plural, ranks_text
+from leakscope.verdict import Verdict
+
+LISTED_SHOWN = 30
+"""Lines of what was alive at the end: a screenful."""
+UNJUDGED_SHOWN = 12
+"""Lines of what was not judged, chosen."""
+BRIEF = 4
+"""Lines of a list at most, chosen, where not all is told."""
+
+
+def small_print(run: Run, findings: Findings, verbose: bool, groups: Sequence[Sequence[int]] = ()) -> Iterator[Line]:
+    """Lists under their headings; without `verbose` those that help with this verdict.
+
+    `groups`: ranks that did the same, of which one is told.
+    """
+    for heading, items, is_shown in (
+        ("Not judged", _unjudged(findings, verbose), True),
+        ("Suppressed", _suppressed(findings), True),
+        ("What else grows", run_text(findings.also_grows, groups), verbose),
+        ("Memory that lay unused", run_text(findings.drag, groups), verbose),
+        ("What collecting would do", run_text(findings.gc_advice, groups), verbose),
+        ("Alive after the script's main code had returned", _listed(findings, groups), verbose or not steps_of(run)),
+    ):
+        if items and is_shown:
+            yield heading
+            yield "=" * len(heading)
+            shown = items if verbose or len(items) <= BRIEF + 1 else items[:BRIEF]
+            for item in shown:
+                yield from wrapped(item, "- ", "  ")
+            if len(shown) < len(items):
+                yield f"- and {len(items) - len(shown)} more"
+            yield ""
+
+
+def _unjudged(findings: Findings, whole: bool) -> list[str]:
+    helps = is_worth_telling if findings.verdict == Verdict.INCONCLUSIVE else is_fault
+    told = [item for item in findings.unjudged if whole or helps(item)]
+    lines = [f"{rule} on {ranks_text(ranks)}: {why}" for rule, ranks, why in unjudged_together(told)]
+    return lines if whole else [*lines[:UNJUDGED_SHOWN], *more_lines(len(lines) - UNJUDGED_SHOWN)]
+
+
+def _suppressed(findings: Findings) -> list[str]:
+    apart = (
+        (f"[{f.fingerprint}] {f.rule}: {title(f)}, {bytes_text(f.retained_bytes)}", suppressed_by_text(f))
+        for f in findings.suppressed
+    )
+    return [*(f"{told}; {by}" if by else told for told, by in apart), *suppression_notes(findings)]
+
+
+def _listed(findings: Findings, groups: Sequence[Sequence[int]]) -> list[str]:
+    listed = listed_texts(findings.listed, groups)
+    return [*listed[:LISTED_SHOWN], *more_lines(len(listed) - LISTED_SHOWN)]
+
+
+def more_lines(count: int) -> list[str]:
+    """What stands for those that are left out."""
+    return [f"and {count} more"] if count > 0 else []
+
 
 _LEAST = 5
 """The first columns, of which none is left out for want of room."""
@@ -260,12 +333,12 @@ _COLUMN = 16
 """Columns that the name of a figure takes."""
 
 
-def render(run: Run, findings: Findings, numbers: Sequence[int], width: int = WIDTH) -> str:
+def render_ranks(run: Run, findings: Findings, numbers: Sequence[int], width: int = WIDTH) -> str:
     """All that is known of these ranks, one after the other, as text; they are ranks of the run."""
     run, findings = cleaned(run), cleaned(findings)
     groups = rank_groups(run, findings)
     lines = [line for number in numbers for line in _rank(run, findings, groups, number)]
-    return "\n".join(line.rstrip() for line in laid_out(lines, width)).rstrip() + "\n"
+    return text_page(lines, width)
 
 
 def _rank(run: Run, findings: Findings, groups: Sequence[RankGroup], number: int) -> Iterator[Line]:

@@ -10,7 +10,7 @@ from support.heap_text import heap_from
 from leakscope.findings.holders import alive_now
 from leakscope.findings.live_objects import Keeper, Kept, is_interactive, keepers_of, last_error
 from leakscope.graph.model import HeapGraph
-from leakscope.report.holding.wording import OUTPUTS, to_type, together
+from leakscope.report.holders import OUTPUTS, to_type, together
 
 NOTEBOOK = """
     module __main__ -> .x -> tensor x

@@ -14,8 +14,7 @@ from support.examples import HOSTILE, growth_finding, rank, run
 from leakscope.findings.facts import Said
 from leakscope.findings.model import Cut, CutReference, Finding, Findings, Suggestion
 from leakscope.findings.suppressions import Comparison, Judged, compare
-from leakscope.report.compare import FORMATS
-from leakscope.report.compare.wording import headline, line_of, peaks_text, rate_text
+from leakscope.report.compare import FORMATS, headline, line_of, peaks_text, rate_text
 from leakscope.verdict import Verdict
 
 KIB = 1024

@@ -10,7 +10,7 @@ from leakscope_cli import main
 from support import ROOT
 from support.runs.many_ranks import KILLED, OUTLYING, many
 
-from leakscope.report.text.ranks import render
+from leakscope.report.text.ranks import render_ranks
 
 RUN = str(ROOT / "sample_runs/p2p_pipeline/kept-outputs")
 
@@ -20,7 +20,7 @@ def _told(*words: str) -> Result:
 
 
 def test_all_of_one_rank_and_nothing_of_the_others() -> None:
-    text = render(*many(64), [8])
+    text = render_ranks(*many(64), [8])
     assert text.startswith("Rank 8 of 64 ranks\n=====")
     assert "ranks 0, 16, 24, 32, 40, 48, 56 did the same" in text
     assert "leak 1: closure `extract`" in text and "leak 2: `trainer.losses`" in text
@@ -31,7 +31,7 @@ def test_all_of_one_rank_and_nothing_of_the_others() -> None:
 
 
 def test_a_rank_that_stands_out_says_by_what() -> None:
-    text = " ".join(render(*many(16), [KILLED, OUTLYING]).split())
+    text = " ".join(render_ranks(*many(16), [KILLED, OUTLYING]).split())
     assert "killed by SIGKILL after 5 steps beside others no other rank did the same" in text
     assert "holds 900.00 MiB in tensors" in text
     assert text.index(f"Rank {KILLED} of") < text.index(f"Rank {OUTLYING} of")

@@ -10,7 +10,7 @@ from support import examples
 from support.runs.many_ranks import KILLED, OUTLYING, many
 
 from leakscope.report.ranks import rank_groups
-from leakscope.report.text.lines import laid_out
+from leakscope.report.rendering import laid_out
 from leakscope.report.text.page import render
 from leakscope.report.text.ranks import rank_lines
 

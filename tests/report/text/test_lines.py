@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support import examples
 
-from leakscope.report.text.lines import cells, cropped, laid_out, wrapped
+from leakscope.report.rendering import cells, cropped, laid_out, wrapped
 from leakscope.report.text.page import render
 
 CJK = "訓練/主程式之模型與資料.py:31"

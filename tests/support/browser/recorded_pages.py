@@ -11,9 +11,9 @@ from pathlib import Path
 from leakscope.findings.judge import judge
 from leakscope.findings.suppressions import Judged, compare
 from leakscope.memory_snapshot.verdict import examine
-from leakscope.report.compare.as_html import render as comparison_page
+from leakscope.report.compare import comparison_html as comparison_page
 from leakscope.report.html.page import render
-from leakscope.report.memory_snapshot.page import snapshot_html
+from leakscope.report.memory_snapshot import snapshot_html
 from leakscope.run.reader import read_run
 from support import SAMPLES
 from support.snapshots.building import training

@@ -1,10 +1,15 @@
-"""What is said of memory that is held now, and what is typed to let go of it."""
+"""Holders of tensor memory as text, as HTML for a notebook, and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from markupsafe import Markup
 
 from leakscope.findings.live_objects import Alive, HeldNow, Keeper, Kept, LettingGo, Part, Typed, Ways
+from leakscope.report.escape import one_line
+from leakscope.report.rendering import json_text
 from leakscope.units import bytes_text, plural
 
 _KEPT = {
@@ -31,7 +36,7 @@ TYPE = "to let go, type what you no longer need, in this order"
 HIDES = "this torch does not show all that C++ holds: what would be freed cannot be told"
 
 
-def headline(alive: Alive) -> str:
+def alive_headline(alive: Alive) -> str:
     """How much is alive."""
     if not alive.storages and not alive.bytes:
         return "no tensor memory is alive"
@@ -141,3 +146,130 @@ def kept_besides(ways: Ways) -> str:
     names = [*_kept_by(ways.keepers)]
     names += ["garbage that waits for gc"] if ways.of_garbage else []
     return f"it is also kept by {_and(tuple(names))}" if names else ""
+
+
+_HEAD = ("held", "would be freed", "holder", "line")
+
+
+def alive_as_text(alive: Alive, headline: str = "") -> str:
+    """A line for each holder, below a headline; below it what else has to go, at the end what to type."""
+    return "\n".join(_alive(alive, headline or alive_headline(alive)))
+
+
+def _alive(alive: Alive, headline: str) -> Iterator[str]:
+    yield headline
+    if not alive.lines:
+        return
+    if alive.hides:
+        yield HIDES
+    rows = [(bytes_text(held.bytes), freed(held), one_line(holder(alive, held)), held.where) for held in alive.lines]
+    below = [one_line(together(held)) for held in alive.lines]
+    if alive.smaller:
+        rows.append((bytes_text(alive.smaller_bytes), "-", f"{plural(alive.smaller, 'smaller holder')}", ""))
+        below.append("")
+    yield ""
+    widths = [max(len(row[k]) for row in (_HEAD, *rows)) for k in range(3)]
+    yield _row(_HEAD, widths)
+    for row, more in zip(rows, below, strict=True):
+        yield _row(row, widths)
+        if more:
+            yield " " * (sum(widths[:2]) + 6) + more
+    if alive.typed:
+        yield ""
+        yield TYPE
+        yield from _typed(alive.typed)
+
+
+def _typed(steps: Sequence[Typed]) -> Iterator[str]:
+    for text, frees in to_type(steps):
+        *lines, last = text.split("\n")
+        yield from (f"  {line}" for line in lines)
+        yield f"  {last}    # {frees}" if frees else f"  {last}"
+
+
+def _row(row: Sequence[str], widths: Sequence[int]) -> str:
+    return f"{row[0]:>{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}".rstrip()
+
+
+def ways_as_text(ways: Ways) -> str:
+    """A line for each way, and what frees the memory."""
+    return "\n".join(_ways(ways))
+
+
+def _ways(ways: Ways) -> Iterator[str]:
+    yield ways_headline(ways)
+    for number, way in enumerate(ways.ways, start=1):
+        where = f"  ({way.where})" if way.where else ""
+        yield f"{number:>4}. {one_line(way.written)}{where}"
+    if ways.more:
+        yield f"      and {'' if ways.all_counted else 'more than '}{ways.more} more"
+    for text in (kept_besides(ways), ways_freed(ways)):
+        if text:
+            yield text
+    yield from _typed(ways.typed)
+
+
+_CELL = "padding: 3px 10px; vertical-align: top; text-align: "
+_NUMBER = Markup('style="' + _CELL + 'right; white-space: nowrap"')
+_TEXT = Markup('style="' + _CELL + 'left"')
+_ROW = Markup("<tr><td {0}>{1}</td><td {0}>{2}</td><td {3}>{4}</td><td {3}>{5}</td></tr>")
+_COMMAND = Markup('<pre style="margin: 2px 0 6px 10px; font-family: monospace">{}{}</pre>')
+_CODE = Markup("<code>{}</code>")
+_QUIET = Markup('<div style="opacity: 0.75">{}</div>')
+
+
+def alive_as_html(alive: Alive) -> str:
+    """The table, and what to type."""
+    parts = [Markup("<p><b>{}</b></p>").format(alive_headline(alive))]
+    if alive.lines:
+        if alive.hides:
+            parts.append(Markup("<p>{}</p>").format(HIDES))
+        rows = [_line(alive, held) for held in alive.lines]
+        if alive.smaller:
+            smaller = plural(alive.smaller, "smaller holder")
+            rows.append(_ROW.format(_NUMBER, bytes_text(alive.smaller_bytes), "-", _TEXT, smaller, ""))
+        head = Markup("<tr><th {0}>held</th><th {0}>would be freed</th><th {1}>holder</th><th {1}>line</th></tr>")
+        parts.append(
+            Markup('<table style="border-collapse: collapse"><thead>{}</thead><tbody>{}</tbody></table>').format(
+                head.format(_NUMBER, _TEXT), Markup("").join(rows)
+            )
+        )
+    if alive.typed:
+        parts.append(Markup("<p>{}</p>{}").format(TYPE, _typed_html(alive.typed)))
+    return str(Markup('<div class="leakscope">{}</div>').format(Markup("").join(parts)))
+
+
+def _typed_html(steps: Sequence[Typed]) -> Markup:
+    return Markup("").join(
+        _COMMAND.format(text, Markup('    <span style="opacity: 0.75"># {}</span>').format(frees) if frees else "")
+        for text, frees in to_type(steps)
+    )
+
+
+def _line(alive: Alive, held: HeldNow) -> Markup:
+    more = one_line(together(held))
+    name = _CODE.format(one_line(holder(alive, held))) + (_QUIET.format(more) if more else "")
+    return _ROW.format(_NUMBER, bytes_text(held.bytes), freed(held), _TEXT, name, held.where)
+
+
+def ways_as_html(ways: Ways, svg: str) -> str:
+    """The ways in words, and the picture of them where there is one."""
+    items = Markup("").join(
+        Markup("<li>{}{}</li>").format(
+            _CODE.format(one_line(way.written)),
+            Markup(" ({})").format(way.where) if way.where else "",
+        )
+        for way in ways.ways
+    )
+    parts = [Markup("<p><b>{}</b></p><ol>{}</ol>").format(ways_headline(ways), items)]
+    if ways.more:
+        parts.append(Markup("<p>and {}{} more</p>").format("" if ways.all_counted else "more than ", ways.more))
+    parts += [Markup("<p>{}</p>").format(text) for text in (kept_besides(ways), ways_freed(ways)) if text]
+    parts.append(_typed_html(ways.typed))
+    picture = Markup('<div style="overflow-x: auto">{}</div>').format(Markup(svg)) if svg else ""
+    return str(Markup('<div class="leakscope">{}{}</div>').format(Markup("").join(parts), picture))
+
+
+def as_json(told: Alive | Ways) -> str:
+    """The fields as they are named; unknown is null, bytes are numbers."""
+    return json_text(asdict(told), indent=1).rstrip()

@@ -1,18 +1,25 @@
-"""Sentences about two runs: what is new, what is gone, and what neither can tell."""
+"""The comparison of two runs as text, HTML, JSON and Markdown."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import Any
 
 from leakscope.findings.counters import counted_steps
 from leakscope.findings.model import Finding
 from leakscope.findings.naming import place_of
 from leakscope.findings.suppressions import Change, Compared, Comparison, Judged, rank_rate, script_of
+from leakscope.report.escape import cleaned
+from leakscope.report.formats.as_markdown import code, plain, sentence
 from leakscope.report.messages.held import line_to_edit, seen_text
 from leakscope.report.messages.sections import steps_of
+from leakscope.report.messages.sentences import title
 from leakscope.report.messages.verdict import why_text
+from leakscope.report.rendering import WIDTH, Line, field_lines, html_page, json_text, text_page, wrapped
 from leakscope.units import bytes_text, listed_numbers, plural
+from leakscope.verdict import Verdict
 
 HEADINGS = {
     Change.NEW: "New",
@@ -147,3 +154,143 @@ def page_title(comparison: Comparison) -> str:
     """`leakscope: before against after`, by the names of the folders."""
     names = (PurePath(run_name(side)).name for side in (comparison.new, comparison.base))
     return f"leakscope: {' against '.join(names)}"
+
+
+def comparison_text(comparison: Comparison, width: int = WIDTH) -> str:
+    """All of it, without colour."""
+    return text_page(_text_lines(cleaned(comparison)), width)
+
+
+def _text_lines(comparison: Comparison) -> Iterator[Line]:
+    yield from field_lines("Compared", f"{headline(comparison)} (exit status {comparison.exit_status})", column=10)
+    if text := unrelated_text(comparison):
+        yield from field_lines("Note", text, column=10)
+    yield from field_lines("Base", side_text(comparison.base), column=10)
+    yield from field_lines("New", side_text(comparison.new), column=10)
+    if peaks := peaks_text(comparison):
+        yield from field_lines("Peaks", peaks, column=10)
+    for change in Change:
+        leaks = comparison.of(change)
+        if leaks:
+            heading = f"{HEADINGS[change]} ({len(leaks)})"
+            yield from ("", heading, "=" * len(heading))
+        for leak in leaks:
+            finding = leak.finding
+            yield from wrapped(f"{rate_text(leak)}: {title(finding)} [{finding.fingerprint}]", "- ", "  ")
+            yield from wrapped(where_text(leak), "  ", "  ")
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """As GitHub reads it; what comes from the runs is escaped."""
+    return "\n".join(_markdown_lines(cleaned(comparison))) + "\n"
+
+
+def _markdown_lines(comparison: Comparison) -> Iterator[str]:
+    yield f"## leakscope: {plain(headline(comparison))}"
+    yield ""
+    yield f"- **base** {sentence(side_text(comparison.base))}"
+    yield f"- **new** {sentence(side_text(comparison.new))}"
+    if text := peaks_text(comparison):
+        yield f"- **peaks** {plain(text)}"
+    if text := unrelated_text(comparison):
+        yield f"- {plain(text)}"
+    if comparison.leaks:
+        yield from ("", "| | a step | leak | line |", "|-|-|-|-|")
+    for leak in comparison.leaks:
+        unseen = unseen_text(leak)
+        told = f"{title(leak.finding)} [{leak.finding.fingerprint}]{f'; {unseen}' if unseen else ''}"
+        line = line_of(leak.finding)
+        cells = (
+            plain(HEADINGS[leak.change].partition(":")[0]),
+            plain(rate_text(leak)),
+            sentence(told),
+            code(line) if line else "",
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+_COLOURS = {0: Verdict.CLEAN, 2: Verdict.INCONCLUSIVE}
+"""Exit status to the verdict whose colour it has; else that of leaks."""
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """The whole page, without a script or an outside address; everything that came from the runs is escaped."""
+    comparison = cleaned(comparison)
+    return html_page(
+        "comparison.html",
+        {"sentence": lambda text: text[:1].upper() + text[1:]},
+        comparison=comparison,
+        colour=_COLOURS.get(comparison.exit_status, Verdict.LEAKS),
+        kinds=[(change, HEADINGS[change], comparison.of(change)) for change in Change],
+        page_title=page_title(comparison),
+        headline=headline(comparison),
+        side_text=side_text,
+        peaks=peaks_text(comparison),
+        unrelated=unrelated_text(comparison),
+        rate_text=rate_text,
+        unseen_text=unseen_text,
+        line_of=line_of,
+        title=title,
+    )
+
+
+FORMAT = 1
+"""Number of this format: it rises when a key goes or changes its meaning."""
+
+
+def comparison_json(comparison: Comparison) -> str:
+    """What is unknown is null; bytes a step are those of all ranks together."""
+    data = {
+        "format": FORMAT,
+        "leakscope": comparison.new.run.leakscope or None,
+        "exit_status": comparison.exit_status,
+        "could_be_judged": comparison.could_be_judged,
+        "are_related": comparison.are_related,
+        "worse": comparison.worse,
+        "why": headline(comparison),
+        "base": _side(comparison.base),
+        "new": _side(comparison.new),
+        "counts": {change: len(comparison.of(change)) for change in Change},
+        "leaks": [_leak(leak) for leak in comparison.leaks],
+    }
+    return json_text(data)
+
+
+def _side(side: Judged) -> dict[str, Any]:
+    peak = peak_of(side)
+    return {
+        "run": run_name(side),
+        "command": list(side.run.command),
+        "verdict": side.findings.verdict,
+        "why": why_text(side.findings),
+        "ranks": side.run.expected_ranks,
+        "steps": steps_of(side.run),
+        "peak_bytes": None if peak is None else peak.bytes,
+        "peak_rank": None if peak is None else peak.rank,
+    }
+
+
+def _leak(leak: Compared) -> dict[str, Any]:
+    finding = leak.finding
+    return {
+        "change": leak.change,
+        "fingerprint": finding.fingerprint,
+        "rule": finding.rule,
+        "title": title(finding),
+        "line": line_of(finding) or None,
+        "ranks": list(finding.ranks),
+        "base_bytes_per_step": None if leak.base is None else leak.base.bytes_per_step,
+        "new_bytes_per_step": None if leak.new is None else leak.new.bytes_per_step,
+        "base_retained_bytes": None if leak.base is None else leak.base.retained_bytes,
+        "new_retained_bytes": None if leak.new is None else leak.new.retained_bytes,
+        "unseen": unseen_text(leak) or None,
+    }
+
+
+FORMATS: Mapping[str, Callable[[Comparison], str]] = {
+    "text": comparison_text,
+    "json": comparison_json,
+    "markdown": comparison_markdown,
+    "html": comparison_html,
+}
+"""Renderers by the name of their format; each is pure."""

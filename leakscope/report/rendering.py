@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 WIDTH = 110
 """Columns where nothing says how many there are: what two terminals side by side have on a wide screen."""
@@ -90,6 +92,25 @@ def laid_out(lines: Iterable[Line], width: int = WIDTH) -> Iterator[str]:
     """All of it as lines no wider than so many columns; those that came as they are stay so."""
     for line in lines:
         yield from [line] if isinstance(line, str) else line.lines(width)
+
+
+def text_page(lines: Iterable[Line], width: int = WIDTH) -> str:
+    """A whole text report of so many columns, without trailing spaces and with one line feed at its end."""
+    return "\n".join(line.rstrip() for line in laid_out(lines, width)).rstrip() + "\n"
+
+
+def html_page(template: str, filters: Mapping[str, Callable[..., Any]] | None = None, /, **content: Any) -> str:
+    """A template of `report/html`, filled in; all text is escaped."""
+    from leakscope.report.html.filters import FILTERS, templates
+
+    environment = templates(Path(__file__).parent / "html")
+    environment.filters |= {**FILTERS, **(filters or {})}
+    return environment.get_template(template).render(content)
+
+
+def json_text(data: Any, indent: int = 2) -> str:
+    """A JSON document with one line feed at its end; NaN and Infinity raise ValueError."""
+    return json.dumps(data, indent=indent, allow_nan=False) + "\n"
 
 
 def cells(text: str) -> int:

@@ -1,0 +1,642 @@
+"""Memory snapshots of the allocator: a report of their own, and the device section of a run's report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from leakscope.findings.oom import DeviceLook, device_looks
+from leakscope.memory_snapshot.analysis import (
+    DeviceReport,
+    Fragmentation,
+    HostReport,
+    OutOfMemory,
+    Pool,
+    SnapshotReport,
+)
+from leakscope.memory_snapshot.oom import Help, Remedy, Room
+from leakscope.memory_snapshot.replay import LabelKind, Labelled
+from leakscope.memory_snapshot.sites import Site, SiteBytes, SiteKind
+from leakscope.memory_snapshot.verdict import Comparison, Concern, ConcernKind, SnapshotsReport, judge_snapshots
+from leakscope.report import charts
+from leakscope.report.escape import cleaned, one_line
+from leakscope.report.rendering import html_page, json_text
+from leakscope.run.model import Rank, Run
+from leakscope.run.rows import Occasion
+from leakscope.units import bytes_text, like_text, one_of_each, plural, seconds_text
+from leakscope.verdict import Verdict
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+
+_MOST_STREAMS = 4
+"""Streams told at the most, chosen."""
+_MOST_POOLS = 8
+"""Private pools told at the most, chosen."""
+_PRESET = {"pinned_num_register_threads": "1"}
+"""Settings of torch that are not off unasked (c10/cuda/CUDAAllocatorConfig.h)."""
+_ANSWERS = {
+    True: "would have been enough at best",
+    False: "not enough",
+    None: "whether that is enough is not told",
+}
+"""Whether a remedy would have helped, in words."""
+_NO_RELEASES = "no release was recorded, so what was idle then is not told"
+_MOST_SITES = 3
+"""Places told in the first line, chosen."""
+
+
+def verdict_line(report: SnapshotsReport) -> str:
+    """What the files say in one line: the most urgent concern (of memory that ran out what grew, too) and how many more
+    there are, the peak and what held it, what is alive at the end, and whether that grew.
+    """
+    judgement = report.judgement
+    several = len(report.snapshots) > 1
+    told = list(judgement.concerns[:1])
+    if told and told[0].kind == ConcernKind.OUT_OF_MEMORY:
+        told += [concern for concern in judgement.concerns if concern.kind == ConcernKind.GROWTH][:1]
+    parts = [concern_text(concern, several) for concern in told]
+    if len(judgement.concerns) > len(told):
+        parts[-1] += f" (and {len(judgement.concerns) - len(told)} more)"
+    devices = [(device, snapshot) for snapshot in report.snapshots for device in snapshot.devices]
+    if not parts and judgement.verdict == Verdict.CLEAN:
+        fewest = min((device.growth for device, _ in devices), key=lambda growth: growth.steps)
+        how = ", inferred from allocations that repeat themselves" if fewest.inferred else ""
+        parts.append(f"nothing grew at every one of {fewest.steps} steps{how}")
+    highest, its = max(devices, key=lambda pair: pair[0].peak_bytes)
+    if highest.peak_bytes:
+        parts.append(peak_holders_text(highest) + (f" ({snapshot_title(its)})" if several else ""))
+    if judgement.verdict == Verdict.INCONCLUSIVE:
+        return "; ".join([*parts, f"growth {judgement.verdict}: {judgement.why}"])
+    return f"{judgement.verdict}: {'; '.join(parts)}"
+
+
+def peak_holders_text(device: DeviceReport) -> str:
+    """`peak 12.97 GiB: 2.56 GiB of model.py:39 forward, 2.25 GiB of model.py:532 silu; 1.28 GiB at the end`."""
+    sites = device.end_sites if device.peak_event < 0 else device.peak_sites
+    held = ", ".join(f"{bytes_text(entry.bytes)} {_made(entry.site)}" for entry in sites[:_MOST_SITES])
+    if device.peak_event < 0:
+        return f"{bytes_text(device.requested_bytes)} alive: {held}"
+    return f"peak {bytes_text(device.peak_bytes)}: {held}; {bytes_text(device.requested_bytes)} at the end"
+
+
+def _made(site: Site) -> str:
+    return f"({site.where})" if site.kind == SiteKind.UNKNOWN else f"of {site.where}"
+
+
+def _place(site: Site | None) -> str:
+    """As the subject of a sentence."""
+    return "an unknown place" if site is None or site.kind == SiteKind.UNKNOWN else site.where
+
+
+def concern_text(concern: Concern, several: bool) -> str:
+    """One concern as a clause; with `several` files it says which."""
+    where = _place(concern.site)
+    origin = (
+        "" if not several else f" on rank {concern.rank}" if concern.rank is not None else f" in {concern.snapshot}"
+    )
+    made = f"; made at {where}" if concern.site and concern.site.kind != SiteKind.UNKNOWN else ""
+    amount, of = bytes_text(concern.bytes), bytes_text(concern.of_bytes)
+    if concern.kind == ConcernKind.OUT_OF_MEMORY:
+        alive = bytes_text(concern.alive_bytes)
+        return f"out of memory{origin}: {where} asked for {amount} with {alive} alive and {of} of the device free"
+    if concern.kind == ConcernKind.GROWTH:
+        per_step = bytes_text(concern.per_step)
+        kept = f"{concern.steps} steps in a row, {amount} alive at the end"
+        return f"{where} keeps {per_step} more each step{origin} ({kept})"
+    if concern.kind == ConcernKind.RANK_EXCESS:
+        return f"{where} holds {amount} more on rank {concern.rank} than on its peers ({of})"
+    if concern.kind == ConcernKind.PENDING_FREES:
+        return f"{amount} of dead tensors wait for another stream{origin} (record_stream{made})"
+    return f"{amount} of {of} reserved is stuck between live blocks{origin}"
+
+
+def host_text(host: HostReport) -> str:
+    """Pinned host memory, which torch 2.14 and later may record."""
+    unknown = f", and {host.unknown} whose size this file gives under an unknown name" if host.unknown else ""
+    return (
+        f"pinned host memory: {bytes_text(host.active_bytes)} active of {bytes_text(host.reserved_bytes)} "
+        f"in {host.segments} segments{unknown}"
+    )
+
+
+def snapshot_title(snapshot: SnapshotReport) -> str:
+    """`rank 3 (cuda_step_000012.pickle)`, or the file alone where no rank is known."""
+    return snapshot.name if snapshot.rank is None else f"rank {snapshot.rank} ({snapshot.name})"
+
+
+def peak_text(device: DeviceReport) -> str:
+    """Peak and where it stands in the trace."""
+    if device.peak_event < 0:
+        return "unknown without a history"
+    return f"{bytes_text(device.peak_bytes)} after event {device.peak_event} of {device.events}"
+
+
+def history_text(device: DeviceReport) -> str:
+    """How many events the file has of a device, and whether they go back to the beginning."""
+    return f"{device.events} events, history {device.history}"
+
+
+def device_facts(device: DeviceReport) -> tuple[tuple[str, str], ...]:
+    """The device's figures as pairs of label and text."""
+    rows = [
+        ("history", history_text(device)),
+        ("alive at the end", f"{bytes_text(device.requested_bytes)} in {_active_blocks(device)} blocks"),
+        ("peak", peak_text(device)),
+        ("by kind", _kinds_told(device)) if device.peak_categories else ("", ""),
+        ("reserved", f"{bytes_text(device.reserved_bytes)} in {device.segments} segments"),
+        ("fragmentation", _fragmentation(device.fragmentation) + (" (at the end)" if device.out_of_memory else "")),
+    ]
+    if device.pending.blocks or device.pending.requests or device.pending.highest_bytes:
+        at_end = f"{bytes_text(device.pending.bytes)} in {device.pending.blocks} blocks at the end"
+        rows.append(("pending frees", f"{at_end}, at most {bytes_text(device.pending.highest_bytes)} during the trace"))
+    if len(device.streams) > 1:
+        peaks = [f"{bytes_text(peak.peak_bytes)} on {peak.stream}" for peak in device.streams[:_MOST_STREAMS]]
+        rows.append(("stream peaks", ", ".join(peaks)))
+    private = sorted((pool for pool in device.pools if pool.pool != (0, 0)), key=lambda pool: -pool.peak_bytes)
+    rows += [(f"private pool {pool.pool[0]},{pool.pool[1]}", _pool(pool)) for pool in private[:_MOST_POOLS]]
+    if len(private) > _MOST_POOLS:
+        rows.append(("private pools", f"{len(private) - _MOST_POOLS} more, smaller ones"))
+    if device.growth.marker:
+        growth = device.growth
+        how = f"inferred, as allocations repeat themselves from {growth.marker} on"
+        marked = f"each from one {growth.marker} to the next"
+        rows.append(("steps", f"{growth.steps} complete, {how if growth.inferred else marked}"))
+    return tuple(row for row in rows if row[0])
+
+
+def _kinds_told(device: DeviceReport) -> str:
+    return f"{kinds_text(device.peak_categories)} {'at the end' if device.peak_event < 0 else 'at the peak'}"
+
+
+def kinds_text(categories: Mapping[str, int]) -> str:
+    """`activation 1.20 GiB, parameter 300.00 MiB, ... (judged from stacks and life spans)`."""
+    return f"{each_kind_text(categories)} (judged from stacks and life spans)"
+
+
+def each_kind_text(categories: Mapping[str, int]) -> str:
+    """`activation 1.20 GiB, parameter 300.00 MiB`."""
+    return ", ".join(f"{kind} {bytes_text(count)}" for kind, count in categories.items())
+
+
+def label_text(label: Labelled) -> str:
+    """`Torch-Compiled Region: 0/0`, or `metadata encoder`."""
+    return label.name if label.kind == LabelKind.COMPILED else f"{label.kind} {label.name}"
+
+
+def settings_text(settings: Mapping[str, str]) -> str:
+    """The allocator's settings that are not as torch has them unasked; empty where all are."""
+    plain = {"", "0", "0.0", "-1", "False", "None", "[]", "{}"}
+    own = {name: value for name, value in settings.items() if value not in plain and _PRESET.get(name) != value}
+    return ", ".join(f"{name}={value}" for name, value in own.items())
+
+
+def _fragmentation(scraps: Fragmentation) -> str:
+    stuck = f"{bytes_text(scraps.stuck_bytes)} stuck between live blocks"
+    return (
+        f"{bytes_text(scraps.inactive_bytes)} reserved and unused: "
+        f"{bytes_text(scraps.releasable_bytes)} in empty segments, "
+        f"{stuck} (largest piece {bytes_text(scraps.largest_stuck_bytes)}); "
+        f"rounding adds {bytes_text(scraps.rounding_bytes)}"
+    )
+
+
+def _pool(pool: Pool) -> str:
+    pending = f", {bytes_text(pool.pending_bytes)} pending" if pool.pending_bytes else ""
+    active = f"{bytes_text(pool.active_bytes)} active of {bytes_text(pool.reserved_bytes)} reserved{pending}"
+    return f"{active}, at most {bytes_text(pool.peak_bytes)} ({pool.owner})"
+
+
+def _active_blocks(device: DeviceReport) -> int:
+    return sum(count for state, count in device.blocks.items() if state != "inactive")
+
+
+def failure_texts(device: DeviceReport) -> tuple[str, ...]:
+    """One sentence for each moment memory ran out."""
+    texts = []
+    for failure in device.out_of_memory:
+        when = "" if failure.at is None else f", {seconds_text(failure.at)} into the trace"
+        texts.append(
+            f"event {failure.event}{when}: {_place(failure.site)} asked for {bytes_text(failure.requested_bytes)}; "
+            f"{bytes_text(failure.alive_bytes)} alive of {bytes_text(failure.reserved_bytes)} reserved, "
+            f"device free {bytes_text(failure.device_free_bytes)}"
+        )
+    return tuple(texts)
+
+
+def failure_lines(device: DeviceReport) -> tuple[str, ...]:
+    """One sentence for each moment memory ran out, and the arithmetic of the first."""
+    told = [f"Out of memory at {text}" for text in failure_texts(device)]
+    return (*told[:1], *(line for failure in device.out_of_memory[:1] for line in room_texts(failure)), *told[1:])
+
+
+def room_texts(failure: OutOfMemory) -> tuple[str, ...]:
+    """The arithmetic of one failure, line by line: what was missing, what lay idle, what would have helped."""
+    room = failure.room
+    if room is None:
+        return (_NO_RELEASES,)
+    lines = list(_missing_and_idle(failure, room))
+    if len(room.pools) > 1:
+        lines += [
+            f"{_pool_name(row.pool)}, stream {row.stream}: {bytes_text(row.reserved_bytes)} reserved, "
+            f"{bytes_text(row.idle_bytes)} idle, largest piece {bytes_text(row.largest_idle_bytes)}"
+            for row in room.pools
+        ]
+    return (*lines, *(_help_text(remedy, room) for remedy in room.helps))
+
+
+def room_in_short(failure: OutOfMemory) -> str:
+    """The same in one sentence, without the pools and how each remedy works."""
+    if failure.room is None:
+        return _NO_RELEASES
+    parts = list(_missing_and_idle(failure, failure.room))
+    for enough, answer in _ANSWERS.items():
+        helps = [f"{_name(each)} ({bytes_text(each.bytes)})" for each in failure.room.helps if each.enough is enough]
+        if helps:
+            parts.append(f"{answer}: {', '.join(helps)}")
+    return "; ".join(parts)
+
+
+def _name(remedy: Help) -> str:
+    return "a smaller batch" if remedy.remedy == Remedy.SMALLER_BATCH else str(remedy.remedy)
+
+
+def _missing_and_idle(failure: OutOfMemory, room: Room) -> tuple[str, str]:
+    free = bytes_text(failure.device_free_bytes)
+    return (
+        f"to be reserved {bytes_text(room.needed_bytes)}, device free {free}{_lack(room)}",
+        f"idle {bytes_text(room.idle_bytes)} of {bytes_text(failure.reserved_bytes)} reserved, largest piece for the "
+        f"request {bytes_text(room.largest_idle_bytes)}",
+    )
+
+
+def _lack(room: Room) -> str:
+    if room.limited:
+        return (
+            ": that would have been enough, so a limit of the process's own refused it "
+            "(set_per_process_memory_fraction), or the driver"
+        )
+    return "" if room.missing_bytes is None else f": short by {bytes_text(room.missing_bytes)}"
+
+
+def _pool_name(pool: tuple[int, int]) -> str:
+    return "default pool" if pool == (0, 0) else f"private pool {pool[0]},{pool[1]}"
+
+
+def _help_text(remedy: Help, room: Room) -> str:
+    brought = bytes_text(remedy.bytes)
+    if remedy.remedy == Remedy.SMALLER_BATCH:
+        made = f"smaller batch: {bytes_text(remedy.of_bytes)} alive were made in the forward"
+        most = " at the most" if room.limited else ""
+        if not remedy.enough:
+            return f"{made}, and {brought}{most} were missing: not enough"
+        return f"{made}, {remedy.bytes / remedy.of_bytes:.0%} less of it is {brought}{most}"
+    if remedy.remedy == Remedy.EXPANDABLE_SEGMENTS and room.expandable:
+        return f"{remedy.remedy}: are in use already"
+    what = {
+        Remedy.EMPTY_CACHE: f"{brought} in segments that held nothing",
+        Remedy.EXPANDABLE_SEGMENTS: f"{brought} of idle pieces could have been used together",
+        Remedy.MAX_SPLIT_SIZE: f"{brought} in the largest segment that only smaller pieces kept",
+    }[remedy.remedy]
+    return f"{remedy.remedy}: {what}: {_ANSWERS[remedy.enough]}"
+
+
+LOOKS_SHOWN = 8
+"""Looks at the most, chosen, of one rank."""
+_NATIVE_SITES_SHOWN = 6
+"""Places at the most, chosen, of one look."""
+_HEADS = ("step", "device", "reserved", "active", "held", "for gc", "native", "pending", "outside")
+_LEGEND = (
+    "active = held by something alive + for gc (nothing alive holds it) + native (no storage found) + pending (dead, "
+    "another stream has it); outside: used on the device and not reserved here, other "
+    "processes included"
+)
+
+
+def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[str]:
+    """For the terminal; nothing where no accelerator's allocator was looked at.
+
+    `groups`: ranks that did the same, of which one is told.
+    """
+    stories = _stories(run, groups)
+    if not any(looks or rank.snapshots for rank, _, looks in stories):
+        return
+    yield "Device memory"
+    yield "============="
+    for rank, more, looks in stories:
+        if looks:
+            yield like_text(rank.number, more)
+            yield from _look_table(
+                [_HEADS, *(_cells(look) for look in looks[-LOOKS_SHOWN * len({look.device for look in looks}) :])]
+            )
+            yield from (f"    {text}" for text in _native(looks))
+        yield from (f"  {one_line(text)}" for text in snapshot_texts(rank.snapshots))
+    if any(looks for _, _, looks in stories):
+        yield f"({_LEGEND})"
+
+
+def _stories(run: Run, groups: Sequence[Sequence[int]]) -> list[tuple[Rank, int, tuple[DeviceLook, ...]]]:
+    """Of the ranks that are told: how many others they stand for, and what was seen of their devices."""
+    told = one_of_each((rank.number for rank in run.ranks if rank.device_blocks or rank.snapshots), groups)
+    return [(rank, told[rank.number], cleaned(device_looks(rank))) for rank in run.ranks if rank.number in told]
+
+
+def device_text(run: Run) -> str:
+    """`1.00 GiB reserved on cuda:0 by rank 2, 960.00 MiB active`: of the rank that has reserved most at its last look;
+    "" where no accelerator's allocator was looked at.
+    """
+    last = [(looks[-1], rank.number) for rank in run.ranks if (looks := cleaned(device_looks(rank)))]
+    if not last:
+        return ""
+    most, number = max(last, key=lambda each: (each[0].reserved, -each[1]))
+    of_rank = f" by rank {number}" if len(run.ranks) > 1 else ""
+    return (
+        f"{bytes_text(most.reserved)} reserved on {most.kind}:{most.device}{of_rank}, {bytes_text(most.active)} active "
+        f"at the last look"
+    )
+
+
+def _look_table(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADS))]
+    for row in rows:
+        yield "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+
+
+def _cells(look: DeviceLook) -> tuple[str, ...]:
+    step = str(look.step) if look.occasion == Occasion.STEP else f"{look.step} ({look.occasion})"
+    sizes = (look.reserved, look.active, look.held, look.waiting, look.native, look.pending)
+    outside = "-" if look.outside is None else bytes_text(look.outside)
+    return (step, f"{look.kind}:{look.device}", *(bytes_text(size) for size in sizes), outside)
+
+
+def _native(looks: tuple[DeviceLook, ...]) -> tuple[str, ...]:
+    """Where the last look's native blocks were made."""
+    sites = [
+        site
+        for look in looks
+        if (look.step, look.occasion) == (looks[-1].step, looks[-1].occasion)
+        for site in look.sites
+    ]
+    return tuple(
+        f"native: {bytes_text(s.bytes)} in {plural(s.count, 'block')}, made at {one_line(s.where)}"
+        for s in sites[:_NATIVE_SITES_SHOWN]
+    )
+
+
+def device_section(run: Run, groups: Sequence[Sequence[int]] = ()) -> Markup | None:
+    """For the page, everything escaped; None where there is nothing to say. `run` is cleaned already.
+
+    `groups`: ranks that did the same, of which one is told.
+    """
+    from markupsafe import Markup
+
+    ranks = []
+    for rank, more, looks in _stories(run, groups):
+        snapshots = snapshots_on_page(rank.snapshots)
+        if looks or snapshots:
+            ranks.append(
+                (
+                    like_text(rank.number, more),
+                    [_cells(look) for look in looks],
+                    _native(looks) if looks else (),
+                    snapshots,
+                )
+            )
+    if not ranks:
+        return None
+    any_looks = any(looks for _, looks, _, _ in ranks)
+    return Markup(html_page("parts/device_memory.html", ranks=ranks, heads=_HEADS, legend=_LEGEND, any_looks=any_looks))
+
+
+_ROWS = 10
+"""Places at the most, chosen, of one table."""
+
+
+def snapshot_text(report: SnapshotsReport) -> str:
+    """The report as plain text, the verdict first; ends with a line feed."""
+    report = cleaned(report)
+    lines = [one_line(verdict_line(report))]
+    if len(report.judgement.concerns) > 1:
+        several = len(report.snapshots) > 1
+        lines += [
+            "",
+            "Noticed",
+            *(f"  - {one_line(concern_text(concern, several))}" for concern in report.judgement.concerns),
+        ]
+    if report.comparison is not None:
+        lines += _comparison(report.comparison)
+    if len(report.snapshots) > 1 and report.comparison is None:
+        lines += _ranks(report.snapshots)
+    for snapshot in report.snapshots:
+        lines += ["", one_line(snapshot_title(snapshot))]
+        settings = settings_text(snapshot.settings)
+        lines += [f"  settings: {one_line(settings)}"] if settings else []
+        for device in snapshot.devices:
+            lines += _device(device, len(snapshot.devices) > 1)
+        if snapshot.host is not None:
+            lines.append(f"  {host_text(snapshot.host)}")
+    return "\n".join(lines) + "\n"
+
+
+def _device(device: DeviceReport, several: bool) -> list[str]:
+    lines = [f"  device {device.device}"] if several else []
+    rows = device_facts(device)
+    width = max(len(label) for label, _ in rows)
+    lines += [f"  {label:<{width}}  {one_line(text)}" for label, text in rows]
+    lines += [f"  note: {note}" for note in device.notes]
+    lines += [f"  out of memory at {one_line(text)}" for text in failure_texts(device)]
+    for failure in device.out_of_memory[:1]:
+        lines += [f"    {text}" for text in room_texts(failure)]
+        lines += _sites("alive when memory ran out, by first user frame", failure.alive_sites)
+    if device.moment is not None:
+        moment = device.moment
+        lines.append(
+            f"  after event {moment.event}: {bytes_text(moment.alive_bytes)} alive of "
+            f"{bytes_text(moment.reserved_bytes)} reserved; {kinds_text(moment.categories)}"
+        )
+        lines += _sites("alive then, by first user frame", moment.sites)
+    lines += _regions(device)
+    if device.labels:
+        lines.append("  made in compiled regions, or under metadata that the script has set")
+        lines += [
+            f"    {bytes_text(label.peak_bytes):>12} at most  {bytes_text(label.at_peak_bytes):>12} at the peak  "
+            f"{bytes_text(label.end_bytes):>12} at the end  {label.allocations:>4}x  {one_line(label_text(label))}"
+            for label in device.labels[:_ROWS]
+        ]
+    growing = device.growth.growing
+    if growing:
+        lines.append("  allocated each step and never freed")
+        lines += [
+            f"    {bytes_text(grown.bytes_per_step):>12} a step  {bytes_text(grown.kept_bytes):>12} kept  "
+            f"{grown.steps:>4} steps  {one_line(grown.site.where)}"
+            for grown in growing[:_ROWS]
+        ]
+    lines += _sites("alive at the end, by first user frame", device.end_sites)
+    if device.peak_event >= 0:
+        lines += _sites("alive at the peak, by first user frame", device.peak_sites)
+    return lines
+
+
+def _regions(device: DeviceReport) -> list[str]:
+    lines = ["  within annotated regions, with the kinds when most was alive"] if device.regions else []
+    for region, kinds in list(zip(device.regions, device.region_categories, strict=True))[:_ROWS]:
+        most, left = bytes_text(region.peak_bytes), bytes_text(region.left_bytes)
+        name = one_line(region.name)
+        lines.append(f"    {most:>12} at most  {left:>12} left by the last  {region.times:>4}x  {name}")
+        lines += [f"    {'':>12} {each_kind_text(kinds)}"] if kinds else []
+    return lines
+
+
+def _sites(heading: str, sites: Sequence[SiteBytes]) -> list[str]:
+    if not sites:
+        return []
+    lines = [f"  {heading}"]
+    for entry in sites[:_ROWS]:
+        through = f", through {entry.site.through}" if entry.site.through else ""
+        lines.append(f"    {bytes_text(entry.bytes):>12} {entry.count:>7}x  {one_line(entry.site.where + through)}")
+        lines += [f"    {'':>12} {'':>8}    from {one_line(caller)}" for caller in entry.callers]
+    if len(sites) > _ROWS:
+        rest = sites[_ROWS:]
+        lines.append(f"    {bytes_text(sum(entry.bytes for entry in rest)):>12} {'':>8}  in {len(rest)} more places")
+    return lines
+
+
+def _ranks(snapshots: Sequence[SnapshotReport]) -> list[str]:
+    lines = ["", f"{'':<24} {'end':>12} {'peak':>12} {'reserved':>12} {'pending':>12}"]
+    for snapshot in snapshots:
+        name = f"rank {snapshot.rank}" if snapshot.rank is not None else snapshot.name
+        for device in snapshot.devices:
+            label = one_line(f"{name}, device {device.device}" if len(snapshot.devices) > 1 else name)
+            figures = (device.requested_bytes, device.peak_bytes, device.reserved_bytes, device.pending.bytes)
+            lines.append(f"{label[:24]:<24} " + " ".join(f"{bytes_text(figure):>12}" for figure in figures))
+    return lines
+
+
+def _comparison(comparison: Comparison) -> list[str]:
+    lines = [
+        "",
+        one_line(f"{comparison.new.name} against {comparison.base.name}: end {signed(comparison.end_bytes)}, "
+                 f"peak {signed(comparison.peak_bytes)}, reserved {signed(comparison.reserved_bytes)}"),
+        f"  {'end':>13} {'peak':>13}  place",
+    ]  # fmt: skip
+    for site in comparison.sites[: 2 * _ROWS]:
+        end, peak = site.new_end_bytes - site.base_end_bytes, site.new_peak_bytes - site.base_peak_bytes
+        lines.append(f"  {signed(end):>13} {signed(peak):>13}  {one_line(site.where)}")
+    if not comparison.sites:
+        lines.append("  no place differs")
+    return lines
+
+
+def signed(count: int) -> str:
+    """A difference in bytes with its sign."""
+    return ("+" if count > 0 else "") + bytes_text(count)
+
+
+def _device_chart(report: SnapshotReport, device: DeviceReport) -> Markup:
+    """The chart of one device, with the peak and the failures pointed at; empty without a history."""
+    from markupsafe import Markup
+
+    moments = [charts.Moment(device.peak_event, f"peak {bytes_text(device.peak_bytes)}")]
+    moments += [charts.Moment(failure.event, "out of memory", is_failure=True) for failure in device.out_of_memory]
+    return Markup(charts.snapshot_chart(snapshot_title(report), device.timeline, moments))
+
+
+def _together(snapshots: Sequence[SnapshotReport]) -> Markup:
+    """One chart with a curve for each device of each snapshot; empty when none has a history."""
+    from markupsafe import Markup
+
+    return Markup(
+        charts.snapshots_chart(
+            [
+                (snapshot_title(each) + (f", device {device.device}" if len(each.devices) > 1 else ""), device.timeline)
+                for each in snapshots
+                for device in each.devices
+            ]
+        )
+    )
+
+
+_FILTERS: Mapping[str, Callable[..., Any]] = {
+    "size": bytes_text,
+    "signed": signed,
+    "title": snapshot_title,
+    "facts": device_facts,
+    "failures": failure_lines,
+    "host": host_text,
+    "kinds": kinds_text,
+    "label": label_text,
+    "each_kind": each_kind_text,
+    "settings": settings_text,
+    "chart": _device_chart,
+}
+"""Filters of the page's template."""
+
+
+def snapshot_html(report: SnapshotsReport) -> str:
+    """The report as one HTML page without a script or an outside address; all that comes from the files is escaped."""
+    report = cleaned(report)
+    several = len(report.snapshots) > 1
+    return html_page(
+        "memory_snapshot.html",
+        _FILTERS,
+        verdict=verdict_line(report),
+        word=report.judgement.verdict,
+        concerns=[concern_text(concern, several) for concern in report.judgement.concerns],
+        snapshots=report.snapshots,
+        comparison=report.comparison,
+        together=_together(report.snapshots) if several else "",
+        rows=20,
+        drawn=8,
+    )
+
+
+FORMAT = 1
+"""Number of this file's format; a newer one may have other fields."""
+
+
+def snapshot_json(report: SnapshotsReport) -> str:
+    """The report as JSON, bytes as whole numbers, unknown as null; the fields are those of the report's dataclasses."""
+    data: dict[str, Any] = {
+        "format": FORMAT,
+        "verdict": report.judgement.verdict,
+        "line": verdict_line(report),
+        "why": report.judgement.why,
+    }
+    data["concerns"] = [asdict(concern) for concern in report.judgement.concerns]
+    data["snapshots"] = [asdict(snapshot) for snapshot in report.snapshots]
+    comparison = report.comparison
+    data["comparison"] = comparison and {
+        "base": comparison.base.name,
+        "new": comparison.new.name,
+        "end_bytes": comparison.end_bytes,
+        "peak_bytes": comparison.peak_bytes,
+        "reserved_bytes": comparison.reserved_bytes,
+        "sites": [asdict(site) for site in comparison.sites],
+    }
+    return json_text(data, indent=1)
+
+
+_SITES_SHOWN = 12
+"""Places at the most, chosen, of one device."""
+
+
+def snapshot_texts(reports: Sequence[SnapshotReport]) -> list[str]:
+    """The verdict on each snapshot that was analysed, and how to read it in full."""
+    return [f"snapshot {report.name}: {_verdict(report)}" for report in reports]
+
+
+def snapshots_on_page(reports: Sequence[SnapshotReport]) -> list[tuple[str, str, list[tuple[object, ...]]]]:
+    """(name, verdict, [(curves, facts, failures, places) of each device]) of each."""
+    return [
+        (report.name, _verdict(report), [_device_of_files(report, d) for d in report.devices]) for report in reports
+    ]
+
+
+def _device_of_files(report: SnapshotReport, device: DeviceReport) -> tuple[object, ...]:
+    return _device_chart(report, device), device_facts(device), failure_lines(device), device.end_sites[:_SITES_SHOWN]
+
+
+def _verdict(report: SnapshotReport) -> str:
+    return verdict_line(SnapshotsReport((report,), judge_snapshots([report])))
