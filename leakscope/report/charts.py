@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from leakscope.memory_snapshot.analysis import Timeline
-    from leakscope.report.html.memory import Layer, LookDot, Points, RankMemory
+    from leakscope.report.html.chart_data import Layer, LookDot, Points, RankMemory
 
 SERIES = 10
-"""Colours of data that `parts/colours.css` defines as `--series-1` to `--series-10`."""
+"""Colours of data that `html/colours.css` defines as `--series-1` to `--series-10`."""
 _INK, _RULE, _FAINT, _GOOD, _BAD, _BAD_TINT = (f"#0200{number:02x}" for number in range(6))
 _COLOURS = {
     _INK: "var(--ink)",

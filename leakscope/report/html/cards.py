@@ -12,7 +12,7 @@ from leakscope.findings.rules import rule_named
 from leakscope.report import excerpt, messages, trace_marks
 from leakscope.report.charts import sparkline
 from leakscope.report.excerpt import Excerpt, LineMark, excerpts, folded_trace
-from leakscope.report.html.filters import as_drawing
+from leakscope.report.html import markup
 from leakscope.report.occurrences import Seen, seen_together
 from leakscope.run.model import Run
 
@@ -137,11 +137,11 @@ def finding_on_page(run: Run, finding: Finding, svg: str = "", is_undrawn: bool 
     return FindingOnPage(
         finding=finding,
         faint=finding.severity != Severity.LEAK or finding.origin == Origin.LIBRARY,
-        spark=as_drawing(sparkline(bytes_by_step(finding.sightings))),
+        spark=markup(sparkline(bytes_by_step(finding.sightings))),
         stretches=_stretches(finding),
         further_paths=_further_paths(finding),
         no_trace=not finding.trace and not rule_named(finding.rule).names_holders,
-        drawing=as_drawing(svg),
+        drawing=markup(svg),
         is_undrawn=is_undrawn,
         code=code,
         unkept=_unkept(run, finding),

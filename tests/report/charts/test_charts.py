@@ -24,8 +24,7 @@ from leakscope.report.charts import (
     snapshots_chart,
     sparkline,
 )
-from leakscope.report.html.memory import memory_of
-from leakscope.report.html.timeline import timeline
+from leakscope.report.html.chart_data import memory_of, timeline
 from leakscope.verdict import Verdict
 
 HOSTILE = "<img src=x> $x_1$ & --> #020000"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support import examples
 from support.recorded_rows import rows
 
-from leakscope.report.html.timeline import ROWS_SHOWN, StepEnd, axis, step_ends, timeline
+from leakscope.report.html.chart_data import ROWS_SHOWN, StepEnd, axis, step_ends, timeline
 from leakscope.run.model import Rank, Step
 from leakscope.run.rows import CommOperation
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from leakscope.findings.model import Finding, Findings
 from leakscope.report import excerpt, messages
 from leakscope.report.escape import cleaned
 from leakscope.report.excerpt import Excerpt, excerpts
-from leakscope.report.html.filters import FILTERS
-from leakscope.report.rendering import laid_out
+from leakscope.report.rendering import html_page, laid_out
 from leakscope.report.text.finding import folded_trace_lines
 from leakscope.report.text.page import about_text
 from leakscope.run.model import Run
@@ -46,17 +44,14 @@ class LeakInCell:
 
 def render(run: Run, findings: Findings) -> str:
     """The piece of HTML; what comes from the run is escaped, and it stays readable where styles are taken out."""
-    from leakscope.report.html.filters import templates
-
-    environment = templates(Path(__file__).parent)
-    environment.filters |= FILTERS
     run, findings = cleaned(run), cleaned(findings)
     leaks = messages.leaks(findings)
     beside = [
         f"{messages.title(f)}; {messages.held_text(f)}"
         for f in (*messages.library(findings), *messages.notes(findings))
     ]
-    return environment.get_template("cell.html").render(
+    return html_page(
+        "notebook.html",
         findings=findings,
         colour=COLOURS[Verdict.LEAKS if findings.failed else findings.verdict],
         headline=messages.headline(run, findings),
