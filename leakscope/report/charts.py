@@ -391,7 +391,9 @@ def sparkline(points: Sequence[tuple[int, int]]) -> str:
             (dots, {"fill": False, "edgecolor": _BAD, "linewidth": 4.8, "capstyle": "round"}),
         ):
             drawing.figure.add_artist(PathPatch(path, transform=None, **style))
-        label = "Bytes at each look: " + ", ".join(f"{bytes_text(size)} at step {step}" for step, size in points)
+        label = "Retained size at each heap snapshot: " + ", ".join(
+            f"{bytes_text(size)} at step {step}" for step, size in points
+        )
         size = f'width="{SPARK_WIDTH}" height="{SPARK_HEIGHT}"'
         return drawing.svg(f'class="spark" {size} role="img" aria-label="{label}"')
 

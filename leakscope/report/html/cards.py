@@ -34,9 +34,9 @@ def bytes_by_step(sightings: Iterable[Sighting]) -> tuple[tuple[int, int], ...]:
 AROUND = 2
 """Lines of source that stand on each side of a marked one; chosen."""
 MARKS: Mapping[LineMark, str] = {
-    LineMark.HOLDS: "holds it",
+    LineMark.HOLDS: "retains it",
     LineMark.ADDS: "adds to it",
-    LineMark.EDIT: "suggested edit",
+    LineMark.EDIT: "suggested fix",
 }
 """What is said beside a line, so that no colour has to tell it."""
 

@@ -516,7 +516,7 @@ def timeline(operations: Sequence[CommOperation], ends: Sequence[StepEnd] = ()) 
             [_bar(row, turns[row.id], time) for row in shown],
             _ticks(time),
             [_step_mark(end, time) for end in ends if time.begin < end.moment < time.end],
-            f"{len(shown)} operations of steps {shown[0].step} to {shown[-1].step}, the table has them in words",
+            f"{len(shown)} operations of steps {shown[0].step} to {shown[-1].step}, listed in the data table",
         ),
         rows=tuple(_row(row, turns[row.id], time, ends) for row in shown),
         steps=steps,
@@ -544,7 +544,7 @@ def _step_mark(end: StepEnd, time: Axis) -> StepMark:
     """A line, and leakscope's pause as a gap in the axis."""
     title = f"step {end.step} ends"
     if (end.moment, end.resumed) in time.pauses:
-        title += f"; {seconds_text(end.resumed - end.moment)} of leakscope's own are left out"
+        title += f"; leakscope's pause of {seconds_text(end.resumed - end.moment)} is left out"
     return StepMark(end.step, time.across(end.moment), time.across(end.resumed), title)
 
 
@@ -582,7 +582,7 @@ def _row(row: CommOperation, turn: Turn, time: Axis, ends: Sequence[StepEnd]) ->
         issued_at=row.issued_at,
         issued=seconds_text(time.own(row.issued)),
         lives=tuple(
-            "not seen" if moment is None else f"+{seconds_text(own_seconds(row.issued, moment, ends))}"
+            "not recorded" if moment is None else f"+{seconds_text(own_seconds(row.issued, moment, ends))}"
             for moment in lives
         ),
     )

@@ -157,18 +157,18 @@ def _asides(findings: Findings, told_first: tuple[Finding, ...]) -> tuple[Aside,
     return (
         Aside(
             "Notes",
-            "too small to judge, or no leak by themselves",
+            "not leaks by themselves",
             messages.notes(findings),
             open=Severity.NOTE in kinds,
         ),
-        Aside("Held by libraries", "no leak", messages.library(findings)),
+        Aside("Retained by libraries", "not leaks", messages.library(findings)),
         Aside(
             "Avoidable memory",
-            "never a leak: it lies there for longer than it is needed",
+            "not leaks: retained longer than needed",
             messages.avoidable(findings),
             open=findings.avoidable_over is not None or Severity.AVOIDABLE in kinds,
         ),
-        Aside("Suppressed", "known before: they decide nothing", findings.suppressed, prefix="suppressed-"),
+        Aside("Suppressed", "known findings, not part of the verdict", findings.suppressed, prefix="suppressed-"),
     )
 
 
@@ -198,11 +198,11 @@ class State:
 
 KILLED = State("K", "killed", "killed")
 HUNG = State("H", "hung", "hung")
-LOST = State("?", "lost", "left no word")
+LOST = State("?", "lost", "status unknown")
 FAILED = State("F", "failed", "failed")
-OUTLYING = State("O", "outlying", "far from its peers")
-LEAKING = State("L", "leaking", "has a leak")
-WELL = State("\u00b7", "well", "has no leak")
+OUTLYING = State("O", "outlying", "differs from its peers")
+LEAKING = State("L", "leaking", "leak")
+WELL = State("\u00b7", "well", "no leak")
 STATES = (KILLED, HUNG, LOST, FAILED, OUTLYING, LEAKING, WELL)
 """Those to look at first in front."""
 _ENDED = {EndKind.KILLED: KILLED, EndKind.HUNG: HUNG, EndKind.LOST: LOST}

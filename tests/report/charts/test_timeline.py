@@ -58,7 +58,7 @@ def test_unknown_moments_are_no_error() -> None:
     unseen = replace(sent, waited=None, completed=None, tensor_died=None, storage_died=None)
     drawn = timeline([unseen, replace(sent, issued=float("nan"))])
     assert rows(wire=[{"id": 1, "direction": "send"}])["operations"] == (), "one that nobody knows the begin of is none"
-    assert drawn is not None and drawn.alive == 1 and drawn.rows[0].lives == ("not seen",) * 4
+    assert drawn is not None and drawn.alive == 1 and drawn.rows[0].lives == ("not recorded",) * 4
 
 
 def test_no_rows_no_timeline() -> None:
@@ -159,4 +159,4 @@ def test_the_operations_are_told_in_words_as_they_are_drawn() -> None:
     (recv, sent) = drawn.rows
     assert (recv.what, recv.step, recv.turn, recv.tensor, recv.issued) == ("recv from 1 tag 0", 1, 1, "", "0 µs")
     assert drawn.svg.count('class="row"') == 2 and len(recv.lives) == 4
-    assert sent.lives[0] != "not seen"
+    assert sent.lives[0] != "not recorded"
