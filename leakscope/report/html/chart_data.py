@@ -345,53 +345,16 @@ class StepEnd:
     moment: float
     resumed: float
     """When the next step began; the same moment where there was no pause."""
-    exact: bool
-    """False where it was not recorded, and is told by what was seen before and after."""
 
 
 def step_ends(rank: Rank, last: int = LAST) -> tuple[StepEnd, ...]:
     """The ends of the last steps that have one after them, in order."""
-    begins = {step.number: (step.began, step.seconds) for step in rank.steps}
-    numbers = sorted(begins.keys() | set(column(rank.operations, "step")))[-last:]
-    issued: dict[int, Span] = {}
-    events: tuple[float, ...] = ()
-    if any(begins.get(number, (None, 0.0))[0] is None for number in numbers):
-        issued = _issued(rank, numbers)
-        events = _events(rank, min((first for first, _ in issued.values()), default=math.inf))
-    looked = {look.step: look.seconds for look in rank.looks if look.occasion == Occasion.STEP}
-    found = []
-    for a, b in pairwise(numbers):
-        (began, seconds), (then, _) = begins.get(a, (None, 0.0)), begins.get(b, (None, 0.0))
-        if began is not None and then is not None:
-            found.append(StepEnd(a, began + seconds, max(then, began + seconds), True))
-        elif a in issued and b in issued and issued[a][1] <= issued[b][0]:
-            found.append(_guessed(a, (issued[a][1], issued[b][0]), looked.get(a, 0.0), events))
-    return tuple(found)
-
-
-def _issued(rank: Rank, steps: Sequence[int]) -> dict[int, Span]:
-    """When the first and the last operation of each step were issued."""
-    spans: dict[int, Span] = {}
-    for step, moment in zip(column(rank.operations, "step"), column(rank.operations, "issued"), strict=True):
-        if step >= steps[0] and math.isfinite(moment):
-            first, last = spans.get(step, (math.inf, -math.inf))
-            spans[step] = min(first, moment), max(last, moment)
-    return spans
-
-
-def _events(rank: Rank, begin: float) -> tuple[float, ...]:
-    """Moments from `begin` on at which something happened to an operation."""
-    names = ("issued", "waited", "completed", "tensor_died", "storage_died", "work_died")
-    moments = (moment for name in names for moment in column(rank.operations, name))
-    return tuple(sorted(moment for moment in moments if moment is not None and begin <= moment < math.inf))
-
-
-def _guessed(step: int, gap: Span, seconds: float, events: Sequence[float]) -> StepEnd:
-    """Between the last operation of a step and the first of the next: nothing happens while a look is taken."""
-    inside = [gap[0], *(moment for moment in events if gap[0] < moment < gap[1]), gap[1]]
-    begin, end = max(pairwise(inside), key=lambda span: span[1] - span[0])
-    middle, half = (begin + end) / 2, min(seconds, end - begin) / 2
-    return StepEnd(step, middle - half, middle + half, False)
+    steps = sorted(rank.steps, key=lambda step: step.number)[-last:]
+    return tuple(
+        StepEnd(step.number, end := step.began + step.seconds, max(after.began, end))
+        for step, after in pairwise(steps)
+        if step.began is not None and after.began is not None
+    )
 
 
 def own_seconds(begin: float, end: float, ends: Sequence[StepEnd]) -> float:
