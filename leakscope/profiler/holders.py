@@ -12,9 +12,8 @@ from leakscope.findings.holders import MOST_LINES, MOST_WAYS, alive_now, ways_to
 from leakscope.findings.live_objects import Alive, HeldNow, Way, Ways
 from leakscope.originals import Path
 from leakscope.profiler.result import look_now, why_no_look
+from leakscope.report import drawing
 from leakscope.report.holders import alive_as_html, alive_as_text, as_json, ways_as_html, ways_as_text
-from leakscope.report.holding.drawing import draw_to, drawn
-from leakscope.report.holding.picture import ways_as_dot
 from leakscope.run.rows import Occasion
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class WaysToTensor:
     @property
     def dot(self) -> str:
         """The picture in graphviz's language."""
-        return ways_as_dot(self.found)
+        return drawing.dot_source(drawing.of_ways(self.found))
 
     def __str__(self) -> str:
         return ways_as_text(self.found)
@@ -74,17 +73,19 @@ class WaysToTensor:
     __repr__ = __str__
 
     def _repr_svg_(self) -> str | None:
-        return drawn(self.dot)
+        return drawing.svg(self.dot)
 
     def _repr_html_(self) -> str:
         return ways_as_html(self.found, self._repr_svg_() or "")
 
     def draw(self, path: str | Path) -> Path:
-        """Write the picture to a file, whose ending says how: `.svg`, `.png`, `.pdf`; `.dot` needs no graphviz.
+        """Write it to a file in the format of its suffix: `.svg`, `.png`, `.pdf`, or `.dot`, which needs no `dot`.
 
-        Raises LeakscopeError where graphviz's `dot` is not installed or cannot draw that.
+        Raises:
+            LeakscopeError: Graphviz's `dot` is not installed or fails.
+
         """
-        return draw_to(self.dot, path)
+        return drawing.write(self.dot, path)
 
     def to_json(self) -> str:
         """All of it, for programs."""
@@ -151,45 +152,44 @@ def _ways(tensor: Any, most: int) -> Ways:
     return ways_to(graph, index, most)
 
 
-NO_DOT = "graphviz's `dot` is not installed here, so this is not drawn: install graphviz, or paste the text below"
-"""The sentence that says what is missing."""
-
-
 @dataclass(frozen=True, repr=False)
 class Picture:
-    """What holds what. A notebook shows it; printed, it is the text that graphviz draws."""
+    """A drawing of references. A notebook shows it; printed, it is the text that Graphviz draws."""
 
     dot: str
-    """In graphviz's language."""
+    """In Graphviz's language."""
 
     def __str__(self) -> str:
         return self.dot
 
     def __repr__(self) -> str:
-        return f"{self.__class__.__name__} of {self.objects} objects" if drawn("graph {}") else f"{NO_DOT}\n{self.dot}"
+        is_drawn = drawing.svg("graph {}") is not None
+        return f"{self.__class__.__name__} of {self.objects} objects" if is_drawn else f"{drawing.NO_DOT}\n{self.dot}"
 
     def _repr_svg_(self) -> str | None:
-        return drawn(self.dot)
+        return drawing.svg(self.dot)
 
     @property
     def objects(self) -> int:
-        """Boxes in it."""
+        """Number of objects in it."""
         return len(set(re.findall(r"^\s*(o\d+)\s*\[", self.dot, re.MULTILINE)))
 
     def draw(self, path: str | Path) -> Path:
-        """Write it to a file, whose ending says how: `.svg`, `.png`, `.pdf`; `.dot` needs no graphviz.
+        """Write it to a file in the format of its suffix: `.svg`, `.png`, `.pdf`, or `.dot`, which needs no `dot`.
 
-        Raises LeakscopeError where graphviz's `dot` is not installed or cannot draw that.
+        Raises:
+            LeakscopeError: Graphviz's `dot` is not installed or fails.
+
         """
-        return draw_to(self.dot, path)
+        return drawing.write(self.dot, path)
 
 
 def draw(obj: object, path: str | Path | None = None, *, max_depth: int = 3, too_many: int = 10) -> Picture:
-    """A picture of what refers to an object, by objgraph, with the references that gc does not see in another colour.
+    """Draw the referrers of an object with objgraph, and references that gc does not see in another colour.
 
-    Those are what autograd's C++ graph saved, its hooks and `grad_fn`, buffers of communication, and the variables of
-    running functions. Of a tensor the picture also has what else holds its memory. Unlike objgraph's own it collects
-    nothing and calls no `repr`.
+    Those are saved tensors, hooks and `grad_fn` of autograd's C++ graph, buffers of communication, and the variables of
+    running functions. For a tensor the drawing also has the other holders of its memory. Unlike objgraph's own it
+    collects nothing and calls no `repr`.
 
     Args:
         obj: any object; the call itself does not count as a referrer.

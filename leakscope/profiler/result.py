@@ -100,7 +100,7 @@ class Result(Findings):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: one fragment without a script; everything that came from the run is escaped."""
-        from leakscope.report.notebook.cell import render
+        from leakscope.report.notebook import render
 
         return render(self.run, self)
 

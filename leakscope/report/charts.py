@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from leakscope.memory_snapshot.analysis import Timeline
-    from leakscope.report.html.memory import Layer, LookDot, Points, RankMemory
+    from leakscope.report.html.chart_data import Layer, LookDot, Points, RankMemory
 
 SERIES = 10
-"""Colours of data that `parts/colours.css` defines as `--series-1` to `--series-10`."""
+"""Colours of data that `html/colours.css` defines as `--series-1` to `--series-10`."""
 _INK, _RULE, _FAINT, _GOOD, _BAD, _BAD_TINT = (f"#0200{number:02x}" for number in range(6))
 _COLOURS = {
     _INK: "var(--ink)",
@@ -391,7 +391,9 @@ def sparkline(points: Sequence[tuple[int, int]]) -> str:
             (dots, {"fill": False, "edgecolor": _BAD, "linewidth": 4.8, "capstyle": "round"}),
         ):
             drawing.figure.add_artist(PathPatch(path, transform=None, **style))
-        label = "Bytes at each look: " + ", ".join(f"{bytes_text(size)} at step {step}" for step, size in points)
+        label = "Retained size at each heap snapshot: " + ", ".join(
+            f"{bytes_text(size)} at step {step}" for step, size in points
+        )
         size = f'width="{SPARK_WIDTH}" height="{SPARK_HEIGHT}"'
         return drawing.svg(f'class="spark" {size} role="img" aria-label="{label}"')
 

@@ -407,7 +407,7 @@ def device_section(run: Run, groups: Sequence[Sequence[int]] = ()) -> Markup | N
     if not ranks:
         return None
     any_looks = any(looks for _, looks, _, _ in ranks)
-    return Markup(html_page("parts/device_memory.html", ranks=ranks, heads=_HEADS, legend=_LEGEND, any_looks=any_looks))
+    return Markup(html_page("device_memory.html", ranks=ranks, heads=_HEADS, legend=_LEGEND, any_looks=any_looks))
 
 
 _ROWS = 10

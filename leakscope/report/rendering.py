@@ -7,7 +7,6 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 WIDTH = 110
@@ -101,11 +100,11 @@ def text_page(lines: Iterable[Line], width: int = WIDTH) -> str:
 
 def html_page(template: str, filters: Mapping[str, Callable[..., Any]] | None = None, /, **content: Any) -> str:
     """A template of `report/html`, filled in; all text is escaped."""
-    from leakscope.report.html.filters import FILTERS, templates
+    from leakscope.report.html import environment
 
-    environment = templates(Path(__file__).parent / "html")
-    environment.filters |= {**FILTERS, **(filters or {})}
-    return environment.get_template(template).render(content)
+    made = environment()
+    made.filters |= filters or {}
+    return made.get_template(template).render(content)
 
 
 def json_text(data: Any, indent: int = 2) -> str:

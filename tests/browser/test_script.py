@@ -124,7 +124,7 @@ def test_a_drawing_zooms_by_button_key_and_wheel_and_moves_by_drag(leaking: Page
     usual = width(drawing)
     leaking.get_by_label("Zoom in").first.click()
     assert width(drawing) == pytest.approx(1.25 * usual, rel=0.02)
-    leaking.get_by_label("Zoom back").first.click()
+    leaking.get_by_label("Reset zoom").first.click()
     assert width(drawing) == pytest.approx(usual, rel=0.01)
     box.focus()
     for _ in range(4):

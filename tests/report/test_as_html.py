@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -83,13 +84,13 @@ def test_page_tells_what_was_found() -> None:
     words = " ".join(" ".join(Page(text).words).split())
     for said in (
         "2 distinct leaks", "768.00 KiB would be freed", "closure extract", "cut here", "self.losses.append(loss)",
-        "stage.py:41 forward (aten::addmm)", "Held by libraries", "rank 1", "what the memory is",
+        "stage.py:41 forward (aten::addmm)", "rank 1",
         "lifetimes were not recorded", "stopped by leakscope after 12 steps",
     ):  # fmt: skip
         assert said in words, said
     assert text.count('<svg class="plot"') == 1, "all ranks on one axis"
     assert text.count('<svg class="timeline"') == 1
-    assert text.count('<svg class="drawing"') == 3
+    assert text.count('class="drawing"') == (3 if shutil.which("dot") else 0)
     assert "var(--series-10)" in text and not re.search("#0[23]00", text)
 
 
@@ -114,9 +115,9 @@ def test_every_rank_and_how_it_ended_is_named() -> None:
 
 
 def test_a_note_that_holds_nothing_names_no_holder() -> None:
-    words = " ".join(Page(FORMATS["html"](*examples.of_a_dropped_work())).words)
-    assert "no memory held, 116 times seen" in words
-    assert not any(said in words for said in ("No trace", "freed by", "down to the memory"))
+    text = FORMATS["html"](*examples.of_a_dropped_work())
+    assert text.count("<article ") == 1 and "116 times seen" in text
+    assert '<ol class="trace">' not in text and '<p class="cutbox' not in text and "<dt>freed by</dt>" not in text
 
 
 def test_a_rank_that_hung_has_raised_nothing() -> None:

@@ -15,7 +15,7 @@ from leakscope.findings.facts import Origin, Severity
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
 from leakscope.report import FORMATS
-from leakscope.report.notebook.cell import render as in_notebook
+from leakscope.report.notebook import render as in_notebook
 from leakscope.run.model import Run
 from leakscope.run.reader import read_run
 from leakscope.verdict import Returned, Verdict

@@ -12,8 +12,7 @@ from leakscope.findings.rules import rule_named
 from leakscope.report import excerpt, messages, trace_marks
 from leakscope.report.charts import sparkline
 from leakscope.report.excerpt import Excerpt, LineMark, excerpts, folded_trace
-from leakscope.report.html.drawing import draw
-from leakscope.report.html.filters import as_drawing
+from leakscope.report.html import markup
 from leakscope.report.occurrences import Seen, seen_together
 from leakscope.run.model import Run
 
@@ -33,24 +32,24 @@ def bytes_by_step(sightings: Iterable[Sighting]) -> tuple[tuple[int, int], ...]:
 
 
 AROUND = 2
-"""Lines of source that stand on each side of a marked one; chosen."""
+"""Lines of source on each side of a marked one; heuristic: more hide the path, fewer the context."""
 MARKS: Mapping[LineMark, str] = {
-    LineMark.HOLDS: "holds it",
+    LineMark.HOLDS: "retains it",
     LineMark.ADDS: "adds to it",
-    LineMark.EDIT: "suggested edit",
+    LineMark.EDIT: "suggested fix",
 }
-"""What is said beside a line, so that no colour has to tell it."""
+"""Label of a marked line, so that its meaning does not depend on colour."""
 
 
 @dataclass(frozen=True)
 class HopOnPage:
-    """One hop as the page sets it."""
+    """A hop of a reference path."""
 
     hop: Hop
     position: int
     """On the trace."""
     colour: HopStatus
-    """What is leaked stands out in a leak only: a note blames nobody."""
+    """Red in a leak only: in a note the status of leaked objects is shown as unknown."""
     reason: str
     """"" where it is that of the hop before."""
     suspect: bool
@@ -58,16 +57,16 @@ class HopOnPage:
     cut: bool
     """Its reference is the one to cut."""
     closed: bool
-    """The cycle is closed here."""
+    """The cycle ends here."""
     last: bool
-    """Nothing comes after it: the memory."""
+    """It is the memory."""
     further: bool = False
     """It is of a path beside the trace."""
 
 
 @dataclass(frozen=True)
 class StretchOnPage:
-    """Hops that are seen, or folded together."""
+    """Consecutive hops, visible or folded."""
 
     hops: tuple[HopOnPage, ...]
     folded: bool
@@ -81,40 +80,42 @@ class LineOnPage:
     text: str
     kind: LineMark
     mark: str
-    """In words; "" beside the lines that are marked."""
+    """Its label; "" for unmarked lines."""
     begin: bool
-    """The line to edit: where a reader begins."""
+    """The line to edit."""
     gap: bool
     """Lines that are not shown come before it."""
 
     @property
     def indent(self) -> int:
-        """Spaces that it begins with: where it is broken, its other parts stand below its first word."""
+        """Leading spaces; the continuation of a broken line is indented as far."""
         return len(self.text) - len(self.text.lstrip(" "))
 
 
 @dataclass(frozen=True)
 class FindingOnPage:
-    """One finding as the page sets it."""
+    """A card."""
 
     finding: Finding
     faint: bool
-    """Nothing that the reader must mend: a note, or a library's."""
+    """Not a leak of the application: a note, or a library's."""
     spark: Markup | None
     stretches: tuple[StretchOnPage, ...]
     further_paths: tuple[tuple[HopOnPage, ...], ...]
     """The paths over references to cut that the trace does not lead over."""
     no_trace: bool
-    """Nothing is known to lead to it; of a late release the holders are known, and many."""
+    """No reference path is known. A late release has referrers, but no single path."""
     drawing: Markup | None
+    is_undrawn: bool
+    """There would be a drawing if `dot` were installed."""
     code: tuple[tuple[str, tuple[LineOnPage, ...]], ...]
     """(file, its lines)"""
     unkept: tuple[tuple[str, str], ...]
     """(what it does, place) of those whose source was not kept."""
     edit: tuple[str, ...]
-    """Lines of the suggested edit as `diff` writes them; () where there is none."""
+    """Lines of the suggested fix as `diff` writes them; () without one."""
     pasted: str
-    """What is to stand there once the suggested edit is made; "" where there is none, or it is of several places."""
+    """Replacement text of the suggested fix; "" without one, or if it is of several places."""
     made_at: tuple[tuple[str, str], ...]
     """(place, source line)"""
     made_elsewhere: tuple[str, str] | None
@@ -122,17 +123,26 @@ class FindingOnPage:
     sightings: tuple[Seen, ...]
 
 
-def finding_on_page(run: Run, finding: Finding, drawn: bool) -> FindingOnPage:
-    """The finding with all that its card needs of the run; `drawn`: with a picture of its trace."""
+def finding_on_page(run: Run, finding: Finding, svg: str = "", is_undrawn: bool = False) -> FindingOnPage:
+    """The finding with all that its card needs of the run.
+
+    Args:
+        run: where it was found.
+        finding: the finding.
+        svg: the drawing of its reference path, if there is one.
+        is_undrawn: whether there would be a drawing if `dot` were installed.
+
+    """
     code = tuple((shown.file, _lines(run, shown)) for shown in excerpts(run, finding, AROUND))
     return FindingOnPage(
         finding=finding,
         faint=finding.severity != Severity.LEAK or finding.origin == Origin.LIBRARY,
-        spark=as_drawing(sparkline(bytes_by_step(finding.sightings))),
+        spark=markup(sparkline(bytes_by_step(finding.sightings))),
         stretches=_stretches(finding),
         further_paths=_further_paths(finding),
         no_trace=not finding.trace and not rule_named(finding.rule).names_holders,
-        drawing=as_drawing(draw(finding) if drawn else ""),
+        drawing=markup(svg),
+        is_undrawn=is_undrawn,
         code=code,
         unkept=_unkept(run, finding),
         edit=excerpt.edit_lines(finding.suggestion) if finding.suggestion is not None else (),

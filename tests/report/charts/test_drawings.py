@@ -1,8 +1,7 @@
-"""Drawings show the reference path, its cycle and the cut, with and without Graphviz."""
+"""Drawings show the reference path, its cycle and the cut, with equal chains merged."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -11,20 +10,20 @@ import pytest
 from support import examples
 
 from leakscope.findings.model import Cut, CutReference, CycleReference, Hop
+from leakscope.report.drawing import Arrow, Box, Drawing, inline_svgs, merged, of_finding, whole_drawing
 from leakscope.report.html.cards import finding_on_page
-from leakscope.report.html.drawing import Box, column_layout, dot_layout, draw, drawing_of
 
-WITH_DOT = pytest.param(True, marks=pytest.mark.skipif(shutil.which("dot") is None, reason="dot is not installed"))
-
+needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="dot is not installed")
+SVG = "{http://www.w3.org/2000/svg}"
 DRAWN = [examples.cycle_finding(), examples.growth_finding(), examples.hostile()[1].findings[0]]
 
 
 def test_trace_joins_the_cycle_it_goes_round() -> None:
-    drawing = drawing_of(examples.cycle_finding())
-    labels = [drawn.label for drawn in drawing.objects]
+    drawing = whole_drawing(examples.cycle_finding())
+    labels = [drawn.label for drawn in drawing.boxes]
     assert labels == ["function extract", "tuple, 2 items", "cell extract", "list, 4 items", "Tensor float32[128, 256]",
                       "storage, 128.00 KiB"]  # fmt: skip
-    arrows = [(r.holder, r.held, r.name, r.cut) for r in drawing.references]
+    arrows = [(r.tail, r.head, r.name, r.cut) for r in drawing.arrows]
     assert arrows == [
         (0, 1, "closure extract", True),
         (1, 2, "[i]", False),
@@ -35,21 +34,18 @@ def test_trace_joins_the_cycle_it_goes_round() -> None:
     ]
 
 
-def test_an_arrow_says_which_hop_of_the_trace_it_is() -> None:
-    drawing = drawing_of(examples.cycle_finding())
-    assert [r.hop for r in drawing.references] == [0, 1, 2, 5, 6, 7], "hop 4 holds as hop 2 does, hop 3 holds nothing"
-    svg = draw(examples.cycle_finding(), use_dot=False)
-    assert [int(hop) for hop in re.findall(r'<g class="arrow[^"]*" data-hop="(\d+)">', svg)] == [0, 1, 2, 5, 6, 7]
-    assert "6 objects, from function extract on; cut here: closure extract of function extract" in svg
+def test_an_arrow_says_which_hop_of_the_path_it_is() -> None:
+    drawing = whole_drawing(examples.cycle_finding())
+    assert [r.hop for r in drawing.arrows] == [0, 1, 2, 5, 6, 7], "hop 4 holds as hop 2 does, hop 3 holds nothing"
 
 
 def test_a_cycle_apart_from_the_trace_is_drawn_alone() -> None:
     names = (("a", ".x", "b", 20, 31, 21), ("b", ".y", "b", 21, 32, 22), ("b", ".x", "a", 22, 33, 20))
     cut = Cut((CutReference(".x", indexes=(33,)),), 1)
     finding = replace(examples.cycle_finding(), cycle=tuple(CycleReference(*name) for name in names), cut=cut)
-    drawing = drawing_of(finding)
-    assert [drawn.label for drawn in drawing.objects] == ["a", "b", "b"]
-    assert [(r.holder, r.held, r.cut) for r in drawing.references] == [(0, 1, False), (1, 2, False), (2, 0, True)]
+    drawing = whole_drawing(finding)
+    assert [drawn.label for drawn in drawing.boxes] == ["a", "b", "b"]
+    assert [(r.tail, r.head, r.cut) for r in drawing.arrows] == [(0, 1, False), (1, 2, False), (2, 0, True)]
 
 
 def test_objects_of_one_label_stay_apart() -> None:
@@ -70,9 +66,9 @@ def test_objects_of_one_label_stay_apart() -> None:
         CycleReference("Mul", ".grad", tensor[0], 3, 12, 1),
     )
     cut = Cut((CutReference(".grad", indexes=(12,), trace=2),), 32)
-    drawing = drawing_of(replace(examples.cycle_finding(), trace=trace, cycle=cycle, cut=cut))
-    assert [drawn.label for drawn in drawing.objects] == [tensor[0], tensor[0], "Mul", "tensor memory"]
-    assert [(r.holder, r.held, r.name, r.cut) for r in drawing.references] == [
+    drawing = whole_drawing(replace(examples.cycle_finding(), trace=trace, cycle=cycle, cut=cut))
+    assert [drawn.label for drawn in drawing.boxes] == [tensor[0], tensor[0], "Mul", "tensor memory"]
+    assert [(r.tail, r.head, r.name, r.cut) for r in drawing.arrows] == [
         (0, 1, ".grad", False),
         (1, 2, ".grad_fn", False),
         (2, 0, ".grad", True),
@@ -82,7 +78,7 @@ def test_objects_of_one_label_stay_apart() -> None:
 
 def test_exactly_one_arrow_is_cut() -> None:
     for finding in (examples.cycle_finding(), examples.growth_finding()):
-        assert sum(r.cut for r in drawing_of(finding).references) == 1
+        assert sum(r.cut for r in whole_drawing(finding).arrows) == 1
 
 
 def held_twice() -> examples.Finding:
@@ -106,15 +102,15 @@ def held_twice() -> examples.Finding:
 
 
 def test_both_holders_of_one_tensor_are_drawn() -> None:
-    drawing = drawing_of(held_twice())
-    assert [drawn.label for drawn in drawing.objects] == [
+    drawing = whole_drawing(held_twice())
+    assert [drawn.label for drawn in drawing.boxes] == [
         "module",
         "list kept",
         "Tensor float32[8]",
         "memory",
         "list seen",
     ]
-    assert [(r.holder, r.held, r.name, r.cut, r.hop) for r in drawing.references] == [
+    assert [(r.tail, r.head, r.name, r.cut, r.hop) for r in drawing.arrows] == [
         (0, 1, ".kept", True, 0),
         (1, 2, "[i]", False, 1),
         (2, 3, "storage", False, 2),
@@ -124,7 +120,7 @@ def test_both_holders_of_one_tensor_are_drawn() -> None:
 
 
 def test_the_card_lists_the_path_of_each_holder() -> None:
-    item = finding_on_page(examples.leaking()[0], held_twice(), drawn=False)
+    item = finding_on_page(examples.leaking()[0], held_twice())
     (path,) = item.further_paths
     assert [(hop.position, hop.hop.object, hop.cut) for hop in path] == [
         (4, "module", True),
@@ -134,49 +130,57 @@ def test_the_card_lists_the_path_of_each_holder() -> None:
     ]
 
 
+def test_equal_chains_are_one() -> None:
+    """Nine dicts of a list, each with a tensor of its own, and one tensor of another shape."""
+    boxes = [Box("list history"), Box("tensor memory")]
+    arrows = []
+    for number in range(10):
+        shape = "Tensor[8]" if number else "Tensor[2]"
+        boxes += [Box("dict"), Box(shape, bytes=32)]
+        item, tensor = len(boxes) - 2, len(boxes) - 1
+        arrows += [Arrow(0, item, f"[{number}]"), Arrow(item, tensor, "['loss']"), Arrow(tensor, 1, "storage")]
+    drawing = merged(Drawing(tuple(boxes), tuple(arrows)))
+    assert [(box.label, box.count, box.bytes) for box in drawing.boxes] == [
+        ("list history", 1, 0), ("tensor memory", 1, 0), ("dict", 1, 0), ("Tensor[2]", 1, 32),
+        ("dict", 9, 0), ("Tensor[8]", 9, 288),
+    ]  # fmt: skip
+    assert [(a.tail, a.head, a.name) for a in drawing.arrows] == [
+        (0, 2, "[0]"), (2, 3, "['loss']"), (3, 1, "storage"), (0, 4, "[i]"), (4, 5, "['loss']"), (5, 1, "storage"),
+    ]  # fmt: skip
+
+
+def test_the_links_of_a_list_stay_apart() -> None:
+    ring = Drawing((Box("Node"),) * 3, (Arrow(0, 1, ".next"), Arrow(1, 2, ".next"), Arrow(2, 0, ".next", cut=True)))
+    assert len(merged(ring).boxes) == 3
+    circle = Drawing((Box("Node"),) * 3, tuple(Arrow(k, (k + 1) % 3, ".next") for k in range(3)))
+    assert merged(circle) == circle
+
+
 @pytest.mark.process
-@pytest.mark.parametrize("use_dot", [WITH_DOT, False])
-@pytest.mark.parametrize("finding", DRAWN)
-def test_drawing_is_well_formed_and_marks_the_cut(use_dot: bool, finding: examples.Finding) -> None:
-    tree = ElementTree.fromstring(draw(finding, use_dot))
-    groups = [element.get("class", "") for element in tree.iter("{http://www.w3.org/2000/svg}g")]
-    assert sum(kind.startswith("box") for kind in groups) == len(drawing_of(finding).objects)
-    assert groups.count("arrow cut") == 1
+@needs_dot
+def test_a_drawing_is_well_formed_and_marks_the_cut() -> None:
+    drawings = [drawing for finding in DRAWN if (drawing := of_finding(finding)) is not None]
+    svgs = inline_svgs(drawings)
+    assert len(svgs) == len(DRAWN)
+    for svg, drawing in zip(svgs, drawings, strict=True):
+        root = ElementTree.fromstring(svg)
+        groups = [(g.get("class", "").split(), g.findtext(f"{SVG}title"), g) for g in root.iter(f"{SVG}g")]
+        boxes = [title for classes, title, _ in groups if "box" in classes]
+        assert sorted(map(str, boxes)) == sorted(box.label for box in drawing.boxes)
+        (cut,) = [title for classes, title, _ in groups if "cut" in classes]
+        assert [cut] == [arrow.name for arrow in drawing.arrows if arrow.cut]
+        hops = sorted(group.get("data-hop", "") for classes, _, group in groups if "arrow" in classes)
+        assert hops == sorted("" if arrow.hop is None else str(arrow.hop) for arrow in drawing.arrows)
+        assert not [part for part in root.iter() if "id" in part.attrib], "ids of several drawings would collide"
+        assert "var(--bad, #b42318)" in svg
+
+
+@pytest.mark.process
+def test_without_dot_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    drawing = of_finding(examples.cycle_finding())
+    assert drawing is not None and inline_svgs([drawing]) == []
 
 
 def test_nothing_to_draw() -> None:
-    assert draw(examples.library_finding()) == ""
-
-
-@pytest.mark.process
-@pytest.mark.skipif(shutil.which("dot") is None, reason="dot is not installed")
-def test_dot_joins_the_boxes_it_was_told_to_join() -> None:
-    boxes = [Box(80, 30), Box(120, 46), Box(90, 30)]
-    layout = dot_layout(boxes, [(0, 1, 50.0), (1, 2, 60.0), (2, 0, 40.0)])
-    assert layout is not None
-    for (holder, held), arrow in zip([(0, 1), (1, 2), (2, 0)], layout.arrows, strict=True):
-        start = tuple(map(float, arrow.path[1:].split(" ")[0].split(",")))
-        tip = tuple(map(float, arrow.head.split(" ")[0].split(",")))
-        assert touches(start, layout.centres[holder], boxes[holder])
-        assert touches(tip, layout.centres[held], boxes[held])
-
-
-def touches(point: tuple[float, ...], centre: tuple[float, float], box: Box) -> bool:
-    across, down = abs(point[0] - centre[0]), abs(point[1] - centre[1])
-    return across <= box.width / 2 + 2 and down <= box.height / 2 + 2
-
-
-@pytest.mark.process
-def test_without_the_binary_there_is_no_dot_layout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert dot_layout([Box(10, 10), Box(10, 10)], [(0, 1, 10.0)]) is None
-    assert draw(examples.cycle_finding()) == draw(examples.cycle_finding(), use_dot=False)
-
-
-def test_boxes_of_a_column_do_not_overlap() -> None:
-    boxes = [Box(80, 30), Box(120, 46), Box(90, 30)]
-    layout = column_layout(boxes, [(0, 1, 50.0), (1, 2, 60.0), (2, 0, 40.0), (1, 1, 30.0)])
-    bottoms = [y + box.height / 2 for (_, y), box in zip(layout.centres, boxes, strict=True)]
-    tops = [y - box.height / 2 for (_, y), box in zip(layout.centres, boxes, strict=True)]
-    assert all(bottom < top for bottom, top in zip(bottoms, tops[1:], strict=False))
-    assert all(arrow.label[0] <= layout.width for arrow in layout.arrows)
+    assert of_finding(examples.library_finding()) is None

@@ -16,7 +16,7 @@ from support.examples import KIB, MIB
 from leakscope.findings.capacity import full_at
 from leakscope.findings.model import Cut, CutReference, Findings, LedgerInterval, Line, LineKind, RankSummary, Sighting
 from leakscope.report.charts import layer_colours, memory_chart
-from leakscope.report.html.memory import (
+from leakscope.report.html.chart_data import (
     CHOICES,
     LAYERS,
     LOOKS,

@@ -6,13 +6,12 @@ import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import examples
 from support.recorded_rows import rows
 
-from leakscope.report.html.timeline import ROWS_SHOWN, StepEnd, axis, step_ends, timeline
+from leakscope.report.html.chart_data import ROWS_SHOWN, StepEnd, axis, step_ends, timeline
 from leakscope.run.model import Rank, Step
 from leakscope.run.rows import CommOperation
 
@@ -58,7 +57,7 @@ def test_unknown_moments_are_no_error() -> None:
     unseen = replace(sent, waited=None, completed=None, tensor_died=None, storage_died=None)
     drawn = timeline([unseen, replace(sent, issued=float("nan"))])
     assert rows(wire=[{"id": 1, "direction": "send"}])["operations"] == (), "one that nobody knows the begin of is none"
-    assert drawn is not None and drawn.alive == 1 and drawn.rows[0].lives == ("not seen",) * 4
+    assert drawn is not None and drawn.alive == 1 and drawn.rows[0].lives == ("not recorded",) * 4
 
 
 def test_no_rows_no_timeline() -> None:
@@ -79,8 +78,8 @@ def test_hostile_rows_stay_text() -> None:
 # leakscope's own pauses
 
 
-def stepped(operations: tuple[CommOperation, ...], pause: float, exact: bool, looked: bool = True) -> Rank:
-    """Steps of 100 ms, as the examples have them, with a look after the fourth that took `pause` seconds more."""
+def stepped(operations: tuple[CommOperation, ...], pause: float) -> Rank:
+    """Steps of 100 ms, as the examples have them, with a snapshot after the fourth that took `pause` seconds more."""
     later = {o.id: 0.0 if o.step <= 4 else pause for o in operations}
 
     def shifted(o: CommOperation) -> CommOperation:
@@ -90,19 +89,14 @@ def stepped(operations: tuple[CommOperation, ...], pause: float, exact: bool, lo
             o, **{k: None if v is None else v + (pause if v > edge else later[o.id]) for k, v in moments.items()}
         )
 
-    steps = tuple(
-        Step(n, 0.09, None, None, began=0.1 * n - 0.005 + (pause if n > 4 else 0.0) if exact else None)
-        for n in range(1, 7)
-    )
-    looks = (replace(examples.look(4, 0, 0), seconds=pause),) if looked else ()
-    return replace(examples.rank(0), steps=steps, looks=looks, operations=tuple(map(shifted, operations)))
+    steps = tuple(Step(n, 0.09, None, None, began=0.1 * n - 0.005 + (pause if n > 4 else 0.0)) for n in range(1, 7))
+    return replace(examples.rank(0), steps=steps, operations=tuple(map(shifted, operations)))
 
 
-@pytest.mark.parametrize("exact", [True, False])
-def test_a_pause_of_leakscopes_own_takes_no_room_on_the_axis(exact: bool) -> None:
+def test_a_pause_of_leakscopes_own_takes_no_room_on_the_axis() -> None:
     operations = examples.comm_operations(step_count=6, late=False)
-    usual = timeline(operations, step_ends(stepped(operations, 0.0, exact)))
-    rank = stepped(operations, 3.0, exact)
+    usual = timeline(operations, step_ends(stepped(operations, 0.0)))
+    rank = stepped(operations, 3.0)
     drawn = timeline(rank.operations, step_ends(rank))
     assert usual is not None and drawn is not None and usual.paused < 0.05 and abs(drawn.paused - 3.0) < 0.05
     assert "left out" in drawn.svg and "step 4 ends" in drawn.svg
@@ -111,29 +105,11 @@ def test_a_pause_of_leakscopes_own_takes_no_room_on_the_axis(exact: bool) -> Non
     assert [row.lives for row in drawn.rows] == [row.lives for row in usual.rows]
 
 
-def test_nothing_is_left_out_that_something_happened_in() -> None:
-    operations = examples.comm_operations(step_count=6, late=False)
-    rank = stepped(operations, 3.0, exact=False)
-    busy = (*rank.operations, replace(rank.operations[0], id=99, storage_died=2.0, step=1))
-    (end,) = (each for each in step_ends(replace(rank, operations=busy)) if each.step == 4)
-    assert not end.moment < 2.0 < end.resumed and end.resumed > end.moment
-
-
-def test_without_a_look_nothing_is_taken_for_a_pause() -> None:
-    rank = stepped(examples.comm_operations(step_count=6), 3.0, exact=False, looked=False)
-    assert all(end.moment == end.resumed for end in step_ends(rank))
-
-
-def test_steps_that_overlap_have_no_end_to_draw() -> None:
-    first, second = (replace(o, step=n) for n, o in enumerate(examples.comm_operations(step_count=1)[:2], 1))
-    assert step_ends(replace(examples.rank(0), operations=(replace(first, issued=9.0), second))) == ()
-
-
 @given(st.lists(st.tuples(st.floats(0.1, 5), st.floats(0, 5)), max_size=5), st.floats(0, 30), st.floats(0, 30))
 def test_later_is_never_further_left(gaps: list[tuple[float, float]], one: float, other: float) -> None:
     ends, now = [], 0.0
     for step, (worked, paused) in enumerate(gaps):
-        ends.append(StepEnd(step, now + worked, now + worked + paused, True))
+        ends.append(StepEnd(step, now + worked, now + worked + paused))
         now += worked + paused
     time = axis(0.0, 20.0, ends, 250.0, 700.0, 12.0)
     early, late = sorted((one, other))
@@ -147,7 +123,7 @@ def test_whatever_the_record_says_everything_lies_on_the_axis(
     spans: list[tuple[float, float]], moments: list[float]
 ) -> None:
     """A damaged record may have steps that begin before the one before them has ended."""
-    time = axis(0.0, 20.0, [StepEnd(n, *sorted(span), True) for n, span in enumerate(spans)], 250.0, 700.0, 12.0)
+    time = axis(0.0, 20.0, [StepEnd(n, *sorted(span)) for n, span in enumerate(spans)], 250.0, 700.0, 12.0)
     places = [time.across(moment) for moment in sorted(moments)]
     assert places == sorted(places) or max(abs(a - b) for a, b in zip(places, sorted(places), strict=True)) < 1e-6
     assert all(249.99 < place < 950.01 for place in places)
@@ -159,4 +135,4 @@ def test_the_operations_are_told_in_words_as_they_are_drawn() -> None:
     (recv, sent) = drawn.rows
     assert (recv.what, recv.step, recv.turn, recv.tensor, recv.issued) == ("recv from 1 tag 0", 1, 1, "", "0 µs")
     assert drawn.svg.count('class="row"') == 2 and len(recv.lives) == 4
-    assert sent.lives[0] != "not seen"
+    assert sent.lives[0] != "not recorded"

@@ -77,13 +77,13 @@ function addFilter() {
   const seen = findings.filter((finding) => !finding.parentElement.closest("details"));
   if (seen.length < 2 && rows.length < 3) return; // nothing to choose from
   const text = element("input", { type: "search", name: "text", size: 16 });
-  const rule = element("select", { name: "rule" }, element("option", { value: "" }, "every rule"));
+  const rule = element("select", { name: "rule" }, element("option", { value: "" }, "all rules"));
   rule.append(...rules.map((name) => element("option", { value: name }, name)));
   const rank = element("input", { type: "text", name: "rank", size: 8, placeholder: "0, 4-7" });
   const said = element("output", {});
   const form = element("form", { class: "filter", role: "search", "aria-label": "Filter findings and ranks" },
     element("label", {}, "text ", text), element("label", {}, "rule ", rule), element("label", {}, "rank ", rank),
-    element("button", { type: "reset" }, "all"), said);
+    element("button", { type: "reset" }, "clear"), said);
 
   function filter() {
     const wanted = text.value.trim().toLowerCase();
@@ -136,7 +136,7 @@ function addZoom(box) {
   const own = drawing.style.cssText;
   box.before(element("div", { class: "zooming" },
     button("−", "Zoom out", () => zoom(scale / STEP)), button("+", "Zoom in", () => zoom(scale * STEP)),
-    button("1:1", "Zoom back", () => zoom(1))));
+    button("1:1", "Reset zoom", () => zoom(1))));
   box.addEventListener("wheel", (event) => {
     if (!event.ctrlKey) return;
     event.preventDefault();

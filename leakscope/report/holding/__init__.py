@@ -1,1 +1,0 @@
-"""Who holds tensor memory now, told as text, table, JSON and picture."""

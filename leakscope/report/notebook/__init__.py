@@ -1,1 +1,0 @@
-"""Output in notebooks: HTML without scripts."""
