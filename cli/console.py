@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +23,7 @@ from leakscope.report.rendering import WIDTH
 from leakscope.units import bytes_text
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from rich.console import Console
 
     from leakscope.run.model import Run
 
@@ -118,14 +117,6 @@ NARROWEST, WIDEST = 60, 120
 """Columns between which the text is set, however narrow or wide the terminal is; chosen."""
 DUMB = ("dumb", "unknown")
 """TERM of what moves no cursor and has no colours."""
-_LINK_PROGRAMS = ("iTerm.app", "WezTerm", "vscode", "Hyper", "ghostty", "Tabby", "rio", "mintty", "WarpTerminal")
-"""TERM_PROGRAM of terminals that open links (OSC 8); the others print them as text, or show nothing."""
-_LINK_TERMS = ("xterm-kitty", "xterm-ghostty", "foot", "foot-extra", "alacritty", "contour")
-"""TERM of such terminals."""
-_LINK_MARKS = ("KITTY_WINDOW_ID", "WT_SESSION", "KONSOLE_VERSION", "ALACRITTY_WINDOW_ID", "DOMTERM")
-"""Variables that such terminals set."""
-_VTE = 5000
-"""VTE_VERSION of the first VTE (GNOME Terminal, Tilix, ...) that opens links: 0.50."""
 STYLES: tuple[tuple[str, str], ...] = (
     (r"`[^`\n]+`", "cyan"),
     (r"^[A-Z][a-z]+:?(?= )", "bold"),
@@ -142,48 +133,29 @@ STYLES: tuple[tuple[str, str], ...] = (
     (r"measured [\d.]+(?: [KMGT]?i?B)? of [\d.]+ [KMGT]?i?B", "green"),
     (r"^! .+$", "red"),
     (r"^(?:Failed|Hung|Memory)\b", "bold red"),
-    (r"^Verdict:?\s+(?P<word>LEAKS)\b", "bold red"),
-    (r"^Verdict:?\s+(?P<word>CLEAN)\b", "bold green"),
-    (r"^Verdict:?\s+(?P<word>INCONCLUSIVE)\b", "bold yellow"),
+    (r"^Verdict:?\s+LEAKS\b", "bold red"),
+    (r"^Verdict:?\s+CLEAN\b", "bold green"),
+    (r"^Verdict:?\s+INCONCLUSIVE\b", "bold yellow"),
 )
-"""Pattern to the style of what it finds, of its group `word` where it has one; a later one is laid over an earlier."""
+"""Pattern to the style of what it finds; a later one is laid over an earlier."""
 
 
-@dataclass(frozen=True)
-class Terminal:
-    """What stdout, or another stream, can show."""
+def console_of(stream: TextIO | None) -> Console:
+    """Rich's console for a stream: it decides on colours and links, by NO_COLOR, FORCE_COLOR, TERM and the stream."""
+    from rich.console import Console
 
-    width: int = WIDTH
-    colour: bool = False
-    links: bool = False
+    return Console(file=StringIO() if stream is None or stream.closed else stream, highlight=False)
 
 
-def terminal_of(stream: TextIO | None, environ: Mapping[str, str]) -> Terminal:
-    """`NO_COLOR` and `TERM=dumb` switch colours off, `FORCE_COLOR` on; no terminal has none, and 110 columns."""
-    is_terminal = stream is not None and not stream.closed and stream.isatty()
-    plain = bool(environ.get("NO_COLOR")) or environ.get("TERM") in DUMB
-    colour = not plain and (is_terminal or bool(environ.get("FORCE_COLOR")))
-    if not is_terminal:
-        return Terminal(colour=colour)
-    columns = shutil.get_terminal_size((WIDTH, 24)).columns
-    return Terminal(min(max(columns, NARROWEST), WIDEST), colour, _takes_links(environ))
+def stdout_console() -> Console:
+    """The console of what stdout is now."""
+    return console_of(sys.stdout)
 
 
-def _takes_links(environ: Mapping[str, str]) -> bool:
-    if environ.get("TERM") in DUMB or "TMUX" in environ or "STY" in environ:
-        return False
-    vte = environ.get("VTE_VERSION", "")
-    return (
-        environ.get("TERM_PROGRAM") in _LINK_PROGRAMS
-        or environ.get("TERM") in _LINK_TERMS
-        or any(environ.get(mark) for mark in _LINK_MARKS)
-        or (vte.isdigit() and int(vte) >= _VTE)
-    )
-
-
-def stdout_terminal() -> Terminal:
-    """What stdout is now."""
-    return terminal_of(sys.stdout, os.environ)
+def columns_of(console: Console) -> int:
+    """Columns in which a report is set: those of a terminal, within reason; elsewhere always as many."""
+    on_terminal = console.file.isatty()
+    return min(max(console.width, NARROWEST), WIDEST) if on_terminal else WIDTH
 
 
 def files_of(run: Run) -> dict[str, Path]:
@@ -192,35 +164,22 @@ def files_of(run: Run) -> dict[str, Path]:
     return {name: Path(name).absolute() for name in (*run.sources, *page) if os.path.isfile(name)}
 
 
-def painted(text: str, terminal: Terminal, files: Mapping[str, Path]) -> str:
-    """The text with colours and links as far as the terminal takes them; without their codes it is what it was."""
-    if not terminal.colour and not terminal.links:
+def painted(text: str, console: Console, files: Mapping[str, Path]) -> str:
+    """The text with the colours and links that the console has; without their codes it is what it was."""
+    if console.color_system is None:
         return text
-    from rich.color import ColorSystem
-    from rich.console import Console
     from rich.text import Text
 
     told = Text(text, end="")
-    if terminal.colour:
-        _colour(told)
-    if terminal.links:
-        _link(told, files)
-    styled = told.render(Console(file=StringIO()))
-    return "".join(s.style.render(s.text, color_system=ColorSystem.STANDARD) if s.style else s.text for s in styled)
-
-
-def _colour(told: Text) -> None:
     for pattern, style in STYLES:
-        for match in re.finditer(pattern, told.plain, re.MULTILINE):
-            told.stylize(style, *match.span("word" if "word" in match.re.groupindex else 0))
-
-
-def _link(told: Text, files: Mapping[str, Path]) -> None:
-    if not files:
-        return
-    longest_first = "|".join(re.escape(name) for name in sorted(files, key=len, reverse=True))
-    for match in re.finditer(rf"(?<![\w/.-])({longest_first})(?::\d+)?(?![\w/-])", told.plain):
-        told.stylize(f"link {files[match[1]].as_uri()}", *match.span())
+        told.highlight_regex(f"(?m){pattern}", style)
+    if files:
+        longest_first = "|".join(re.escape(name) for name in sorted(files, key=len, reverse=True))
+        for match in re.finditer(rf"(?<![\w/.-])({longest_first})(?::\d+)?(?![\w/-])", told.plain):
+            told.stylize(f"link {files[match[1]].as_uri()}", *match.span())
+    with console.capture() as captured:
+        console.print(told, soft_wrap=True, end="")
+    return captured.get()
 
 
 _POLL_S = 0.25

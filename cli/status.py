@@ -18,6 +18,7 @@ from leakscope_cli.console import DUMB, in_encoding_of, note, tell_or_fail
 from leakscope_cli.shared import newest_run
 
 from leakscope.errors import LeakscopeError
+from leakscope.report.rendering import Line, fitting, laid_out, width_of
 from leakscope.run.status import RankStanding, RunStanding, standing_of
 from leakscope.units import bytes_text, seconds_text
 
@@ -29,8 +30,6 @@ _RIGHT = ("rank", "process", "step", "each", "counted", "a step", "looks")
 _COLOURS = {"stuck": "bold red", "raised": "red", "killed": "red", "hung": "red", "lost": "red", "looking": "cyan"}
 _LEFT_OUT = ("process", "looks", "last look", "each", "last step")
 """Columns that a narrow terminal does not get, in the order in which they go."""
-_BETWEEN = 2
-"""Spaces between two columns."""
 _AROUND = 6
 """Lines of a terminal beside the rows of the table."""
 
@@ -85,24 +84,23 @@ def _watch(folder: Path, every: float) -> None:
 
 def as_text(standing: RunStanding, columns: int = 80) -> str:
     """What is printed once, with all ranks; its table is no wider than so many columns."""
-    rows = [HEADS, *map(cells, standing.ranks)]
-    shown = _fitting(rows, columns)
-    lines = ((" " * _BETWEEN).join(_aligned(row, rows, shown)).rstrip() for row in rows)
-    text = "\n".join([*_above(standing), "", *lines, *_not_shown(shown), *_below(standing)])
-    told: str = in_encoding_of(sys.stdout, text)
+    rows = [*map(cells, standing.ranks)]
+    shown = fitting(HEADS, rows, _LEFT_OUT, columns)
+    table = _table(shown)
+    for row in rows:
+        table.add_row(*(row[place] for place in shown))
+    lines: list[Line] = [*_above(standing), "", table, *_not_shown(shown), *_below(standing)]
+    told: str = in_encoding_of(sys.stdout, "\n".join(laid_out(lines, max(columns, width_of(table)))))
     return told
 
 
-def _widths(rows: Sequence[Sequence[str]], shown: Sequence[int]) -> list[int]:
-    return [max(len(row[place]) for row in rows) for place in shown]
+def _table(shown: Sequence[int]) -> Table:
+    from rich.table import Table
 
-
-def _fitting(rows: Sequence[Sequence[str]], columns: int) -> list[int]:
-    """Places of the columns that are shown, for lines that do not wrap."""
-    shown, leaving = list(range(len(HEADS))), list(_LEFT_OUT)
-    while leaving and sum(width + _BETWEEN for width in _widths(rows, shown)) - _BETWEEN > columns:
-        shown.remove(HEADS.index(leaving.pop(0)))
-    return shown
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="", title_justify="left")
+    for place in shown:
+        table.add_column(HEADS[place], justify="right" if HEADS[place] in _RIGHT else "left", no_wrap=True)
+    return table
 
 
 def _not_shown(shown: Sequence[int]) -> Iterator[str]:
@@ -111,28 +109,20 @@ def _not_shown(shown: Sequence[int]) -> Iterator[str]:
         yield f"not shown in so few columns: {', '.join(missing)}; --json has all"
 
 
-def _aligned(row: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> Iterator[str]:
-    for place, width in zip(shown, _widths(rows, shown), strict=True):
-        yield row[place].rjust(width) if HEADS[place] in _RIGHT else row[place].ljust(width)
-
-
 def _as_table(standing: RunStanding, most: int, columns: int) -> Table:
-    from rich.table import Table
     from rich.text import Text
 
-    above, below = "\n".join(_above(standing)), "\n".join(_below(standing))
-    table = Table(
-        title=Text(above), caption=Text(below.strip()), title_justify="left", caption_justify="left", box=None
-    )
-    places = _fitting([HEADS, *map(cells, standing.ranks)], columns - _BETWEEN)  # rich pads the table itself
-    for place in places:
-        table.add_column(HEADS[place], justify="right" if HEADS[place] in _RIGHT else "left", no_wrap=True)
+    shown = fitting(HEADS, [*map(cells, standing.ranks)], _LEFT_OUT, columns)
+    table = _table(shown)
+    table.title, table.caption = Text("\n".join(_above(standing))), Text("\n".join(_below(standing)).strip())
+    table.caption_justify = "left"
     first = sorted(standing.ranks, key=lambda rank: (rank.state not in _COLOURS, rank.rank))
-    shown = sorted(first[: max(most, 1)], key=lambda rank: rank.rank)
-    for rank in shown:
-        table.add_row(*(cells(rank)[place] for place in places), style=_COLOURS.get(rank.state, ""))
-    if len(shown) < len(standing.ranks):
-        table.add_row("", f"and {len(standing.ranks) - len(shown)} more ranks: --once shows all")
+    ranks = sorted(first[: max(most, 1)], key=lambda rank: rank.rank)
+    for rank in ranks:
+        row = cells(rank)
+        table.add_row(*(row[place] for place in shown), style=_COLOURS.get(rank.state, ""))
+    if len(ranks) < len(standing.ranks):
+        table.add_row("", f"and {len(standing.ranks) - len(ranks)} more ranks: --once shows all")
     return table
 
 

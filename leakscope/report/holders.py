@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from leakscope.findings.live_objects import Alive, HeldNow, Keeper, Kept, LettingGo, Part, Typed, Ways
 from leakscope.report.escape import one_line
-from leakscope.report.rendering import json_text
+from leakscope.report.rendering import UNLIMITED, figures, json_text, laid_out
 from leakscope.units import bytes_text, plural
 
 _KEPT = {
@@ -168,12 +168,12 @@ def _alive(alive: Alive, headline: str) -> Iterator[str]:
         rows.append((bytes_text(alive.smaller_bytes), "-", f"{plural(alive.smaller, 'smaller holder')}", ""))
         below.append("")
     yield ""
-    widths = [max(len(row[k]) for row in (_HEAD, *rows)) for k in range(3)]
-    yield _row(_HEAD, widths)
-    for row, more in zip(rows, below, strict=True):
-        yield _row(row, widths)
+    head, *lines = laid_out([figures(rows, "rrll", _HEAD)], UNLIMITED)
+    yield head
+    for line, more in zip(lines, below, strict=True):
+        yield line
         if more:
-            yield " " * (sum(widths[:2]) + 6) + more
+            yield " " * (head.index(_HEAD[2]) + 2) + more
     if alive.typed:
         yield ""
         yield TYPE
@@ -185,10 +185,6 @@ def _typed(steps: Sequence[Typed]) -> Iterator[str]:
         *lines, last = text.split("\n")
         yield from (f"  {line}" for line in lines)
         yield f"  {last}    # {frees}" if frees else f"  {last}"
-
-
-def _row(row: Sequence[str], widths: Sequence[int]) -> str:
-    return f"{row[0]:>{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}".rstrip()
 
 
 def ways_as_text(ways: Ways) -> str:

@@ -21,7 +21,7 @@ from leakscope.memory_snapshot.sites import Site, SiteBytes, SiteKind
 from leakscope.memory_snapshot.verdict import Comparison, Concern, ConcernKind, SnapshotsReport, judge_snapshots
 from leakscope.report import charts
 from leakscope.report.escape import cleaned, one_line
-from leakscope.report.rendering import html_page, json_text
+from leakscope.report.rendering import UNLIMITED, Line, figures, html_page, json_text, text_page, wrapped
 from leakscope.run.model import Rank, Run
 from leakscope.run.rows import Occasion
 from leakscope.units import bytes_text, like_text, one_of_each, plural, seconds_text
@@ -315,7 +315,7 @@ _LEGEND = (
 )
 
 
-def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[str]:
+def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[Line]:
     """For the terminal; nothing where no accelerator's allocator was looked at.
 
     `groups`: ranks that did the same, of which one is told.
@@ -328,13 +328,13 @@ def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[str
     for rank, more, looks in stories:
         if looks:
             yield like_text(rank.number, more)
-            yield from _look_table(
-                [_HEADS, *(_cells(look) for look in looks[-LOOKS_SHOWN * len({look.device for look in looks}) :])]
-            )
-            yield from (f"    {text}" for text in _native(looks))
-        yield from (f"  {one_line(text)}" for text in snapshot_texts(rank.snapshots))
+            last = looks[-LOOKS_SHOWN * len({look.device for look in looks}) :]
+            yield figures(map(_cells, last), "r" * len(_HEADS), _HEADS, indent=2)
+            yield from (line for text in _native(looks) for line in wrapped(text, "    ", "  "))
+        yield from (line for text in snapshot_texts(rank.snapshots) for line in wrapped(one_line(text), "  "))
     if any(looks for _, _, looks in stories):
-        yield f"({_LEGEND})"
+        yield from wrapped(f"({_LEGEND})", "", "  ")
+    yield ""
 
 
 def _stories(run: Run, groups: Sequence[Sequence[int]]) -> list[tuple[Rank, int, tuple[DeviceLook, ...]]]:
@@ -356,12 +356,6 @@ def device_text(run: Run) -> str:
         f"{bytes_text(most.reserved)} reserved on {most.kind}:{most.device}{of_rank}, {bytes_text(most.active)} active "
         f"at the last look"
     )
-
-
-def _look_table(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADS))]
-    for row in rows:
-        yield "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
 
 
 def _cells(look: DeviceLook) -> tuple[str, ...]:
@@ -412,121 +406,137 @@ def device_section(run: Run, groups: Sequence[Sequence[int]] = ()) -> Markup | N
 
 _ROWS = 10
 """Places at the most, chosen, of one table."""
+_LABEL = 24
+"""Characters of a file's name in the table of ranks; its title below has all of it."""
 
 
 def snapshot_text(report: SnapshotsReport) -> str:
     """The report as plain text, the verdict first; ends with a line feed."""
-    report = cleaned(report)
-    lines = [one_line(verdict_line(report))]
+    return text_page(_text(cleaned(report)), UNLIMITED)
+
+
+def _text(report: SnapshotsReport) -> Iterator[Line]:
+    yield one_line(verdict_line(report))
+    several = len(report.snapshots) > 1
     if len(report.judgement.concerns) > 1:
-        several = len(report.snapshots) > 1
-        lines += [
-            "",
-            "Noticed",
-            *(f"  - {one_line(concern_text(concern, several))}" for concern in report.judgement.concerns),
-        ]
+        yield from ("", "Noticed")
+        yield from (f"  - {one_line(concern_text(concern, several))}" for concern in report.judgement.concerns)
     if report.comparison is not None:
-        lines += _comparison(report.comparison)
-    if len(report.snapshots) > 1 and report.comparison is None:
-        lines += _ranks(report.snapshots)
+        yield from _comparison(report.comparison)
+    elif several:
+        yield from _ranks(report.snapshots)
     for snapshot in report.snapshots:
-        lines += ["", one_line(snapshot_title(snapshot))]
-        settings = settings_text(snapshot.settings)
-        lines += [f"  settings: {one_line(settings)}"] if settings else []
+        yield from ("", one_line(snapshot_title(snapshot)))
+        if settings := settings_text(snapshot.settings):
+            yield f"  settings: {one_line(settings)}"
         for device in snapshot.devices:
-            lines += _device(device, len(snapshot.devices) > 1)
+            yield from _device(device, len(snapshot.devices) > 1)
         if snapshot.host is not None:
-            lines.append(f"  {host_text(snapshot.host)}")
-    return "\n".join(lines) + "\n"
+            yield f"  {host_text(snapshot.host)}"
 
 
-def _device(device: DeviceReport, several: bool) -> list[str]:
-    lines = [f"  device {device.device}"] if several else []
-    rows = device_facts(device)
-    width = max(len(label) for label, _ in rows)
-    lines += [f"  {label:<{width}}  {one_line(text)}" for label, text in rows]
-    lines += [f"  note: {note}" for note in device.notes]
-    lines += [f"  out of memory at {one_line(text)}" for text in failure_texts(device)]
+def _device(device: DeviceReport, several: bool) -> Iterator[Line]:
+    if several:
+        yield f"  device {device.device}"
+    yield figures([(label, one_line(text)) for label, text in device_facts(device)], "ll", indent=2)
+    yield from (f"  note: {note}" for note in device.notes)
+    yield from (f"  out of memory at {one_line(text)}" for text in failure_texts(device))
     for failure in device.out_of_memory[:1]:
-        lines += [f"    {text}" for text in room_texts(failure)]
-        lines += _sites("alive when memory ran out, by first user frame", failure.alive_sites)
+        yield from (f"    {text}" for text in room_texts(failure))
+        yield from _sites("alive when memory ran out, by first user frame", failure.alive_sites)
     if device.moment is not None:
         moment = device.moment
-        lines.append(
+        yield (
             f"  after event {moment.event}: {bytes_text(moment.alive_bytes)} alive of "
             f"{bytes_text(moment.reserved_bytes)} reserved; {kinds_text(moment.categories)}"
         )
-        lines += _sites("alive then, by first user frame", moment.sites)
-    lines += _regions(device)
+        yield from _sites("alive then, by first user frame", moment.sites)
+    yield from _regions(device)
     if device.labels:
-        lines.append("  made in compiled regions, or under metadata that the script has set")
-        lines += [
-            f"    {bytes_text(label.peak_bytes):>12} at most  {bytes_text(label.at_peak_bytes):>12} at the peak  "
-            f"{bytes_text(label.end_bytes):>12} at the end  {label.allocations:>4}x  {one_line(label_text(label))}"
+        yield "  made in compiled regions, or under metadata that the script has set"
+        rows = [
+            (
+                f"{bytes_text(label.peak_bytes)} at most",
+                f"{bytes_text(label.at_peak_bytes)} at the peak",
+                f"{bytes_text(label.end_bytes)} at the end",
+                f"{label.allocations}x",
+                one_line(label_text(label)),
+            )
             for label in device.labels[:_ROWS]
         ]
-    growing = device.growth.growing
-    if growing:
-        lines.append("  allocated each step and never freed")
-        lines += [
-            f"    {bytes_text(grown.bytes_per_step):>12} a step  {bytes_text(grown.kept_bytes):>12} kept  "
-            f"{grown.steps:>4} steps  {one_line(grown.site.where)}"
+        yield figures(rows, "rrrrl", indent=4)
+    if growing := device.growth.growing:
+        yield "  allocated each step and never freed"
+        grown_rows = [
+            (
+                f"{bytes_text(grown.bytes_per_step)} a step",
+                f"{bytes_text(grown.kept_bytes)} kept",
+                f"{grown.steps} steps",
+                one_line(grown.site.where),
+            )
             for grown in growing[:_ROWS]
         ]
-    lines += _sites("alive at the end, by first user frame", device.end_sites)
+        yield figures(grown_rows, "rrrl", indent=4)
+    yield from _sites("alive at the end, by first user frame", device.end_sites)
     if device.peak_event >= 0:
-        lines += _sites("alive at the peak, by first user frame", device.peak_sites)
-    return lines
+        yield from _sites("alive at the peak, by first user frame", device.peak_sites)
 
 
-def _regions(device: DeviceReport) -> list[str]:
-    lines = ["  within annotated regions, with the kinds when most was alive"] if device.regions else []
+def _regions(device: DeviceReport) -> Iterator[Line]:
+    rows: list[tuple[str, ...]] = []
     for region, kinds in list(zip(device.regions, device.region_categories, strict=True))[:_ROWS]:
-        most, left = bytes_text(region.peak_bytes), bytes_text(region.left_bytes)
-        name = one_line(region.name)
-        lines.append(f"    {most:>12} at most  {left:>12} left by the last  {region.times:>4}x  {name}")
-        lines += [f"    {'':>12} {each_kind_text(kinds)}"] if kinds else []
-    return lines
+        most, left = f"{bytes_text(region.peak_bytes)} at most", f"{bytes_text(region.left_bytes)} left by the last"
+        rows.append((most, left, f"{region.times}x", one_line(region.name)))
+        if kinds:
+            rows.append(("", "", "", f"  {each_kind_text(kinds)}"))
+    if rows:
+        yield "  within annotated regions, with the kinds when most was alive"
+        yield figures(rows, "rrrl", indent=4)
 
 
-def _sites(heading: str, sites: Sequence[SiteBytes]) -> list[str]:
+def _sites(heading: str, sites: Sequence[SiteBytes]) -> Iterator[Line]:
     if not sites:
-        return []
-    lines = [f"  {heading}"]
+        return
+    rows = []
     for entry in sites[:_ROWS]:
         through = f", through {entry.site.through}" if entry.site.through else ""
-        lines.append(f"    {bytes_text(entry.bytes):>12} {entry.count:>7}x  {one_line(entry.site.where + through)}")
-        lines += [f"    {'':>12} {'':>8}    from {one_line(caller)}" for caller in entry.callers]
-    if len(sites) > _ROWS:
-        rest = sites[_ROWS:]
-        lines.append(f"    {bytes_text(sum(entry.bytes for entry in rest)):>12} {'':>8}  in {len(rest)} more places")
-    return lines
+        rows.append((bytes_text(entry.bytes), f"{entry.count}x", one_line(entry.site.where + through)))
+        rows += [("", "", f"  from {one_line(caller)}") for caller in entry.callers]
+    if rest := sites[_ROWS:]:
+        rows.append((bytes_text(sum(entry.bytes for entry in rest)), "", f"in {len(rest)} more places"))
+    yield f"  {heading}"
+    yield figures(rows, "rrl", indent=4)
 
 
-def _ranks(snapshots: Sequence[SnapshotReport]) -> list[str]:
-    lines = ["", f"{'':<24} {'end':>12} {'peak':>12} {'reserved':>12} {'pending':>12}"]
+def _ranks(snapshots: Sequence[SnapshotReport]) -> Iterator[Line]:
+    rows = []
     for snapshot in snapshots:
         name = f"rank {snapshot.rank}" if snapshot.rank is not None else snapshot.name
         for device in snapshot.devices:
-            label = one_line(f"{name}, device {device.device}" if len(snapshot.devices) > 1 else name)
-            figures = (device.requested_bytes, device.peak_bytes, device.reserved_bytes, device.pending.bytes)
-            lines.append(f"{label[:24]:<24} " + " ".join(f"{bytes_text(figure):>12}" for figure in figures))
-    return lines
+            label = one_line(f"{name}, device {device.device}" if len(snapshots) > 1 else name)
+            sizes = (device.requested_bytes, device.peak_bytes, device.reserved_bytes, device.pending.bytes)
+            rows.append((label[:_LABEL], *map(bytes_text, sizes)))
+    yield ""
+    yield figures(rows, "lrrrr", ("", "end", "peak", "reserved", "pending"))
 
 
-def _comparison(comparison: Comparison) -> list[str]:
-    lines = [
-        "",
-        one_line(f"{comparison.new.name} against {comparison.base.name}: end {signed(comparison.end_bytes)}, "
-                 f"peak {signed(comparison.peak_bytes)}, reserved {signed(comparison.reserved_bytes)}"),
-        f"  {'end':>13} {'peak':>13}  place",
-    ]  # fmt: skip
-    for site in comparison.sites[: 2 * _ROWS]:
-        end, peak = site.new_end_bytes - site.base_end_bytes, site.new_peak_bytes - site.base_peak_bytes
-        lines.append(f"  {signed(end):>13} {signed(peak):>13}  {one_line(site.where)}")
+def _comparison(comparison: Comparison) -> Iterator[Line]:
+    yield ""
+    yield one_line(
+        f"{comparison.new.name} against {comparison.base.name}: end {signed(comparison.end_bytes)}, "
+        f"peak {signed(comparison.peak_bytes)}, reserved {signed(comparison.reserved_bytes)}"
+    )
+    rows = [
+        (
+            signed(site.new_end_bytes - site.base_end_bytes),
+            signed(site.new_peak_bytes - site.base_peak_bytes),
+            one_line(site.where),
+        )
+        for site in comparison.sites[: 2 * _ROWS]
+    ]
+    yield figures(rows, "rrl", ("end", "peak", "place"), indent=2)
     if not comparison.sites:
-        lines.append("  no place differs")
-    return lines
+        yield "  no place differs"
 
 
 def signed(count: int) -> str:

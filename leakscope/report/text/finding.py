@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from leakscope.findings.facts import FreedBy
 from leakscope.findings.model import Finding, Hop
@@ -31,7 +31,17 @@ from leakscope.report.messages.held import (
 from leakscope.report.messages.sections import of_block
 from leakscope.report.messages.sentences import advice, title
 from leakscope.report.occurrences import seen_together
-from leakscope.report.rendering import Cropped, Line, Paragraph, cells, field_lines, short_field, wrapped
+from leakscope.report.rendering import (
+    Cropped,
+    Line,
+    Paragraph,
+    broken,
+    cells,
+    field_lines,
+    segments,
+    short_field,
+    wrapped,
+)
 from leakscope.report.trace_marks import (
     NO_TRACE,
     allocation_sites,
@@ -43,6 +53,9 @@ from leakscope.report.trace_marks import (
 )
 from leakscope.run.model import Run
 from leakscope.units import bytes_span, bytes_text, ranks_text
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 CLOSED = "the cycle is closed; from it on to the memory:"
 """Where a trace has gone once around."""
@@ -141,20 +154,21 @@ class _Reference:
     mark: str
     underlined: bool
 
-    def lines(self, width: int) -> Iterator[str]:
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
         """Its name, and the mark behind it or, where there is no room for that, below."""
+        width = options.max_width
         lead = f"{self.stem}↓ "
         room = width - len(lead)
-        pieces = textwrap.wrap(self.name, room) or [""]
+        pieces = broken(self.name, room) or [""]
         for number, piece in enumerate(pieces):
             closing = number == len(pieces) - 1
             inline = self.mark if closing and cells(piece) + cells(self.mark) <= room else ""
-            yield lead + piece + inline
+            yield from segments([lead + piece + inline])
             lead = f"{self.stem}  "
             if self.underlined:
-                yield lead + "~" * cells(piece)
+                yield from segments([lead + "~" * cells(piece)])
             if closing and self.mark and not inline:
-                yield from Paragraph(self.mark.strip(), lead, lead).lines(width)
+                yield Paragraph(self.mark.strip(), lead, lead)
 
 
 INDENT = "   "

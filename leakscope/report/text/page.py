@@ -293,8 +293,7 @@ def _whole(run: Run, findings: Findings) -> Iterator[Line]:
     yield from worker_lines(findings)
     yield from _aside(run, findings, whole=True)
     yield from (*rank_lines(run, findings, rank_groups(run, findings), verbose=True), "")
-    if device := list(device_lines(run)):
-        yield from (*(line for text in device for line in wrapped(text, "", "  ")), "")
+    yield from device_lines(run)
     yield from small_print(run, findings, verbose=True)
     yield from last_lines(run, findings)
 
@@ -303,16 +302,13 @@ def render_in_test(run: Run, findings: Findings) -> str:
     """What a failing test says was left behind: nothing on a command, its ranks and how they ended."""
     run, findings = cleaned(run), cleaned(findings)
     distinct = leaks(findings)
-    lines = [*field_lines("Next", f"{first_cut(distinct)}."), ""] if distinct else []
+    lines: list[Line] = []
+    if distinct:
+        lines += [*field_lines("Next", f"{first_cut(distinct)}."), ""]
     lines += _section(run, "leak", distinct, whole=True, least=LEAST_IN_TEST)
     lines += _aside(run, findings, whole=False)
-    lines += [
-        line
-        for rank in run.ranks
-        for look in rank.looks
-        for text in look.unjudged
-        for line in wrapped(text, "- ", "  ")
-    ]
+    for text in (text for rank in run.ranks for look in rank.looks for text in look.unjudged):
+        lines += wrapped(text, "- ", "  ")
     return text_page(lines)
 
 

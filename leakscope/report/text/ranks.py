@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from leakscope.findings.model import Finding, Findings
 from leakscope.report.escape import cleaned
@@ -38,9 +39,22 @@ from leakscope.report.ranks import (
     notes_together,
     rank_groups,
 )
-from leakscope.report.rendering import WIDTH, Line, Paragraph, cells, field_lines, text_page, wrapped
+from leakscope.report.rendering import (
+    WIDTH,
+    Line,
+    Paragraph,
+    field_lines,
+    figures,
+    fitting,
+    text_page,
+    width_of,
+    wrapped,
+)
 from leakscope.run.model import Run
 from leakscope.units import bytes_text, count_span, like_text, listed_numbers, plural, ranks_text
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 from leakscope.verdict import Verdict
 
 LISTED_SHOWN = 30
@@ -129,11 +143,9 @@ def table(rows: Sequence[Row], whole: bool) -> Iterator[Line]:
     lines = []
     for row in rows:
         leaks = [listed_numbers(row.leaks) or "none"] if with_leaks else []
-        figures = (column.text(row.stories) for column in shown)
-        lines.append((_ranks(row), *leaks, *figures))
+        lines.append((_ranks(row), *leaks, *(column.text(row.stories) for column in shown)))
     spare = [column.head for column in COLUMNS[_LEAST:]]
-    needed = len([head for head in heads if whole or head not in spare])
-    yield _Table((heads, *lines), several, needed)
+    yield _Table(heads, tuple(lines), () if whole else tuple(head for head in reversed(heads) if head in spare))
     if any("-" in cell.split() for line in lines for cell in line[1:]):
         yield "(- is unknown)"
 
@@ -146,30 +158,24 @@ def _ranks(row: Row) -> str:
 
 @dataclass(frozen=True)
 class _Table:
+    heads: tuple[str, ...]
+    """That of the first column is `ranks` where its cells are lists of ranks."""
     rows: tuple[tuple[str, ...], ...]
-    """The heads first."""
-    several: bool
-    """Whether the first cells are lists of ranks, not numbers."""
-    needed: int
-    """The first columns, of which none is left out."""
+    spare: tuple[str, ...]
+    """Columns that are left out where there is no room for them, in this order."""
 
-    def lines(self, width: int) -> Iterator[str]:
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
         """A table, of as many columns as there is room for; without room each row is a paragraph that names them."""
-        widths = [max(map(cells, column)) for column in zip(*self.rows, strict=True)]
-        fitting = max(
-            (count for count in range(len(widths) + 1) if sum(widths[:count]) + 2 * count - 2 <= width), default=0
-        )
-        if fitting >= self.needed:
-            for first, *others in self.rows:
-                rest = "  ".join(cell.rjust(size) for cell, size in zip(others, widths[1:fitting], strict=False))
-                yield f"{first.ljust(widths[0]) if self.several else first.rjust(widths[0])}  {rest}"
+        shown = fitting(self.heads, self.rows, self.spare, options.max_width)
+        justify = ("l" if self.heads[0] == "ranks" else "r") + "r" * (len(shown) - 1)
+        rows = [[row[place] for place in shown] for row in self.rows]
+        table = figures(rows, justify, [self.heads[place] for place in shown])
+        if width_of(table) <= options.max_width:
+            yield table
             return
-        heads, *rows = self.rows
-        for first, *others in rows:
-            figures = ", ".join(f"{head} {cell}" for head, cell in zip(heads[1:], others, strict=True))
-            yield from Paragraph(f"{first}: {figures}", "  rank " if first.isdigit() else "  ranks ", "    ").lines(
-                width
-            )
+        for first, *others in self.rows:
+            told = ", ".join(f"{head} {cell}" for head, cell in zip(self.heads[1:], others, strict=True))
+            yield Paragraph(f"{first}: {told}", "  rank " if first.isdigit() else "  ranks ", "    ")
 
 
 _ROWS = 16
@@ -294,9 +300,8 @@ def ledger_lines(findings: Findings, groups: Sequence[Sequence[int]] = (), verbo
     yield "====================="
     for grown, more, lines in tables[:_RANKS_SHOWN]:
         yield from wrapped(f"{like_text(grown.rank, more)}: {rose_text(grown, rate=False)}", "", "  ")
-        for size, per_step, what in lines:
-            first = f"  {bytes_text(size):>12}  {bytes_text(per_step):>12} a step  "
-            yield from wrapped(what, first, " " * len(first))
+        rows = [(bytes_text(size), f"{bytes_text(per_step)} a step", what) for size, per_step, what in lines]
+        yield figures(rows, "rrl", indent=2, wraps=True)
         for interval in findings.ledgers[grown.rank] if verbose else ():
             rose = bytes_text(interval.grown)
             told = f"steps {interval.from_step} to {interval.to_step}: {rose}: {lines_text(interval.lines)}"
@@ -315,10 +320,8 @@ def worker_lines(findings: Findings) -> Iterator[Line]:
     for rank, loader in found:
         of_rank = f"rank {rank}: " if len(findings.ranks) > 1 else ""
         yield from wrapped(f"{of_rank}{loader_text(loader)}", "", "  ")
-        for line in loader.lines:
-            if line.bytes:
-                first = f"  {bytes_text(line.bytes):>12}  "
-                yield from wrapped(worker_line_text(line), first, " " * len(first))
+        rows = [(bytes_text(line.bytes), worker_line_text(line)) for line in loader.lines if line.bytes]
+        yield figures(rows, "rl", indent=2, wraps=True)
         each = (
             f"worker {one.worker}: {bytes_text(one.unique_bytes)} unique, {bytes_text(one.proportional_bytes)} "
             f"proportional, grew by {bytes_text(one.grew_bytes)}"
@@ -363,11 +366,13 @@ def _rank(run: Run, findings: Findings, groups: Sequence[RankGroup], number: int
         yield from wrapped(sentence, "- ", "  ")
     yield from _findings(findings, own, number)
     yield from ledger_lines(own, verbose=True)
-    if device := list(device_lines(alone)):
-        yield from (*(line for text in device for line in wrapped(text, "", "  ")), "")
+    yield from device_lines(alone)
     yield from small_print(alone, own, verbose=True)
     if notes := list(all_of(story)):
-        yield from ("Notes", "=====", *(line for text in notes for line in wrapped(text, "- ", "  ")), "")
+        yield from ("Notes", "=====")
+        for text in notes:
+            yield from wrapped(text, "- ", "  ")
+        yield ""
 
 
 def _of_rank(findings: Findings, number: int) -> Findings:
