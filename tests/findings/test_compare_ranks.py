@@ -43,7 +43,7 @@ def test_a_skewed_rank_is_told_with_the_reference_that_holds_most() -> None:
     assert finding.cut is not None and finding.cut.frees_bytes == 32 << 20
     assert (
         finding.cut.reference == "['logits']"
-        and "; the largest holder is stash['logits'] in test_a_skewed_rank" in title(finding)
+        and ", mostly in stash['logits'] in test_a_skewed_rank" in title(finding)
     )
     assert finding.trace[0].object == "frame of test_a_skewed_rank_is_told_with_the_reference_that_holds_most"
 

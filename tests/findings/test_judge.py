@@ -110,7 +110,7 @@ def test_a_rank_that_was_killed_is_no_clean_run() -> None:
     found = judge(run(one, rank(1, [losses(1)] * 4)))
     assert (found.verdict, why_text(found)) == (
         "inconclusive",
-        "rank 0 was killed by SIGKILL after 10 steps, 4 looks; the memory of tensors is what it was over 4 looks, "
+        "rank 0 was killed by SIGKILL after 10 steps, 4 snapshots; the memory of tensors is what it was over 4 looks, "
         "steps 3 to 10",
     )
 
@@ -118,7 +118,7 @@ def test_a_rank_that_was_killed_is_no_clean_run() -> None:
 def test_a_run_that_hung_is_no_clean_run() -> None:
     one = replace(rank(0, [losses(1)] * 4), ended=Ended(EndKind.HUNG, 124, 1, "nothing was sent or received for 8 s"))
     found = judge(run(one, rank(1, [losses(1)] * 4)))
-    said = "rank 0 hung after 1 step, 4 looks; the memory of tensors is what it was over 4 looks, steps 3 to 10"
+    said = "rank 0 hung after 1 step, 4 snapshots; tensor memory did not change over 4 snapshots, steps 3 to 10"
     assert (found.verdict, why_text(found)) == ("inconclusive", said)
 
 
@@ -157,7 +157,7 @@ def test_little_growth_is_a_note_and_no_verdict() -> None:
 def test_too_few_looks_are_inconclusive() -> None:
     found = judge(run(rank(0, [losses(3), losses(5)], steps=(3, 5))))
     assert found.verdict == "inconclusive"
-    assert "only 2 looks were taken after warm-up" in why_text(found)
+    assert "only 2 snapshots after warm-up" in why_text(found)
     assert judge(Run((), (), 1, "cpu", "", "")).verdict == "inconclusive"
 
 
@@ -175,7 +175,7 @@ def test_memory_that_is_only_counted_is_never_called_proved() -> None:
     counted = with_proof(replace(finding, counted_bytes=TENSOR), proving)
     assert counted.cut is not None and counted.cut.proved_bytes is None
     assert (
-        proved_text(counted) == "not proved: 10.00 MiB of tensors went free, and what grad nodes take is only counted"
+        proved_text(counted) == "not measured: 10.00 MiB of tensors freed; the memory of autograd nodes is only counted"
     )
 
 
@@ -204,7 +204,7 @@ def test_one_item_of_many_is_told_by_its_number_where_it_is_the_same_on_every_ra
     for blocks, told in (((2, 2), "train.blocks[2].seen"), ((2, 3), "train.blocks[i].seen")):
         (finding,) = judge(run(*(rank(number, seen_by(block)) for number, block in enumerate(blocks)))).findings
         assert finding.ranks == (0, 1) and finding.cut is not None and finding.cut.written == told
-        assert title(finding) == f"{told} gains tensors each step and lets none go"
+        assert title(finding) == f"{told} gains tensors every step and is never emptied"
         assert [hop.reference for hop in finding.trace][1] == told.removeprefix("train.blocks").removesuffix(".seen")
 
 
@@ -300,7 +300,7 @@ def test_calls_that_pile_up_are_cut_in_every_call() -> None:
     (finding,) = judge(run(rank(0, [waiting(s) for s in STEPS]))).findings
     assert (finding.rule, title(finding)) == (
         "frame-hold",
-        "10 calls of wait() run at once, more at each look, and each keeps local rows",
+        "10 concurrent calls of wait(), more at each snapshot, each retaining local rows",
     )
     assert finding.cut is not None and finding.cut.frees_bytes == 10 * TENSOR
 
@@ -330,7 +330,7 @@ def test_what_leads_back_to_the_list_that_it_is_in_goes_when_the_list_is_emptied
     assert finding.cut is not None and (finding.rule, finding.cut.written) == ("frame-hold", "errors[i] in main()")
     assert finding.cut.frees_bytes == finding.retained_bytes == 10 * TENSOR
     assert "10 in all" in title(finding) and title(finding).endswith("errors in main() collects them")
-    assert "in errors in main(), not the exception" in advice(finding)
+    assert "in errors in main() instead of the exception" in advice(finding)
     assert [hop.reference for hop in finding.trace if hop.frees_bytes == 10 * TENSOR] == ["[i]"]
 
 
@@ -450,7 +450,7 @@ def test_a_recording_that_ended_before_its_script_is_not_judged_clean() -> None:
     assert judge(run(whole)).verdict == "clean"
     findings = judge(run(lost))
     assert findings.verdict == "inconclusive" and why_text(findings).startswith(f"{why}; ")
-    assert "run the same command again" in next_text(run(lost), findings)
+    assert "rerun the same command" in next_text(run(lost), findings)
     assert " on rank 1; " in why_text(judge(run(whole, replace(lost, number=1))))
     growing = replace(lost, looks=rank(0, [losses(k) for k in (1, 2, 3, 4)]).looks)
     assert judge(run(growing)).verdict == "leaks"

@@ -110,12 +110,12 @@ def test_every_rank_and_how_it_ended_is_named() -> None:
     words = " ".join(Page(page("killed")).words)
     assert "killed by SIGKILL after 5 steps" in words
     assert "RuntimeError: Connection closed by peer" in words
-    assert "left no word of how it ended, before its first step" in words
+    assert "ended without a status before its first step" in words
 
 
 def test_a_note_that_holds_nothing_names_no_holder() -> None:
     words = " ".join(Page(FORMATS["html"](*examples.of_a_dropped_work())).words)
-    assert "no memory held, 116 times seen" in words
+    assert "no memory retained, seen 116 times" in words
     assert not any(said in words for said in ("No trace", "freed by", "down to the memory"))
 
 

@@ -57,9 +57,9 @@ def told(*findings: Finding) -> tuple[Run, Findings]:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "last used at train.py:34; let go of it (del out) and the peak falls by 9.00 MiB"),
-        ({"last_use_at": ""}, "not used since train.py:31 made it; let go of it (del out) and"),
-        ({"last_use_at": "", "made_at": ""}, "not used in the step at all; let go of it (del out) and"),
+        ({}, "unused after train.py:34; `del out` there lowers the peak by 9.00 MiB"),
+        ({"last_use_at": ""}, "unused since its allocation at train.py:31; `del out` there"),
+        ({"last_use_at": "", "made_at": ""}, "unused in the step; `del out` there"),
         ({"variables": ()}, "let go of it and the peak falls"),
         ({"holders": 2, "variables": ("out", "h")}, "let go of them (del out, h) and the peak falls"),
         ({"arguments": ("out",)}, "let go of it and the peak falls"),
@@ -82,7 +82,7 @@ def test_the_text_has_a_section_of_its_own_the_largest_first() -> None:
         "empties."
     )
     assert second.startswith("rank 0: gradients of the last step are kept until zero_grad: 2.00 MiB at the step's peak")
-    assert second.endswith("before the next forward, and the peak falls by 1.00 MiB.")
+    assert second.endswith("before the next forward: the peak falls by 1.00 MiB.")
     assert "Notes" not in text and "Avoidable" not in render(*told(), verbose=True)
 
 
@@ -153,4 +153,4 @@ def test_passing_the_allowed_size_is_said_beside_the_verdict() -> None:
     run, findings = told(*found)
     text = FORMATS["text"](run, replace(findings, exit_status=23, avoidable_over=24 * MIB))
     assert "Verdict  CLEAN (exit status 23)" in text
-    assert "24.00 MiB avoidable, more than --fail-on-avoidable allows" in " ".join(text.split())
+    assert "24.00 MiB avoidable, above the --fail-on-avoidable limit" in " ".join(text.split())

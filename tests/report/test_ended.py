@@ -33,9 +33,9 @@ ENDS = [
     (Ended(EndKind.RAISED, 1, 2), ("Failed", "The script failed after 2 steps.")),
     (
         Ended(EndKind.RAISED, 130, 6, "KeyboardInterrupt", at="train.py:9 main"),
-        ("Stopped", "You stopped it (Ctrl-C) after 6 steps."),
+        ("Stopped", "Stopped by you (Ctrl-C) after 6 steps."),
     ),
-    (Ended(EndKind.KILLED, 130, 1, "killed by SIGINT"), ("Stopped", "You stopped it (Ctrl-C) after 1 step.")),
+    (Ended(EndKind.KILLED, 130, 1, "killed by SIGINT"), ("Stopped", "Stopped by you (Ctrl-C) after 1 step.")),
     (
         Ended(EndKind.KILLED, 143, 5, "killed by SIGTERM"),
         ("Stopped", "The script was ended from outside (SIGTERM) after 5 steps."),
@@ -106,7 +106,7 @@ def test_what_was_found_before_the_end_is_still_told() -> None:
 def test_nobody_is_told_to_mend_what_was_stopped_from_outside() -> None:
     for status, how in ((130, EndKind.RAISED), (143, EndKind.KILLED)):
         text = FORMATS["text"](*examples.failed_as(Ended(how, status, 5)))
-        assert "Run it for longer (at least 10 steps)." in " ".join(text.split()) and "Mend" not in text
+        assert "Run at least 10 steps." in " ".join(text.split()) and "Mend" not in text
 
 
 def test_a_run_that_was_too_short_is_not_told_twice_that_it_was() -> None:

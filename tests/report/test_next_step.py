@@ -19,7 +19,7 @@ from leakscope.verdict import Verdict
 
 PYTREE = "<torch/utils/_pytree.py>:1471"
 FLATTEN = InLibrary("torch", "tree_flatten", "function step.<locals>.<lambda>", "train.py:28", "batch")
-INSTEAD = "Give torch's tree_flatten() a function that does not capture `batch` in place of that at train.py:28"
+INSTEAD = "Pass torch's tree_flatten() a function that does not capture `batch` instead of the one at train.py:28"
 LOCAL = CycleFacts(Closing.CLASS, made_class=MadeClass("class Local", "step", "train.py:4"))
 
 
@@ -40,7 +40,7 @@ LOCAL = CycleFacts(Closing.CLASS, made_class=MadeClass("class Local", "step", "t
         (
             replace(FLATTEN, yours="", captured=""),
             [PYTREE],
-            "Let gc run every few steps, or do without torch's tree_flatten() in the training step",
+            "Run gc every few steps, or avoid torch's tree_flatten() in the training step",
         ),
         (FLATTEN, [PYTREE, "train.py:28"], "Cut `closure helper` at"),
         (None, [PYTREE], "Cut `closure helper` at"),
@@ -63,8 +63,8 @@ def test_a_line_that_adds_to_the_other_leaks_too_is_said_to() -> None:
 
     first, same, other = leak(1, "train.py:20"), leak(2, "train.py:20"), leak(3, "train.py:30")
     said = "Cut `seen` at train.py:20: 1.00 MiB would be freed, then the other "
-    assert first_cut((first, same)) == f"{said}leak, which the same line adds to"
-    assert first_cut((first, same, leak(4, "train.py:20"))) == f"{said}2 leaks, which the same line adds to"
+    assert first_cut((first, same)) == f"{said}leak (added at the same line)"
+    assert first_cut((first, same, leak(4, "train.py:20"))) == f"{said}2 leaks (added at the same line)"
     assert first_cut((first, same, other)) == f"{said}2 leaks (1 at the same line)"
     assert first_cut((first, other)) == f"{said}leak"
     assert first_cut((leak(1), leak(2))).endswith("then the other leak"), "no line is known to add"
@@ -84,9 +84,9 @@ def test_of_what_grows_too_little_the_most_is_named_with_what_would_end_it() -> 
     quiet = replace(findings, findings=(small,))
     run = replace(run, ranks=(replace(run.ranks[0], steps=()),))
     keeps = "Look at `total in main()` at train.py:28: it keeps 1000 B more each step, 95.37 MiB after 100,000 steps"
-    assert next_text(run, quiet) == f"{keeps}; `total += loss.item()` there would end it."
+    assert next_text(run, quiet) == f"{keeps}; fix: `total += loss.item()`."
     both = replace(quiet, findings=(replace(small, bytes_per_step=24.0, subject="other"), small))
-    assert next_text(run, both).endswith("there would end it; all that is listed below grows by 1.00 KiB a step.")
+    assert next_text(run, both).endswith("; all notes below grow by 1.00 KiB per step.")
     longer = replace(small, suggestion=Suggestion("train.py:28", "a()", "b = a()\nb.remove()"))
     assert next_text(run, replace(quiet, findings=(longer,))) == f"{keeps}."
 
@@ -137,14 +137,14 @@ def test_a_class_of_each_step_is_to_be_made_once() -> None:
 @pytest.mark.parametrize(
     ("rule", "facts", "said"),
     [
-        (RuleName.TENSOR_CYCLE, LOCAL, "no single reference frees it: a class holds itself"),
-        (RuleName.TENSOR_CYCLE, CycleFacts(Closing.OTHER), "no single reference frees it"),
+        (RuleName.TENSOR_CYCLE, LOCAL, "no single cut is enough: a class references itself"),
+        (RuleName.TENSOR_CYCLE, CycleFacts(Closing.OTHER), "no single cut is enough"),
         (
             RuleName.FRAME_HOLD,
             CallsFacts(10, "wait", "batch"),
-            "no single reference frees it: each call holds its own until it ends",
+            "no single cut is enough: each running call retains its own locals",
         ),
-        (RuleName.NATIVE_HOLD, Said("", ""), "none is known, for it is not known what holds it"),
+        (RuleName.NATIVE_HOLD, Said("", ""), "unknown, because the referrer is unknown"),
     ],
 )
 def test_why_there_is_no_cut(rule: RuleName, facts: Facts, said: str) -> None:

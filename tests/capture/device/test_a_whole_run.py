@@ -109,7 +109,7 @@ def test_memory_that_runs_out_is_told_with_its_holders_and_the_script_fails_as_e
     assert [(row.step, row.looked) for row in rows] == [(4, True), (10, True)]
     assert rows[1].at.endswith(" run_out")
     text = " ".join(told.stdout.split())
-    assert "4.00 GiB were wanted on fakedevice:0" in text
+    assert "tried to allocate 4.00 GiB on fakedevice:0" in text
     assert "1.00 MiB in 1 storage: activation in train(), train.py" in text, "before the stack unwinds"
     assert (run_folder / "rank_0000" / "fakedevice_oom_000010.pickle").exists()
 

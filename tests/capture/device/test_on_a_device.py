@@ -296,7 +296,7 @@ def test_letting_go_of_a_batch_on_the_device_saves_what_was_said(
     assert "leak" not in {finding["severity"] for finding in findings}
     (idle,) = [finding for finding in findings if finding["rule"] == "idle-memory"]
     assert idle["title"].endswith(
-        "let go of it (del checkpoint) and the peak falls by 1.00 MiB and 2.00 MiB of host memory are free"
+        "`del checkpoint` lowers the peak by 1.00 MiB and frees 2.00 MiB of host memory"
     )
     (late,) = [finding for finding in findings if finding["rule"] == "late-release"]
     assert "batch in train()" in late["title"]

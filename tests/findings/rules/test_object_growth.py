@@ -64,7 +64,7 @@ def test_what_is_gained_each_step_is_a_leak_and_no_gap() -> None:
     assert (finding.facts.items_per_step, finding.facts.collects) == (2.0, Collects.LIST)
     assert finding.cut is not None
     assert (finding.cut.written, finding.cut.frees_bytes) == ("log in main()", 1600 * KIB)
-    assert title(finding) == "log in main() gains 2 str a step, 200.00 KiB a step, and lets none go"
+    assert title(finding) == "log in main() gains 2 str per step, 200.00 KiB per step, and is never emptied"
 
 
 def test_all_that_was_counted_stands_on_its_line() -> None:

@@ -55,11 +55,11 @@ def test_buffers_of_earlier_steps_are_popped_from_their_list() -> None:
     assert (
         found.rule == "p2p-buffer"
         and "kept" in title(found)
-        and "pop it instead of counting through the list" in advice(found)
+        and "pop() instead of an index" in advice(found)
     )
 
 
 def test_a_buffer_of_the_step_before_that_is_in_no_list_is_let_go() -> None:
     found = judged(*(of_one(step, crossed_in=step - 1) for step in LOOKS))
-    assert found.rule == "p2p-buffer" and "Let go of each one when its microbatch is done, and" in advice(found)
+    assert found.rule == "p2p-buffer" and "Drop each one when its microbatch is done, and" in advice(found)
     assert "list" not in advice(found)

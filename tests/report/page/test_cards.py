@@ -79,8 +79,8 @@ def test_the_line_to_begin_at_is_that_of_the_edit_then_what_adds_then_what_holds
 def test_of_what_waits_for_gc_a_part_that_the_cut_leaves_is_told() -> None:
     reference = CutReference("closure model", "train.py:4")
     found = replace(leak(reference), freed_by=FreedBy.GC, retained_bytes=3 * MIB)
-    assert would_be_freed(found) == "2.00 MiB would be freed (another cycle holds the other 1.00 MiB too)"
-    assert ("would free 2.00 MiB", "when cut, not measured; another cycle holds the other 1.00 MiB too") in figures(
+    assert would_be_freed(found) == "frees 2.00 MiB (another cycle retains the other 1.00 MiB)"
+    assert ("would free 2.00 MiB", "when cut, not measured; another cycle retains the other 1.00 MiB") in figures(
         found
     )
     for other in (

@@ -20,10 +20,10 @@ BOOM = Ended(EndKind.RAISED, 1, 5, error="RuntimeError: boom", at="train.py:2 ma
     [
         (examples.leaking(), "2 distinct leaks"),
         (examples.clean(), "No leak"),
-        (examples.inconclusive(), "Cannot tell whether it leaks"),
-        (examples.killed(), "Failed: cannot tell whether it leaks"),
-        (examples.failed_as(Ended(EndKind.HUNG, 124, 8)), "Hung: cannot tell whether it leaks"),
-        (examples.failed_as(Ended(EndKind.KILLED, 143, 8)), "Stopped: cannot tell whether it leaks"),
+        (examples.inconclusive(), "Inconclusive"),
+        (examples.killed(), "Failed: inconclusive"),
+        (examples.failed_as(Ended(EndKind.HUNG, 124, 8)), "Hung: inconclusive"),
+        (examples.failed_as(Ended(EndKind.KILLED, 143, 8)), "Stopped: inconclusive"),
     ],
     ids=range(6),
 )
