@@ -81,7 +81,7 @@ def test_growth_every_few_steps_is_spread_over_all_of_them() -> None:
     seen_twice = judge(run(rank(0, [losses(s // 3) for s in (3, 5, 7, 9)], steps=(3, 5, 7, 9))))
     assert [f.severity for f in seen_twice.findings] == ["note"]
     assert (seen_twice.verdict, seen_twice.exit_status) == ("inconclusive", 0)
-    assert "too few looks saw train.losses grow" in why_text(seen_twice)
+    assert "too few snapshots to tell growth of train.losses" in why_text(seen_twice)
     ended = Look(24, "end", heap_from(losses(8)), None, 0)
     one = rank(0, [losses(s // 3) for s in (3, 5, 7, 9)], steps=(3, 5, 7, 9))
     assert judge(run(replace(one, looks=(*one.looks, ended)))).verdict == "leaks"
@@ -110,7 +110,7 @@ def test_a_rank_that_was_killed_is_no_clean_run() -> None:
     found = judge(run(one, rank(1, [losses(1)] * 4)))
     assert (found.verdict, why_text(found)) == (
         "inconclusive",
-        "rank 0 was killed by SIGKILL after 10 steps, 4 snapshots; the memory of tensors is what it was over 4 looks, "
+        "rank 0 was killed by SIGKILL after 10 steps, 4 snapshots; tensor memory did not change over 4 snapshots, "
         "steps 3 to 10",
     )
 
@@ -135,15 +135,15 @@ def test_a_list_that_grows_is_a_leak_and_says_which_list() -> None:
     assert finding.cut is not None
     assert ".losses" in finding.cut.reference
     assert finding.cut.frees_bytes == 10 * TENSOR
-    assert "1 leak: 10.00 MiB held, growing by 1.00 MiB a step" in why_text(found)
+    assert "1 leak: 10.00 MiB retained, growing by 1.00 MiB per step" in why_text(found)
 
 
 def test_what_levels_off_is_no_leak() -> None:
     found = judge(run(rank(0, [losses(n) for n in (3, 5, 6, 6)])))
     assert (found.verdict, found.findings) == ("clean", ())
     assert why_text(found) == (
-        "the memory of tensors rose 3.00 MiB by step 9 and no more over 4 looks, steps 3 to 10: "
-        "came to rest, or comes and goes 3.00 MiB"
+        "tensor memory rose 3.00 MiB until step 9, then levelled off (over 4 snapshots, steps 3 to 10): "
+        "plateaued or transient 3.00 MiB"
     )
 
 
@@ -167,11 +167,11 @@ def test_memory_that_is_only_counted_is_never_called_proved() -> None:
     proving = run(replace(one, proved={finding.fingerprint: 10 * TENSOR}))
     (proved,) = judge(proving).findings
     assert proved.cut is not None and proved.cut.proved_bytes == 10 * TENSOR
-    assert would_be_freed(proved) == "10.00 MiB would be freed"
+    assert would_be_freed(proved) == "frees 10.00 MiB"
     of_two = with_proof(replace(finding, sightings=(*finding.sightings, Sighting(1, 3, TENSOR))), proving)
     assert of_two.cut is not None and of_two.cut.proved_bytes is None  # the other rank did not answer
     less = with_proof(finding, run(replace(one, proved={finding.fingerprint: 9 * TENSOR})))
-    assert would_be_freed(less) == "9.00 MiB would be freed"
+    assert would_be_freed(less) == "frees 9.00 MiB"
     counted = with_proof(replace(finding, counted_bytes=TENSOR), proving)
     assert counted.cut is not None and counted.cut.proved_bytes is None
     assert (
@@ -440,7 +440,9 @@ def test_what_an_accelerators_run_keeps_in_host_memory_is_said(every: int, said:
         }
         looks.append(replace(look, heap=replace(heap, device=there)))
     (finding,) = judge(run(replace(ranks, looks=tuple(looks)))).findings
-    assert held_text(finding) == f"10.00 MiB held in 10 storages at the last look{said}, growing 1.00 MiB a step"
+    assert held_text(finding) == (
+        f"10.00 MiB retained in 10 storages at the last snapshot{said}, growing 1.00 MiB per step"
+    )
 
 
 def test_a_recording_that_ended_before_its_script_is_not_judged_clean() -> None:

@@ -152,4 +152,4 @@ def test_indexes_of_the_heaps_of_two_ranks_are_not_compared() -> None:
     assert {heap.rank for heap, _ in first.cut_in} == {0, 1}
     assert first.cut is not None and second.cut is not None
     assert set(first.cut.references[0].indexes) & set(second.cut.references[0].indexes), "or nothing is compared"
-    assert cut_in_short((first, second)).endswith("would free 30.00 MiB, then the other leak")
+    assert cut_in_short((first, second)).endswith("frees 30.00 MiB, then the other leak")

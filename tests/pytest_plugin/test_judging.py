@@ -72,7 +72,7 @@ def test_a_report_carries_plain_data() -> None:
     carried = found.as_data()
     assert judgement_of(json.loads(json.dumps(carried))) == found
     assert found.outcome == Outcome.FAILED and found.left[0].line == "stage.py:41"
-    assert found.left[0].cut == "`closure extract`: 768.00 KiB would be freed"
+    assert found.left[0].cut == "`closure extract`: frees 768.00 KiB"
     assert found.left[1].library == "torch"
 
 

@@ -6,7 +6,7 @@ from leakscope.pytest_plugin.judging import Judgement, Left, Outcome, State, gro
 from leakscope.pytest_plugin.settings import BaselineLeak
 from leakscope.pytest_plugin.suite import Session, summary_text
 
-CYCLE = Left("aaaaaaaa", "tensor-cycle", "a cycle", 2048, State.FAILS, "`net.hook`: 2.00 KiB would be freed", "a.py:3")
+CYCLE = Left("aaaaaaaa", "tensor-cycle", "a cycle", 2048, State.FAILS, "`net.hook`: frees 2.00 KiB", "a.py:3")
 HOOKS = Left("bbbbbbbb", "tensor-cycle", "a cycle of hooks", 12, State.OF_LIBRARY, library="gpytorch")
 OLD = Left("cccccccc", "step-growth", "a list", 1 << 20, State.KNOWN)
 

@@ -45,7 +45,7 @@ def test_no_line_is_wider_than_the_page_nor_moves_the_cursor(name: str, verbose:
 def test_verdict_why_and_next_come_first() -> None:
     lines = FORMATS["text"](*examples.leaking()).splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["Verdict", "Why", "Next"]
-    assert "Cut `closure extract` at stage.py:41: 768.00 KiB would be freed" in lines[2]
+    assert "Cut `closure extract` at stage.py:41: frees 768.00 KiB" in lines[2]
 
 
 def test_suspect_references_are_underlined_to_their_length() -> None:
@@ -60,7 +60,7 @@ def test_suspect_references_are_underlined_to_their_length() -> None:
 def test_a_trace_that_went_round_says_so_and_repeats_no_reason() -> None:
     text = render(*examples.leaking(), verbose=True)
     assert text.count("the cycle is closed; from it on to the memory:") == 1
-    assert text.count("unreachable: kept alive by the cycle") == 1 and text.count(": held by the cycle") == 1
+    assert text.count("unreachable: kept alive by the cycle") == 1 and text.count(": referenced by the cycle") == 1
 
 
 def test_a_source_line_is_told_once_for_all_that_was_made_there() -> None:
@@ -93,7 +93,7 @@ def test_every_format_names_all_references_that_must_be_cut_together() -> None:
     told = replace(findings, findings=(replace(leak, cut=cut),))
     for name in ("text", "html", "sarif", "junit"):
         flat = " ".join(re.sub("</?code>|&#96;|`", "", FORMATS[name](run, told)).split())
-        assert "together with log.last in main() and seen: 1.50 MiB would be freed" in re.sub("</?b>", "", flat), name
+        assert "together with log.last in main() and seen: frees 1.50 MiB" in re.sub("</?b>", "", flat), name
     references = json.loads(FORMATS["json"](run, told))["findings"][0]["cut"]["references"]
     assert [one["reference"] for one in references] == [leak.cut.reference, ".last", "seen"]
     assert [one["expression"] for one in references][1:] == ["log.last in main()", "seen"]
@@ -103,7 +103,7 @@ def test_verdict_and_cut_are_said_once_more_at_the_end() -> None:
     for verbose in (False, True):
         text = " ".join(render(*examples.leaking(), verbose=verbose).split())
         assert text.endswith(
-            "Verdict: LEAKS: cut `closure extract` at stage.py:41, would free 768.00 KiB, then the other leak (exit "
+            "Verdict: LEAKS: cut `closure extract` at stage.py:41, frees 768.00 KiB, then the other leak (exit "
             "status 23)"
         )
     assert render(*examples.clean()).endswith("\n\nVerdict: CLEAN (exit status 0)\n")
@@ -172,12 +172,12 @@ def test_the_look_that_the_bytes_are_of_is_said(held: int, seen: tuple[tuple[int
     finding = replace(
         examples.cycle_finding(), retained_bytes=held * examples.MIB, sightings=sightings, bytes_per_step=0.0
     )
-    assert held_text(finding) == f"{held}.00 MiB held in 6 storages {said}"
+    assert held_text(finding) == f"{held}.00 MiB retained in 6 storages {said}"
 
 
 def test_what_is_held_through_a_peak_is_not_of_the_last_look() -> None:
     finding = replace(examples.library_finding(), rule="late-release")
-    assert held_text(finding) == "32.00 KiB held at the step's peak"
+    assert held_text(finding) == "32.00 KiB retained at the step's peak"
 
 
 @pytest.mark.process

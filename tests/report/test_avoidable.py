@@ -77,11 +77,11 @@ def test_the_text_has_a_section_of_its_own_the_largest_first() -> None:
     section = text[text.index("Avoidable memory (2): never a leak") : text.index("Ranks\n")]
     first, second = (" ".join(line.split()) for line in section.split("\n- ")[1:])
     assert first == (
-        "rank 0: `out in main()` at train.py:31: 12.00 MiB at the step's peak, last used at train.py:34; let go of it "
-        "and the peak falls by 9.00 MiB. out is an argument of a running call: hand it over in a list that the callee "
+        "rank 0: `out in main()` at train.py:31: 12.00 MiB at the step's peak, unused after train.py:34; dropping it "
+        "there lowers the peak by 9.00 MiB. out is an argument of a running call: pass it in a list that the callee "
         "empties."
     )
-    assert second.startswith("rank 0: gradients of the last step are kept until zero_grad: 2.00 MiB at the step's peak")
+    assert second.startswith("rank 0: Gradients of the last step are kept until zero_grad: 2.00 MiB at the step's peak")
     assert second.endswith("before the next forward: the peak falls by 1.00 MiB.")
     assert "Notes" not in text and "Avoidable" not in render(*told(), verbose=True)
 
@@ -91,8 +91,7 @@ def test_without_verbose_it_is_a_line_with_the_largest() -> None:
     (line,) = (line for line in lines if line.startswith("Avoidable"))
     assert line.startswith("Avoidable  24.00 MiB by 2 holders: `out in main()` at train.py:31: 12.00 MiB")
     assert next_text(*told(late(), late())) == (
-        "No leak to mend, but 24.00 MiB could be let go of, listed below: most of it is held by `out in main()` at "
-        "train.py:31."
+        "No leaks. 24.00 MiB of avoidable memory, mostly held by `out in main()` at train.py:31."
     )
     assert "Avoidable" not in FORMATS["text"](*told())
 

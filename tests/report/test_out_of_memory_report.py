@@ -104,9 +104,7 @@ def test_next_names_the_largest_holder_of_the_rank_that_failed() -> None:
         "Drop what it does not need, then rerun the same command."
     )
     assert "y in main()" not in said
-    assert next_text(run, told(leak(1, 4 * MIB, "cache in main()"))).endswith(
-        " Cut it, then rerun the same command."
-    )
+    assert next_text(run, told(leak(1, 4 * MIB, "cache in main()"))).endswith(" Cut it, then rerun the same command.")
     assert "held most memory on rank 1" in next_text(run, told())
 
 
@@ -117,7 +115,7 @@ def test_where_the_model_holds_most_the_failed_ranks_own_leaks_come_first(weight
         assert largest_holder(run.ranks[1]) is None
     run = run if weight else replace(run, ranks=(run.ranks[0], replace(run.ranks[1], looks=())))
     said = next_text(run, told(leak(0, 9 * MIB, "y in main()"), leak(1, 4 * MIB, "x in main()")))
-    assert "Cut `x in main()` at train.py:12: 1.50 MiB would be freed, then the other leak." in said
+    assert "Cut `x in main()` at train.py:12: frees 1.50 MiB, then the other leak." in said
     assert "Cut `y in main()`" in next_text(run, told(leak(0, 9 * MIB, "y in main()")))
     assert next_text(run, told()).endswith("The results below were recorded before that.")
 

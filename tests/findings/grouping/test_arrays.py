@@ -43,8 +43,12 @@ _FILES = "bytes" if sys.version_info >= (3, 12) else "BytesIO"
 CASES: dict[str, tuple[Callable[[], object], str, str]] = {
     "arrays": (lambda: _rows.append(_array()), "_rows", "gains numpy arrays every step and is never emptied"),
     "views": (lambda: _rows.append(_array()[8:]), "_rows", "gains numpy arrays every step and is never emptied"),
-    "in dicts": (lambda: _rows.append({"out": _array()}), "_rows", "gains numpy arrays every step and is never emptied"),
-    "one that grows": (_grow, "_state['all']", "the numpy array in {name} is larger at each look"),
+    "in dicts": (
+        lambda: _rows.append({"out": _array()}),
+        "_rows",
+        "gains numpy arrays every step and is never emptied",
+    ),
+    "one that grows": (_grow, "_state['all']", "The numpy array in {name} is larger at each snapshot"),
     "bytes": (lambda: _rows.append(bytes(SIZE)), "_rows", "gains bytes objects every step and is never emptied"),
     "bytes in dicts": (
         lambda: _rows.append({"image": bytes(SIZE)}),
@@ -56,7 +60,11 @@ CASES: dict[str, tuple[Callable[[], object], str, str]] = {
         "_rows",
         "gains bytes objects every step and is never emptied",
     ),
-    "bytearray": (lambda: _rows.append(bytearray(SIZE)), "_rows", "gains bytearray objects every step and is never emptied"),
+    "bytearray": (
+        lambda: _rows.append(bytearray(SIZE)),
+        "_rows",
+        "gains bytearray objects every step and is never emptied",
+    ),
     "files": (
         lambda: _rows.append(io.BytesIO(bytes(SIZE))),
         "_rows",

@@ -192,9 +192,12 @@ def test_the_failure_that_ended_the_script_opens_the_report_and_one_that_was_cau
     told = judge(run_of(ended_by_memory()))
     texts = run_text(told.out_of_memory)
     assert "out of memory in step 9 at train.py:41 forward" in texts[0]
-    assert "tried to allocate 2.00 GiB on cuda:0 at train.py:41 forward; 8.00 MiB allocated of 1.00 GiB reserved" in texts[1]
+    assert (
+        "tried to allocate 2.00 GiB on cuda:0 at train.py:41 forward; 8.00 MiB allocated of 1.00 GiB reserved"
+        in texts[1]
+    )
     assert "1.00 MiB free, the limit is 80.00 GiB" in texts[1]
-    assert "when the allocation failed, storages of 8.00 MiB were alive" in texts[2]
+    assert "when the allocation failed, 8.00 MiB of storages were alive" in texts[2]
     (caught,) = [finding for finding in told.findings if finding.rule == "allocator"]
     assert "ran out once and the script went on" in title(caught)
 

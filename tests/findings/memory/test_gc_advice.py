@@ -39,7 +39,7 @@ def test_nothing_is_said_where_gc_frees_nothing() -> None:
 
 def test_each_generation_of_the_real_diff_is_told() -> None:
     text = said(rank_of(diff=GcDiff((MIB, 2 * MIB, 3 * MIB, MIB, 0), 2, (0.001, 0.002, 0.1, 0.1, 0.1), 7 * MIB)))
-    assert "generation 0 1.00 MiB in 1.0 ms, generation 1 2.00 MiB in 2.0 ms, generation 2 4.00 MiB in 300.0 ms" in text
+    assert "generation 1 freed 2.00 MiB in 2.0 ms, generation 2 freed 4.00 MiB in 300.0 ms" in text
     assert "2 full collections in a row" in text
     assert "gc.collect(1)" not in text
     assert "makes a step of 100.0 ms 2.0 times as long" in text

@@ -131,7 +131,7 @@ def test_what_an_object_gains_under_new_names_is_told_as_attributes() -> None:
     finding = only(looks(EVEN, "frame main -> local agent -> object Agent {items}"))
 
     assert isinstance(finding.facts, ObjectFacts) and finding.facts.collects == Collects.ATTRIBUTES
-    assert title(finding).startswith("agent in main() gains attributes (2 str a step), ")
+    assert title(finding).startswith("agent in main() gains attributes (2 str per step), ")
 
 
 def test_a_cache_that_filled_at_once_and_gains_a_trickle_is_a_note() -> None:

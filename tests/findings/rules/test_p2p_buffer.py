@@ -52,11 +52,7 @@ def test_a_buffer_made_anew_in_each_step_is_none_that_is_kept() -> None:
 
 def test_buffers_of_earlier_steps_are_popped_from_their_list() -> None:
     found = judged(*map(of_many, LOOKS))
-    assert (
-        found.rule == "p2p-buffer"
-        and "kept" in title(found)
-        and "pop() instead of an index" in advice(found)
-    )
+    assert found.rule == "p2p-buffer" and "kept" in title(found) and "pop() instead of an index" in advice(found)
 
 
 def test_a_buffer_of_the_step_before_that_is_in_no_list_is_let_go() -> None:

@@ -80,15 +80,13 @@ def test_of_what_waits_for_gc_a_part_that_the_cut_leaves_is_told() -> None:
     reference = CutReference("closure model", "train.py:4")
     found = replace(leak(reference), freed_by=FreedBy.GC, retained_bytes=3 * MIB)
     assert would_be_freed(found) == "frees 2.00 MiB (another cycle retains the other 1.00 MiB)"
-    assert ("would free 2.00 MiB", "when cut, not measured; another cycle retains the other 1.00 MiB") in figures(
-        found
-    )
+    assert ("frees 2.00 MiB", "when cut, not measured; another cycle retains the other 1.00 MiB") in figures(found)
     for other in (
         replace(found, retained_bytes=2 * MIB + 1000),
         replace(found, freed_by=FreedBy.PROGRAM),
         replace(found, sightings=(Sighting(0, 3, 1), Sighting(1, 3, 1))),
     ):
-        assert would_be_freed(other).startswith("2.00 MiB would be freed") and "another" not in would_be_freed(other)
+        assert would_be_freed(other).startswith("frees 2.00 MiB") and "another" not in would_be_freed(other)
 
 
 @pytest.mark.process
@@ -114,7 +112,7 @@ def test_an_edit_shows_what_goes_and_what_comes_and_that_it_is_advice() -> None:
         (2 * MIB, ("frees 2.00 MiB", "when cut, measured: 2.00 of 2.00 MiB")),
         (MIB, ("frees 1.00 MiB", "when cut, measured: 1.00 of 2.00 MiB")),
         (MIB // 2, ("frees 512.00 KiB", "when cut, measured: 512.00 KiB of 2.00 MiB")),
-        (None, ("would free 2.00 MiB", "when cut, not measured")),
+        (None, ("frees 2.00 MiB", "when cut, not measured")),
     ],
 )
 def test_what_was_measured_is_set_beside_what_is_held(proved: int | None, said: tuple[str, str]) -> None:
@@ -125,7 +123,7 @@ def test_what_only_tensors_of_were_measured_is_not_called_measured_whole() -> No
     finding = leak(CutReference(".seen"))
     assert finding.cut is not None
     part = replace(finding, cut=replace(finding.cut, unproved=OnlyTensorsFreed(MIB)))
-    assert ("would free 2.00 MiB", "when cut, measured: 1.00 MiB of tensors") in figures(part)
+    assert ("frees 2.00 MiB", "when cut, measured: 1.00 MiB of tensors") in figures(part)
 
 
 def test_few_ranks_are_named_and_many_are_counted() -> None:
