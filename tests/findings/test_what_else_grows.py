@@ -35,7 +35,7 @@ def test_a_trend_is_told_with_what_grows_and_the_limit() -> None:
     assert (grown.what, grown.rank, grown.before, grown.now) == (Counted.DESCRIPTORS, 3, 18, 81)
     assert grown.by == (("socket to node0:80", 63),)
     (text,) = run_text([grown])
-    assert text.startswith("Rank 3: 63 file descriptors more from step 3 to 24, 81 now of the 1024 that the system")
+    assert text.startswith("Rank 3: 63 more file descriptors from step 3 to 24, 81 in total (limit 1024)")
     assert "63 `socket to node0:80`. Fix: close each client, store or server object" in text
 
 

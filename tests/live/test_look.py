@@ -121,5 +121,5 @@ def test_a_step_that_never_ends_is_looked_at_in_its_middle(script: Write, tmp_pa
     assert answer is not None
     assert (answer.step, answer.occasion) == (20, "asked")
     assert any("with open(f" in line for line in answer.stacks)
-    assert "Within   rank 0 was looked at within the step after step 20, which did not end: with open" in told.stdout
+    assert "Within   rank 0: snapshot within an unfinished step (after step 20): with open" in told.stdout
     assert (run.ranks[0].ended.how, run.ranks[0].ended.steps) == ("running", 20)

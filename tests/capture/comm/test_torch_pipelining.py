@@ -46,7 +46,7 @@ class Seen:
         return [
             f
             for f in self.findings
-            if f["title"].startswith((f"kept by torch's {holder} from", f"kept by torch's {holder} through"))
+            if f["title"].startswith(f"torch's {holder} retains ")
         ]
 
     def names(self, holder: str) -> bool:

@@ -59,7 +59,7 @@ def test_a_bound_that_is_not_reached_is_a_note_that_says_what_it_would_hold(boun
     found = judged(ring(bound))
     (finding,) = found.findings
     assert (found.verdict, finding.severity) == ("clean", "note")
-    assert title(finding) == "train.rows gains tensors each step up to its bound"
+    assert title(finding) == "train.rows gains tensors every step up to its bound"
     assert f"9 of {bound} items, {bound}.00 MiB" in advice(finding)
     assert next_text(run_of(ring(bound)), found) == "No leaks found. See the notes below."
 
@@ -72,7 +72,7 @@ LARGE = "train.rows gains tensors every step, 9 of at most 1000 so far"
     [
         ("network n#{k}\nnetwork n#{k} -> .weight -> tensor t{k}", "each item keeps a module"),
         ("parameter p{k}\nparameter p{k} -> .data -> tensor t{k}", "each item keeps parameters"),
-        ("tensor l{k}\ntensor l{k} -> .grad_fn -> node N{k}\nnode N{k} -> saved self -> tensor t{k}", "keeps a graph"),
+        ("tensor l{k}\ntensor l{k} -> .grad_fn -> node N{k}\nnode N{k} -> saved self -> tensor t{k}", "keeps an autograd graph"),
     ],
     ids=["modules", "parameters", "graphs"],
 )
