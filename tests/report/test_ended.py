@@ -106,7 +106,7 @@ def test_what_was_found_before_the_end_is_still_told() -> None:
 def test_nobody_is_told_to_mend_what_was_stopped_from_outside() -> None:
     for status, how in ((130, EndKind.RAISED), (143, EndKind.KILLED)):
         text = FORMATS["text"](*examples.failed_as(Ended(how, status, 5)))
-        assert "Run at least 10 steps." in " ".join(text.split()) and "Mend" not in text
+        assert "Run at least 10 steps." in " ".join(text.split()) and "Fix the failure" not in text
 
 
 def test_a_run_that_was_too_short_is_not_told_twice_that_it_was() -> None:

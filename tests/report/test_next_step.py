@@ -117,20 +117,20 @@ def test_what_the_first_cut_mends_as_well_is_no_other_leak() -> None:
 
     both, inner, other = leak(36, 1, 2), leak(18, 2), leak(7, 3)
     said = "Cut `context.inputs` at train.py:9 together with `context.outputs`: "
-    assert first_cut((both, inner)) == f"{said}frees 54.00 MiB, both leaks"
-    assert first_cut((both, inner, other)) == f"{said}frees 54.00 MiB, both leaks, then the other leak"
-    assert first_cut((both, inner, leak(2, 1))) == f"{said}frees 56.00 MiB, 3 leaks"
+    assert first_cut((both, inner)) == f"{said}frees 54.00 MiB, fixes both leaks"
+    assert first_cut((both, inner, other)) == f"{said}frees 54.00 MiB, fixes both leaks, then the other leak"
+    assert first_cut((both, inner, leak(2, 1))) == f"{said}frees 56.00 MiB, fixes 3 leaks"
     assert first_cut((both, other)) == f"{said}frees 36.00 MiB, then the other leak"
     assert first_cut((inner, both)).endswith("frees 18.00 MiB, then the other leak"), "it takes both"
     elsewhere = replace(inner, cut_in=frozenset((HeapId(1, 9), at) for _, at in inner.cut_in))
     assert first_cut((both, elsewhere)).endswith("then the other leak"), "numbers are of one look at one rank"
     unknown = replace(both, cut=replace(both.cut, is_told=False))
-    assert first_cut((unknown, inner)).endswith("C++ holds, fixes both leaks")
+    assert first_cut((unknown, inner)).endswith("all C++ references, fixes both leaks")
 
 
 def test_a_class_of_each_step_is_to_be_made_once() -> None:
     finding = replace(cycle_finding(), facts=LOCAL, cut=None)
-    assert first_cut((finding,)) == "Make class Local once instead of in each step (1.50 MiB awaiting gc)"
+    assert first_cut((finding,)) == "Create class Local once instead of in each step (1.50 MiB awaiting gc)"
     assert first_cut((replace(finding, facts=Said("", "")),)) == "Read the first leak below"
 
 

@@ -72,7 +72,10 @@ LARGE = "train.rows gains tensors every step, 9 of at most 1000 so far"
     [
         ("network n#{k}\nnetwork n#{k} -> .weight -> tensor t{k}", "each item keeps a module"),
         ("parameter p{k}\nparameter p{k} -> .data -> tensor t{k}", "each item keeps parameters"),
-        ("tensor l{k}\ntensor l{k} -> .grad_fn -> node N{k}\nnode N{k} -> saved self -> tensor t{k}", "keeps an autograd graph"),
+        (
+            "tensor l{k}\ntensor l{k} -> .grad_fn -> node N{k}\nnode N{k} -> saved self -> tensor t{k}",
+            "keeps an autograd graph",
+        ),
     ],
     ids=["modules", "parameters", "graphs"],
 )

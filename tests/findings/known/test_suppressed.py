@@ -118,7 +118,7 @@ def test_the_verdict_says_what_is_suppressed_and_by_which_file() -> None:
     found = judge(recorded)
     assert (found.verdict, found.exit_status) == (Verdict.CLEAN, 0)
     assert [finding.suppressed_by for finding in found.suppressed] == [known]
-    assert why_text(found).startswith("no new leak: 1 known leak (3.25 MiB) suppressed by known.txt; counted memory")
+    assert why_text(found).startswith("no new leaks: 1 known leak (3.25 MiB) suppressed by known.txt; allocated memory")
     said = "No new leaks. Known leaks are listed below; they still grow by 256.00 KiB per step."
     assert next_text(recorded, found) == said
     assert "suppressed by known.txt:1: issue 12" in flat(FORMATS["text"](recorded, found))

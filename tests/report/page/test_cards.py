@@ -212,7 +212,7 @@ def test_what_is_suppressed_is_listed_with_its_figures() -> None:
     run, findings = examples.clean()
     page = FORMATS["html"](run, replace(findings, suppressed=(leak(CutReference(".seen")),)))
     assert "Suppressed (1)" in page and 'id="suppressed-0f3a9c11"' in page
-    assert '<strong class="word">No new leak</strong>' in page
+    assert '<strong class="word">No new leaks</strong>' in page
 
 
 def test_ranks_are_added_at_each_step_by_what_each_held_last() -> None:
