@@ -60,9 +60,9 @@ def told(*findings: Finding) -> tuple[Run, Findings]:
         ({}, "unused after train.py:34; `del out` there lowers the peak by 9.00 MiB"),
         ({"last_use_at": ""}, "unused since its allocation at train.py:31; `del out` there"),
         ({"last_use_at": "", "made_at": ""}, "unused in the step; `del out` there"),
-        ({"variables": ()}, "let go of it and the peak falls"),
-        ({"holders": 2, "variables": ("out", "h")}, "let go of them (del out, h) and the peak falls"),
-        ({"arguments": ("out",)}, "let go of it and the peak falls"),
+        ({"variables": ()}, "dropping it there lowers the peak"),
+        ({"holders": 2, "variables": ("out", "h")}, "`del out, h` there lowers the peak"),
+        ({"arguments": ("out",)}, "dropping it there lowers the peak"),
     ],
 )
 def test_one_line_says_how_much_who_since_when_and_what_to_do(changes: dict[str, Any], said: str) -> None:

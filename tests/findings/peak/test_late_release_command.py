@@ -72,7 +72,8 @@ def test_the_batch_is_found_and_named_and_never_a_leak(script: Callable[[str], P
     assert "Avoidable memory (1): never a leak\n" in page
     assert line == (
         "`batch in train()` at train.py:13: 4.00 MiB at the step's peak, unused after train.py:9; dropping it there "
-        "lowers the peak by 4.00 MiB. batch is an argument of a running call: pass it in a list that the callee empties."
+        "lowers the peak by 4.00 MiB. batch is an argument of a running call: pass it in a list that the callee "
+        "empties."
     )
     assert leakscope("report", "run", "--fail-on-avoidable", "4 MiB").returncode == 0
     failed = leakscope("report", "run", "--leak-exit-code", "23", "--fail-on-avoidable", "3 MiB")
