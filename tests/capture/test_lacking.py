@@ -173,4 +173,4 @@ def test_without_counts_of_owners_nothing_is_looked_at(ranks: Ranks, path: str) 
     assert recorded.run.ranks[0].looks == ()
     assert recorded.findings.verdict == Verdict.INCONCLUSIVE
     assert recorded.findings.findings == ()
-    assert why_text(recorded.findings).startswith("no look was taken, and the notes say why; counted memory rose")
+    assert why_text(recorded.findings).startswith("no heap snapshot was taken (see the notes); allocated memory rose")

@@ -27,7 +27,7 @@ def test_a_known_leak_stays_known_when_the_run_is_told_again(leakscope: Command,
     script(GROW, "grow.py")
     base = leakscope("run", "-q", "-o", "base", "grow.py", "12")
     assert base.returncode == 23, base.stderr
-    said = "no new leak: 1 known leak (2.00 MiB) is suppressed by base/findings.json"
+    said = "no new leaks: 1 known leak (2.00 MiB) suppressed by base/findings.json"
     again = leakscope("run", "-q", "-o", "again", "--baseline", "base", "grow.py", "12")
     assert again.returncode == 0 and said in _flat(again.stdout), again.stdout
     assert again.stdout.splitlines()[-1] == "Verdict: CLEAN: no new leak, 1 known leak suppressed (exit status 0)"
@@ -40,11 +40,11 @@ def test_a_known_leak_stays_known_when_the_run_is_told_again(leakscope: Command,
     (tmp_path / "known.txt").write_text("kept* until 2200-01-01  # issue 12\nview-hold\n")
     told = leakscope("report", "--leak-exit-code", "23", "--suppress", "known.txt", "base")
     assert told.returncode == 0 and "suppressed by known.txt:1 until 2200-01-01: issue 12" in _flat(told.stdout)
-    assert "Suppressed, but not found: `view-hold` (known.txt:2)" in _flat(told.stdout)
+    assert "Unused suppressions: `view-hold` (known.txt:2)" in _flat(told.stdout)
     (tmp_path / "known.txt").write_text("kept* until 2020-01-01\n")
     assert json.loads((tmp_path / "base" / "run.json").read_text())["started"] > "2020-01-01"
     told = leakscope("report", "--leak-exit-code", "23", "--suppress", "known.txt", "base")
-    assert told.returncode == 23 and "No longer suppressed: `kept*`" in _flat(told.stdout)
+    assert told.returncode == 23 and "Expired suppressions: `kept*`" in _flat(told.stdout)
 
     for options, verdict in (((), "leaks"), (("--horizon", 1), "clean"), (("--min-bytes", "1 MB"), "clean")):
         judged = json.loads(leakscope("report", "--as", "json", *options, "base").stdout)

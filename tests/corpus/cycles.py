@@ -259,7 +259,7 @@ class _Outer(_HooksItself):
 @leak_case
 class ParentAndChildHooks(Cyclic):
     per_step = 2
-    tells = r"two references close it: the hook _HooksItself\.restore\(\) of _\w+ module and .*: cut both"
+    tells = r"the hook _HooksItself\.restore\(\) of _\w+ module and .* \(cut both\)"
     cut = r"\[i\]"
 
     def leak(self) -> None:
@@ -292,7 +292,7 @@ class _Remembers(nn.Module):
 
 @leak_case
 class HooksOnChildAndItself(Cyclic):
-    tells = r"two references close it.*_Remembers\.(remember|restore)\(\) and the hook _Remembers\.re"
+    tells = r"through .*_Remembers\.(remember|restore)\(\) and the hook _Remembers\.re\w+\(\).*\(cut both\)"
     cut = r"\[i\]"
 
     def leak(self) -> None:
@@ -307,7 +307,7 @@ class HooksOnChildAndItself(Cyclic):
 class PatchedForward(Cyclic):
     """As accelerate.hooks.add_hook_to_module does."""
 
-    tells = r"two references close it: .*\._old_forward of Scaled module"
+    tells = r"through .*\._old_forward of Scaled module.* \(cut both\)"
     cut = r"\.(_old_)?forward"
 
     def leak(self) -> None:
@@ -326,7 +326,7 @@ class Tree(Pair):
 
 @leak_case
 class TreeWithParents(Cyclic):
-    tells = r"closed by \.(parent|children) of Tree object"
+    tells = r"through \.(parent|children) of Tree object"
     cut = r"\.parent|\.children"
 
     def leak(self) -> None:
@@ -551,7 +551,7 @@ class SlottedClassPerStep(Cyclic):
 
     frees = False
 
-    tells = r"class Table is made anew in \S*_sized\(\).*\.held"
+    tells = r"class Table, created in \S*_sized\(\).*\.held"
 
     def begin(self) -> None:
         self.once: Any = _sized(None)

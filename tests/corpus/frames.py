@@ -202,7 +202,7 @@ async def _upload(batch: torch.Tensor, told: asyncio.Event) -> float:
 @leak_case
 class WaitingTasks(HeldFrame):
     tells = (
-        r"each Task object, \d+ in all, keeps .*\(local batch in _upload\); .*\.pending.* collects them"
+        r"\.pending.* holds \d+ objects like Task object, each retaining .*\(local batch in _upload\)"
         r".*WaitingTasks.*cancel\(\)"
     )
     cut = "local batch"

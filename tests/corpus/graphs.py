@@ -20,7 +20,7 @@ class HeldGraph(LeakCase):
 
 @leak_case
 class LoggedLoss(HeldGraph):
-    tells = r"and the activations saved for it.*LoggedLoss.*\.losses"
+    tells = r"LoggedLoss.*\.losses"
     cut = r"\.losses"
 
     def begin(self) -> None:
@@ -37,7 +37,7 @@ class LoggedLoss(HeldGraph):
 class LossAfterBackward(HeldGraph):
     """Backward has freed what was saved: the leaf and its gradient are all that the graph keeps."""
 
-    tells = r"keeps its graph and the leaf tensors \(and their \.grad\).*LossAfterBackward.*\.losses"
+    tells = r"LossAfterBackward.*\.losses.*the leaf tensors \(with their \.grad\)"
     cut = r"\.losses"
     per_step = 2
 
@@ -239,7 +239,7 @@ class OffloadedSavedTensors(HeldGraph):
 class BoundedLosses(HeldGraph):
     """A bound that is far is no reason to keep graphs; the clean variant keeps numbers."""
 
-    tells = r"BoundedLosses.*\.recent.*It has a bound, and that is high"
+    tells = r"BoundedLosses.*\.recent.*Its bound is too high"
     cut = r"\.recent"
 
     def begin(self) -> None:

@@ -356,7 +356,7 @@ def _collect(rows: list[Any]) -> Any:
 class GrowingInGenerator(Growing):
     """One generator that always waits, and whose list grows: no generators pile up."""
 
-    tells = r"local rows of .*\.collector in watch\(\) gains tensors each step.*GrowingInGenerator"
+    tells = r"local rows of .*\.collector in watch\(\) gains tensors every step.*GrowingInGenerator"
     cut = "local rows"
 
     def begin(self) -> None:
@@ -388,7 +388,7 @@ class _Writer(threading.Thread):
 class GrowingInThread(Growing):
     """One thread that lives and owns what grows: no threads pile up."""
 
-    tells = r"\.waiting\.queue.* gains tensors each step"
+    tells = r"\.waiting\.queue.* gains tensors every step"
     cut = r"\.queue|\.waiting"
 
     def begin(self) -> None:
@@ -410,7 +410,7 @@ class GrowingInThread(Growing):
 
 @leak_case
 class GrowingTensor(Growing):
-    tells = r"the tensor in .*\.seen.* is larger at each look.*GrowingTensor.*torch\.cat"
+    tells = r"The tensor in .*\.seen.* is larger at each snapshot.*GrowingTensor.*torch\.cat"
     cut = r"\.seen"
 
     def begin(self) -> None:

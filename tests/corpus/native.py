@@ -14,7 +14,7 @@ from corpus.case import LeakCase, leak_case
 class NativeHold(LeakCase):
     rule = "native-hold"
     freed_by = "program"
-    tells = r"held by a running call or native code"
+    tells = r"referenced only by a running call or native code"
     frees = False
 
 
@@ -66,7 +66,7 @@ class ValuesOfTorchFutures(NativeHold):
 class AutocastRegionNeverLeft(NativeHold):
     """A cache that is emptied only when the outermost region is left."""
 
-    tells = r"held by a running call or native code"
+    tells = r"referenced only by a running call or native code"
 
     def begin(self) -> None:
         torch.autocast_increment_nesting()

@@ -28,6 +28,6 @@ def test_the_gradient_is_named_and_set_to_none() -> None:
     assert (finding.rule, finding.severity) == ("retained-graph", "leak")
     assert (
         title(finding)
-        == "the .grad of train.bias has a grad_fn and keeps its whole graph and the activations saved for it"
+        == "The .grad of train.bias has a grad_fn and retains its autograd graph and the saved activations"
     )
     assert advice(finding).startswith("Set the .grad of train.bias")

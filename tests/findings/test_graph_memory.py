@@ -50,8 +50,8 @@ def test_the_graphs_are_told_with_what_keeps_them(
     told = json.loads((tmp_path / "run" / "findings.json").read_text())["findings"]
     (finding,) = [f for f in told if f["severity"] == "leak"]
     if how != "other":
-        assert finding["title"].startswith("losses gains tensors, and the graphs that made them, each step")
-        assert finding["title"].endswith("so far" if how == "bounded" else "and lets none go")
+        assert finding["title"].startswith("losses gains tensors and their autograd graphs every step")
+        assert finding["title"].endswith("so far" if how == "bounded" else "and is never emptied")
         assert ("each item keeps a graph" in finding["advice"]) == (how == "bounded")
         assert (
             finding["cut"]["references"][0]["reference"] == ".losses"

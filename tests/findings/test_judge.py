@@ -81,7 +81,7 @@ def test_growth_every_few_steps_is_spread_over_all_of_them() -> None:
     seen_twice = judge(run(rank(0, [losses(s // 3) for s in (3, 5, 7, 9)], steps=(3, 5, 7, 9))))
     assert [f.severity for f in seen_twice.findings] == ["note"]
     assert (seen_twice.verdict, seen_twice.exit_status) == ("inconclusive", 0)
-    assert "too few looks saw train.losses grow" in why_text(seen_twice)
+    assert "too few snapshots to tell growth of train.losses" in why_text(seen_twice)
     ended = Look(24, "end", heap_from(losses(8)), None, 0)
     one = rank(0, [losses(s // 3) for s in (3, 5, 7, 9)], steps=(3, 5, 7, 9))
     assert judge(run(replace(one, looks=(*one.looks, ended)))).verdict == "leaks"
@@ -110,7 +110,7 @@ def test_a_rank_that_was_killed_is_no_clean_run() -> None:
     found = judge(run(one, rank(1, [losses(1)] * 4)))
     assert (found.verdict, why_text(found)) == (
         "inconclusive",
-        "rank 0 was killed by SIGKILL after 10 steps, 4 looks; the memory of tensors is what it was over 4 looks, "
+        "rank 0 was killed by SIGKILL after 10 steps, 4 snapshots; tensor memory did not change over 4 snapshots, "
         "steps 3 to 10",
     )
 
@@ -118,7 +118,7 @@ def test_a_rank_that_was_killed_is_no_clean_run() -> None:
 def test_a_run_that_hung_is_no_clean_run() -> None:
     one = replace(rank(0, [losses(1)] * 4), ended=Ended(EndKind.HUNG, 124, 1, "nothing was sent or received for 8 s"))
     found = judge(run(one, rank(1, [losses(1)] * 4)))
-    said = "rank 0 hung after 1 step, 4 looks; the memory of tensors is what it was over 4 looks, steps 3 to 10"
+    said = "rank 0 hung after 1 step, 4 snapshots; tensor memory did not change over 4 snapshots, steps 3 to 10"
     assert (found.verdict, why_text(found)) == ("inconclusive", said)
 
 
@@ -135,15 +135,15 @@ def test_a_list_that_grows_is_a_leak_and_says_which_list() -> None:
     assert finding.cut is not None
     assert ".losses" in finding.cut.reference
     assert finding.cut.frees_bytes == 10 * TENSOR
-    assert "1 leak: 10.00 MiB held, growing by 1.00 MiB a step" in why_text(found)
+    assert "1 leak: 10.00 MiB retained, growing by 1.00 MiB per step" in why_text(found)
 
 
 def test_what_levels_off_is_no_leak() -> None:
     found = judge(run(rank(0, [losses(n) for n in (3, 5, 6, 6)])))
     assert (found.verdict, found.findings) == ("clean", ())
     assert why_text(found) == (
-        "the memory of tensors rose 3.00 MiB by step 9 and no more over 4 looks, steps 3 to 10: "
-        "came to rest, or comes and goes 3.00 MiB"
+        "tensor memory rose 3.00 MiB until step 9, then levelled off (over 4 snapshots, steps 3 to 10): "
+        "plateaued or transient 3.00 MiB"
     )
 
 
@@ -157,7 +157,7 @@ def test_little_growth_is_a_note_and_no_verdict() -> None:
 def test_too_few_looks_are_inconclusive() -> None:
     found = judge(run(rank(0, [losses(3), losses(5)], steps=(3, 5))))
     assert found.verdict == "inconclusive"
-    assert "only 2 looks were taken after warm-up" in why_text(found)
+    assert "only 2 snapshots after warm-up" in why_text(found)
     assert judge(Run((), (), 1, "cpu", "", "")).verdict == "inconclusive"
 
 
@@ -167,15 +167,15 @@ def test_memory_that_is_only_counted_is_never_called_proved() -> None:
     proving = run(replace(one, proved={finding.fingerprint: 10 * TENSOR}))
     (proved,) = judge(proving).findings
     assert proved.cut is not None and proved.cut.proved_bytes == 10 * TENSOR
-    assert would_be_freed(proved) == "10.00 MiB would be freed"
+    assert would_be_freed(proved) == "frees 10.00 MiB"
     of_two = with_proof(replace(finding, sightings=(*finding.sightings, Sighting(1, 3, TENSOR))), proving)
     assert of_two.cut is not None and of_two.cut.proved_bytes is None  # the other rank did not answer
     less = with_proof(finding, run(replace(one, proved={finding.fingerprint: 9 * TENSOR})))
-    assert would_be_freed(less) == "9.00 MiB would be freed"
+    assert would_be_freed(less) == "frees 9.00 MiB"
     counted = with_proof(replace(finding, counted_bytes=TENSOR), proving)
     assert counted.cut is not None and counted.cut.proved_bytes is None
     assert (
-        proved_text(counted) == "not proved: 10.00 MiB of tensors went free, and what grad nodes take is only counted"
+        proved_text(counted) == "not measured: 10.00 MiB of tensors freed; the memory of autograd nodes is only counted"
     )
 
 
@@ -204,7 +204,7 @@ def test_one_item_of_many_is_told_by_its_number_where_it_is_the_same_on_every_ra
     for blocks, told in (((2, 2), "train.blocks[2].seen"), ((2, 3), "train.blocks[i].seen")):
         (finding,) = judge(run(*(rank(number, seen_by(block)) for number, block in enumerate(blocks)))).findings
         assert finding.ranks == (0, 1) and finding.cut is not None and finding.cut.written == told
-        assert title(finding) == f"{told} gains tensors each step and lets none go"
+        assert title(finding) == f"{told} gains tensors every step and is never emptied"
         assert [hop.reference for hop in finding.trace][1] == told.removeprefix("train.blocks").removesuffix(".seen")
 
 
@@ -300,7 +300,7 @@ def test_calls_that_pile_up_are_cut_in_every_call() -> None:
     (finding,) = judge(run(rank(0, [waiting(s) for s in STEPS]))).findings
     assert (finding.rule, title(finding)) == (
         "frame-hold",
-        "10 calls of wait() run at once, more at each look, and each keeps local rows",
+        "10 concurrent calls of wait(), more at each snapshot, each retaining local rows",
     )
     assert finding.cut is not None and finding.cut.frees_bytes == 10 * TENSOR
 
@@ -330,7 +330,7 @@ def test_what_leads_back_to_the_list_that_it_is_in_goes_when_the_list_is_emptied
     assert finding.cut is not None and (finding.rule, finding.cut.written) == ("frame-hold", "errors[i] in main()")
     assert finding.cut.frees_bytes == finding.retained_bytes == 10 * TENSOR
     assert "10 in all" in title(finding) and title(finding).endswith("errors in main() collects them")
-    assert "in errors in main(), not the exception" in advice(finding)
+    assert "in errors in main() instead of the exception" in advice(finding)
     assert [hop.reference for hop in finding.trace if hop.frees_bytes == 10 * TENSOR] == ["[i]"]
 
 
@@ -440,7 +440,9 @@ def test_what_an_accelerators_run_keeps_in_host_memory_is_said(every: int, said:
         }
         looks.append(replace(look, heap=replace(heap, device=there)))
     (finding,) = judge(run(replace(ranks, looks=tuple(looks)))).findings
-    assert held_text(finding) == f"10.00 MiB held in 10 storages at the last look{said}, growing 1.00 MiB a step"
+    assert held_text(finding) == (
+        f"10.00 MiB retained in 10 storages at the last snapshot{said}, growing 1.00 MiB per step"
+    )
 
 
 def test_a_recording_that_ended_before_its_script_is_not_judged_clean() -> None:
@@ -450,7 +452,7 @@ def test_a_recording_that_ended_before_its_script_is_not_judged_clean() -> None:
     assert judge(run(whole)).verdict == "clean"
     findings = judge(run(lost))
     assert findings.verdict == "inconclusive" and why_text(findings).startswith(f"{why}; ")
-    assert "run the same command again" in next_text(run(lost), findings)
+    assert "rerun the same command" in next_text(run(lost), findings)
     assert " on rank 1; " in why_text(judge(run(whole, replace(lost, number=1))))
     growing = replace(lost, looks=rank(0, [losses(k) for k in (1, 2, 3, 4)]).looks)
     assert judge(run(growing)).verdict == "leaks"

@@ -157,13 +157,13 @@ def says_what_was_counted(run: Run, findings: Findings) -> None:
     if grown is None:
         assert findings.verdict == "inconclusive" and "rose" in why + "rose"
         return
-    if "nothing grew over" in why:
+    if "no growth between" in why:
         assert grown.bytes < NO_GROWTH * grown.steps
     told = re.search(r"(rose|fell) ([\d.]+ \w+)", why)
     if told is not None and "steps 3 to" not in why.split(told[0])[0]:
         assert (told[1] == "rose") == (grown.bytes > 0)
         assert abs(parse_bytes(told[2].replace(" ", "")) - abs(grown.bytes)) <= 0.01 * abs(grown.bytes) + 1
-    if todo.startswith(("Nothing to mend", "No leak to mend")):
+    if todo.startswith(("No leaks found", "No leaks.")):
         assert findings.verdict == "clean"
     text = FORMATS["text"](run, findings)
     assert ("\nGrowth  " in text) == (grown.bytes >= NO_GROWTH * grown.steps)
@@ -185,7 +185,7 @@ def test_what_is_suppressed_has_a_line_of_its_own() -> None:
     found = judge(history([Part("list", 256 * KIB)], (3, 5, 9, 13), 16), suppress=["step-growth"])
     (line,) = totals(found.ledgers[0])
     assert (found.verdict, line.kind, line.bytes) == ("clean", LineKind.APART, 10 * 256 * KIB)
-    assert "suppressed or known before" in why_text(found) and "rose 2.50 MiB" in why_text(found)
+    assert "suppressed or in the baseline" in why_text(found) and "rose 2.50 MiB" in why_text(found)
 
 
 def test_what_a_suppressed_leak_takes_along_is_its_own() -> None:
@@ -196,9 +196,9 @@ def test_what_a_suppressed_leak_takes_along_is_its_own() -> None:
 
 
 @pytest.mark.parametrize(("how", "said"), [
-    ("filled", "Nothing to mend, as far as this run tells: what is listed below grew by 4.00 KiB a step over the looks "
-     "only; the counters of all steps rose by 0 B a step."),
-    ("list", "Look at `train.p0[i]`: it keeps 4.00 KiB more each step, 390.62 MiB after 100,000 steps."),
+    ("filled", "No leak confirmed: the snapshots show growth of 4.00 KiB per step, the per-step counters only 0 B per "
+     "step. Run longer to decide."),
+    ("list", "Check `train.p0[i]`: it grows by 4.00 KiB per step, 390.62 MiB after 100,000 steps."),
 ])  # fmt: skip
 def test_a_note_goes_on_where_the_counters_of_all_steps_say_so(how: str, said: str) -> None:
     run = history([Part(how, 4 * KIB)], (3, 5, 7, 9), 60)
@@ -208,33 +208,35 @@ def test_a_note_goes_on_where_the_counters_of_all_steps_say_so(how: str, said: s
 
 
 @pytest.mark.parametrize(("size", "said"), [
-    (0, "nothing grew over the looks taken"), (600, "memory rose by 600 B a step, too little to be a leak"),
+    (0, "no growth between heap snapshots"), (600, "memory grew by 600 B per step, below the leak threshold"),
 ])  # fmt: skip
 def test_nothing_grew_stands_beside_no_rate(size: int, said: str) -> None:
     run = history([Part("native", size)], (3, 5, 9, 13), 16)
     assert why_text(judge(run)) == said
     more = replace(run, ranks=(run.ranks[0], replace(run.ranks[0], number=1)))
-    assert why_text(judge(more)) == said.replace("a step", "a step at most")
+    assert why_text(judge(more)) == said.replace("per step", "per step at most")
 
 
 def test_growth_that_stopped_is_clean_and_said_so() -> None:
     found = judge(history([Part("rests", 512 * KIB)], (3, 5, 9, 13), 16))
     assert found.verdict == "clean"
-    assert why_text(found).startswith("counted memory rose 1.00 MiB by step 5 and no more over 4 looks, steps 3 to 13")
+    assert why_text(found).startswith(
+        "allocated memory rose 1.00 MiB until step 5, then levelled off (over 4 snapshots, steps 3 to 13)"
+    )
 
 
 def test_growth_that_goes_on_in_no_holders_line_is_not_clean() -> None:
     found = judge(history([Part("unlike", 256 * KIB)], (3, 5, 9, 13), 16))
     assert found.verdict == "inconclusive"
     assert why_text(found).startswith(
-        "counted memory rose 2.50 MiB"
-    ) and "still rise at the end, by 256.00 KiB a step" in why_text(found)
+        "allocated memory rose 2.50 MiB"
+    ) and "still rise at the end, by 256.00 KiB per step" in why_text(found)
     assert next_text(history([], (), 16), found).startswith("Run at least 32 steps")
 
 
 def test_growth_that_begins_after_the_last_look_is_not_clean() -> None:
     found = judge(history([Part("late", 256 * KIB)], (3, 5, 7, 9), 40))
-    assert found.verdict == "inconclusive" and "still rise at the end, by 256.00 KiB a step" in why_text(found)
+    assert found.verdict == "inconclusive" and "still rise at the end, by 256.00 KiB per step" in why_text(found)
     assert judge(history([Part("late", 512)], (3, 5, 7, 9), 40)).verdict == "clean"
 
 
@@ -242,23 +244,23 @@ def test_the_rank_that_grew_most_is_named() -> None:
     one = history([Part("rests", 512 * KIB)], (3, 5, 9, 13), 16)
     other = replace(history([], (3, 5, 9, 13), 16).ranks[0], number=1)
     said = why_text(judge(replace(one, ranks=(one.ranks[0], other))))
-    assert said.startswith("counted memory of rank 0 rose 1.00 MiB by step 5 and no more")
+    assert said.startswith("allocated memory of rank 0 rose 1.00 MiB until step 5, then levelled off")
 
 
-@pytest.mark.parametrize(("status", "how"), [(137, "killed by SIGKILL"), (143, "ended from outside (SIGTERM)")])
+@pytest.mark.parametrize(("status", "how"), [(137, "killed by SIGKILL"), (143, "terminated (SIGTERM)")])
 def test_a_killed_run_says_what_was_counted(status: int, how: str) -> None:
     run = history([Part("list", 4 << 20)], (3, 5), 6)
     one = replace(run.ranks[0], ended=Ended(EndKind.KILLED, status, 6))
     said = why_text(judge(replace(run, ranks=(one,))))
-    assert said.startswith(f"it was {how} after 6 steps, 2 looks; counted memory rose 8.00 MiB"), said
-    assert "(4.00 MiB a step)" in said
+    assert said.startswith(f"it was {how} after 6 steps, 2 snapshots; allocated memory rose 8.00 MiB"), said
+    assert "(4.00 MiB per step)" in said
     said = why_text(judge(replace(run, ranks=(run.ranks[0], replace(one, number=1)))))
     assert said.startswith(f"rank 1 was {how} after 6 steps"), said
 
 
 def test_without_looks_the_counters_of_the_steps_tell() -> None:
     said = why_text(judge(history([Part("list", 4 << 20)], (), 6)))
-    assert "counted memory rose 12.00 MiB over steps 3 to 6 (4.00 MiB a step)" in said
+    assert "allocated memory rose 12.00 MiB over steps 3 to 6 (4.00 MiB per step)" in said
 
 
 def test_an_only_step_is_counted_to_the_end() -> None:
@@ -266,13 +268,13 @@ def test_an_only_step_is_counted_to_the_end() -> None:
     end = history([Part("garbage", 4 << 20)], (11,), 11).ranks[0].looks[0]
     rank = replace(run.ranks[0], looks=(replace(end, step=1, occasion=Occasion.END),))
     said = why_text(judge(replace(run, ranks=(rank,))))
-    assert "1 step seen: no look was taken after warm-up, and it takes 3 to tell growth; " in said
-    assert "44.00 MiB of garbage waited for gc at the last look, and more looks would tell what keeps it; " in said
-    assert "counted memory rose 40.00 MiB from step 1 to the end of the script's main code" in said
+    assert "(1 step): no snapshot after warm-up, 3 needed to detect growth; " in said
+    assert "44.00 MiB of garbage awaiting gc at the last snapshot (more snapshots would show what holds it); " in said
+    assert "allocated memory rose 40.00 MiB from step 1 to the end of the script's main code" in said
 
 
 @pytest.mark.parametrize(("how", "held", "said"), [
-    ("garbage", 12, "growing 1.00 MiB a step"), ("renewed", 1, "1.00 MiB made every step and freed late"),
+    ("garbage", 12, "growing 1.00 MiB per step"), ("renewed", 1, "1.00 MiB allocated per step and freed late"),
 ])  # fmt: skip
 def test_garbage_that_is_made_every_step_and_freed_late_does_not_grow(how: str, held: int, said: str) -> None:
     run = history([Part(how, 1 << 20)], (3, 5, 9, 12), 12)
@@ -281,7 +283,7 @@ def test_garbage_that_is_made_every_step_and_freed_late_does_not_grow(how: str, 
     found = judge(replace(run, ranks=(replace(run.ranks[0], steps=steps),)))
     (finding,) = found.findings
     assert held_text(finding).startswith(f"{held}.00 MiB held") and said in held_text(finding)
-    assert ("made every step, freed late" in why_text(found)) == (how == "renewed")
+    assert ("allocated per step, freed late" in why_text(found)) == (how == "renewed")
     assert ("growing" in why_text(found)) == (how == "garbage")
 
 

@@ -35,8 +35,8 @@ def test_a_trend_is_told_with_what_grows_and_the_limit() -> None:
     assert (grown.what, grown.rank, grown.before, grown.now) == (Counted.DESCRIPTORS, 3, 18, 81)
     assert grown.by == (("socket to node0:80", 63),)
     (text,) = run_text([grown])
-    assert text.startswith("Rank 3: 63 file descriptors more from step 3 to 24, 81 now of the 1024 that the system")
-    assert "63 `socket to node0:80`. To do: close what is connected anew" in text
+    assert text.startswith("Rank 3: 63 more file descriptors from step 3 to 24, 81 in total (limit 1024)")
+    assert "63 `socket to node0:80`. Fix: close each client, store or server object" in text
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_compiling_at_first_is_not_told_and_compiling_again_and_again_is() -> No
     assert "because of `L['n'] == 3`" in text and "limit" not in text
     given_up = [{"step": step, "compiled": compiled(min(step, 8), min(step, 7), step > 8)} for step in STEPS]
     (grown,) = judged(counts=given_up)
-    assert grown.over_limit and "runs uncompiled from then on" in run_text([grown])[0]
+    assert grown.over_limit and "now runs uncompiled" in run_text([grown])[0]
 
 
 def test_pinned_memory_and_private_pools_are_told_from_min_bytes_a_step_on() -> None:

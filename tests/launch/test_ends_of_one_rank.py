@@ -110,5 +110,5 @@ def test_ctrl_c_reaches_the_script_and_the_report_is_still_written(script: Write
     out, err = child.communicate(timeout=60)
     assert child.returncode == 130, err
     assert "KeyboardInterrupt" in err and "leakscope/" not in err.partition("leakscope:")[0]
-    assert (tmp_path / "run" / "report.html").exists() and "You stopped it (Ctrl-C) after 1 step." in out
+    assert (tmp_path / "run" / "report.html").exists() and "Stopped by you (Ctrl-C) after 1 step." in out
     assert read_run(tmp_path / "run").ranks[0].ended.error == "KeyboardInterrupt"

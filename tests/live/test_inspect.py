@@ -49,7 +49,7 @@ def test_a_rank_that_is_asked_answers_at_the_end_of_a_step_and_goes_on_as_before
         (tmp_path / "enough").touch()
         assert started.wait(60) == 3
     assert (told.returncode, told.stderr) == (0, "")
-    assert told.stdout.startswith("Verdict  LEAKS: 1 distinct leak (so far: the run goes on, after ")
+    assert told.stdout.startswith("Verdict  LEAKS: 1 distinct leak (still running after ")
     assert "kept" in told.stdout
     assert "interim/0003/report.html" in told.stdout
     interim = json.loads((tmp_path / "run/interim/0003/findings.json").read_text())
@@ -121,5 +121,5 @@ def test_a_step_that_never_ends_is_looked_at_in_its_middle(script: Write, tmp_pa
     assert answer is not None
     assert (answer.step, answer.occasion) == (20, "asked")
     assert any("with open(f" in line for line in answer.stacks)
-    assert "Within   rank 0 was looked at within the step after step 20, which did not end: with open" in told.stdout
+    assert "Within   rank 0: snapshot within an unfinished step (after step 20): with open" in told.stdout
     assert (run.ranks[0].ended.how, run.ranks[0].ended.steps) == ("running", 20)

@@ -55,8 +55,8 @@ def test_what_the_list_held_before_is_not_counted(warmup: int) -> None:
     (finding,) = caught.value.findings.findings
     assert (finding.retained_bytes, finding.bytes_per_step) == (3 * 1024, 1024)
     assert finding.before_bytes == 4 * (1 << 20) + warmup * 1024
-    assert "added by the calls" in str(caught.value) and "were held before" in str(caught.value)
-    assert "1 leak: 3.00 KiB added, growing by 1.00 KiB a step" in str(caught.value.findings)
+    assert "added by the calls" in str(caught.value) and "retained before" in str(caught.value)
+    assert "1 leak: 3.00 KiB added, growing by 1.00 KiB per step" in str(caught.value.findings)
     if warmup or "torch._dynamo" not in sys.modules:
         assert finding.made_at == ("tests/profiler/test_check.py:39 add_a_kib (aten::ones)",)
 

@@ -87,11 +87,11 @@ def test_a_notebook_is_told_what_the_text_tells() -> None:
 @pytest.mark.process
 def test_what_no_command_recorded_has_no_exit_status_and_no_command_to_run_again() -> None:
     run, findings = examples.leaking()
-    assert "(exit status" not in str(Result.of(run, findings)) and "same command again" in str(Result.of(run, findings))
+    assert "(exit status" not in str(Result.of(run, findings)) and "same command" in str(Result.of(run, findings))
     for made_by in (MadeBy.CHECK, MadeBy.PROFILER, MadeBy.BLOCK):
         changed = Result.of(examples.run(*run.ranks, made_by=made_by), findings)
         for told in (str(changed), changed._repr_html_(), FORMATS["html"](changed.run, changed)):
-            assert "xit status" not in told and "same command" not in told and "run it again" in told
+            assert "xit status" not in told and "same command" not in told and "rerun" in told
 
 
 @pytest.mark.process

@@ -136,7 +136,7 @@ def test_too_few_looks_are_left_to_judge_by(damaged: Damage) -> None:
         run = damaged(f"rank_{rank:04d}/{name}.jsonl", lambda path: path.unlink())
     findings = judge(run)
     assert findings.verdict == Verdict.INCONCLUSIVE
-    assert "only 2 looks were taken after warm-up" in why_text(findings)
+    assert "only 2 snapshots after warm-up" in why_text(findings)
 
 
 def test_no_verdict_is_clean_for_want_of_what_is_left_out(damaged: Damage) -> None:
@@ -153,12 +153,12 @@ def test_no_verdict_is_clean_for_want_of_what_is_left_out(damaged: Damage) -> No
     quiet = replace(quiet, looks=looks, steps=steps, operations=(), contexts=(), final_operation=None, clocks=())
     findings = judge(replace(run, ranks=(quiet,)))
     assert findings.verdict == Verdict.INCONCLUSIVE
-    assert why_text(findings).startswith("wire.jsonl, contexts.jsonl are damaged and left out, in whole or in part")
+    assert why_text(findings).startswith("wire.jsonl, contexts.jsonl are damaged and (partly) ignored")
     whole = replace(quiet, damaged=())
     assert judge(replace(run, ranks=(whole,))).verdict == Verdict.CLEAN
     findings = judge(replace(run, ranks=(whole, Rank(1, (), (), lost()))))
     assert findings.verdict == Verdict.INCONCLUSIVE
-    assert why_text(findings).startswith("rank 1 left no word of how it ended")
+    assert why_text(findings).startswith("rank 1 ended without a status")
 
 
 def test_a_step_that_is_left_out_is_a_gap(damaged: Damage) -> None:
@@ -180,7 +180,7 @@ def test_an_end_that_cannot_be_read_is_no_failure(damaged: Damage) -> None:
     run = damaged("rank_0000/ended.json", in_its_place("zeros"))
     assert run.ranks[0].ended.how == "unknown" and run.ranks[0].ended.steps == STEPS
     assert as_written(run.ranks[0].ended).how == "lost"
-    assert "ended in an unknown way after 12 steps" in FORMATS["text"](run, judge(run))
+    assert "ended with an unknown status after 12 steps" in FORMATS["text"](run, judge(run))
 
 
 @pytest.mark.parametrize("ranks", [3, 70, 100_000])

@@ -57,12 +57,12 @@ def told(*findings: Finding) -> tuple[Run, Findings]:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "last used at train.py:34; let go of it (del out) and the peak falls by 9.00 MiB"),
-        ({"last_use_at": ""}, "not used since train.py:31 made it; let go of it (del out) and"),
-        ({"last_use_at": "", "made_at": ""}, "not used in the step at all; let go of it (del out) and"),
-        ({"variables": ()}, "let go of it and the peak falls"),
-        ({"holders": 2, "variables": ("out", "h")}, "let go of them (del out, h) and the peak falls"),
-        ({"arguments": ("out",)}, "let go of it and the peak falls"),
+        ({}, "unused after train.py:34; `del out` there lowers the peak by 9.00 MiB"),
+        ({"last_use_at": ""}, "unused since its allocation at train.py:31; `del out` there"),
+        ({"last_use_at": "", "made_at": ""}, "unused in the step; `del out` there"),
+        ({"variables": ()}, "dropping it there lowers the peak"),
+        ({"holders": 2, "variables": ("out", "h")}, "`del out, h` there lowers the peak"),
+        ({"arguments": ("out",)}, "dropping it there lowers the peak"),
     ],
 )
 def test_one_line_says_how_much_who_since_when_and_what_to_do(changes: dict[str, Any], said: str) -> None:
@@ -77,12 +77,12 @@ def test_the_text_has_a_section_of_its_own_the_largest_first() -> None:
     section = text[text.index("Avoidable memory (2): never a leak") : text.index("Ranks\n")]
     first, second = (" ".join(line.split()) for line in section.split("\n- ")[1:])
     assert first == (
-        "rank 0: `out in main()` at train.py:31: 12.00 MiB at the step's peak, last used at train.py:34; let go of it "
-        "and the peak falls by 9.00 MiB. out is an argument of a running call: hand it over in a list that the callee "
+        "rank 0: `out in main()` at train.py:31: 12.00 MiB at the step's peak, unused after train.py:34; dropping it "
+        "there lowers the peak by 9.00 MiB. out is an argument of a running call: pass it in a list that the callee "
         "empties."
     )
-    assert second.startswith("rank 0: gradients of the last step are kept until zero_grad: 2.00 MiB at the step's peak")
-    assert second.endswith("before the next forward, and the peak falls by 1.00 MiB.")
+    assert second.startswith("rank 0: Gradients of the last step are kept until zero_grad: 2.00 MiB at the step's peak")
+    assert second.endswith("before the next forward: the peak falls by 1.00 MiB.")
     assert "Notes" not in text and "Avoidable" not in render(*told(), verbose=True)
 
 
@@ -91,8 +91,7 @@ def test_without_verbose_it_is_a_line_with_the_largest() -> None:
     (line,) = (line for line in lines if line.startswith("Avoidable"))
     assert line.startswith("Avoidable  24.00 MiB by 2 holders: `out in main()` at train.py:31: 12.00 MiB")
     assert next_text(*told(late(), late())) == (
-        "No leak to mend, but 24.00 MiB could be let go of, listed below: most of it is held by `out in main()` at "
-        "train.py:31."
+        "No leaks. 24.00 MiB of avoidable memory, mostly held by `out in main()` at train.py:31."
     )
     assert "Avoidable" not in FORMATS["text"](*told())
 
@@ -108,7 +107,7 @@ def test_no_form_calls_it_a_failure() -> None:
 def test_the_page_has_the_same_lines_with_what_holds_it_folded() -> None:
     page = FORMATS["html"](*told(late()))
     assert "Avoidable memory (1)" in page and "never a leak" in page
-    assert "train.py:34</span>; let go of it (del out) and the peak falls by 9.00 MiB</h3></summary>" in page
+    assert "there lowers the peak by 9.00 MiB</h3></summary>" in page
     assert "Avoidable memory" not in FORMATS["html"](*told())
 
 
@@ -153,4 +152,4 @@ def test_passing_the_allowed_size_is_said_beside_the_verdict() -> None:
     run, findings = told(*found)
     text = FORMATS["text"](run, replace(findings, exit_status=23, avoidable_over=24 * MIB))
     assert "Verdict  CLEAN (exit status 23)" in text
-    assert "24.00 MiB avoidable, more than --fail-on-avoidable allows" in " ".join(text.split())
+    assert "24.00 MiB avoidable, above the --fail-on-avoidable limit" in " ".join(text.split())

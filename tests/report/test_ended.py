@@ -33,12 +33,12 @@ ENDS = [
     (Ended(EndKind.RAISED, 1, 2), ("Failed", "The script failed after 2 steps.")),
     (
         Ended(EndKind.RAISED, 130, 6, "KeyboardInterrupt", at="train.py:9 main"),
-        ("Stopped", "You stopped it (Ctrl-C) after 6 steps."),
+        ("Stopped", "Stopped by you (Ctrl-C) after 6 steps."),
     ),
-    (Ended(EndKind.KILLED, 130, 1, "killed by SIGINT"), ("Stopped", "You stopped it (Ctrl-C) after 1 step.")),
+    (Ended(EndKind.KILLED, 130, 1, "killed by SIGINT"), ("Stopped", "Stopped by you (Ctrl-C) after 1 step.")),
     (
         Ended(EndKind.KILLED, 143, 5, "killed by SIGTERM"),
-        ("Stopped", "The script was ended from outside (SIGTERM) after 5 steps."),
+        ("Stopped", "The script was terminated (SIGTERM) after 5 steps."),
     ),
     (
         Ended(EndKind.KILLED, 137, 5, "killed by SIGKILL", log="logs/0.log"),
@@ -48,8 +48,8 @@ ENDS = [
         Ended(EndKind.KILLED, 137, 5, "killed by SIGKILL", out_of_memory_kills=1),
         (
             "Failed",
-            "The script was killed by SIGKILL after 5 steps; meanwhile the system killed a process on this machine "
-            "because memory had run out.",
+            "The script was killed by SIGKILL after 5 steps; the OOM killer of this machine killed a process "
+            "meanwhile.",
         ),
     ),
     (Ended(EndKind.KILLED, 139, 5), ("Failed", "The script was killed by SIGSEGV after 5 steps.")),
@@ -106,7 +106,7 @@ def test_what_was_found_before_the_end_is_still_told() -> None:
 def test_nobody_is_told_to_mend_what_was_stopped_from_outside() -> None:
     for status, how in ((130, EndKind.RAISED), (143, EndKind.KILLED)):
         text = FORMATS["text"](*examples.failed_as(Ended(how, status, 5)))
-        assert "Run it for longer (at least 10 steps)." in " ".join(text.split()) and "Mend" not in text
+        assert "Run at least 10 steps." in " ".join(text.split()) and "Fix the failure" not in text
 
 
 def test_a_run_that_was_too_short_is_not_told_twice_that_it_was() -> None:
@@ -115,7 +115,7 @@ def test_a_run_that_was_too_short_is_not_told_twice_that_it_was() -> None:
     broken = Unjudged("view-hold", 0, WhyUnjudged(reason=UnjudgedReason.RAISED, error="ValueError: odd"))
     text = FORMATS["text"](run, replace(findings, unjudged=(short, broken)))
     assert "- view-hold on rank 0: it raised ValueError: odd" in text and "- step-growth" not in text
-    assert "- step-growth on rank 0: only 1 look" in render(run, replace(findings, unjudged=(short,)), verbose=True)
+    assert "- step-growth on rank 0: only 1 snapshot" in render(run, replace(findings, unjudged=(short,)), verbose=True)
 
 
 @pytest.mark.process
@@ -125,4 +125,4 @@ def test_garbage_is_called_so_where_nothing_was_found_to_leak() -> None:
     summary = replace(findings.ranks[0], categories=lost)
     findings = replace(findings, listed=(AliveAtEnd(0, lost),), ranks={0: summary})
     said = render(run, findings, verbose=True) + FORMATS["html"](run, findings)
-    assert said.count("garbage that waits for gc 27.00 MiB, buffer 1.00 KiB") >= 3 and "leaked 27" not in said
+    assert said.count("garbage awaiting gc 27.00 MiB, buffer 1.00 KiB") >= 3 and "leaked 27" not in said

@@ -19,7 +19,7 @@ from leakscope.verdict import Verdict
 
 PYTREE = "<torch/utils/_pytree.py>:1471"
 FLATTEN = InLibrary("torch", "tree_flatten", "function step.<locals>.<lambda>", "train.py:28", "batch")
-INSTEAD = "Give torch's tree_flatten() a function that does not capture `batch` in place of that at train.py:28"
+INSTEAD = "Pass torch's tree_flatten() a function that does not capture `batch` instead of the one at train.py:28"
 LOCAL = CycleFacts(Closing.CLASS, made_class=MadeClass("class Local", "step", "train.py:4"))
 
 
@@ -34,13 +34,13 @@ LOCAL = CycleFacts(Closing.CLASS, made_class=MadeClass("class Local", "step", "t
         (
             replace(FLATTEN, captured=""),
             [PYTREE],
-            "Do not give torch's tree_flatten() your function step.<locals>.<lambda> (train.py:28), "
-            "or let gc run every few steps",
+            "Do not pass function step.<locals>.<lambda> (train.py:28) to torch's tree_flatten(), "
+            "or run gc every few steps",
         ),
         (
             replace(FLATTEN, yours="", captured=""),
             [PYTREE],
-            "Let gc run every few steps, or do without torch's tree_flatten() in the training step",
+            "Run gc every few steps, or avoid torch's tree_flatten() in the training step",
         ),
         (FLATTEN, [PYTREE, "train.py:28"], "Cut `closure helper` at"),
         (None, [PYTREE], "Cut `closure helper` at"),
@@ -52,7 +52,7 @@ def test_nobody_is_told_to_cut_what_a_library_closes(library: InLibrary | None, 
     assert first_cut((finding,)).startswith(said)
     if said.startswith("Cut"):
         return
-    assert first_cut((finding, finding)) == f"{said} (1.50 MiB wait for gc), then the other leak"
+    assert first_cut((finding, finding)) == f"{said} (1.50 MiB awaiting gc), then the other leak"
     assert line_to_edit(finding) == (library.where if library is not None else "")
 
 
@@ -62,9 +62,9 @@ def test_a_line_that_adds_to_the_other_leaks_too_is_said_to() -> None:
         return replace(growth_finding(), cut=Cut((reference,), 1 << 20))
 
     first, same, other = leak(1, "train.py:20"), leak(2, "train.py:20"), leak(3, "train.py:30")
-    said = "Cut `seen` at train.py:20: 1.00 MiB would be freed, then the other "
-    assert first_cut((first, same)) == f"{said}leak, which the same line adds to"
-    assert first_cut((first, same, leak(4, "train.py:20"))) == f"{said}2 leaks, which the same line adds to"
+    said = "Cut `seen` at train.py:20: frees 1.00 MiB, then the other "
+    assert first_cut((first, same)) == f"{said}leak (added at the same line)"
+    assert first_cut((first, same, leak(4, "train.py:20"))) == f"{said}2 leaks (added at the same line)"
     assert first_cut((first, same, other)) == f"{said}2 leaks (1 at the same line)"
     assert first_cut((first, other)) == f"{said}leak"
     assert first_cut((leak(1), leak(2))).endswith("then the other leak"), "no line is known to add"
@@ -83,10 +83,10 @@ def test_of_what_grows_too_little_the_most_is_named_with_what_would_end_it() -> 
     )
     quiet = replace(findings, findings=(small,))
     run = replace(run, ranks=(replace(run.ranks[0], steps=()),))
-    keeps = "Look at `total in main()` at train.py:28: it keeps 1000 B more each step, 95.37 MiB after 100,000 steps"
-    assert next_text(run, quiet) == f"{keeps}; `total += loss.item()` there would end it."
+    keeps = "Check `total in main()` at train.py:28: it grows by 1000 B per step, 95.37 MiB after 100,000 steps"
+    assert next_text(run, quiet) == f"{keeps}; fix: `total += loss.item()`."
     both = replace(quiet, findings=(replace(small, bytes_per_step=24.0, subject="other"), small))
-    assert next_text(run, both).endswith("there would end it; all that is listed below grows by 1.00 KiB a step.")
+    assert next_text(run, both).endswith("; all notes below grow by 1.00 KiB per step.")
     longer = replace(small, suggestion=Suggestion("train.py:28", "a()", "b = a()\nb.remove()"))
     assert next_text(run, replace(quiet, findings=(longer,))) == f"{keeps}."
 
@@ -117,34 +117,34 @@ def test_what_the_first_cut_mends_as_well_is_no_other_leak() -> None:
 
     both, inner, other = leak(36, 1, 2), leak(18, 2), leak(7, 3)
     said = "Cut `context.inputs` at train.py:9 together with `context.outputs`: "
-    assert first_cut((both, inner)) == f"{said}54.00 MiB would be freed, both leaks"
-    assert first_cut((both, inner, other)) == f"{said}54.00 MiB would be freed, both leaks, then the other leak"
-    assert first_cut((both, inner, leak(2, 1))) == f"{said}56.00 MiB would be freed, 3 leaks"
-    assert first_cut((both, other)) == f"{said}36.00 MiB would be freed, then the other leak"
-    assert first_cut((inner, both)).endswith("18.00 MiB would be freed, then the other leak"), "it takes both"
+    assert first_cut((both, inner)) == f"{said}frees 54.00 MiB, fixes both leaks"
+    assert first_cut((both, inner, other)) == f"{said}frees 54.00 MiB, fixes both leaks, then the other leak"
+    assert first_cut((both, inner, leak(2, 1))) == f"{said}frees 56.00 MiB, fixes 3 leaks"
+    assert first_cut((both, other)) == f"{said}frees 36.00 MiB, then the other leak"
+    assert first_cut((inner, both)).endswith("frees 18.00 MiB, then the other leak"), "it takes both"
     elsewhere = replace(inner, cut_in=frozenset((HeapId(1, 9), at) for _, at in inner.cut_in))
     assert first_cut((both, elsewhere)).endswith("then the other leak"), "numbers are of one look at one rank"
     unknown = replace(both, cut=replace(both.cut, is_told=False))
-    assert first_cut((unknown, inner)).endswith("C++ holds, and both leaks are mended")
+    assert first_cut((unknown, inner)).endswith("all C++ references, fixes both leaks")
 
 
 def test_a_class_of_each_step_is_to_be_made_once() -> None:
     finding = replace(cycle_finding(), facts=LOCAL, cut=None)
-    assert first_cut((finding,)) == "Make class Local once instead of in each step (1.50 MiB wait for gc)"
+    assert first_cut((finding,)) == "Create class Local once instead of in each step (1.50 MiB awaiting gc)"
     assert first_cut((replace(finding, facts=Said("", "")),)) == "Read the first leak below"
 
 
 @pytest.mark.parametrize(
     ("rule", "facts", "said"),
     [
-        (RuleName.TENSOR_CYCLE, LOCAL, "no single reference frees it: a class holds itself"),
-        (RuleName.TENSOR_CYCLE, CycleFacts(Closing.OTHER), "no single reference frees it"),
+        (RuleName.TENSOR_CYCLE, LOCAL, "no single cut is enough: a class references itself"),
+        (RuleName.TENSOR_CYCLE, CycleFacts(Closing.OTHER), "no single cut is enough"),
         (
             RuleName.FRAME_HOLD,
             CallsFacts(10, "wait", "batch"),
-            "no single reference frees it: each call holds its own until it ends",
+            "no single cut is enough: each running call retains its own locals",
         ),
-        (RuleName.NATIVE_HOLD, Said("", ""), "none is known, for it is not known what holds it"),
+        (RuleName.NATIVE_HOLD, Said("", ""), "unknown, because the referrer is unknown"),
     ],
 )
 def test_why_there_is_no_cut(rule: RuleName, facts: Facts, said: str) -> None:

@@ -100,14 +100,12 @@ def test_next_names_the_largest_holder_of_the_rank_that_failed() -> None:
     assert holder is not None and (holder.name, holder.bytes) == ("cache in main()", 56 * MIB)
     said = next_text(run, told(leak(0, 4 * MIB, "y in main()")))
     assert said.endswith(
-        "`cache in main()` was the largest holder on rank 1 when its allocation failed: 56.00 MiB of 58.00 MiB. "
-        "Let go of what it need not keep, then run the same command again."
+        "`cache in main()` held most memory on rank 1 when its allocation failed: 56.00 MiB of 58.00 MiB. "
+        "Drop what it does not need, then rerun the same command."
     )
     assert "y in main()" not in said
-    assert next_text(run, told(leak(1, 4 * MIB, "cache in main()"))).endswith(
-        " Cut it, then run the same command again."
-    )
-    assert "largest holder on rank 1" in next_text(run, told())
+    assert next_text(run, told(leak(1, 4 * MIB, "cache in main()"))).endswith(" Cut it, then rerun the same command.")
+    assert "held most memory on rank 1" in next_text(run, told())
 
 
 @pytest.mark.parametrize(("weight", "cache"), [(90, 7), (0, 0)], ids=["the model", "nothing"])
@@ -117,9 +115,9 @@ def test_where_the_model_holds_most_the_failed_ranks_own_leaks_come_first(weight
         assert largest_holder(run.ranks[1]) is None
     run = run if weight else replace(run, ranks=(run.ranks[0], replace(run.ranks[1], looks=())))
     said = next_text(run, told(leak(0, 9 * MIB, "y in main()"), leak(1, 4 * MIB, "x in main()")))
-    assert "Cut `x in main()` at train.py:12: 1.50 MiB would be freed, then the other leak." in said
+    assert "Cut `x in main()` at train.py:12: frees 1.50 MiB, then the other leak." in said
     assert "Cut `y in main()`" in next_text(run, told(leak(0, 9 * MIB, "y in main()")))
-    assert next_text(run, told()).endswith("What is told below was recorded before that.")
+    assert next_text(run, told()).endswith("The results below were recorded before that.")
 
 
 @pytest.mark.process

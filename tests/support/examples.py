@@ -97,7 +97,7 @@ def run(*ranks: Rank, **changes: Any) -> Run:
 def cycle_finding() -> Finding:
     """Its trace goes once around the cycle, then from the cell down to the storage."""
     size = 768 * KIB
-    alone, held = "no root leads here: the cycle keeps itself", "held by the cycle"
+    alone, held = "unreachable: kept alive by the cycle", "referenced by the cycle"
     return Finding(
         rule="tensor-cycle",
         facts=Said(

@@ -60,7 +60,7 @@ def facts_of_objects(candidate: Candidate, item: str) -> HookFacts:
     place = _hooks_at(candidate)
     assert place is not None
     owner = candidate.objects[place]
-    return HookFacts(f"a hook ({item})", "", owner.label, of_node=owner.kind == ObjectKind.GRAD_NODE)
+    return HookFacts(f"hook ({item})", "", owner.label, of_node=owner.kind == ObjectKind.GRAD_NODE)
 
 
 def _position(candidate: Candidate) -> int | None:

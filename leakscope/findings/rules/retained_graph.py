@@ -93,9 +93,9 @@ class GraphFacts(Facts):
             return super().advice_with_graphs(finding)
         name = finding.cut.written if finding.cut else finding.subject
         return (
-            f"Add numbers to {name} instead of tensors: x.item(), or x.detach() if a tensor is needed. A result of a "
-            "tensor and that of the previous step references the graphs of both, even after backward has freed the "
-            f"saved tensors: {round(self.nodes_per_step)} autograd nodes per step, about "
+            f"Add numbers to {name} instead of tensors: x.item(), or x.detach() if a tensor is needed. The sum "
+            "of two tensors references the graphs of both, even after backward has freed the saved tensors: "
+            f"{round(self.nodes_per_step)} autograd nodes per step, about "
             f"{bytes_text(finding.bytes_per_step)}."
         )
 

@@ -59,7 +59,7 @@ class UncollectableFacts(Facts):
         }[self.closed_by]
         if len(self.cut_at) > 1:
             todo = cut_all(finding, self.cut_at).removesuffix(".")
-        hidden = " of ".join(self.hidden) if self.hidden else ".grad_fn of a tensor that C++ owns too"
+        hidden = " of ".join(self.hidden) if self.hidden else ".grad_fn of a tensor that is also owned by C++"
         return f"{todo}. gc cannot free the cycle, because it does not see {hidden}."
 
 

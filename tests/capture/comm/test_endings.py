@@ -155,11 +155,11 @@ def test_results_of_functional_collectives_that_nobody_waits_for_are_a_leak(
         # storages that are roots by themselves: no way leads to them
         (
             "functions.all_gather_tensor(torch.ones(1 << 16), 0, dist.group.WORLD)",
-            "functional collectives whose results nobody has waited for",
+            "Functional collectives without a wait",
         ),
         (
             'kept.append(functions.all_reduce(torch.ones(1 << 16), "sum", dist.group.WORLD))',
-            "kept keeps results of functional collectives that nobody",
+            "kept retains results of functional collectives without",
         ),
     ],
 )

@@ -43,11 +43,7 @@ class Seen:
         return found
 
     def _all(self, holder: str) -> list[dict[str, Any]]:
-        return [
-            f
-            for f in self.findings
-            if f["title"].startswith((f"kept by torch's {holder} from", f"kept by torch's {holder} through"))
-        ]
+        return [f for f in self.findings if f["title"].startswith(f"torch's {holder} retains ")]
 
     def names(self, holder: str) -> bool:
         return bool(self._all(holder))

@@ -238,7 +238,7 @@ def test_memory_of_the_host_is_neither_counted_nor_blamed_for_the_devices_peak(
     (leak,) = [finding for finding in findings if finding["severity"] == "leak"]
     assert leak["rule"] == "step-growth" and leak["bytes_per_step"] == 128 * 256 * 4
     text = " ".join(told.stdout.split())
-    assert "in host memory, growing 128.00 KiB a step" in text
+    assert "in host memory, growing 128.00 KiB per step" in text
     all_of_it = leakscope("report", "run", "--verbose").stdout
     assert "in host memory 65.00 MiB" in " ".join(all_of_it.split()), (
         "the data and the batch, as a category of their own"
@@ -292,9 +292,7 @@ def test_letting_go_of_a_batch_on_the_device_saves_what_was_said(
     findings = json.loads((tmp_path / "run" / "findings.json").read_text())["findings"]
     assert "leak" not in {finding["severity"] for finding in findings}
     (idle,) = [finding for finding in findings if finding["rule"] == "idle-memory"]
-    assert idle["title"].endswith(
-        "let go of it (del checkpoint) and the peak falls by 1.00 MiB and 2.00 MiB of host memory are free"
-    )
+    assert idle["title"].endswith("`del checkpoint` lowers the peak by 1.00 MiB and frees 2.00 MiB of host memory")
     (late,) = [finding for finding in findings if finding["rule"] == "late-release"]
     assert "batch in train()" in late["title"]
     assert late["cut"]["frees_bytes"] == 1024 * 256 * 4

@@ -87,7 +87,7 @@ def test_a_block_within_its_allowance_needs_no_look() -> None:
     with leakscope.watch(allowance=1000) as more:
         GARBAGE["list_of_itself"]()()
     assert (small.findings.verdict, small.run.ranks[0].looks) == ("clean", ())
-    assert why_text(small.findings) == "the block left at most 3.91 KiB behind, within its allowance"
+    assert why_text(small.findings) == "the block retained at most 3.91 KiB, within its allowance"
     assert more.findings.verdict == "leaks"
 
 

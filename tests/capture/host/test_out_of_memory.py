@@ -54,7 +54,7 @@ def test_an_uncaught_failure_is_told_with_its_holders(failed: RecordedRun, runs:
     told = run_text(judge(run).out_of_memory)
     assert "out of memory in step 3 at train.py:10 forward: 4096.00 TiB were wanted" in told[0]
     assert "4.00 MiB in 1 storage: hidden in forward(), train.py:8" in told[2]
-    assert "is caught by the script is not seen" in told[-1]
+    assert "the script catches is not recorded" in told[-1]
     text = FORMATS["text"](run, judge(run))
     assert text.index("out of memory in step 3") < text.index("Ranks")
 

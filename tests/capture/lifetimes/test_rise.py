@@ -69,7 +69,7 @@ def test_a_rise_above_the_limit_has_names() -> None:
     assert "2.00 MiB in 2 storages: batch in test_a_rise_above_the_limit_has_names()" in told
     assert (
         "4.00 MiB: nobody yet, " in told
-        and "test_a_rise_above_the_limit_has_names (aten::ones) was about to return it" in told
+        and "test_a_rise_above_the_limit_has_names (aten::ones), not yet returned" in told
     )
 
 

@@ -80,7 +80,7 @@ def test_a_send_without_its_receive_is_named_with_the_peers_last_operation() -> 
     (lost,) = unmatched(run)
     assert (lost.rank, lost.direction, lost.peer, lost.missing) == (0, "send", 1, 1) and lost.first.id == 2
     last_said, never = comm_notes(comm_states(run)[0])
-    assert last_said == "last operation: send #2 to rank 1 (number 1 of step 2, at train.py:12 exchange), still waiting"
+    assert last_said == "last operation: send #2 to rank 1 (number 1 of step 2, at train.py:12 exchange), waiting"
     assert never.startswith("never received by rank 1: send #2") and never.endswith(
         "recv #1 from rank 0 (number 1 of step 1, at train.py:15 exchange), done"
     )
@@ -100,7 +100,7 @@ def test_a_collective_that_a_rank_never_came_to_is_named() -> None:
         number: (run.ranks[number].final_operation, (1,)) for number in (0, 2)
     }
     assert run.ranks[0].final_operation is not None and run.ranks[0].final_operation.state == OperationState.WAITS
-    assert "in allreduce #3 of group default, to which rank 1 never came" in comm_notes(comm_states(run)[0])
+    assert "in allreduce #3 of group default, which rank 1 never joined" in comm_notes(comm_states(run)[0])
     assert first_to_blame(run) == 1 and first_to_fail(run) is run.ranks[1]
 
 
@@ -172,7 +172,7 @@ def test_ranks_that_wait_for_each_other_are_named_and_not_who_waits_for_one_of_t
 @pytest.mark.parametrize("form", ["text", "html"])
 def test_a_run_that_hung_says_so_between_its_verdict_and_what_to_do(form: str) -> None:
     said = FORMATS[form](
-        run_of(waiting(0, "recv", 1, 9), waiting(1, "recv", 0, 9)), Findings("leaks", "1 leak: 5.50 MiB held", 124)
+        run_of(waiting(0, "recv", 1, 9), waiting(1, "recv", 0, 9)), Findings("leaks", "1 leak: 5.50 MiB retained", 124)
     )
     places = [
         said.index(word)
@@ -254,7 +254,7 @@ def test_contexts_without_gradients_are_told_when_they_pile_up() -> None:
     context = {"id": 1, "opened_at": "train.py:7 run", "step": 1, "workers": [1], "gradients": 0, "bytes": 0}
     rows = [{"step": s, "open": s, "backward_passes": 0, "bytes": 0, "contexts": [context]} for s in (1, 2, 3)]
     (finding,) = context_findings(run_of(rank_with(0, contexts=rows)))
-    assert "3 distributed-autograd contexts left open" in title(finding) and "train.py:7 run" in title(finding)
+    assert "3 distributed autograd contexts left open" in title(finding) and "train.py:7 run" in title(finding)
     level = [{**r, "open": 2} for r in rows]
     assert context_findings(run_of(rank_with(0, contexts=level))) == []
 

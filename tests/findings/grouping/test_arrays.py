@@ -41,36 +41,44 @@ def _grow() -> None:
 _FILES = "bytes" if sys.version_info >= (3, 12) else "BytesIO"
 """What a BytesIO's memory belongs to: since Python 3.12 gc shows the bytes object in it."""
 CASES: dict[str, tuple[Callable[[], object], str, str]] = {
-    "arrays": (lambda: _rows.append(_array()), "_rows", "gains numpy arrays each step and lets none go"),
-    "views": (lambda: _rows.append(_array()[8:]), "_rows", "gains numpy arrays each step and lets none go"),
-    "in dicts": (lambda: _rows.append({"out": _array()}), "_rows", "gains numpy arrays each step and lets none go"),
-    "one that grows": (_grow, "_state['all']", "the numpy array in {name} is larger at each look"),
-    "bytes": (lambda: _rows.append(bytes(SIZE)), "_rows", "gains bytes objects each step and lets none go"),
+    "arrays": (lambda: _rows.append(_array()), "_rows", "gains numpy arrays every step and is never emptied"),
+    "views": (lambda: _rows.append(_array()[8:]), "_rows", "gains numpy arrays every step and is never emptied"),
+    "in dicts": (
+        lambda: _rows.append({"out": _array()}),
+        "_rows",
+        "gains numpy arrays every step and is never emptied",
+    ),
+    "one that grows": (_grow, "_state['all']", "The numpy array in {name} is larger at each snapshot"),
+    "bytes": (lambda: _rows.append(bytes(SIZE)), "_rows", "gains bytes objects every step and is never emptied"),
     "bytes in dicts": (
         lambda: _rows.append({"image": bytes(SIZE)}),
         "_rows",
-        "gains bytes objects each step and lets none go",
+        "gains bytes objects every step and is never emptied",
     ),
     "bytes in tuples": (
         lambda: _rows.append(("id", (7, bytes(SIZE)))),
         "_rows",
-        "gains bytes objects each step and lets none go",
+        "gains bytes objects every step and is never emptied",
     ),
-    "bytearray": (lambda: _rows.append(bytearray(SIZE)), "_rows", "gains bytearray objects each step and lets none go"),
+    "bytearray": (
+        lambda: _rows.append(bytearray(SIZE)),
+        "_rows",
+        "gains bytearray objects every step and is never emptied",
+    ),
     "files": (
         lambda: _rows.append(io.BytesIO(bytes(SIZE))),
         "_rows",
-        f"gains {_FILES} objects each step and lets none go",
+        f"gains {_FILES} objects every step and is never emptied",
     ),
     "tensors of arrays": (
         lambda: _rows.append(torch.from_numpy(_array())),
         "_rows",
-        "gains tensors each step and lets none go",
+        "gains tensors every step and is never emptied",
     ),
     "arrays of tensors": (
         lambda: _rows.append(torch.ones(SIZE).numpy()),
         "_rows",
-        "gains tensors each step and lets none go",
+        "gains tensors every step and is never emptied",
     ),
 }
 
@@ -107,9 +115,9 @@ def test_arrays_beside_tensors_are_told_with_them() -> None:
         lambda: _rows.append({"loss": torch.ones(SIZE), "out": _array()}), repeats=3, min_bytes="64 KiB"
     )
     (finding,) = [f for f in findings.findings if f.severity == "leak"]
-    assert title(finding).endswith("gains tensors each step and lets none go")
+    assert title(finding).endswith("gains tensors every step and is never emptied")
     assert advice(finding).endswith(
-        "2.50 MiB of numpy arrays go with it."
+        "This also frees 2.50 MiB of numpy arrays."
     )  # of the two calls before the first look as well
 
 

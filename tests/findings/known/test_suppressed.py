@@ -118,8 +118,8 @@ def test_the_verdict_says_what_is_suppressed_and_by_which_file() -> None:
     found = judge(recorded)
     assert (found.verdict, found.exit_status) == (Verdict.CLEAN, 0)
     assert [finding.suppressed_by for finding in found.suppressed] == [known]
-    assert why_text(found).startswith("no new leak: 1 known leak (3.25 MiB) is suppressed by known.txt; counted memory")
-    said = "Nothing new to mend. What is known is listed below, and still grows by 256.00 KiB a step."
+    assert why_text(found).startswith("no new leaks: 1 known leak (3.25 MiB) suppressed by known.txt; allocated memory")
+    said = "No new leaks. Known leaks are listed below; they still grow by 256.00 KiB per step."
     assert next_text(recorded, found) == said
     assert "suppressed by known.txt:1: issue 12" in flat(FORMATS["text"](recorded, found))
 
@@ -145,7 +145,7 @@ def test_the_day_of_the_run_is_what_counts(until: str, verdict: str) -> None:
     recorded = replace(run(losses=256 * KIB), suppressions=(known,))
     found = judge(recorded)
     assert (found.verdict, found.expired) == (verdict, (known,) if verdict == "leaks" else ())
-    said = "No longer suppressed: `step-growth` (known.txt:4), last day 2027-01-30"
+    said = "Expired suppressions: `step-growth` (known.txt:4), last day 2027-01-30"
     assert (said in flat(FORMATS["text"](recorded, found))) == (verdict == "leaks")
     assert judge(replace(recorded, started="")).expired == (), "nothing has, where the day is not known"
 
@@ -156,7 +156,7 @@ def test_what_names_nothing_is_told_but_not_of_a_baseline_or_of_a_run_that_was_n
     recorded = replace(run(losses=256 * KIB), suppressions=(gone, known, before))
     found = judge(recorded)
     assert found.unused == (gone,)
-    assert "Suppressed, but not found: `view-hold` (known.txt:2)" in flat(FORMATS["text"](recorded, found))
+    assert "Unused suppressions: `view-hold` (known.txt:2)" in flat(FORMATS["text"](recorded, found))
     (rank,) = recorded.ranks
     assert judge(replace(recorded, ranks=(replace(rank, looks=rank.looks[:1]),))).unused == ()
 

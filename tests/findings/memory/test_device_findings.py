@@ -118,7 +118,7 @@ def test_the_ledger_of_a_device_adds_up_with_its_blocks() -> None:
         assert interval.counted_on == "cuda" and sum(line.bytes for line in interval.lines) == interval.counted_bytes
         assert by_kind(interval.lines)[LineKind.BLOCKS] == 2 * MIB
     assert found.verdict == "leaks"
-    assert "device blocks that are no tensor: a leak whose holder is not known" in in_full("text", run_of(one), found)
+    assert "device blocks without a tensor: leak, referrer unknown" in in_full("text", run_of(one), found)
 
 
 def test_native_blocks_that_level_off_are_none() -> None:
@@ -137,15 +137,15 @@ def test_a_gap_is_not_guessed_where_the_blocks_are_known() -> None:
 NOTES = {
     "reserved": (
         rank(device=[counters(step, reserved=4 * GIB, peak=GIB) for step in STEPS]),
-        "4.00 GiB reserved where at most 1.00 GiB",
+        "4.00 GiB reserved, but at most 1.00 GiB",
     ),
     "pending": (
         rank([blocks(step, MIB, pending=64 * MIB) for step in STEPS]),
-        "64.00 MiB of dead tensors on device 0 wait",
+        "64.00 MiB of freed tensors on device 0 are pending",
     ),
     "outside": (
         rank([blocks(step, MIB, outside=step * 32 * MIB) for step in STEPS]),
-        "outside torch's allocator grows by 32.00 MiB a step",
+        "outside the torch allocator grows by 32.00 MiB per step",
     ),
     "retries": (rank(device=[counters(step, retries=step) for step in STEPS]), "was full 9 times, in 3 steps"),
     "caught": (rank(device_out_of_memory=[failure(2), failure(4)]), "ran out 2 times and the script went on"),
@@ -192,9 +192,12 @@ def test_the_failure_that_ended_the_script_opens_the_report_and_one_that_was_cau
     told = judge(run_of(ended_by_memory()))
     texts = run_text(told.out_of_memory)
     assert "out of memory in step 9 at train.py:41 forward" in texts[0]
-    assert "2.00 GiB were wanted on cuda:0 at train.py:41 forward; 8.00 MiB allocated of 1.00 GiB reserved" in texts[1]
+    assert (
+        "tried to allocate 2.00 GiB on cuda:0 at train.py:41 forward; 8.00 MiB allocated of 1.00 GiB reserved"
+        in texts[1]
+    )
     assert "1.00 MiB free, the limit is 80.00 GiB" in texts[1]
-    assert "when the allocation failed, storages of 8.00 MiB were alive" in texts[2]
+    assert "when the allocation failed, 8.00 MiB of storages were alive" in texts[2]
     (caught,) = [finding for finding in told.findings if finding.rule == "allocator"]
     assert "ran out once and the script went on" in title(caught)
 

@@ -39,35 +39,35 @@ def test_nothing_is_said_where_gc_frees_nothing() -> None:
 
 def test_each_generation_of_the_real_diff_is_told() -> None:
     text = said(rank_of(diff=GcDiff((MIB, 2 * MIB, 3 * MIB, MIB, 0), 2, (0.001, 0.002, 0.1, 0.1, 0.1), 7 * MIB)))
-    assert "generation 0 1.00 MiB in 1.0 ms, generation 1 2.00 MiB in 2.0 ms, generation 2 4.00 MiB in 300.0 ms" in text
-    assert "2 full collections one after another" in text
+    assert "generation 1 freed 2.00 MiB in 2.0 ms, generation 2 freed 4.00 MiB in 300.0 ms" in text
+    assert "2 full collections in a row" in text
     assert "gc.collect(1)" not in text
-    assert "make a step of 100.0 ms 2.0 times as long" in text
+    assert "makes a step of 100.0 ms 2.0 times as long" in text
 
 
 def test_a_young_collection_that_does_the_same_is_recommended() -> None:
     text = said(rank_of(diff=GcDiff((MIB, 9 * MIB, 0), 0, (0.001, 0.002, 0.1), 10 * MIB)))
-    assert "gc.collect(1) would free 10.00 MiB of these 10.00 MiB for 3.0 ms instead of 103.0 ms" in text
+    assert "gc.collect(1) frees 10.00 MiB of these 10.00 MiB in 3.0 ms instead of 103.0 ms" in text
     assert "gc.collect(0)" not in text
 
 
 def test_the_programs_own_collections_are_added_up() -> None:
     full = Collection(2, 0.05, 100, MIB)
     text = said(rank_of((full, Collection(0, 0.001, 3, 0)), objects=(300_000, 303_000)))
-    assert "in the 9 steps after the first: 9 of generation 2 freed 9.00 MiB in 450.0 ms" in text, (
+    assert "in the 9 steps after the first: 9 of generation 2, freed 9.00 MiB in 450.0 ms" in text, (
         "imports are in the first"
     )
     assert "generation 0" not in text
-    assert "50% of the steps' time; 300,000 of its 303,000 objects are there since step 3" in text
-    assert "that is 51.0 ms a step, 51% of its time" in text, "all 18 of them, the young ones too"
-    assert "gc.freeze() after warm-up leaves those out; what that saves was not measured" in text
+    assert "50% of the step time); 300,000 of its 303,000 objects exist since step 3" in text
+    assert "51.0 ms per step (51% of the time)" in text, "all 18 of them, the young ones too"
+    assert "gc.freeze() after warm-up skips them; the savings were not measured" in text
 
 
 def test_what_freezing_saves_is_what_was_measured() -> None:
     rank = rank_of((Collection(2, 0.05, 100, MIB),), objects=(300_000, 400_000))
     measured = GcFreeze(full_seconds=0.042, frozen_seconds=0.002)
     text = said(replace(rank, gc_freezes=(measured,)))
-    assert "about 12.0 ms instead (measured: 42.0 ms with every object in it, 2.0 ms with every object frozen)" in text
+    assert "about 12.0 ms instead (measured: 42.0 ms with all objects, 2.0 ms with all objects frozen)" in text
 
 
 def test_freezing_is_measured_and_undone() -> None:
@@ -122,5 +122,5 @@ def test_cutting_is_put_beside_collecting() -> None:
         Cut((CutReference("closure collect", "train.py:218"),), MIB)
     )  # fmt: skip
     text = said(rank_of(), finding)
-    assert "Cutting the reference named above (train.py:218) frees the same 2.00 MiB a step at once" in text
+    assert "Cutting the reference above (train.py:218) frees the same 2.00 MiB per step immediately" in text
     assert said(rank_of(), replace(finding, severity="note")) == ""

@@ -128,16 +128,16 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], None], str, str]] = {
         _note,
         _notes.clear,
         "{here}._notes",
-        "An entry of {here}._notes goes when nothing else holds its key",
+        "An entry of {here}._notes is removed when nothing else references its key",
     ),
-    "replayed views": (_keep_views, _views.clear, "{here}._views", "Clone what you keep in {here}._views"),
+    "replayed views": (_keep_views, _views.clear, "{here}._views", "Store clones in {here}._views"),
     "jagged": (_keep_jagged, _jagged.clear, "{here}._jagged", "Empty {here}._jagged"),
     "partials": (_keep_calls, _calls.clear, "{here}._calls", "Empty {here}._calls"),
     "finalizers": (
         _finalize,
         _objects.clear,
         "weakref.finalize._registry",
-        "What a weakref.finalize is given lives until",
+        "The arguments of weakref.finalize live as long as",
     ),
     "one of many": (
         lambda: _one(torch.ones(1 << 16)),
@@ -259,19 +259,19 @@ def _recursive(batch: torch.Tensor) -> None:
             Scaled,
             ".apply of Scaled object",
             "self.apply = lambda",
-            "Do not keep on an object a function that refers to it",
+            "Do not store on an object a function that refers to it",
         ),
         (
             _stored_by_the_maker,
             "closure rows of _closing_over.<locals>.<lambda>()",
             "return lambda: len(rows)",
-            "Do not keep on an object",
+            "Do not store on an object",
         ),
         (
             _recursive,
             "closure walk over itself in _recursive()",
             "def walk(",
-            "Do not let the inner function refer to itself",
+            "Avoid an inner function that refers to itself",
         ),
     ],
 )
@@ -314,6 +314,6 @@ def test_a_hook_that_leads_back_to_its_node_is_to_be_removed() -> None:
     findings = leakscope.check(step, repeats=3)
     (finding,) = [f for f in findings.findings if f.severity == "leak"]
     assert finding.rule == "tensor-cycle" and advice(finding).startswith(
-        "Remove the hook when it has run (handle.remove())"
+        "Remove the hook after it has run (handle.remove())"
     )
     assert finding.see is None

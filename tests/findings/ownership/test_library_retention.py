@@ -73,7 +73,7 @@ def test_what_a_library_leaks_decides_nothing_where_that_is_asked_for() -> None:
     found = judge(run, ignore_library=True)
     assert (found.verdict, found.exit_status, [f.severity for f in found.findings]) == ("clean", 0, ["note"])
     assert by_kind(totals(found.ledgers[0]))[LineKind.LIBRARY] == 7 * 1024 * KIB
-    assert "closed or held by a library" in why_text(found)
+    assert "held or closed by a library" in why_text(found)
 
 
 def test_buffers_that_no_receive_has_used_are_aliases_of_the_stage_before() -> None:
@@ -251,7 +251,7 @@ def test_work_handles_of_the_scripts_own_are_no_library() -> None:
     holders = holders_of(graph, storages(heap, "output")[0], users_side(graph))
     assert holders.work and not holders.library
     (finding,) = late_release_findings(peak_rank(graph, storages(heap, "output")), 1)
-    assert finding.origin == "application" and "whose Work is kept" in title(finding)
+    assert finding.origin == "application" and "their Work handles" in title(finding)
 
 
 @pytest.mark.parametrize("owner", ["train.Cache", "torch.utils.data.dataset.TensorDataset"])

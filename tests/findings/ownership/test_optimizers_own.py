@@ -69,7 +69,7 @@ def test_the_history_of_one_parameter_is_the_optimizers_own() -> None:
     run = run_of(descend(optimizer, weight))
     finding = about(run)
     assert (finding.rule, finding.severity) == ("step-growth", "note")
-    assert title(finding).startswith("the LBFGS optimizer's own state of one parameter grows: optimizer.state")
+    assert title(finding).startswith("The LBFGS optimizer state of one parameter grows: optimizer.state")
     assert "history_size" in advice(finding) and judge(run).verdict == "clean"
     assert "too little" not in next_text(run, judge(run))
 

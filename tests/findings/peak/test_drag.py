@@ -52,13 +52,13 @@ def test_the_report_tells_drag_and_the_idle_part_of_the_peak_in_every_form() -> 
     lived = watched(step)
     run = Run(("train.py",), (lived.rank,), 1, "cpu", "", "")
     told = run_text(drag(lived.rank))
-    assert "of the time that their bytes were alive, " in told[0] and told[0].endswith("% after the last.")
+    assert told[0].startswith("Rank 0: lifetime of the ") and told[0].endswith("% idle after the last use.")
     assert "Rank 0: the peak of step 3 was " in told[1]
-    assert "256.00 KiB of it were not used again: 256.00 KiB your code could let go of." in told[1]
+    assert "256.00 KiB of it idle (not used again): 256.00 KiB your code can release." in told[1]
     found = judge(replace(run, folder=""))
     data, page = (FORMATS[form](run, found) for form in ("json", "html"))
     assert "Memory that lay unused" not in FORMATS["text"](run, found)
     text = render(run, found, verbose=True)
-    assert "Memory that lay unused" in text and "256.00 KiB your code could let go of" in " ".join(text.split())
-    assert "256.00 KiB your code could let go of" in data and '"gc_advice"' in data
-    assert "256.00 KiB your code could let go of" in page
+    assert "Memory that lay unused" in text and "256.00 KiB your code can release" in " ".join(text.split())
+    assert "256.00 KiB your code can release" in data and '"gc_advice"' in data
+    assert "256.00 KiB your code can release" in page

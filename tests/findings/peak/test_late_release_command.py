@@ -71,15 +71,15 @@ def test_the_batch_is_found_and_named_and_never_a_leak(script: Callable[[str], P
     line = " ".join(line.split("\n\n")[0].split())
     assert "Avoidable memory (1): never a leak\n" in page
     assert line == (
-        "`batch in train()` at train.py:13: 4.00 MiB at the step's peak, last used at train.py:9; let go of it and the "
-        "peak falls by 4.00 MiB. batch is an argument of a running call: hand it over in a list that the callee "
+        "`batch in train()` at train.py:13: 4.00 MiB at the step's peak, unused after train.py:9; dropping it there "
+        "lowers the peak by 4.00 MiB. batch is an argument of a running call: pass it in a list that the callee "
         "empties."
     )
     assert leakscope("report", "run", "--fail-on-avoidable", "4 MiB").returncode == 0
     failed = leakscope("report", "run", "--leak-exit-code", "23", "--fail-on-avoidable", "3 MiB")
     assert failed.returncode == 23
     assert "Verdict  CLEAN (exit status 23)" in failed.stdout
-    assert "4.00 MiB avoidable, more than --fail-on-avoidable allows" in " ".join(failed.stdout.split())
+    assert "4.00 MiB avoidable, above the --fail-on-avoidable limit" in " ".join(failed.stdout.split())
 
 
 def test_an_ordinary_loop_whose_output_lives_until_the_next_step_is_clean(

@@ -47,8 +47,8 @@ def test_a_checkpoint_left_in_a_variable_is_told_with_what_to_delete() -> None:
     assert (finding.rule, finding.severity, finding.bytes_per_step) == ("idle-memory", "avoidable", 0.0)
     assert finding.cut is not None and finding.cut.frees_bytes == finding.retained_bytes == BIG
     assert title(finding) == (
-        "`ckpt in main()` at train.py:10: 1.00 MiB idle since before step 4, which no code reads again; no operation "
-        "of steps 4 and 5 touched it; let go of it (del ckpt) and the peak falls by 1.00 MiB"
+        "`ckpt in main()` at train.py:10: 1.00 MiB idle since before step 4, not read again, unused in "
+        "steps 4 and 5; `del ckpt` lowers the peak by 1.00 MiB"
     )
 
 
@@ -98,8 +98,8 @@ def traceback_heap(handled: str = "") -> Heap:
 def test_a_stored_traceback_is_told_by_what_stores_it_and_whose_variables_it_keeps() -> None:
     (finding,) = found(traceback_heap(), ["hidden"])
     assert finding.cut is not None and finding.cut.written == "sys.last_value and sys.last_traceback"
-    assert "in variables of attempt(), which has ended; no operation of steps 4 and 5 touched it" in title(finding)
-    assert "(del" not in title(finding)
+    assert "in local variables of attempt() (returned), unused in steps 4 and 5" in title(finding)
+    assert "`del" not in title(finding)
 
 
 def test_locals_of_a_generator_that_may_go_on_are_nobodys_to_delete() -> None:
@@ -143,7 +143,7 @@ def test_what_grows_is_told_as_a_leak_alone() -> None:
 
 def test_beside_an_accelerator_host_memory_is_not_the_peaks() -> None:
     (finding,) = found(main_with("ckpt"), ["ckpt"], [("main", "local ckpt")], device="cuda:0")
-    assert title(finding).endswith("let go of it (del ckpt) and 1.00 MiB of host memory are free")
+    assert title(finding).endswith("`del ckpt` frees 1.00 MiB of host memory")
 
 
 def test_where_no_step_was_watched_nothing_is_said() -> None:

@@ -64,7 +64,7 @@ def test_what_is_gained_each_step_is_a_leak_and_no_gap() -> None:
     assert (finding.facts.items_per_step, finding.facts.collects) == (2.0, Collects.LIST)
     assert finding.cut is not None
     assert (finding.cut.written, finding.cut.frees_bytes) == ("log in main()", 1600 * KIB)
-    assert title(finding) == "log in main() gains 2 str a step, 200.00 KiB a step, and lets none go"
+    assert title(finding) == "log in main() gains 2 str per step, 200.00 KiB per step, and is never emptied"
 
 
 def test_all_that_was_counted_stands_on_its_line() -> None:
@@ -131,7 +131,7 @@ def test_what_an_object_gains_under_new_names_is_told_as_attributes() -> None:
     finding = only(looks(EVEN, "frame main -> local agent -> object Agent {items}"))
 
     assert isinstance(finding.facts, ObjectFacts) and finding.facts.collects == Collects.ATTRIBUTES
-    assert title(finding).startswith("agent in main() gains attributes (2 str a step), ")
+    assert title(finding).startswith("agent in main() gains attributes (2 str per step), ")
 
 
 def test_a_cache_that_filled_at_once_and_gains_a_trickle_is_a_note() -> None:

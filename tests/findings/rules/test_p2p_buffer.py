@@ -52,14 +52,10 @@ def test_a_buffer_made_anew_in_each_step_is_none_that_is_kept() -> None:
 
 def test_buffers_of_earlier_steps_are_popped_from_their_list() -> None:
     found = judged(*map(of_many, LOOKS))
-    assert (
-        found.rule == "p2p-buffer"
-        and "kept" in title(found)
-        and "pop it instead of counting through the list" in advice(found)
-    )
+    assert found.rule == "p2p-buffer" and "kept" in title(found) and "pop() instead of an index" in advice(found)
 
 
 def test_a_buffer_of_the_step_before_that_is_in_no_list_is_let_go() -> None:
     found = judged(*(of_one(step, crossed_in=step - 1) for step in LOOKS))
-    assert found.rule == "p2p-buffer" and "Let go of each one when its microbatch is done, and" in advice(found)
+    assert found.rule == "p2p-buffer" and "Drop each one when its microbatch is done, and" in advice(found)
     assert "list" not in advice(found)

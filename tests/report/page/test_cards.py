@@ -79,16 +79,14 @@ def test_the_line_to_begin_at_is_that_of_the_edit_then_what_adds_then_what_holds
 def test_of_what_waits_for_gc_a_part_that_the_cut_leaves_is_told() -> None:
     reference = CutReference("closure model", "train.py:4")
     found = replace(leak(reference), freed_by=FreedBy.GC, retained_bytes=3 * MIB)
-    assert would_be_freed(found) == "2.00 MiB would be freed (another cycle holds the other 1.00 MiB too)"
-    assert ("would free 2.00 MiB", "when cut, not measured; another cycle holds the other 1.00 MiB too") in figures(
-        found
-    )
+    assert would_be_freed(found) == "frees 2.00 MiB (another cycle retains the other 1.00 MiB)"
+    assert ("frees 2.00 MiB", "when cut, not measured; another cycle retains the other 1.00 MiB") in figures(found)
     for other in (
         replace(found, retained_bytes=2 * MIB + 1000),
         replace(found, freed_by=FreedBy.PROGRAM),
         replace(found, sightings=(Sighting(0, 3, 1), Sighting(1, 3, 1))),
     ):
-        assert would_be_freed(other).startswith("2.00 MiB would be freed") and "another" not in would_be_freed(other)
+        assert would_be_freed(other).startswith("frees 2.00 MiB") and "another" not in would_be_freed(other)
 
 
 @pytest.mark.process
@@ -114,7 +112,7 @@ def test_an_edit_shows_what_goes_and_what_comes_and_that_it_is_advice() -> None:
         (2 * MIB, ("frees 2.00 MiB", "when cut, measured: 2.00 of 2.00 MiB")),
         (MIB, ("frees 1.00 MiB", "when cut, measured: 1.00 of 2.00 MiB")),
         (MIB // 2, ("frees 512.00 KiB", "when cut, measured: 512.00 KiB of 2.00 MiB")),
-        (None, ("would free 2.00 MiB", "when cut, not measured")),
+        (None, ("frees 2.00 MiB", "when cut, not measured")),
     ],
 )
 def test_what_was_measured_is_set_beside_what_is_held(proved: int | None, said: tuple[str, str]) -> None:
@@ -125,7 +123,7 @@ def test_what_only_tensors_of_were_measured_is_not_called_measured_whole() -> No
     finding = leak(CutReference(".seen"))
     assert finding.cut is not None
     part = replace(finding, cut=replace(finding.cut, unproved=OnlyTensorsFreed(MIB)))
-    assert ("would free 2.00 MiB", "when cut, measured: 1.00 MiB of tensors") in figures(part)
+    assert ("frees 2.00 MiB", "when cut, measured: 1.00 MiB of tensors") in figures(part)
 
 
 def test_few_ranks_are_named_and_many_are_counted() -> None:
@@ -214,7 +212,7 @@ def test_what_is_suppressed_is_listed_with_its_figures() -> None:
     run, findings = examples.clean()
     page = FORMATS["html"](run, replace(findings, suppressed=(leak(CutReference(".seen")),)))
     assert "Suppressed (1)" in page and 'id="suppressed-0f3a9c11"' in page
-    assert '<strong class="word">No new leak</strong>' in page
+    assert '<strong class="word">No new leaks</strong>' in page
 
 
 def test_ranks_are_added_at_each_step_by_what_each_held_last() -> None:

@@ -25,7 +25,7 @@ def test_all_of_one_rank_and_nothing_of_the_others() -> None:
     assert "ranks 0, 16, 24, 32, 40, 48, 56 did the same" in text
     assert "leak 1: closure `extract`" in text and "leak 2: `trainer.losses`" in text
     assert "step 3: 387.00 KiB, step 5: 643.00 KiB, step 9: 1.13 MiB, step 11: 1.38 MiB" in text
-    assert "rank 8: counted memory rose" in text and "steps 3 to 5: 3.01 MiB: leak: extract 3.00 MiB" in text
+    assert "rank 8: allocated memory rose" in text and "steps 3 to 5: 3.01 MiB: leak: extract 3.00 MiB" in text
     assert "late-release on rank 8" in text and "no look of the first step" in text
     assert "rank 12" not in text
 
