@@ -149,7 +149,7 @@ class _Rank:
             from leakscope.run.rows import RecordingEnded
             from leakscope.run.writer import RankFolder
 
-        folder = RankFolder(self.options.folder, self.options.rank, self.options.elsewhere, self.options.process)
+        folder = RankFolder(self.options.folder, self.options.rank, self.options.process)
         if self.guard.lost:
             folder.append(RecordingEnded(0, self.guard.why))
         else:
