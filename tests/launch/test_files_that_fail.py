@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -105,3 +106,12 @@ def test_a_page_that_cannot_be_written(leakscope: Command, script: Write, tmp_pa
     assert done.returncode == 23 and "LEAKS" in done.stdout
     assert done.stderr.count("leakscope:") == 1 and "run could not be written (Is a directory)" in done.stderr
     assert not leftovers(tmp_path / "run")
+
+
+def test_a_launcher_without_memory(script: Write, tmp_path: Path) -> None:
+    path = script("import resource\nresource.setrlimit(resource.RLIMIT_AS, (-1, -1))\nprint('script finished')\n")
+    limited = ["prlimit", "--as=90000000:-1", sys.executable, "-m", "leakscope", "run", "-o", "run", str(path)]
+    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert "script finished" in done.stdout, done.stderr
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("leakscope:")]) == 1, done.stderr
