@@ -186,7 +186,7 @@ def record_and_report(options: Options, outside: Outside | None = None, returned
 
     Raises LeakscopeError where that cannot be done.
     """
-    from leakscope.launch import forget, launch, launch_inside
+    from leakscope.launch import launch, launch_inside
     from leakscope.run.suppression import keep_suppressions
     from leakscope.run.writer import prepare_folder, who_else_may_enter
 
@@ -214,14 +214,11 @@ def record_and_report(options: Options, outside: Outside | None = None, returned
             outcome = launch(options, meanwhile=_import_what_judges)
         if outcome.status and not options.quiet:
             note(_failure_text(options, outcome))
-    try:
-        if outside is not None and outside.rank == 0:
-            _report(options, known, asked, outcome, inside=True)
-        if outside is not None or options.node_rank > 0:
-            return outcome.status
-        return _report(options, known, asked, outcome, returned=returned)
-    finally:
-        forget(outcome.elsewhere)
+    if outside is not None and outside.rank == 0:
+        _report(options, known, asked, outcome, inside=True)
+    if outside is not None or options.node_rank > 0:
+        return outcome.status
+    return _report(options, known, asked, outcome, returned=returned)
 
 
 def _begins(options: Options) -> str:
@@ -278,7 +275,7 @@ def _report(
     """
     try:
         recorded, findings = read_and_judge(
-            outcome.folder,
+            options.folder,
             Policy(
                 *known,
                 leak_exit_code=options.leak_exit_code,
@@ -287,13 +284,12 @@ def _report(
                 fail_on_inconclusive=options.fail_on_inconclusive,
             ),
         )
-        recorded = replace(recorded, folder=str(options.folder))
         findings = replace(
             findings,
             exit_status=outcome.status or (0 if inside else findings.exit_status),
             returned=Returned.SCRIPTS if inside else returned,
         )
-        unwritable = _write(recorded, findings, options.folder) or outcome.unwritable
+        unwritable = _write(recorded, findings, options.folder)
         told = _told(asked, recorded, findings)
     except (MemoryError, ImportError, OSError, LeakscopeError) as error:
         note(f"the run could not be judged: {outcome.unwritable or _reason(error)}")
@@ -304,7 +300,8 @@ def _report(
     for failed in write_files(asked, recorded, findings, quiet=options.quiet):
         note(failed)
     if unwritable:
-        note(f"{options.folder} could not be written ({unwritable}): {_KEPT}")
+        if not outcome.unwritable:  # else the ranks have said it
+            note(f"{options.folder} could not be written ({unwritable}): {_KEPT}")
     elif not options.quiet and not _told_as_text(asked):
         note(f"report: {options.folder / 'report.html'}")
     return int(findings.exit_status)

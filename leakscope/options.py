@@ -208,8 +208,6 @@ class Options:
     """The script's or the module's own."""
     launcher: int = 0
     """Number of leakscope's own process, with which a rank ends; 0 where it has none."""
-    elsewhere: tuple[str, ...] = ()
-    """Folders, made when they are needed, that take what cannot be written into the run's; the launcher says them."""
     rank: int = 0
     """Number of this process among all; the launcher says it."""
     world: int = 1

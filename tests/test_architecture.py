@@ -54,6 +54,14 @@ def test_importing_leakscope_and_its_plugin_is_light() -> None:
     assert answer.stdout.strip() == "set()"
 
 
+@pytest.mark.process
+def test_a_rank_imports_neither_torch_nor_numpy_before_its_script() -> None:
+    """The script may set what they read from the environment when they are imported."""
+    code = "import sys, leakscope.recorder.__main__; print({'torch', 'numpy'} & set(sys.modules))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "set()"
+
+
 def test_the_commands_that_the_readme_shows_exist() -> None:
     """Each with its own options; what follows the script is the script's."""
     from leakscope_cli import main

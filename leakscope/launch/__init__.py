@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leakscope.launch.outcome import Outcome, forget
+from leakscope.launch.outcome import Outcome
 from leakscope.launch.start import Outside, launch, launch_inside, outside_launcher
 
-__all__ = ["Outcome", "Outside", "forget", "launch", "launch_inside", "outside_launcher"]
+__all__ = ["Outcome", "Outside", "launch", "launch_inside", "outside_launcher"]

@@ -1,29 +1,22 @@
-"""How each rank ended, which failed first, and the gathering of their files."""
+"""How each rank ended, and which failed first."""
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 import signal
-import stat
-import tempfile
 import time
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from leakscope.options import Options
-from leakscope.run.descriptors import UNFINISHED, write_whole
+from leakscope.run.descriptors import UNFINISHED
 from leakscope.run.model import Ended, read_header, with_what_ranks_know
 from leakscope.run.multi_node import ranks_elsewhere
 from leakscope.run.processes import MAIN, Settled, settle
 from leakscope.run.rank_end import as_written, ended_file, ended_to_json, ranks_in, read_ends, read_stack
 from leakscope.run.rows import EndKind
-from leakscope.run.suppression import NAME as SUPPRESSIONS
 from leakscope.run.writer import make_private, write_json, write_run
 
 LAUNCHER = -1
@@ -55,12 +48,8 @@ class Outcome:
     error: str = ""
     log: str = ""
     """Its log, relative to the run's folder."""
-    folder: Path = Path()
-    """Where all is that was recorded: the run's folder, or a copy of it where that can hold no more."""
     unwritable: str = ""
-    """Why it is a copy, or why not all of it is there: `No space left on device`."""
-    elsewhere: tuple[str, ...] = ()
-    """Folders to be removed when everything is told."""
+    """Why not all of it could be written into the run's folder: `No space left on device`."""
 
 
 def collect_outcome(
@@ -173,7 +162,7 @@ _LEFT = (".board*", ".group_*", ".follow.json", ".rank_*")
 def settled(options: Options) -> Settled | None:
     """The ranks of a run whose processes were followed, each in a folder of its own; None where it was none.
 
-    Where nothing of it can be written, the names of the ranks still lead to their folders.
+    Where nothing can be written, the process that leakscope has started is rank 0.
     """
     if not options.process:
         return None
@@ -182,7 +171,7 @@ def settled(options: Options) -> Settled | None:
         if found.ranks != 1:
             write_run(options.folder, {**read_header(options.folder), "ranks": found.ranks})
     except OSError:
-        return Settled(1, 0, {}, {MAIN: "rank_0000"})
+        return Settled(1, 0, {})
     return found
 
 
@@ -216,91 +205,8 @@ def clear(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-_MEMORY = Path("/dev/shm")
-"""Where Linux keeps files in memory (tmpfs)."""
-_LEFT_OUT = ".pickle"
-"""Snapshots of the allocator, which may be as large as all the rest many times over."""
-
-
-def places_elsewhere() -> tuple[str, ...]:
-    """Names of folders that nobody has, where files can be expected to go when the run's folder takes none any more."""
-    name = f"leakscope_{uuid.uuid4().hex}"
-    memory = (_MEMORY,) if os.access(_MEMORY, os.W_OK) else ()
-    return tuple(str(place / name) for place in (Path(tempfile.gettempdir()), *memory))
-
-
-def forget(elsewhere: Sequence[str]) -> None:
-    """Remove what was made of them."""
-    for place in elsewhere:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def folders_to_read(folder: Path, elsewhere: Sequence[str]) -> tuple[Path, ...]:
-    """The run's folder, and where a copy of it can be made; to be tried one after the other."""
-    return (folder, *(Path(place) / "run" for place in elsewhere))
-
-
-def gather(
-    folder: Path, elsewhere: Sequence[str], into: Path, run: Mapping[str, Any], names: Mapping[str, str] | None = None
-) -> None:
-    """Bring all that the ranks have written elsewhere into one folder: the run's own, or a copy of what is in that.
-
-    `run` is for `run.json`, where that is gone; `names` has the rank of a process whose number was not known.
-    Raises OSError where it cannot be done; it can be tried again then.
-    """
-    if into == folder and not folder.is_dir():
-        raise FileNotFoundError(f"{folder} was removed")  # by the script, and so not to be made again
-    if into != folder:
-        _copy(folder, into)
-    if not (into / "run.json").is_file():
-        write_run(into, run)
-    for place in filter(_is_ours, map(Path, elsewhere)):
-        for rank in sorted((*place.glob("rank_*"), *place.glob("process_*"))):
-            target = into / (names or {}).get(rank.name, rank.name)
-            make_private(target)
-            for path in sorted(rank.iterdir()):
-                if stat.S_ISREG(path.lstat().st_mode):
-                    _move(path, target / path.name)
-
-
-def _is_ours(place: Path) -> bool:
-    """Whether a folder is there that no other user has made, who may have read its name in the ranks' words.
-
-    A script that root has started may have become another user.
-    """
-    try:
-        there = place.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(there.st_mode) and os.geteuid() in (there.st_uid, 0)
-
-
 def sweep(folder: Path) -> None:
     """Remove the halves of files that ranks were writing when they were killed."""
     for path in folder.glob(f"rank_*/{UNFINISHED}"):
         with suppress(OSError):
             path.unlink()
-
-
-def _move(path: Path, target: Path) -> None:
-    """To where it should have been written: lines go on where those before them end."""
-    before = b""
-    if path.suffix == ".jsonl" and target.is_file():
-        before = target.read_bytes()
-        if before and not before.endswith(b"\n"):  # a line that was cut off
-            before = before[: before.rfind(b"\n") + 1]
-    write_whole(target, before + path.read_bytes())
-    path.unlink()
-
-
-def _copy(folder: Path, into: Path) -> None:
-    for made in (into.parent, into):
-        with suppress(FileExistsError):
-            made.mkdir(mode=0o700)
-    if not _is_ours(into.parent):
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-    for path in sorted((*folder.glob("run.json"), *folder.glob(SUPPRESSIONS), *folder.glob("rank_*/*"))):
-        target = into / path.relative_to(folder)
-        if path.is_file() and path.suffix != _LEFT_OUT and not target.exists():
-            make_private(target.parent)
-            write_whole(target, path.read_bytes())

@@ -23,12 +23,8 @@ from leakscope.launch.outcome import (
     clear,
     codes_of,
     collect_outcome,
-    folders_to_read,
-    forget,
-    gather,
     outcome_of,
     outcome_of_main,
-    places_elsewhere,
     processes_ended,
     settled,
     sweep,
@@ -143,25 +139,21 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
 
     Raises LaunchFailed when the ranks could not be started.
     """
-    options = replace(options, world=options.ranks * options.nnodes, elsewhere=places_elsewhere())
+    options = replace(options, world=options.ranks * options.nnodes)
     if options.follow and options.world == 1:
         options = replace(options, process=MAIN)
     conceal(options.command)
     _write_run(options)
     ended_before = processes_ended()
-    try:
-        if options.nnodes == 1:
-            options.rank_state.unlink(missing_ok=True)
-        if options.node_rank == 0:
-            (options.folder / ASKED).unlink(missing_ok=True)
-        if options.world == 1:
-            codes = {0: _run_alone(options, meanwhile)}
-        else:
-            codes = run_under_elastic(options, rank_command(replace(options, under_elastic=True)))
-        outcome = _outcome(options, codes, oom_kills=processes_ended() - ended_before)
-    except BaseException:
-        forget(options.elsewhere)
-        raise
+    if options.nnodes == 1:
+        options.rank_state.unlink(missing_ok=True)
+    if options.node_rank == 0:
+        (options.folder / ASKED).unlink(missing_ok=True)
+    if options.world == 1:
+        codes = {0: _run_alone(options, meanwhile)}
+    else:
+        codes = run_under_elastic(options, rank_command(replace(options, under_elastic=True)))
+    outcome = _outcome(options, codes, oom_kills=processes_ended() - ended_before)
     if options.nnodes == 1:
         sweep(options.folder)
         clear(options.folder)
@@ -174,7 +166,7 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
 
 def launch_inside(options: Options, outside: Outside) -> Outcome:
     """Run the one rank of another launcher's job that this process is; only its own folder is replaced."""
-    options = replace(options, rank=outside.rank, world=outside.world, elsewhere=places_elsewhere())
+    options = replace(options, rank=outside.rank, world=outside.world)
     conceal(options.command)
     own = options.folder / rank_name(options.rank)
     if own.exists():
@@ -184,42 +176,27 @@ def launch_inside(options: Options, outside: Outside) -> Outcome:
         make_private(own)  # which says that its machine records into this folder, whatever becomes of the rank
     if options.rank == 0:
         (options.folder / ASKED).unlink(missing_ok=True)
-    try:
-        code = _run_alone(options)
-        if options.rank == 0:
-            _wait_for_peers(options)
-        return _outcome(options, {options.rank: code}, outside)
-    except BaseException:
-        forget(options.elsewhere)
-        raise
+    code = _run_alone(options)
+    if options.rank == 0:
+        _wait_for_peers(options)
+    return _outcome(options, {options.rank: code}, outside)
 
 
 def _outcome(options: Options, codes: Mapping[int, int], outside: Outside | None = None, oom_kills: int = 0) -> Outcome:
-    """How it ended, told by the first folder in which all that was recorded can be brought together."""
+    """How it ended; where the folder cannot be written, as far as it can be read."""
     only = None if outside is None else options.rank
-    failed: OSError | None = None
     found, of_main = settled(options), codes
-    names = {} if found is None else found.names
-    about = {**_about_run(options, outside), **({} if found is None else {"ranks": found.ranks})}
     codes = codes_of(found, codes)
-    for folder in folders_to_read(options.folder, options.elsewhere):
-        try:
-            gather(options.folder, options.elsewhere, folder, about, names)
-            outcome = collect_outcome(folder, codes, only, oom_kills)
-        except OSError as error:
-            failed = failed or error
-            continue
-        outcome = outcome_of_main(found, of_main, outcome)
-        return replace(outcome, folder=folder, elsewhere=options.elsewhere, unwritable=_told(failed))
+    unwritable = ""
     try:
-        outcome = collect_outcome(options.folder, codes, only, oom_kills, read_only=True)
-    except Unreadable:  # the script's own end is told all the same
-        outcome = outcome_of(of_main)
-    return replace(outcome, folder=options.folder, elsewhere=options.elsewhere, unwritable=_told(failed))
-
-
-def _told(error: OSError | None) -> str:
-    return "" if error is None else error.strerror or str(error)
+        try:
+            outcome = collect_outcome(options.folder, codes, only, oom_kills)
+        except OSError as error:
+            unwritable = error.strerror or str(error)
+            outcome = collect_outcome(options.folder, codes, only, oom_kills, read_only=True)
+    except Unreadable:  # the script has removed it, and its own end is told all the same
+        return outcome_of(of_main)
+    return replace(outcome_of_main(found, of_main, outcome), unwritable=unwritable)
 
 
 def _wait_for_peers(options: Options) -> None:

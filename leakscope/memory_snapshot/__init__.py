@@ -7,6 +7,7 @@ was alive when?), `sites`, `steps`, `layout` and `analysis` (whose memory is it?
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,26 @@ _MODULE_OF = {
     "read_bytes": "leakscope.memory_snapshot.reader",
     "read_snapshots": "leakscope.memory_snapshot.reader",
 }
-"""Imported when it is first asked for: every rank takes a row's type from this package, and seldom more."""
+"""Imported on first use: a rank takes `DeviceLayout` from here before the script runs, and must not load numpy then."""
 
-__all__ = ["examine", "read_bytes", "read_snapshots"]
+__all__ = ["DeviceLayout", "examine", "read_bytes", "read_snapshots"]
+
+
+@dataclass(frozen=True)
+class DeviceLayout:
+    """How one device's memory is used up."""
+
+    device: int
+    reserved: int
+    active: int
+    allocated: int
+    pending: int
+    rounding: int
+    stuck: int
+    largest_stuck: int
+    releasable: int
+    private: int
+    """Reserved by pools other than the default one."""
 
 
 def __getattr__(name: str) -> object:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from leakscope.memory_snapshot import DeviceLayout
 from leakscope.memory_snapshot.growth import NO_STEPS, StepGrowth, step_growth
 from leakscope.memory_snapshot.model import (
     ALLOCATED,
@@ -167,23 +168,6 @@ def join(snapshot: Snapshot, storages: Sequence[Placed]) -> Joined:
             place_of[block] = place
     place_of[blocks.state[active] == PENDING_FREE] = -1
     return Joined(active, place_of, np.flatnonzero(~placed))
-
-
-@dataclass(frozen=True)
-class DeviceLayout:
-    """How one device's memory is used up."""
-
-    device: int
-    reserved: int
-    active: int
-    allocated: int
-    pending: int
-    rounding: int
-    stuck: int
-    largest_stuck: int
-    releasable: int
-    private: int
-    """Reserved by pools other than the default one."""
 
 
 def layouts(snapshot: Snapshot) -> tuple[DeviceLayout, ...]:

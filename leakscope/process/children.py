@@ -11,14 +11,11 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-import torch
-
 from leakscope.options import Options, launchers_number
 from leakscope.originals import Path, os
 from leakscope.process.frames import users_line
 from leakscope.process.guard import CLOCK
 from leakscope.process.patches import Patches
-from leakscope.process.torch_compat import COMPILE_WORKERS, LOADER_WORKERS
 from leakscope.run.descriptors import open_private
 from leakscope.run.processes import Who, link, write_who
 from leakscope.run.rows import StartedProcess
@@ -98,6 +95,8 @@ class OwnProcesses:
     def _of_multiprocessing(self, process: Any, *_: Any, **__: Any) -> None:
         if self._followed is not None:
             return
+        from leakscope.process.torch_compat import LOADER_WORKERS  # which imports torch
+
         target = getattr(process, "_target", None)
         if getattr(target, "__module__", "") != LOADER_WORKERS:
             self._note(_through(process))
@@ -124,6 +123,8 @@ def _through(process: Any) -> str:
 
 
 def _starts_python(words: Sequence[str]) -> bool:
+    from leakscope.process.torch_compat import COMPILE_WORKERS
+
     if any("multiprocessing.resource_tracker" in word or COMPILE_WORKERS in word for word in words):
         return False
     program = os.path.basename(words[0])
@@ -142,6 +143,8 @@ class Joining:
 
     def install(self, patches: Patches) -> None:
         """Wait for `init_process_group`, or for nothing where the group is there."""
+        import torch  # not ahead of the script, which may set what torch reads when it is imported
+
         self._say()
         if not torch.distributed.is_available():
             return
@@ -160,6 +163,8 @@ class Joining:
             self._be(rank, world, str(given.get("init_method") or ""))
 
     def _in_group(self, *_: Any, **__: Any) -> None:
+        import torch
+
         self._be(torch.distributed.get_rank(), torch.distributed.get_world_size(), "")
 
     def _be(self, rank: int, world: int, method: str) -> None:

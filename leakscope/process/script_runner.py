@@ -19,6 +19,8 @@ from typing import Any
 
 from leakscope.bootstrap import FILE, RECORDING, leave_to_script
 from leakscope.originals import os
+from leakscope.process.frames import raised_at
+from leakscope.process.user_code import without_source
 from leakscope.run.rows import EndKind
 
 Compiled = Callable[[str | bytes, str, str], CodeType]
@@ -164,7 +166,15 @@ def _status(code: object) -> int:
     return code & 0xFF if isinstance(code, int) else 1
 
 
-def what_it_said(end: End, error: BaseException | None) -> str:
+def words_of(end: End, error: BaseException | None, source: bool) -> tuple[str, str, tuple[str, ...]]:
+    """(last line, place, stack) of the error that the script ended with; the stack has lines of code with `source`."""
+    if end.how != EndKind.RAISED or error is None:
+        return _what_it_said(end, error), "", ()
+    stack = _stack_of(error)
+    return _what_it_said(end, error), raised_at(error), stack if source else without_source(stack)
+
+
+def _what_it_said(end: End, error: BaseException | None) -> str:
     """`ValueError: no such layer`, as the last line of the traceback has it, or the text that sys.exit was given."""
     if end.how == EndKind.EXITED and isinstance(error, SystemExit):
         return error.code if isinstance(error.code, str) else ""
@@ -175,7 +185,7 @@ def what_it_said(end: End, error: BaseException | None) -> str:
     return list(told.format_exception_only())[-1].strip()
 
 
-def stack_of(error: BaseException | None) -> tuple[str, ...]:
+def _stack_of(error: BaseException | None) -> tuple[str, ...]:
     """The traceback's lines, without leakscope's own frames."""
     if error is None or isinstance(error, SystemExit):
         return ()

@@ -181,8 +181,11 @@ class StacksOnSignals:
     """
 
     def __init__(self, path: Path, patches: Patches) -> None:
-        self._path = path
-        self._file: Descriptor | None = None
+        try:
+            self._file: Descriptor | None = Descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        except OSError:  # the disk is full, all files are open that may be, or the folder is gone
+            self._file = None
+            return
         patches.add("file for stacks", self._close)
         self._signals = [
             (number, plain)
@@ -191,27 +194,18 @@ class StacksOnSignals:
         ]
         for number, plain in self._signals:
             patches.add(f"stack on {number.name}", lambda number=number, plain=plain: _unregister(number, plain))  # type: ignore[misc]
-        self._register()
+            faulthandler.register(number, file=self._file.number, all_threads=True, chain=True)
 
     def keep(self) -> None:
         """To be called at every tick: the script may have closed our file, and opened one of its own by that number."""
         if self._file is not None and self._file.status() is None:
-            self._register()
+            self._file = None
+            for number, plain in self._signals:
+                _unregister(number, plain)
 
     def _close(self) -> None:
         if self._file is not None:
             self._file.close()
-
-    def _register(self) -> None:
-        try:
-            self._file = Descriptor(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        except OSError:  # the disk is full, all files are open that may be, or the folder is gone
-            self._file = None
-        for number, plain in self._signals:
-            if self._file is None:
-                _unregister(number, plain)
-            elif signal.getsignal(number) == plain:
-                faulthandler.register(number, file=self._file.number, all_threads=True, chain=True)
 
 
 def _unregister(number: signal.Signals, plain: object) -> None:

@@ -18,11 +18,10 @@ from leakscope.options import Options
 from leakscope.originals import os, take
 from leakscope.process import script_runner
 from leakscope.process.children import hand_on, light, who_am_i
-from leakscope.process.frames import raised_at
 from leakscope.process.gc_control import no_automatic_gc
 from leakscope.process.guard import Guard, in_forked_child
 from leakscope.process.patches import AfterImport, Patches, without_compiling
-from leakscope.process.user_code import adopt_script, without_source
+from leakscope.process.user_code import adopt_script
 from leakscope.process.watchdog import end_with_launcher, known_launcher, launcher_is_gone, let_threads_go_on
 from leakscope.recorder.steps.step_function import StepFunction
 from leakscope.run.processes import link, write_who
@@ -113,7 +112,8 @@ class _Rank:
         ):
             end = script_runner.End(EndKind.STOPPED, 0)
             error = None
-        message, at, stack = self._call_last("words of the error", self._words, end, error) or ("", "", ())
+        words = self._call_last("words of the error", script_runner.words_of, end, error, self.options.source)
+        message, at, stack = words or ("", "", ())
 
         def ended(steps: int) -> Ended:
             with own_imports():
@@ -136,20 +136,12 @@ class _Rank:
     def _call_last(self, name: str, function: Callable[..., T], *args: Any) -> T | None:
         return self.guard.call(name, function, *args, even_lost=True)
 
-    def _words(self, end: script_runner.End, error: BaseException | None) -> tuple[str, str, tuple[str, ...]]:
-        """What is told of the script's error: its last line, where it was raised, and the stack."""
-        message = script_runner.what_it_said(end, error)
-        if end.how != EndKind.RAISED:
-            return message, "", ()
-        stack = script_runner.stack_of(error)
-        return message, raised_at(error), stack if self.options.source else without_source(stack)
-
     def _end_without_recorder(self, ended: Callable[[int], Ended]) -> None:
         with own_imports():
             from leakscope.run.rows import RecordingEnded
             from leakscope.run.writer import RankFolder
 
-        folder = RankFolder(self.options.folder, self.options.rank, self.options.elsewhere, self.options.process)
+        folder = RankFolder(self.options.folder, self.options.rank, self.options.process)
         if self.guard.lost:
             folder.append(RecordingEnded(0, self.guard.why))
         else:

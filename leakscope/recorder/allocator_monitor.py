@@ -15,7 +15,8 @@ from leakscope.graph.model import HeapGraph
 from leakscope.heap.native_graph import Storage
 from leakscope.heap.snapshot import Blocks
 from leakscope.heap.storages import device_of, tensor_over
-from leakscope.memory_snapshot.analysis import DeviceLayout, Joined, Placed, join, layouts
+from leakscope.memory_snapshot import DeviceLayout
+from leakscope.memory_snapshot.analysis import Joined, Placed, join, layouts
 from leakscope.memory_snapshot.model import PENDING_FREE, Snapshot, Stack
 from leakscope.memory_snapshot.reader import read_segments
 from leakscope.options import When

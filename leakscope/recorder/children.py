@@ -12,11 +12,9 @@ from leakscope.options import Options
 from leakscope.originals import atexit, os
 from leakscope.process import script_runner
 from leakscope.process.children import Joining, options_in, who_am_i
-from leakscope.process.frames import raised_at
 from leakscope.process.gc_control import no_automatic_gc
 from leakscope.process.guard import Guard, in_forked_child, is_the_scripts, say_on_stderr
 from leakscope.process.patches import Patches
-from leakscope.process.user_code import without_source
 from leakscope.process.watchdog import Stop
 from leakscope.run.model import Ended
 from leakscope.run.processes import claim
@@ -112,12 +110,7 @@ class Followed:
         end = script_runner.End(EndKind.FINISHED, 0) if error is None else script_runner.end_of(error)
         if recorder.stopped or (end.status and recorder.is_over()):
             end, error = script_runner.End(EndKind.STOPPED, 0), None
-        message = script_runner.what_it_said(end, error)
-        at, stack = "", tuple[str, ...]()
-        if end.how == EndKind.RAISED:
-            stack = script_runner.stack_of(error)
-            at, stack = raised_at(error), stack if self._options.source else without_source(stack)
-        how = end
+        how, (message, at, stack) = end, script_runner.words_of(end, error, self._options.source)
 
         def ended(steps: int) -> Ended:
             return Ended(how.how, how.status, steps, message, stack, at=at)

@@ -175,7 +175,7 @@ class Recorder:
         self.stopped = False
         self._guard = guard = self.patches.guard
         self._step_over = guard.entry("end of a step", self._step)
-        self._folder = RankFolder(options.folder, options.rank, options.elsewhere, options.process)
+        self._folder = RankFolder(options.folder, options.rank, options.process)
         self._rank_state = RankStateFile(options.rank_state, options.rank, options.world)
         self._counter = Counter()
         self._collections = CollectionWatch(lambda: self._counter.read().bytes)

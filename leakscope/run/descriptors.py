@@ -1,4 +1,4 @@
-"""Files that stay writable when the script closes descriptors or fills the disk."""
+"""Private files, written whole or line by line, that never write into a descriptor of the script's."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from leakscope.originals import Path, fcntl, open_file, os
 _STDERR = 2
 OWNERS = 0o600
 """Permissions of every file in a run's folder: its owner's alone."""
-NO_MORE = (errno.EMFILE, errno.ENFILE)
-"""The process, or the system, has all files open that it may have."""
 
 UNFINISHED = ".*.[0-9]*"
 """Names of files that are being written, as a pattern: with a dot ahead, and with the number of the process."""
@@ -67,65 +65,40 @@ def _above_streams(number: int) -> int:
         os.close(number)
 
 
-class Reserve:
-    """A descriptor kept back for a process that has opened all that it may; a folder stands for it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._kept: Descriptor | None = None
-        self.keep()
-
-    def keep(self) -> None:
-        """Take one back, where there is one to have."""
-        if self._kept is None:
-            with suppress(OSError):
-                self._kept = Descriptor(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-
-    def let_go(self) -> None:
-        """Make room for one file."""
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
-
-
 class GrowingFile:
     """A file that whole lines are added to; a line that could not be written whole is taken back."""
 
-    def __init__(self, path: Path, reserve: Reserve) -> None:
-        self._path, self._reserve = path, reserve
-        self._file: Descriptor | None = None
+    def __init__(self, path: Path) -> None:
+        """Raises OSError where the path cannot be opened."""
+        self._file = Descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def add(self, line: bytes) -> None:
-        """Add a line. Raises OSError where it cannot be written, or where the file was deleted."""
-        file = self._file
-        there = None if file is None else file.status()
-        if file is None or there is None or not there.st_nlink:
-            self.close()
-            file = self._file = _opened(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self._reserve)
-            there = os.fstat(file.number)
+        """Add a line. Raises OSError where it cannot be written, or the script has closed or deleted the file."""
+        there = self._file.status()
+        if there is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        if not there.st_nlink:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         try:
-            written = os.write(file.number, line)
-            if written < len(line):
-                _write_all(file.number, line[written:])
+            _write_all(self._file.number, line)
         except OSError:
             with suppress(OSError):
-                os.ftruncate(file.number, there.st_size)
+                os.ftruncate(self._file.number, there.st_size)
             raise
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
 
-def write_whole(path: Path, data: bytes, reserve: Reserve | None = None, mode: int = OWNERS) -> None:
+def write_whole(path: Path, data: bytes, mode: int = OWNERS) -> None:
     """Write a file under a temporary name, then rename it: a reader never sees half of it, and of none a part stays.
 
     Raises OSError where it cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        file = _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, reserve)
+        file = Descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             _write_all(file.number, data)
             if mode != OWNERS:
@@ -137,9 +110,6 @@ def write_whole(path: Path, data: bytes, reserve: Reserve | None = None, mode: i
         with suppress(OSError):
             os.unlink(temporary)
         raise
-    finally:
-        if reserve is not None:
-            reserve.keep()
 
 
 def write_whole_for_all(path: Path, data: bytes) -> None:
@@ -160,16 +130,6 @@ def _umask() -> int:
             return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
     except (OSError, StopIteration):
         return 0o077
-
-
-def _opened(path: Path, flags: int, reserve: Reserve | None) -> Descriptor:
-    try:
-        return Descriptor(path, flags)
-    except OSError as error:
-        if error.errno not in NO_MORE or reserve is None:
-            raise
-    reserve.let_go()
-    return Descriptor(path, flags)
 
 
 def _write_all(number: int, data: bytes) -> None:

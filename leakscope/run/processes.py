@@ -139,8 +139,6 @@ class Settled:
     """Which of them leakscope itself has started; None where that one has not trained, and others have."""
     numbers: dict[int, int]
     """Number of a process to that of its rank."""
-    names: dict[str, str]
-    """`process_0001` to `rank_0000`."""
 
 
 def link(folder: Path) -> None:
@@ -172,15 +170,13 @@ def settle(folder: Path) -> Settled:
             if path.is_symlink():
                 path.unlink()
         _note_earlier(processes, ranks)
-        names = {process.folder.name: rank_name(number) for number, process in ranks.items()}
-        for old, new in names.items():
-            (folder / old).rename(folder / new)
+        for number, process in ranks.items():
+            process.folder.rename(folder / rank_name(number))
     (folder / LOCK).unlink(missing_ok=True)
     return Settled(
         worlds(ranks),
         next((number for number, process in ranks.items() if process.is_main), None),
         {process.who.pid: number for number, process in ranks.items()},
-        names,
     )
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from leakscope.memory_snapshot.analysis import DeviceLayout
+from leakscope.memory_snapshot import DeviceLayout
 from leakscope.originals import signal
 
 ORPHAN_STATUS = 128 + signal.SIGTERM

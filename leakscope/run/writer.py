@@ -1,18 +1,17 @@
-"""Writes a rank's folder, or a spare one where it cannot be written."""
+"""Writes a run's folder and those of its ranks."""
 
 from __future__ import annotations
 
-import errno
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from leakscope.errors import LeakscopeError
 from leakscope.originals import Path, _thread, open_file, os, shutil
-from leakscope.run.descriptors import NO_MORE, GrowingFile, Reserve, open_private, write_whole
+from leakscope.run.descriptors import GrowingFile, open_private, write_whole
 from leakscope.run.model import FORMAT, Ended, GcDiff, Look, Step
 from leakscope.run.rank_end import NAME as ENDED
 from leakscope.run.rank_end import ended_to_json, rank_name
@@ -20,101 +19,6 @@ from leakscope.run.rows import Row, to_line
 from leakscope.run.rows import to_json as row_to_json
 from leakscope.run.secrets import json_of
 from leakscope.run.suppression import NAME as SUPPRESSIONS
-
-MAX_ELSEWHERE = 64 << 20
-"""Bytes, chosen, that one rank writes outside of the run's folder: it may be memory that they take."""
-
-
-class Places:
-    """The folder of a rank, and those that take its files once it is full, gone, or not to be written any more."""
-
-    def __init__(self, first: Path, others: Sequence[Path] = ()) -> None:
-        """None of `others` has to be there."""
-        self._all = (first, *others)
-        self._at = 0
-        self._growing: dict[str, GrowingFile] = {}
-        self._elsewhere = 0
-        self._reserve = Reserve(first)
-        self._one_at_a_time = _thread.RLock()
-        self.why = ""
-        """What kept the first folder from being written: `No space left on device`; "" while nothing does."""
-
-    def add_line(self, name: str, line: bytes) -> None:
-        """Add a line to a file of this name. Raises OSError where it cannot be written anywhere."""
-        file = self._growing.get(name)
-        if file is not None and not self._at:  # as nearly always; where it fails, again below
-            with self._one_at_a_time:
-                try:
-                    return file.add(line)
-                except OSError:
-                    pass
-
-        def add(folder: Path) -> None:
-            file = self._growing.get(name)
-            if file is None:
-                file = self._growing[name] = GrowingFile(folder / name, self._reserve)
-            file.add(line)
-
-        self._write(add, len(line))
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write a whole file of this name. Raises OSError where it cannot be written anywhere."""
-        self._write(lambda folder: write_whole(folder / name, data, self._reserve), len(data))
-
-    def close(self) -> None:
-        """Close all files."""
-        self._forget()
-        self._reserve.let_go()
-
-    def _write(self, write: Callable[[Path], None], size: int) -> None:
-        with self._one_at_a_time:
-            self._write_somewhere(write, size)
-
-    def _write_somewhere(self, write: Callable[[Path], None], size: int) -> None:
-        failed: OSError | None = None
-        for at in range(self._at, len(self._all)):
-            if at > self._at:
-                self._forget()  # what goes on elsewhere goes on in files of the same names
-            try:
-                if at:
-                    self._enter(self._all[at], size)
-                self._write_into(self._all[at], write)
-            except OSError as error:
-                failed = failed or error
-                continue
-            if at > self._at and failed is not None:
-                self._at, self.why = at, failed.strerror or type(failed).__name__
-            self._elsewhere += size if at else 0
-            return
-        if failed is not None:
-            self._forget()
-            raise failed
-
-    def _write_into(self, folder: Path, write: Callable[[Path], None]) -> None:
-        try:
-            write(folder)
-        except OSError as error:
-            if error.errno not in NO_MORE or not self._growing:
-                raise
-            self._forget()  # each is opened again for its next line
-            write(folder)
-
-    def _enter(self, folder: Path, size: int) -> None:
-        if self._elsewhere + size > MAX_ELSEWHERE:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        for made in (folder.parent, folder):
-            with suppress(FileExistsError):
-                os.mkdir(made, 0o700)
-        there = os.lstat(folder.parent)
-        if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.geteuid():  # made by who read its name
-            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-
-    def _forget(self) -> None:
-        for file in self._growing.values():
-            with suppress(OSError):
-                file.close()
-        self._growing.clear()
-
 
 ASKED = ".asked"
 """File in which it is noted that somebody asks a run that goes on; of no use to anybody after it."""
@@ -127,19 +31,17 @@ _OWNERS = 0o700
 class RankFolder:
     """Writes one rank's files; every line is written at once, every whole file appears at once.
 
-    What cannot be written into the run's folder goes into the first of `elsewhere` that takes it, which a note tells.
-    Whatever is asked for raises OSError where it cannot be written anywhere.
+    Every write raises OSError where it fails: the disk is full, the folder is gone, the script has closed the file.
     """
 
-    def __init__(self, folder: Path, rank: int, elsewhere: Sequence[str] = (), process: str = "") -> None:
+    def __init__(self, folder: Path, rank: int, process: str = "") -> None:
         """`process` names the folder of a process whose number among the ranks may still change."""
-        name = process or rank_name(rank)
-        self.path = folder / name
-        with suppress(OSError):  # then all goes elsewhere
+        self.path = folder / (process or rank_name(rank))
+        with suppress(OSError):  # the first file that is written says why
             make_private(folder)
             make_private(self.path)
-        self._places = Places(self.path, [Path(place) / name for place in elsewhere])
-        self._told = False
+        self._growing: dict[str, GrowingFile] = {}
+        self._one_at_a_time = _thread.RLock()
 
     def append(self, row: Row) -> None:
         """Add a row to the file of its kind."""
@@ -147,19 +49,16 @@ class RankFolder:
 
     def append_line(self, stem: str, line: Mapping[str, Any]) -> None:
         """Add one line to `<stem>.jsonl`."""
-        self._places.add_line(f"{stem}.jsonl", json_of(line) + b"\n")
-        if self._places.why and not self._told:
-            self._tell()
+        data = json_of(line) + b"\n"
+        with self._one_at_a_time:
+            file = self._growing.get(stem)
+            if file is None:
+                file = self._growing[stem] = GrowingFile(self.path / f"{stem}.jsonl")
+            file.add(data)
 
     def write(self, name: str, data: Any) -> None:
         """Write a whole file of JSON."""
-        self._places.write(name, json_of(data))
-        if self._places.why and not self._told:
-            self._tell()
-
-    def _tell(self) -> None:
-        self._told = True
-        self.note(f"the run's folder could not be written any more: {self._places.why}")
+        write_json(self.path / name, data)
 
     def step(self, step: Step) -> None:
         """Add the counters of a step that has ended."""
@@ -192,7 +91,10 @@ class RankFolder:
 
     def close(self) -> None:
         """Close the files that lines were added to."""
-        self._places.close()
+        with self._one_at_a_time:
+            for file in self._growing.values():
+                file.close()
+            self._growing.clear()
 
 
 def look_name(look: Look) -> str:

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from leakscope.recorder.steps.peers import RankStateFile
-from leakscope.run import writer
-from leakscope.run.descriptors import Descriptor, GrowingFile, Reserve, write_whole
-from leakscope.run.writer import Places, RankFolder
+from leakscope.run.descriptors import Descriptor, GrowingFile, write_whole
 
 
 @pytest.fixture
@@ -37,14 +35,23 @@ def number_of(file: GrowingFile | RankStateFile) -> int:
     return file._file.number
 
 
-def test_lines_go_on_where_they_belong(tmp_path: Path, taken_over: Callable[[int], Path]) -> None:
-    file = GrowingFile(tmp_path / "lines", Reserve(tmp_path))
+def test_lines_are_written_into_no_other_file(tmp_path: Path, taken_over: Callable[[int], Path]) -> None:
+    file = GrowingFile(tmp_path / "lines")
     file.add(b"1\n")
     theirs = taken_over(number_of(file))
-    file.add(b"2\n")
-    assert (tmp_path / "lines").read_bytes() == b"1\n2\n" and theirs.read_bytes() == b""
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.add(b"2\n")
+    assert (tmp_path / "lines").read_bytes() == b"1\n" and theirs.read_bytes() == b""
     file.close()
     assert theirs.exists() and os.fstat(os.open(theirs, os.O_RDONLY)), "nor is it closed"
+
+
+def test_lines_are_not_lost_in_a_deleted_file(tmp_path: Path) -> None:
+    file = GrowingFile(tmp_path / "lines")
+    (tmp_path / "lines").unlink()
+    with pytest.raises(FileNotFoundError):
+        file.add(b"1\n")
+    file.close()
 
 
 def test_the_ranks_state_is_written_into_no_other_file(tmp_path: Path, taken_over: Callable[[int], Path]) -> None:
@@ -74,7 +81,7 @@ def test_a_closed_state_of_a_rank_whose_folder_is_gone_is_its_own(tmp_path: Path
 
 def test_a_line_that_cannot_be_written_whole_is_taken_back(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    file = GrowingFile(tmp_path / "lines", Reserve(tmp_path))
+    file = GrowingFile(tmp_path / "lines")
     file.add(b"1234567\n")
     resource.setrlimit(resource.RLIMIT_FSIZE, (12, before[1]))
     try:
@@ -88,55 +95,6 @@ def test_a_line_that_cannot_be_written_whole_is_taken_back(tmp_path: Path) -> No
     file.close()
     assert (tmp_path / "lines").read_bytes() == b"1234567\nagain\n"
     assert [path.name for path in tmp_path.iterdir()] == ["lines"], "nor does a half of a file stay"
-
-
-def test_one_descriptor_is_kept_back(tmp_path: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    folder = RankFolder(tmp_path, 0)
-    theirs: list[int] = []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
-    try:
-        with pytest.raises(OSError, match="Too many open files"):
-            while True:
-                theirs.append(os.open(os.devnull, os.O_RDONLY))
-        folder.write("whole.json", {})
-        folder.note("one file stays open")
-        folder.write("another.json", {})
-        folder.note("and is opened again")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        for number in theirs:
-            os.close(number)
-        folder.close()
-    assert sorted(path.name for path in folder.path.iterdir()) == ["another.json", "notes.jsonl", "whole.json"]
-    assert len((folder.path / "notes.jsonl").read_text().splitlines()) == 2
-
-
-def test_what_goes_elsewhere_is_told_once_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "run").write_text("no folder")
-    monkeypatch.setattr(writer, "MAX_ELSEWHERE", 400)
-    folder = RankFolder(tmp_path / "run", 3, [str(tmp_path / "other")])
-    folder.note("one")
-    folder.note("two")
-    with pytest.raises(OSError, match="No space left on device"):
-        folder.write("large.json", "x" * 400)
-    folder.close()
-    other = tmp_path / "other" / "rank_0003"
-    lines = (other / "notes.jsonl").read_text().splitlines()
-    assert ["one" in line for line in lines] == [True, False, False] and "two" in lines[-1]
-    assert "the run's folder could not be written any more: Not a directory" in lines[1]
-    assert [path.name for path in other.iterdir()] == ["notes.jsonl"]
-    assert (tmp_path / "other").stat().st_mode & 0o777 == 0o700
-
-
-def test_a_folder_of_somebody_elses_takes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "other").symlink_to(tmp_path / "theirs")
-    kept = Places(tmp_path / "missing" / "rank_0000", [tmp_path / "other" / "rank_0000"])
-    with pytest.raises(OSError, match="No such file"):
-        kept.write("ended.json", b"{}")
-    kept.close()
-    assert not list((tmp_path / "theirs").glob("*/*"))
 
 
 def test_a_descriptor_that_is_ours_no_more_is_not_closed(tmp_path: Path, taken_over: Callable[[int], Path]) -> None:

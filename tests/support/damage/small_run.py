@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.graph.model import CommUse, HeapGraph
-from leakscope.memory_snapshot.analysis import DeviceLayout
+from leakscope.memory_snapshot import DeviceLayout
 from leakscope.run.model import Collection, Ended, GcDiff, Look, Step
 from leakscope.run.rows import (
     AlikeStorage,
