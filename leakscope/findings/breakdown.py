@@ -14,7 +14,7 @@ from leakscope.findings.build import build_finding
 from leakscope.findings.candidates import Candidate, went_on
 from leakscope.findings.counters import counted_rate, rises_steadily
 from leakscope.findings.facts import FreedBy, RuleName, Severity
-from leakscope.findings.grouping import Group, GroupsOverLooks, Key
+from leakscope.findings.grouping import Group, GroupsOverLooks, ReferenceKey
 from leakscope.findings.growth import MIN_LOOKS, Series, series
 from leakscope.findings.model import Finding, LedgerInterval, Line, LineKind, RestedKind, Sighting, merged_lines
 from leakscope.findings.naming import fingerprint
@@ -192,7 +192,7 @@ def account_of(
     others: list[Counter[Line]] = [Counter() for _ in looks]
     beside = [balance.storages for balance in balances]
     told = []
-    became_of: dict[Key, list[tuple[str, tuple[int, ...]]]] = {}
+    became_of: dict[ReferenceKey, list[tuple[str, tuple[int, ...]]]] = {}
     for candidate, its in became:
         became_of.setdefault(candidate.group.key, []).append((its, candidate.group.storages))
     named = {its: frozenset(those) for its, those in storages.items() if those}
@@ -323,25 +323,25 @@ def scattered_findings(
         return []
     came = [key for key in still if not _bytes(groups, key, groups.steps[0])]
     newest = _newest(groups, came)
-    if not newest:
+    if newest is None:
         return []
     return [_finding(rank, groups, line, newest, len(came), thresholds)]
 
 
-def _bytes(groups: GroupsOverLooks, key: Key, step: int) -> int:
+def _bytes(groups: GroupsOverLooks, key: ReferenceKey, step: int) -> int:
     there = groups.at[key].get(step)
     return 0 if there is None else there[1].bytes
 
 
-def _newest(groups: GroupsOverLooks, came: Sequence[Key]) -> Key:
-    """The largest group that came last and is still there; () where none did."""
+def _newest(groups: GroupsOverLooks, came: Sequence[ReferenceKey]) -> ReferenceKey | None:
+    """The largest group that came last and is still there; None where none did."""
     last = groups.steps[-1]
     alive = [key for key in came if last in groups.at[key]]
-    return max(alive, key=lambda key: (min(groups.at[key]), _bytes(groups, key, last), key), default=())
+    return max(alive, key=lambda key: (min(groups.at[key]), _bytes(groups, key, last), key), default=None)
 
 
 def _finding(
-    rank: Rank, groups: GroupsOverLooks, line: Series, newest: Key, holders: int, thresholds: Thresholds
+    rank: Rank, groups: GroupsOverLooks, line: Series, newest: ReferenceKey, holders: int, thresholds: Thresholds
 ) -> Finding:
     look, group = groups.at[newest][groups.steps[-1]]
     alone = Candidate(rank.number, look.step, look.heap, group, Series((look.step,), (group.bytes,)), 0.0, False)

@@ -8,7 +8,7 @@ from leakscope.findings.cut import best_cut, cycle_of, on_trace, subject, trace_
 from leakscope.findings.facts import FreedBy, Severity
 from leakscope.findings.library import whose
 from leakscope.findings.model import Cut, Finding, HeapId, Sighting, Unjudged
-from leakscope.findings.naming import SEVERAL, fingerprint
+from leakscope.findings.naming import SEVERAL
 from leakscope.findings.rules import facts_of
 from leakscope.findings.rules.hook_pileup import collects_hooks
 from leakscope.findings.rules.rule import ToCut
@@ -44,7 +44,7 @@ def build_with_problems(candidate: Candidate, thresholds: Thresholds) -> tuple[F
     finding = Finding(
         rule=known.rule.name,
         facts=known.facts,
-        fingerprint=fingerprint(group.key),
+        fingerprint=group.key.fingerprint,
         severity=Severity.LEAK if leak else Severity.NOTE,
         freed_by=FreedBy.NEVER if group.freed == IMMORTAL else FreedBy.GC if collections else FreedBy.PROGRAM,
         retained_bytes=group.bytes,

@@ -15,18 +15,16 @@ import numpy as np
 
 from leakscope.findings.counters import counted_rate, counted_steps, disturbed_steps, rose_each_step
 from leakscope.findings.facts import Bounded, CameToRest, FollowsInput, HeldByCall, Origin, Severity, TooLarge
-from leakscope.findings.grouping import Group, GroupsOverLooks, Key, by_program, groups_over
+from leakscope.findings.grouping import Group, GroupsOverLooks, ReferenceKey, by_program, groups_over, is_literal
 from leakscope.findings.growth import MIN_LOOKS, Series
 from leakscope.findings.model import Finding
 from leakscope.findings.naming import (
     ANY_KEY,
     OF_TENSORS,
     as_expression,
-    is_literal_key,
     line_of,
     numberless,
     own_name,
-    part_of,
     passes_through,
     written,
 )
@@ -108,7 +106,7 @@ class Candidate:
         if self.group.freed:
             return dict(self._numbered())
         many, path = self.group.many, self.group.path
-        data = {r: ANY_KEY for r in path if is_literal_key(self.graph.reference(r).name) and self._is_data(r)}
+        data = {r: ANY_KEY for r in path if is_literal(self.graph.reference(r).name) and self._is_data(r)}
         own = {reference: own_name(self.graph, self.graph.reference(reference)) for reference in self.one_of_its_kind}
         return data | own | ({path[many.place]: many.name} if many else {})
 
@@ -123,11 +121,7 @@ class Candidate:
 
     def _is_data(self, reference: int) -> bool:
         """Whether the group is all that a dict has, under whatever keys."""
-        part, masked = (part_of(self.graph, reference, keys=keys) for keys in (True, False))
-        return part not in self.group.key and masked in self.group.key and self.tensor_at > self._place(reference) + 1
-
-    def _place(self, reference: int) -> int:
-        return self.group.path.index(reference)
+        return self.group.key.masks(self.graph, reference) and self.tensor_at > self.group.path.index(reference) + 1
 
     @cached_property
     def one_of_its_kind(self) -> frozenset[int]:
@@ -530,7 +524,11 @@ def candidates_among(rank: Rank, groups: GroupsOverLooks) -> list[Candidate]:
 
 
 def _candidate(
-    rank: Rank, groups: GroupsOverLooks, key: Key, end: tuple[int, Mapping[Key, int]], growing: Sequence[Series]
+    rank: Rank,
+    groups: GroupsOverLooks,
+    key: ReferenceKey,
+    end: tuple[int, Mapping[ReferenceKey, int]],
+    growing: Sequence[Series],
 ) -> Candidate | None:
     """One group as a candidate; None where it does not grow."""
     at, line = groups.at[key], groups.lines[key]
@@ -719,7 +717,7 @@ def _has_stopped(rank: Rank, line: Series, rate: float) -> bool:
     return not Series(line.steps[:-1], line.bytes[:-1]).pauses and rose_each_step(rank, line.steps[0], rested, rate)
 
 
-def _at_the_end(rank: Rank, groups: GroupsOverLooks) -> tuple[int, dict[Key, int]]:
+def _at_the_end(rank: Rank, groups: GroupsOverLooks) -> tuple[int, dict[ReferenceKey, int]]:
     """The step at which the main code returned, and each live group's bytes then; none where that was soon after the
     last look.
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from leakscope.findings.candidates import Candidate
-from leakscope.findings.grouping import HOOKS, Group, holds_itself
+from leakscope.findings.grouping import Group, holds_itself, name_on_cycle, reference_name
 from leakscope.findings.model import Cut, CutReference, CycleReference, Hop, HopReason
-from leakscope.findings.naming import as_part_of_holder, callable_of, generic, group_name, hops, is_hook, written_apart
+from leakscope.findings.naming import as_part_of_holder, callable_of, generic, hops, is_hook, without_ids, written_apart
 from leakscope.graph.model import (
     KINDS,
     REFERENCE_COLUMNS,
@@ -169,7 +169,7 @@ def minimal_cut(
     step's tensor may have a holder of its own.
     """
     group = candidate.group
-    if group.freed != 0 or group.roots > 1 or group.key[-1] == HOOKS or not _names_more(candidate, freed):
+    if group.freed != 0 or group.roots > 1 or group.key.is_of_hooks or not _names_more(candidate, freed):
         return (), ()
     cuts: list[int] = []
     held_by: list[Candidate] = []
@@ -397,17 +397,14 @@ def _alike(above: GarbageAbove, graph: HeapGraph, inner: Sequence[int], exactly:
 def _name(graph: HeapGraph, reference: int, owner: Name, exactly: bool) -> Name:
     """What one reference shares with those that a person would call by one name."""
     r = graph.reference(reference)
-    holder, held = graph.object(r.holder), graph.object(r.held)
+    holder, held = (without_ids(graph.object(index).name) for index in (r.holder, r.held))
     if exactly:
-        return (r.kind, generic(r.name), holder.name, held.name, *owner)
+        return (r.kind, name_on_cycle(r.name), holder, held, *owner)
     if r.kind == ReferenceKind.ATTRIBUTE:
-        return (r.kind, generic(r.name))
-    return (
-        r.kind,
-        group_name(r.name),
-        holder.name,
-        callable_of(graph, r.held).name if is_hook(graph, r) else held.name,
-    )
+        return (r.kind, name_on_cycle(r.name))
+    if is_hook(graph, r):
+        held = without_ids(callable_of(graph, r.held).name)
+    return (r.kind, reference_name(r.name, literal=False), holder, held)
 
 
 def _owners(above: GarbageAbove, graph: HeapGraph) -> dict[int, Name]:
@@ -417,7 +414,7 @@ def _owners(above: GarbageAbove, graph: HeapGraph) -> dict[int, Name]:
     for here in np.flatnonzero(of_containers).tolist():
         held = int(above.held[here])
         r = graph.reference(int(above.references[here]))
-        owner = (graph.object(r.holder).name, group_name(r.name))
+        owner = (without_ids(graph.object(r.holder).name), reference_name(r.name, literal=False))
         owners[held] = min(owners.get(held, owner), owner)
     return owners
 
@@ -434,7 +431,7 @@ def on_path(candidate: Candidate) -> list[tuple[int, ...]]:
     """
     hooks = (
         [k + 1 for k, r in enumerate(candidate.references) if r.kind == ReferenceKind.HOOK]
-        if candidate.group.key[-1] == HOOKS
+        if candidate.group.key.is_of_hooks
         else []
     )
     path = candidate.group.path[: max(candidate.tensor_at, 1, *hooks)]
@@ -456,11 +453,11 @@ def of_each_owner(candidate: Candidate, position: int) -> tuple[int, ...]:
     if kind != ReferenceKind.ATTRIBUTE and (kind != ReferenceKind.ITEM or candidate.above_gains):
         return ()
     upto, paths = candidate.group.path[: place + 1], paths_from_roots(graph)
-    names = [group_name(graph.reference(r).name) for r in upto]
+    names = candidate.group.key.names(graph, upto)
     each = {upto[-1]: None}
     for storage in candidate.group.storages[-_MAX_INSTANCES:]:
         path = paths.path_to(graph, storage)[: place + 1]
-        if path and path[-1] not in each and [group_name(graph.reference(r).name) for r in path] == names:
+        if path and path[-1] not in each and candidate.group.key.names(graph, path) == names:
             each[path[-1]] = None
     return tuple(each)
 
@@ -479,10 +476,9 @@ def all_items(candidate: Candidate) -> tuple[int, ...]:
     ):
         return ()
     item = candidate.references[place]
-    name = group_name(item.name)
-    alike = [
-        r for r in graph.out_of(item.holder).tolist() if r != item.index and group_name(graph.reference(r).name) == name
-    ]
+    items = graph.out_of(item.holder).tolist()
+    name = candidate.group.key.names(graph, [item.index])
+    alike = [r for r in items if r != item.index and candidate.group.key.names(graph, [r]) == name]
     return (item.index, *alike[-_MAX_INSTANCES:])
 
 
@@ -530,11 +526,11 @@ def below_cycle(candidate: Candidate) -> list[tuple[int, ...]]:
 def _same_on_paths(candidate: Candidate, paths: ShortestPaths, first: Sequence[int]) -> list[tuple[int, ...]]:
     """For each reference of one path, that reference on one path of the same names from every other start."""
     graph = candidate.graph
-    names = [group_name(graph.reference(r).name) for r in first]
+    names = candidate.group.key.names(graph, first)
     same = {int(graph.holder[first[0]]): first}
     for storage in candidate.group.storages[-_MAX_INSTANCES:]:
         path = paths.path_to(graph, storage)[: len(first)]
-        if [group_name(graph.reference(r).name) for r in path] == names:
+        if candidate.group.key.names(graph, path) == names:
             same.setdefault(int(graph.holder[path[0]]), path)
     return [tuple(path[k] for path in same.values()) for k in range(len(first))]
 

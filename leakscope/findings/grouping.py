@@ -6,25 +6,33 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise, takewhile
+from typing import Self
 
 import numpy as np
 
 from leakscope.findings.growth import MIN_LOOKS, Series, series
 from leakscope.findings.naming import (
+    ANY_KEY,
     ANY_NUMBER,
     MODULE_DICTS,
+    fingerprint,
     generic,
-    is_literal_key,
-    key_of,
-    literal_name,
     numberless,
-    part_of,
     passes_through,
     without_ids,
-    without_key,
 )
-from leakscope.graph.model import IMMORTAL, KINDS, REFERENCE_KINDS, HeapGraph, ObjectKind, ReferenceKind, once
+from leakscope.graph.model import (
+    IMMORTAL,
+    KINDS,
+    REFERENCE_KINDS,
+    HeapGraph,
+    ObjectKind,
+    ReferenceKind,
+    RootKind,
+    once,
+)
 from leakscope.graph.ownership import is_outside_users_files
 from leakscope.graph.paths import ShortestPaths, paths_from, paths_from_roots
 from leakscope.graph.walks import Cycles, find_cycles, smallest_cycle
@@ -51,6 +59,153 @@ HOOKS = "hooks"
 """Last part of the key of what is held by the hooks of a tensor, not by its holder."""
 
 
+_TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
+_REPEATED = 3
+"""Parts of a key in which the next one is looked for: a linked list repeats `.next`, one of dicts three references."""
+
+
+def is_literal(name: str) -> bool:
+    """Whether a reference is an item whose key is a string, as a program writes it: `['train']`."""
+    return name.startswith(("['", '["'))
+
+
+@lru_cache(1 << 12)
+def reference_name(name: str, literal: bool = True) -> str:
+    """What the name of a reference adds to a key: `[...]` for every position in a list and every key of a dict.
+
+    A key that is a string stays where it is `literal`. Addresses, hashes and long numbers are masked.
+    """
+    if name.startswith("[") and not (literal and is_literal(name)):
+        return ANY_KEY
+    return without_ids(name if is_literal(name) else re.sub(r"key .*", "key ...", generic(name)))
+
+
+def name_on_cycle(name: str) -> str:
+    """What the name of a reference of a cycle adds to a key: positions are `[i]`, all keys of a dict stay."""
+    return without_ids(generic(name))
+
+
+class ReferenceKey(tuple[str, ...]):
+    """The place in the user's code that holds memory, which decides what is the same.
+
+    Groups, the instances of a cut, fingerprints, and by these the merge over ranks, baselines, suppressions and
+    comparisons go by it. The parts are the GC root, then each reference with the object it holds; of garbage they are
+    one of `CYCLES`, then the references of the smallest cycle, sorted. A string by which a dict has something
+    (`['train']`) is part of the key. The position in a list, any other key of a dict, an address, a hash and a long
+    number are not.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of_path(cls, graph: HeapGraph, start: int, path: Sequence[int]) -> Self:
+        """The key of what a path from a root holds, up to the last container: the same for every item of that.
+
+        Where no container holds it, up to the first tensor. Runs that repeat themselves (a linked list, a chain of
+        graphs) count once. A string by which a dict has something stays, `['train']`; `DataKeys` masks those that turn
+        out to be data. Below a position it is masked here, as every item of a list has the same ones.
+        """
+        kinds = [graph.object(int(graph.holder[reference])).kind for reference in path]
+        tensors = (k for k, kind in enumerate(kinds) if kind in _TENSORS and not passes_through(graph, path[k]))
+        before = next(tensors, len(kinds))
+        items = [k for k in range(before) if kinds[k] == ObjectKind.CONTAINER]
+        parts = [_kind_and_name(graph, start) + _native_type(graph, start) + _given_apart(graph, start)]
+        of_one = True
+        for reference in path[: items[-1] + 1 if items else before]:
+            name = graph.reference(reference).name
+            of_one = of_one and (not name.startswith("[") or is_literal(name))
+            part = cls.part(graph, reference, of_one)
+            if part not in parts[-_REPEATED:]:
+                parts.append(part)
+        return cls(parts)
+
+    @classmethod
+    def of_cycle(cls, graph: HeapGraph, cycle: Sequence[int], is_immortal: bool) -> Self:
+        """The key of what a cycle holds, wherever on it the walk began.
+
+        Only what the user's code holds on the cycle counts, not how many tensors and grad nodes lie between.
+        """
+        plain = [r for r in cycle if graph.object(int(graph.holder[r])).kind not in (*_TENSORS, ObjectKind.GRAD_NODE)]
+        parts: set[str] = set()
+        for reference in plain or cycle:
+            r = graph.reference(reference)
+            held = graph.object(r.held)
+            is_tensor = bool(plain) and held.kind in (*_TENSORS, ObjectKind.GRAD_NODE)
+            parts.add(f"{name_on_cycle(r.name)} {'tensor' if is_tensor else f'{held.kind}:{without_ids(held.name)}'}")
+        if all(graph.object(int(graph.holder[r])).kind == ObjectKind.CONTAINER for r in plain):
+            # Which C++ reference hides the cycle tells cycles through nameless containers apart.
+            hiding = (graph.reference(r) for r in cycle)
+            parts |= {name_on_cycle(r.name) for r in hiding if r.kind in (ReferenceKind.HOOK, ReferenceKind.SAVED)}
+        return cls((CYCLES[is_immortal], *sorted(parts)))
+
+    @staticmethod
+    def part(graph: HeapGraph, reference: int, literal: bool = True) -> str:
+        """What a key says of one reference: its name, and what it holds; with a key that is a string if `literal`."""
+        r = graph.reference(reference)
+        return f"{reference_name(r.name, literal)} {_kind_and_name(graph, r.held)}"
+
+    @property
+    def fingerprint(self) -> str:
+        """Eight hexadecimal digits."""
+        return fingerprint(self)
+
+    @property
+    def is_of_cycle(self) -> bool:
+        """Whether it is of garbage."""
+        return self[0] in CYCLES
+
+    @property
+    def is_of_hooks(self) -> bool:
+        """Whether it is of what the hooks of a tensor hold."""
+        return self[-1] == HOOKS
+
+    def of_hooks(self) -> ReferenceKey:
+        """The key of what is held by the hooks of the tensor, not by its holder."""
+        return ReferenceKey((*self, HOOKS))
+
+    def without_literals(self) -> ReferenceKey:
+        """The key without all strings by which dicts have something."""
+        return ReferenceKey(map(_without_literal, self))
+
+    def without_numbers(self) -> ReferenceKey:
+        """The key without numbers; of a cycle in the order that the parts have without them."""
+        parts = map(numberless, self[1:])
+        return ReferenceKey((self[0], *(sorted(parts) if self.is_of_cycle else parts)))
+
+    def masks(self, graph: HeapGraph, reference: int) -> bool:
+        """Whether it has a reference without the string by which a dict has that."""
+        part, masked = (self.part(graph, reference, literal) for literal in (True, False))
+        return part not in self and masked in self
+
+    def names(self, graph: HeapGraph, references: Sequence[int]) -> list[str]:
+        """The names of references on a path, the same ones in each instance of what the key is of."""
+        named = ((r, graph.reference(r).name) for r in references)
+        return [reference_name(name, literal=is_literal(name) and self.part(graph, r) in self) for r, name in named]
+
+
+def _without_literal(part: str) -> str:
+    """`[...] list` of `['train'] list`."""
+    return re.sub(r"^\[.*\](?= )", ANY_KEY, part) if is_literal(part) else part
+
+
+def _kind_and_name(graph: HeapGraph, index: int) -> str:
+    obj = graph.object(index)
+    return "tensor" if obj.kind in _TENSORS else f"{obj.kind}:{without_ids(obj.name)}"
+
+
+def _native_type(graph: HeapGraph, start: int) -> str:
+    """` float32`, the one thing known for good of a tensor that native code holds: its size changes from run to run."""
+    obj = graph.object(start)
+    held = obj.root == RootKind.NATIVE and obj.kind in _TENSORS
+    return f" {obj.label.split()[-1].partition('[')[0]}" if held and "[" in obj.label else ""
+
+
+def _given_apart(graph: HeapGraph, start: int) -> str:
+    """The name that the user gave an object, where another one of its type was given, too; else its type says it."""
+    alike = [index for index in graph.given if graph.type[index] == graph.type[start]]
+    return f" {graph.given[start]}" if start in graph.given and len(alike) > 1 else ""
+
+
 @dataclass(frozen=True)
 class OneOfMany:
     """The reference on a path that stands for all those like it on one holder, under names of their own."""
@@ -69,7 +224,7 @@ class OneOfMany:
 class Group:
     """Storages with one holder in one look."""
 
-    key: tuple[str, ...]
+    key: ReferenceKey
     start: int
     """The object the path begins at: a root, or an object of the cycle."""
     path: tuple[int, ...]
@@ -86,8 +241,7 @@ class Group:
     """Where the holder is gained by under ever new names."""
 
 
-Key = tuple[str, ...]
-Mask = Callable[[Key], Key]
+Mask = Callable[[ReferenceKey], ReferenceKey]
 """Makes one key of those that only data tells apart."""
 
 
@@ -95,7 +249,7 @@ Mask = Callable[[Key], Key]
 class _Keyed:
     """The live storages of a graph by the key of what holds them, and what their groups are made of."""
 
-    members: Mapping[Key, Sequence[int]]
+    members: Mapping[ReferenceKey, Sequence[int]]
     through: Sequence[bool]
     origins: Sequence[int]
 
@@ -106,7 +260,7 @@ def group_storages(graph: HeapGraph) -> list[Group]:
 
     Where one graph is all there is, no key of a dict is known to be more than data: items of one dict are one group.
     """
-    return group_by(graph, lambda key: tuple(map(without_key, key)))
+    return group_by(graph, ReferenceKey.without_literals)
 
 
 def group_by(graph: HeapGraph, mask: Mask) -> list[Group]:
@@ -114,14 +268,14 @@ def group_by(graph: HeapGraph, mask: Mask) -> list[Group]:
     return _live(graph, mask) + _garbage(graph)
 
 
-def live_keys(graph: HeapGraph) -> frozenset[Key]:
+def live_keys(graph: HeapGraph) -> frozenset[ReferenceKey]:
     """Keys of the groups of live storages, with each string by which a dict has something."""
     return frozenset(_keyed(graph).members)
 
 
 def _live(graph: HeapGraph, mask: Mask) -> list[Group]:
     paths, keyed = paths_from_roots(graph), _keyed(graph)
-    members: dict[Key, list[int]] = {}
+    members: dict[ReferenceKey, list[int]] = {}
     for key, storages in keyed.members.items():
         members.setdefault(mask(key), []).extend(storages)
     groups = []
@@ -142,9 +296,9 @@ def _live(graph: HeapGraph, mask: Mask) -> list[Group]:
 def _keyed(graph: HeapGraph) -> _Keyed:
     paths = paths_from_roots(graph)
     entries, through, hooked, origins = _entries(graph, paths)
-    keys: dict[int, Key] = {}
-    shared: dict[tuple[object, ...], Key] = {}
-    members: dict[Key, list[int]] = {}
+    keys: dict[int, ReferenceKey] = {}
+    shared: dict[tuple[object, ...], ReferenceKey] = {}
+    members: dict[ReferenceKey, list[int]] = {}
     for storage in graph.storages.tolist():
         if graph.freed[storage] == 0 and np.isfinite(paths.cost[storage]):
             entry = entries[storage] if entries[storage] >= 0 else storage
@@ -152,10 +306,12 @@ def _keyed(graph: HeapGraph) -> _Keyed:
                 last = int(paths.last[entry])
                 like = (last, entry) if last < 0 else (int(graph.holder[last]), *_alike(graph, last, entry))
                 if like not in shared:
-                    shared[like] = key_of(graph, paths.start_of(graph, entry), paths.path_to(graph, entry))
+                    shared[like] = ReferenceKey.of_path(
+                        graph, paths.start_of(graph, entry), paths.path_to(graph, entry)
+                    )
                 keys[entry] = shared[like]
             # what a tensor's hooks hold grows by itself, though the tensor is as it was
-            key = (*keys[entry], HOOKS) if hooked[storage] else keys[entry]
+            key = keys[entry].of_hooks() if hooked[storage] else keys[entry]
             members.setdefault(key, []).append(storage)
     return _Keyed(members, through, origins)
 
@@ -164,7 +320,7 @@ def _alike(graph: HeapGraph, reference: int, held: int) -> tuple[object, ...]:
     """All that a key takes from the last reference of a path and what it holds: the items of one container share
     theirs.
     """
-    name = literal_name(graph.strings[graph.reference_name[reference]])
+    name = reference_name(graph.strings[graph.reference_name[reference]])
     return int(graph.reference_kind[reference]), name, int(graph.kind[held]), int(graph.name[held])
 
 
@@ -224,12 +380,12 @@ def _garbage(graph: HeapGraph) -> list[Group]:
     for storage in dead.tolist():
         if np.isfinite(paths.cost[storage]):
             instances.setdefault(int(cycles.label[paths.start_of(graph, storage)]), []).append(storage)
-    collected: dict[tuple[str, ...], list[tuple[tuple[int, ...], list[int]]]] = {}
+    collected: dict[ReferenceKey, list[tuple[tuple[int, ...], list[int]]]] = {}
     members = _members(cycles, instances)
     for component, storages in instances.items():
         cycle = _cycle(graph, cycles, members[component])
         immortal = any(graph.freed[s] == IMMORTAL for s in storages)
-        key = (CYCLES[immortal], *_cycle_key(graph, cycle))
+        key = ReferenceKey.of_cycle(graph, cycle, immortal)
         collected.setdefault(key, []).append((cycle, storages))
     return [_garbage_group(graph, paths, key, alike) for key, alike in collected.items()]
 
@@ -266,40 +422,8 @@ def holds_itself(graph: HeapGraph, index: int) -> bool:
     return graph.kind[index] == KINDS.index(ObjectKind.CLASS) and bool((graph.held[graph.out_of(index)] == index).any())
 
 
-def _cycle_key(graph: HeapGraph, cycle: tuple[int, ...]) -> tuple[str, ...]:
-    """What the user's code holds on the cycle; how many tensors and grad nodes lie between does not count."""
-    plain = [
-        r
-        for r in cycle
-        if graph.object(int(graph.holder[r])).kind
-        not in (ObjectKind.GRAD_NODE, ObjectKind.TENSOR, ObjectKind.PARAMETER)
-    ]
-    parts: list[str] = []
-    if all(graph.object(int(graph.holder[r])).kind == ObjectKind.CONTAINER for r in plain):
-        # Which C++ reference hides the cycle tells cycles through nameless containers apart.
-        parts += sorted(
-            {
-                without_ids(generic(graph.reference(r).name))
-                for r in cycle
-                if graph.reference(r).kind in (ReferenceKind.HOOK, ReferenceKind.SAVED)
-            }
-        )
-    for reference in plain or cycle:
-        r = graph.reference(reference)
-        held = graph.object(r.held)
-        name = (
-            "tensor"
-            if held.kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.GRAD_NODE) and plain
-            else f"{held.kind}:{without_ids(held.name)}"
-        )
-        step = f"{without_ids(generic(r.name))} {name}"
-        if step not in parts:
-            parts.append(step)
-    return tuple(sorted(parts))  # wherever on the cycle the walk began
-
-
 def _garbage_group(
-    graph: HeapGraph, paths: ShortestPaths, key: tuple[str, ...], instances: list[tuple[tuple[int, ...], list[int]]]
+    graph: HeapGraph, paths: ShortestPaths, key: ReferenceKey, instances: list[tuple[tuple[int, ...], list[int]]]
 ) -> Group:
     storages = [s for _, held in instances for s in held]
     cycle, last = instances[-1]
@@ -316,7 +440,7 @@ def _garbage_group(
     )
 
 
-def together(same: Sequence[Group], graph: HeapGraph, key: Key, told: Group | None = None) -> Group:
+def together(same: Sequence[Group], graph: HeapGraph, key: ReferenceKey, told: Group | None = None) -> Group:
     """Groups of one look as one of this key, with the path of `told`: of the most telling, where none is given."""
     if len(same) == 1:
         return replace(same[0], key=key)
@@ -343,7 +467,9 @@ def _end(group: Group, graph: HeapGraph) -> int:
     return int(graph.held[group.path[-1]]) if group.path else group.start
 
 
-Place = tuple[Key, str]
+Prefix = tuple[str, ...]
+"""First parts of a key."""
+Place = tuple[Prefix, str]
 """What names stand on, as the first parts of a key, and the kind and type of what they name."""
 
 _ANY_NAME = ".{name}"
@@ -372,31 +498,31 @@ _RISES = 2
 class DataKeys:
     """The dicts whose keys are data: step numbers, ids, paths. In all others a key is a name that a program writes."""
 
-    dicts: frozenset[Key] = frozenset()
+    dicts: frozenset[Prefix] = frozenset()
     """What leads to each of them, as the first parts of a masked key."""
 
-    def mask(self, key: Key) -> Key:
+    def mask(self, key: ReferenceKey) -> ReferenceKey:
         """The key of a group without those strings that are data."""
         masked: list[str] = []
         for part in key:
-            is_data = is_literal_key(part) and tuple(masked) in self.dicts
-            masked.append(without_key(part) if is_data else part)
-        return tuple(masked)
+            is_data = is_literal(part) and tuple(masked) in self.dicts
+            masked.append(_without_literal(part) if is_data else part)
+        return ReferenceKey(masked)
 
 
-def data_keys(keys_at: Sequence[Collection[Key]]) -> DataKeys:
+def data_keys(keys_at: Sequence[Collection[ReferenceKey]]) -> DataKeys:
     """Which dicts' keys are data, by the keys of the groups of live storages at each look.
 
     Those of a dict that gains keys look after look, has more than a program writes out, or has a module's parameters by
     their names, as an average of weights does: the keys of `history` are `train` and `val` throughout.
     """
     known = DataKeys()
-    literal = [{key for key in keys if any(map(is_literal_key, key[1:]))} for keys in keys_at]
+    literal = [{key for key in keys if any(map(is_literal, key[1:]))} for keys in keys_at]
     for place in range(1, max((len(key) for keys in literal for key in keys), default=0)):
-        seen: dict[Key, list[set[str]]] = defaultdict(lambda: [set() for _ in literal])
+        seen: dict[Prefix, list[set[str]]] = defaultdict(lambda: [set() for _ in literal])
         for at, keys in enumerate(literal):
             for key in keys:
-                if len(key) > place and is_literal_key(key[place]):
+                if len(key) > place and is_literal(key[place]):
                     seen[known.mask(key)[:place]][at].add(key[place])
         known = DataKeys(known.dicts | {above for above, names_at in seen.items() if _are_data(names_at)})
     return known
@@ -425,25 +551,25 @@ def _keep_coming(names_at: Sequence[Collection[object]]) -> bool:
 class DataNumbers:
     """The numbers in names that are data."""
 
-    patterns: frozenset[Key] = frozenset()
+    patterns: frozenset[ReferenceKey] = frozenset()
     """Keys without numbers, of those that only such a number tells apart."""
 
-    def mask(self, key: Key) -> Key:
+    def mask(self, key: ReferenceKey) -> ReferenceKey:
         """The key of a group without those of its numbers that are data."""
-        pattern = _pattern(key) if self.patterns else key
+        pattern = key.without_numbers() if self.patterns else key
         return pattern if pattern in self.patterns else key
 
 
-def data_numbers(keys_at: Sequence[Collection[Key]]) -> DataNumbers:
+def data_numbers(keys_at: Sequence[Collection[ReferenceKey]]) -> DataNumbers:
     """Which numbers in names are data, by the keys of all groups at each look.
 
     Those of what comes look after look, or of many at one look: `.layer1` and `.layer2`, which stay, are two
     attributes; `Head17` and `Head18`, classes made by a step each, are one.
     """
-    alike: dict[Key, list[set[Key]]] = defaultdict(lambda: [set() for _ in keys_at])
+    alike: dict[ReferenceKey, list[set[ReferenceKey]]] = defaultdict(lambda: [set() for _ in keys_at])
     for at, keys in enumerate(keys_at):
         for key in keys:
-            alike[_pattern(key)][at].add(key)
+            alike[key.without_numbers()][at].add(key)
     return DataNumbers(
         frozenset(
             pattern
@@ -451,12 +577,6 @@ def data_numbers(keys_at: Sequence[Collection[Key]]) -> DataNumbers:
             if _keep_coming(at) or (len(at) < MIN_LOOKS and max(map(len, at)) >= _SIBLINGS)
         )
     )
-
-
-def _pattern(key: Key) -> Key:
-    """The key without numbers; of a cycle in their order without them, as they begin at the first by name."""
-    parts = map(numberless, key[1:])
-    return (key[0], *(sorted(parts) if key[0] in CYCLES else parts))
 
 
 @dataclass(frozen=True)
@@ -467,7 +587,7 @@ class Names:
     """`.client{i}`, `.{name}`."""
     others: frozenset[str]
     """Names on the same holder that are none of them."""
-    above: Key | None = None
+    above: Prefix | None = None
     """What the keys of several holders that gain the same names have in common; None where there is one holder."""
 
     def fits(self, name: str) -> bool:
@@ -478,7 +598,7 @@ class Names:
 Growing = Mapping[Place, Sequence[Names]]
 
 
-def growing_names(keys_at: Sequence[Collection[Key]]) -> Growing:
+def growing_names(keys_at: Sequence[Collection[ReferenceKey]]) -> Growing:
     """The names that a holder gains over the looks, of the keys of the groups at each of them."""
     growing: dict[Place, list[Names]] = {}
     if len(keys_at) < MIN_LOOKS or len({frozenset(keys) for keys in keys_at}) == 1:
@@ -519,7 +639,7 @@ def _of_many_holders(
     return dict(told)
 
 
-def _common(keys: Sequence[Key]) -> Key:
+def _common(keys: Sequence[Prefix]) -> Prefix:
     """The parts that keys begin with."""
     parts = zip(*keys, strict=False)
     return tuple(same[0] for same in takewhile(lambda part: len(set(part)) == 1, parts))
@@ -542,7 +662,7 @@ def _growing(names_at: Sequence[set[str]]) -> Iterator[Names]:
         yield Names(_ANY_NAME, frozenset(left[0]))
 
 
-def shared(key: Key, growing: Growing) -> tuple[Key, int, str]:
+def shared(key: ReferenceKey, growing: Growing) -> tuple[ReferenceKey, int, str]:
     """The key that all of the names share, the place in this one of the first such name, and what that is told as.
 
     The key itself, -1 and "" where there is none.
@@ -556,7 +676,7 @@ def shared(key: Key, growing: Growing) -> tuple[Key, int, str]:
             first, told = (place + removed, those.written) if first < 0 else (first, told)
             above = key[:place] if those.above is None else those.above
             removed += place - len(above)
-            key = (*above, f"{those.written} {held}", *key[place + 1 :])
+            key = ReferenceKey((*above, f"{those.written} {held}", *key[place + 1 :]))
             place = len(above)
         place += 1
     return key, first, told
@@ -566,7 +686,7 @@ def as_one(groups: Sequence[Group], graph: HeapGraph, growing: Growing, numbers:
     """The groups of one look, with those one that only such a name tells apart."""
     if not growing and not numbers.patterns:
         return list(groups)
-    alike: dict[tuple[Key, int, str], list[Group]] = defaultdict(list)
+    alike: dict[tuple[ReferenceKey, int, str], list[Group]] = defaultdict(list)
     for group in groups:
         key, place, told = (group.key, -1, "") if group.freed else shared(group.key, growing)
         alike[numbers.mask(key), place, told].append(group)
@@ -576,7 +696,7 @@ def as_one(groups: Sequence[Group], graph: HeapGraph, growing: Growing, numbers:
     ]
 
 
-def _one_of(same: Sequence[Group], graph: HeapGraph, key: Key, place: int, told: str) -> Group:
+def _one_of(same: Sequence[Group], graph: HeapGraph, key: ReferenceKey, place: int, told: str) -> Group:
     """Groups that a name alone tells apart as one, with the way of that whose storage is the largest, or the latest.
 
     Of several holders, the first by name: the same for all that one of the names leads to.
@@ -584,7 +704,7 @@ def _one_of(same: Sequence[Group], graph: HeapGraph, key: Key, place: int, told:
     holder = min(group.key[:place] for group in same)
     of_one = [group for group in same if group.key[:place] == holder]
     typical = most_telling(of_one, graph)
-    on_path = next((k for k, r in enumerate(typical.path) if part_of(graph, r) == typical.key[place]), -1)
+    on_path = next((k for k, r in enumerate(typical.path) if ReferenceKey.part(graph, r) == typical.key[place]), -1)
     many = None
     if on_path >= 0:
         holder_type = graph.strings[graph.type[graph.holder[typical.path[on_path]]]]
@@ -623,9 +743,9 @@ class GroupsOverLooks:
 
     steps: tuple[int, ...] = ()
     """A strictly rising number for each look."""
-    at: Mapping[Key, Mapping[int, tuple[Look, Group]]] = field(default_factory=dict)
+    at: Mapping[ReferenceKey, Mapping[int, tuple[Look, Group]]] = field(default_factory=dict)
     """Each group where it was there, by those numbers."""
-    lines: Mapping[Key, Series] = field(default_factory=dict)
+    lines: Mapping[ReferenceKey, Series] = field(default_factory=dict)
     """Its bytes at every look."""
     garbage: Mapping[int, int] = field(default_factory=dict)
     """Bytes at each look that only a collection lets go of."""
@@ -643,7 +763,7 @@ class GroupsOverLooks:
 
 def groups_over(looks: Sequence[Look]) -> GroupsOverLooks:
     """The groups of some looks of one rank."""
-    at: dict[Key, dict[int, tuple[Look, Group]]] = defaultdict(dict)
+    at: dict[ReferenceKey, dict[int, tuple[Look, Group]]] = defaultdict(dict)
     steps = rising_steps(looks)
     garbage: dict[int, int] = defaultdict(int)
     same = _same_over([look.heap for look in looks])

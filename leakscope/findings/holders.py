@@ -11,7 +11,7 @@ import numpy as np
 
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.cut import FREED_THRESHOLD, MAX_REFERENCES, best_cut, best_cut_with_gc, those_needed, without
-from leakscope.findings.grouping import Group, group_storages
+from leakscope.findings.grouping import Group, ReferenceKey, group_storages
 from leakscope.findings.growth import Series
 from leakscope.findings.live_objects import (
     Alive,
@@ -458,8 +458,8 @@ def by_module(graph: HeapGraph, number: Ints, groups: Iterable[Group]) -> Iterat
             yield Held(graph, number, _of(graph, group, left))
     for (_, part), alike in parts.items():
         storage, place, path = max(alike, key=lambda one: (int(graph.bytes[one[0]]), -one[0]))
-        group = Group((), paths.start_of(graph, storage), tuple(path), (), 0, 0, roots=1)
-        yield Held(graph, number, _of(graph, replace(group, key=(part,)), [one[0] for one in alike]), part, place)
+        group = Group(ReferenceKey((part,)), paths.start_of(graph, storage), tuple(path), (), 0, 0, roots=1)
+        yield Held(graph, number, _of(graph, group, [one[0] for one in alike]), part, place)
 
 
 def _of(graph: HeapGraph, group: Group, storages: Sequence[int]) -> Group:

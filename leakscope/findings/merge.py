@@ -108,7 +108,7 @@ def merge_findings(same: Findings, order: Callable[[Finding], Any] = by_weight) 
     in_order = sorted(same, key=order)
     if len(same) == 1:
         return in_order[0]
-    merged = replace(in_order[0], **{name: merge(name, in_order) for name, merge in MERGED.items()})
+    merged = Finding(**{name: merge(name, in_order) for name, merge in MERGED.items()})
     several = len({finding.cut.written for finding in same if finding.cut}) > 1
     return _of_any_item(merged) if several else merged
 
@@ -127,11 +127,11 @@ def merge_by_fingerprint(findings: Findings) -> list[Finding]:
     )
 
 
-Merge = Callable[[str, Findings], Any]
-"""What a field of findings that are one is, by its name; the findings are in the order of their weight."""
+Merge = Callable[[str, Sequence[Any]], Any]
+"""The value of a field of findings that are merged, or of their cuts, by its name. The heaviest one comes first."""
 
 
-def _first(field: str, same: Findings) -> Any:
+def _first(field: str, same: Sequence[Any]) -> Any:
     """As the heaviest has it: words, and what belongs to its words."""
     return getattr(same[0], field)
 
@@ -141,12 +141,16 @@ def _known(field: str, same: Findings) -> Any:
     return next((value for finding in same if (value := getattr(finding, field))), getattr(same[0], field))
 
 
-def _total(field: str, same: Findings) -> Any:
-    return sum(getattr(finding, field) for finding in same)
+def _total(field: str, same: Sequence[Any]) -> Any:
+    return sum(getattr(one, field) for one in same)
 
 
-def _any(field: str, same: Findings) -> bool:
-    return any(getattr(finding, field) for finding in same)
+def _any(field: str, same: Sequence[Any]) -> bool:
+    return any(getattr(one, field) for one in same)
+
+
+def _all(field: str, same: Sequence[Any]) -> bool:
+    return all(getattr(one, field) for one in same)
 
 
 def _most(field: str, same: Findings) -> Any:
@@ -159,7 +163,7 @@ def _if_all(field: str, same: Findings) -> Any:
 
 
 def _worst(field: str, same: Findings) -> Any:
-    order = tuple({"severity": Severity, "freed_by": _WORST_FREED, "origin": Origin}[field])
+    order = tuple({"severity": Severity, "freed_by": _WORST_FREED}[field])
     return min((getattr(finding, field) for finding in same), key=order.index)
 
 
@@ -196,14 +200,11 @@ def _made_at(_: str, same: Findings) -> tuple[str, ...]:
 
 
 def _cut(_: str, same: Findings) -> Cut | None:
-    """The heaviest one's cut, which frees what all their cuts free."""
-    cuts, cut = [finding.cut for finding in same if finding.cut], same[0].cut
-    return cut and replace(
-        cut,
-        frees_bytes=sum(each.frees_bytes for each in cuts),
-        after_gc=any(each.after_gc for each in cuts),
-        is_told=all(each.is_told for each in cuts),
-    )
+    """The heaviest one's cut, which frees what all their cuts free; None where that has none."""
+    if same[0].cut is None:
+        return None
+    cuts = [finding.cut for finding in same if finding.cut is not None]
+    return Cut(**{name: merge(name, cuts) for name, merge in MERGED_CUT.items()})
 
 
 def _beside(_: str, same: Findings) -> tuple[Beside, ...]:
@@ -226,6 +227,15 @@ def _facts(_: str, same: Findings) -> Facts:
     return first.over_ranks(list(of_ranks.values()))
 
 
+MERGED_CUT: Mapping[str, Merge] = {
+    "references": _first,
+    "frees_bytes": _total,
+    "proved_bytes": _first,
+    "unproved": _first,
+    "after_gc": _any,
+    "is_told": _all,
+}
+"""How each field of the cut of merged findings is made of those of their cuts."""
 MERGED: Mapping[str, Merge] = {
     "rule": _first,
     "facts": _facts,
@@ -261,7 +271,7 @@ MERGED: Mapping[str, Merge] = {
     "storages": _storages,
     "cut_in": _union,
 }
-"""How each field of findings that are one is made of theirs: every field has an entry, or a test fails."""
+"""How each field of a merged finding is made of those of the findings; a field without an entry fails a test."""
 
 
 def _of_any_item(finding: Finding) -> Finding:

@@ -20,10 +20,6 @@ OF_TENSORS = (*_TENSORS, ObjectKind.GRAD_NODE, ObjectKind.STORAGE)
 NO_NAMES: Mapping[int, str] = {}
 MODULE_DICTS = ("torch.nn.modules.container.ModuleDict", "torch.nn.modules.container.ParameterDict")
 """Types that a user asks by key for what are attributes to torch."""
-_REPEATED = 3
-"""Parts of a key in which the next one is looked for: a linked list repeats `.next`, one of dicts three references."""
-
-
 _ROOT_REASONS: Mapping[str, HopReason] = {
     RootKind.FRAME: HopReason.FUNCTION_RUNS,
     RootKind.CALLBACK: HopReason.FUNCTION_RUNS,
@@ -61,12 +57,6 @@ def any_item(text: str) -> str:
     return re.sub(r"\[-?\d+\]", "[i]", text)
 
 
-@lru_cache(1 << 12)
-def group_name(name: str) -> str:
-    """Even more generic, to collect the items of one container: any key is `[...]`."""
-    return ANY_KEY if name.startswith("[") else without_ids(re.sub(r"key .*", "key ...", generic(name)))
-
-
 _ID = re.compile(
     r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"  # a UUID
     r"|0x[0-9a-fA-F]+"
@@ -96,11 +86,6 @@ ANY_KEY = "[...]"
 """An item of a dict whose key is data."""
 
 
-def is_literal_key(name: str) -> bool:
-    """Whether a reference is an item whose key is a string, as a program writes it: `['train']`."""
-    return name.startswith(("['", '["'))
-
-
 def passes_through(graph: HeapGraph, reference: int) -> bool:
     """Whether a path goes through a tensor as through any instance: by an attribute that is no tensor."""
     r = graph.reference(reference)
@@ -109,66 +94,6 @@ def passes_through(graph: HeapGraph, reference: int) -> bool:
         and graph.object(r.holder).kind in _TENSORS
         and graph.object(r.held).kind not in OF_TENSORS
     )
-
-
-def key_of(graph: HeapGraph, start: int, path: Sequence[int], names: bool = False) -> tuple[str, ...]:
-    """What holds a storage, up to the last container on the path: the same for every item of one container.
-
-    Where no container holds it, up to the first tensor. Runs that repeat themselves (a linked list, a chain of
-    graphs) count once. A string by which a dict has something stays, `['train']`: `grouping/names` masks those that
-    turn out to be data. Below a position it is masked here, as every item of a list has the same ones.
-    """
-    kinds = [graph.object(int(graph.holder[reference])).kind for reference in path]
-    tensors = (k for k, kind in enumerate(kinds) if kind in _TENSORS and not passes_through(graph, path[k]))
-    before = next(tensors, len(kinds))
-    items = [k for k in range(before) if kinds[k] == ObjectKind.CONTAINER]
-    parts = [_kind_and_name(graph, start) + _native_type(graph, start) + _given_apart(graph, start)]
-    of_one = True
-    for reference in path[: items[-1] + 1 if items else before]:
-        name = graph.reference(reference).name
-        of_one = of_one and (not name.startswith("[") or is_literal_key(name))
-        part = part_of(graph, reference, names, of_one)
-        if part not in parts[-_REPEATED:]:
-            parts.append(part)
-    return tuple(parts)
-
-
-def part_of(graph: HeapGraph, reference: int, names: bool = False, keys: bool = True) -> str:
-    """What a key says of one reference: its name, the more generic one without `names`, and what it holds.
-
-    With `keys`, a string by which a dict has that is part of the name.
-    """
-    r = graph.reference(reference)
-    name = generic(r.name) if names else literal_name(r.name) if keys else group_name(r.name)
-    return f"{name} {_kind_and_name(graph, r.held)}"
-
-
-def literal_name(name: str) -> str:
-    """As `group_name`, but a key that is a string stays."""
-    return without_ids(name) if is_literal_key(name) else group_name(name)
-
-
-def without_key(part: str) -> str:
-    """A part of a key without the string by which a dict has it: `[...] list` of `['train'] list`."""
-    return re.sub(r"^\[.*\](?= )", ANY_KEY, part) if is_literal_key(part) else part
-
-
-def _kind_and_name(graph: HeapGraph, index: int) -> str:
-    obj = graph.object(index)
-    return "tensor" if obj.kind in _TENSORS else f"{obj.kind}:{without_ids(obj.name)}"
-
-
-def _native_type(graph: HeapGraph, start: int) -> str:
-    """` float32`, the one thing known for good of a tensor that native code holds: its size changes from run to run."""
-    obj = graph.object(start)
-    held = obj.root == RootKind.NATIVE and obj.kind in _TENSORS
-    return f" {obj.label.split()[-1].partition('[')[0]}" if held and "[" in obj.label else ""
-
-
-def _given_apart(graph: HeapGraph, start: int) -> str:
-    """The name that the user gave an object, where another one of its type was given, too; else its type says it."""
-    alike = [index for index in graph.given if graph.type[index] == graph.type[start]]
-    return f" {graph.given[start]}" if start in graph.given and len(alike) > 1 else ""
 
 
 def fingerprint(parts: Sequence[str]) -> str:

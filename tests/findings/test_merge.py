@@ -10,8 +10,8 @@ from support.heap_text import heap_from
 
 from leakscope.findings.facts import Beside, BufferKind, CameToRest, CommBuffers
 from leakscope.findings.judge import judge
-from leakscope.findings.merge import MERGED, merge_findings
-from leakscope.findings.model import Finding, Sighting
+from leakscope.findings.merge import MERGED, MERGED_CUT, merge_findings
+from leakscope.findings.model import Cut, Finding, Sighting
 from leakscope.findings.rules.dist_autograd_context import OpenContextsFacts
 from leakscope.report.messages.sentences import title
 from leakscope.report.messages.verdict import cut_in_short
@@ -110,6 +110,16 @@ def test_garbage_is_freed_late_where_it_grows_on_no_rank() -> None:
 
 def test_every_field_has_a_way_in_which_it_is_merged() -> None:
     assert set(MERGED) == {field.name for field in fields(Finding)}
+    assert set(MERGED_CUT) == {field.name for field in fields(Cut)}
+
+
+def test_a_merged_cut_frees_what_all_free_and_is_told_where_all_are() -> None:
+    (one,) = found_in(lambda count: parents(count, 0, MIB))
+    assert one.cut is not None
+    other = replace(one, retained_bytes=1, cut=replace(one.cut, frees_bytes=5, after_gc=True, is_told=False))
+    merged = merge_findings([one, other, replace(other, cut=None)]).cut
+    assert merged is not None and merged.references == one.cut.references
+    assert (merged.frees_bytes, merged.after_gc, merged.is_told) == (one.cut.frees_bytes + 5, True, False)
 
 
 def test_what_two_ranks_found_is_summed() -> None:

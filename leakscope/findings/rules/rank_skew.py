@@ -11,7 +11,7 @@ from statistics import median
 from leakscope.findings.candidates import Candidate, made_at
 from leakscope.findings.categories import HOST, looks_after_steps
 from leakscope.findings.facts import Facts, FreedBy, RuleName, Severity
-from leakscope.findings.grouping import Key, group_storages, is_model
+from leakscope.findings.grouping import ReferenceKey, group_storages, is_model
 from leakscope.findings.growth import Series
 from leakscope.findings.model import Finding, RankSummary, Sighting
 from leakscope.findings.naming import fingerprint
@@ -94,7 +94,7 @@ def held_at_last(rank: Rank) -> dict[int, int] | None:
     return None if look is None else {_digest(g.key): g.bytes for g in group_storages(look.heap) if not g.freed}
 
 
-def _digest(key: Key) -> int:
+def _digest(key: ReferenceKey) -> int:
     return int.from_bytes(hashlib.blake2b("\n".join(key).encode(), digest_size=8).digest(), "big")
 
 
@@ -105,7 +105,7 @@ class _Peers:
         self._held = [groups for groups in held.values() if groups is not None]
         self._sizes: dict[int, list[int]] = {}
 
-    def usually(self, key: Key, own: int) -> float:
+    def usually(self, key: ReferenceKey, own: int) -> float:
         """The median of the bytes that all ranks but one have in the group; `own` are those of that one."""
         name = _digest(key)
         if name not in self._sizes:

@@ -71,6 +71,20 @@ def test_two_cycles_through_one_object_are_cut_together() -> None:
     assert written(cut) == {"._old_forward of object linear", ".forward of object linear"}
 
 
+def test_an_address_in_a_name_makes_no_reference_of_its_own() -> None:
+    """As in the key of the group: the two references are the same ones in each of the instances."""
+    text = ""
+    for k in range(6):
+        one = PATCHED_FORWARD.replace("._old_forward", f"._old_{140234981277300 + k}")
+        one = one.replace("-> .forward", f"-> .new_{150234981277300 + k}")
+        for name in ("object linear", "method forward", "object new_forward", "tensor weight", "storage weight"):
+            one = one.replace(name, f"{name}#{k}" if name.startswith("object linear") else f"{name}{k}")
+        text += one
+    cut = cut_of(text.replace("object new_forward", "object N#").replace("method forward", "method F#"))
+    assert cut is not None and cut.frees_bytes == 6 * 64
+    assert {r.name: len(r.indexes) for r in cut.references} == {"._old_{i}": 6, ".new_{i}": 6}
+
+
 def test_one_name_is_one_reference_however_often_it_stands() -> None:
     children = "\n".join(
         f"object node#0 -> .child{k} -> object leaf{k}\nobject leaf{k} -> .parent -> object node#0" for k in range(12)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from support.heap_text import heap_from
 
-from leakscope.findings.naming import as_expression, fingerprint, hops, key_of
+from leakscope.findings.grouping import ReferenceKey
+from leakscope.findings.naming import as_expression, hops
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.paths import paths_from_roots
 from leakscope.graph.serialize import from_json, is_same, to_json
@@ -64,7 +65,8 @@ def test_a_fingerprint_has_the_name_only_where_types_do_not_tell_two_given_objec
 
     def said(given: dict[int, str]) -> str:
         named = replace(heap, given=given)
-        return fingerprint(key_of(named, net, paths_from_roots(named).path_to(named, int(named.storages[0]))))
+        path = paths_from_roots(named).path_to(named, int(named.storages[0]))
+        return ReferenceKey.of_path(named, net, path).fingerprint
 
     assert said({net: "trainer.model"}) == said({net: "model"})
     alike = replace(heap, type=np.where(np.arange(len(heap)) == other, heap.type[net], heap.type))
