@@ -41,7 +41,7 @@ _VARIABLES = {
 
 
 class Role(StrEnum):
-    """What a box stands for, in the words of the legend."""
+    """Role of an object, as the legend names it."""
 
     LEAKED = "leaked"
     EXPECTED = "expected"

@@ -1,4 +1,4 @@
-"""The verdict and the first leaks as a piece of HTML for a notebook's cell: no script, no style sheet, no address."""
+"""HTML for a notebook cell: the verdict and the first leaks, with inline styles only."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from leakscope.run.model import Run
 from leakscope.verdict import Verdict
 
 SHOWN = 3
-"""Leaks that stand open, as in the text; chosen."""
+"""Leaks that are open, as many as in the text."""
 LISTED = 20
-"""Leaks that have a line at least, as in the text; chosen."""
+"""Leaks with at least one line, as many as in the text."""
 WIDTH = 88
-"""Columns of a trace: what a cell of a narrow notebook shows; chosen."""
+"""Columns of a reference path: those of a narrow notebook."""
 COLOURS: Mapping[Verdict, str] = {
     Verdict.LEAKS: "#d1242f",
     Verdict.INCONCLUSIVE: "#9a6700",
@@ -31,7 +31,7 @@ COLOURS: Mapping[Verdict, str] = {
 
 @dataclass(frozen=True)
 class LeakInCell:
-    """A leak as the cell sets it."""
+    """A leak in the cell."""
 
     finding: Finding
     held: str
@@ -39,11 +39,11 @@ class LeakInCell:
     edit: tuple[str, ...]
     """Lines of the suggested edit as `diff` writes them; () where there is none."""
     trace: str
-    """From the root down to the memory, as in the text; "" where it holds nothing."""
+    """The reference path as in the text; "" if it holds nothing."""
 
 
 def render(run: Run, findings: Findings) -> str:
-    """The piece of HTML; what comes from the run is escaped, and it stays readable where styles are taken out."""
+    """The HTML; text of the run is escaped, and it stays readable where a notebook removes styles."""
     run, findings = cleaned(run), cleaned(findings)
     leaks = messages.leaks(findings)
     beside = [

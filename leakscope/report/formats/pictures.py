@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 _MOST = 500
 """Objects of a picture, heuristic: dot takes seconds for them, and nobody reads more."""
 _FINGERPRINT = 8
-"""Characters of a whole one: what is shorter and a number may be a finding's place in the list."""
+"""Characters of a fingerprint; a shorter number is a position in the list."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A way to draw one finding, asked for like a format."""
+    """A drawing of one finding, requested like a format."""
 
     name: str
     """What `--as` calls it: one of `formats.PICTURES`."""

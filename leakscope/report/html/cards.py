@@ -32,24 +32,24 @@ def bytes_by_step(sightings: Iterable[Sighting]) -> tuple[tuple[int, int], ...]:
 
 
 AROUND = 2
-"""Lines of source that stand on each side of a marked one; chosen."""
+"""Lines of source on each side of a marked one; heuristic: more hide the path, fewer the context."""
 MARKS: Mapping[LineMark, str] = {
     LineMark.HOLDS: "retains it",
     LineMark.ADDS: "adds to it",
     LineMark.EDIT: "suggested fix",
 }
-"""What is said beside a line, so that no colour has to tell it."""
+"""Label of a marked line, so that its meaning does not depend on colour."""
 
 
 @dataclass(frozen=True)
 class HopOnPage:
-    """One hop as the page sets it."""
+    """A hop of a reference path."""
 
     hop: Hop
     position: int
     """On the trace."""
     colour: HopStatus
-    """What is leaked stands out in a leak only: a note blames nobody."""
+    """Red in a leak only: in a note the status of leaked objects is shown as unknown."""
     reason: str
     """"" where it is that of the hop before."""
     suspect: bool
@@ -57,16 +57,16 @@ class HopOnPage:
     cut: bool
     """Its reference is the one to cut."""
     closed: bool
-    """The cycle is closed here."""
+    """The cycle ends here."""
     last: bool
-    """Nothing comes after it: the memory."""
+    """It is the memory."""
     further: bool = False
     """It is of a path beside the trace."""
 
 
 @dataclass(frozen=True)
 class StretchOnPage:
-    """Hops that are seen, or folded together."""
+    """Consecutive hops, visible or folded."""
 
     hops: tuple[HopOnPage, ...]
     folded: bool
@@ -80,31 +80,31 @@ class LineOnPage:
     text: str
     kind: LineMark
     mark: str
-    """In words; "" beside the lines that are marked."""
+    """Its label; "" for unmarked lines."""
     begin: bool
-    """The line to edit: where a reader begins."""
+    """The line to edit."""
     gap: bool
     """Lines that are not shown come before it."""
 
     @property
     def indent(self) -> int:
-        """Spaces that it begins with: where it is broken, its other parts stand below its first word."""
+        """Leading spaces; the continuation of a broken line is indented as far."""
         return len(self.text) - len(self.text.lstrip(" "))
 
 
 @dataclass(frozen=True)
 class FindingOnPage:
-    """One finding as the page sets it."""
+    """A card."""
 
     finding: Finding
     faint: bool
-    """Nothing that the reader must mend: a note, or a library's."""
+    """Not a leak of the application: a note, or a library's."""
     spark: Markup | None
     stretches: tuple[StretchOnPage, ...]
     further_paths: tuple[tuple[HopOnPage, ...], ...]
     """The paths over references to cut that the trace does not lead over."""
     no_trace: bool
-    """Nothing is known to lead to it; of a late release the holders are known, and many."""
+    """No reference path is known. A late release has referrers, but no single path."""
     drawing: Markup | None
     is_undrawn: bool
     """There would be a drawing if `dot` were installed."""
@@ -113,9 +113,9 @@ class FindingOnPage:
     unkept: tuple[tuple[str, str], ...]
     """(what it does, place) of those whose source was not kept."""
     edit: tuple[str, ...]
-    """Lines of the suggested edit as `diff` writes them; () where there is none."""
+    """Lines of the suggested fix as `diff` writes them; () without one."""
     pasted: str
-    """What is to stand there once the suggested edit is made; "" where there is none, or it is of several places."""
+    """Replacement text of the suggested fix; "" without one, or if it is of several places."""
     made_at: tuple[tuple[str, str], ...]
     """(place, source line)"""
     made_elsewhere: tuple[str, str] | None

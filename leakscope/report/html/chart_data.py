@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 POINTS = 160
-"""Points of a line at the most, chosen; a longer one keeps the lowest and the highest of each stretch."""
+"""Maximum points of a line, heuristic: one every 4 px. A longer line keeps the minimum and maximum of each interval."""
 LOOKS = 16
-"""Looks at the most, chosen, that are dots to be read, spread over all: each is a stop of the Tab key."""
+"""Maximum snapshots drawn as dots, evenly spaced; heuristic: each is a stop of the Tab key."""
 LAYERS = 4
-"""Lines of a ledger, chosen, that are drawn one by one, the largest; the others are one."""
+"""Lines of the growth breakdown with an area of their own, the largest; heuristic: colours of more look alike."""
 _STEP_ENDS = (Occasion.STEP, Occasion.LAST)
 
 Points = tuple[tuple[int, float], ...]
@@ -50,7 +50,7 @@ Points = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True)
 class LookDot:
-    """One look, as it is drawn and told."""
+    """One heap snapshot as a dot."""
 
     step: int
     bytes: float
@@ -65,42 +65,42 @@ class LookDot:
 
 @dataclass(frozen=True)
 class Layer:
-    """One line of the ledger: its growth since the first look."""
+    """One line of the growth breakdown: its growth since the first snapshot."""
 
     text: str
     kind: LineKind | None
     """None of several together."""
     growth: Points
     is_drawn: bool = True
-    """Not where it would look like a finding in a run that has none: unattributed, and too little to be told."""
+    """False for unattributed growth below the threshold in a clean run, where an area would look like a finding."""
 
     def at(self, step: int) -> float:
-        """Bytes at the look at a step."""
+        """Bytes at the snapshot of a step."""
         return dict(self.growth).get(step, 0.0)
 
 
 @dataclass(frozen=True)
 class RankMemory:
-    """The memory of one rank, and of those that did the same."""
+    """The memory of one rank, representative of others that are alike."""
 
     number: int
     ranks: tuple[int, ...]
     line: Points
-    """Counted memory at the end of each step or, where nothing counts, the storages found at looks; bytes on the axis:
-    as they are on an accelerator, elsewhere their growth since the line's beginning."""
+    """Counted memory at the end of each step or, where nothing counts, the storages of each snapshot. Absolute bytes on
+    an accelerator, elsewhere growth since the first point."""
     is_counted: bool
     peaks: Points
     looks: tuple[LookDot, ...]
     layers: tuple[Layer, ...]
-    """Each begins at the same look, with 0 bytes."""
+    """Each begins at the same snapshot, with 0 bytes."""
     begins: float
-    """Where on the axis the layers are stacked on, in bytes."""
+    """Bytes on the axis at which the stack of layers begins."""
     would_be: Points
-    """Had the cuts of its leaks been made, from look to look; () where there are none."""
+    """Memory at each snapshot if the cuts had been made; () without cuts."""
     cuts: int
-    """Of how many leaks."""
+    """Leaks with a cut."""
     collections: tuple[int, ...]
-    """Steps with a full collection of the program's own."""
+    """Steps with a full garbage collection by the program."""
     full: FullAt | None
 
     @property
@@ -115,17 +115,17 @@ class RankMemory:
 
     @property
     def read(self) -> tuple[LookDot, ...]:
-        """The looks that are told one by one."""
+        """The snapshots drawn as dots."""
         return spread(self.looks, LOOKS)
 
     @property
     def saved(self) -> float:
-        """Bytes that the cuts would have freed by the last look."""
+        """Bytes that the cuts would have freed by the last snapshot."""
         return (self.looks[-1].freed or 0.0) if self.looks else 0.0
 
 
 def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: Sequence[int] = ()) -> RankMemory | None:
-    """The memory of one rank, which stands for `ranks`; None where nothing of it is known.
+    """The memory of one rank, which represents `ranks`; None if nothing is known of it.
 
     `absolute`: the counted bytes are tensor memory (an accelerator's); otherwise only their growth means anything.
     """
@@ -176,15 +176,13 @@ def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: S
 
 
 def _looks(rank: Rank) -> list[Look]:
-    """Those at the end of a step, at which the device was counted that was counted last; the later of two at one."""
+    """Snapshots at the end of a step, of the device that was counted last; the later of two at one step."""
     looks = [look for look in rank.looks if look.occasion in _STEP_ENDS]
     return list({look.step: look for look in looks if look.counted_on == looks[-1].counted_on}.values())
 
 
 def _freed_at(finding: Finding, rank: int, step: int, on_device: bool) -> float:
-    """Bytes that the cut of a leak would have freed at a look: what was seen of it there, or by its growth where it was
-    not looked for.
-    """
+    """Bytes that the cut of a leak would have freed at a snapshot: as found there, else extrapolated."""
     assert finding.cut is not None
     share = min((finding.cut.told_bytes or 0) / max(finding.retained_bytes, 1), 1.0)
     if on_device:
@@ -198,9 +196,9 @@ def _freed_at(finding: Finding, rank: int, step: int, on_device: bool) -> float:
 def _layers(
     intervals: Sequence[LedgerInterval], dots: Sequence[LookDot], untold: int | None
 ) -> tuple[tuple[Layer, ...], float]:
-    """The largest lines of a ledger, the others as one, and where on the axis they begin.
+    """The largest lines of the growth breakdown, the others as one, and the bytes at which they begin.
 
-    `untold`: bytes a step below which what is unattributed is not drawn.
+    `untold`: bytes per step below which unattributed growth is not drawn.
     """
     same = [interval for interval in intervals if interval.counted_on == intervals[-1].counted_on]
     begins = next((dot.bytes for dot in dots if same and dot.step == same[0].from_step), None)
@@ -267,26 +265,25 @@ def thinned(points: Points, most: int = POINTS) -> Points:
 
 
 LINES = 24
-"""Groups of ranks, chosen, that have a line; those that stand out come first."""
+"""Groups of ranks with a line; heuristic: more lines overlap."""
 CHOICES = 8
-"""Groups of ranks, chosen, whose ledger and looks are shown where one of them is chosen; the page's style knows as
-many."""
+"""Groups of ranks that can be selected; `report.css` has as many selectors."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One rank that can be chosen, for those that did the same."""
+    """One rank that can be selected, representative of others that are alike."""
 
     memory: RankMemory
     colours: tuple[int, ...]
     """Of its layers, among the page's."""
     categories: tuple[str, ...]
-    """What its memory is, of all that it ever was at a look."""
+    """Categories of its memory at any snapshot."""
 
 
 @dataclass(frozen=True)
 class MemoryOnPage:
-    """The chart and what stands beside it."""
+    """The chart and its legend."""
 
     svg: Markup | None
     choices: tuple[Choice, ...]
@@ -332,7 +329,7 @@ def _categories(memory: RankMemory) -> tuple[str, ...]:
 _SEEN = 1e-3
 """Seconds below which a pause is none."""
 LAST = 6
-"""Steps, chosen, that the ends are asked for: a few more than are drawn."""
+"""Steps whose ends are read: more than `STEPS_SHOWN`, as the last is cut short."""
 Span = tuple[float, float]
 """From and to, in seconds of the recording, as the moments of comm operations."""
 
@@ -412,9 +409,9 @@ def axis(begin: float, end: float, ends: Sequence[StepEnd], left: float, width: 
 
 
 STEPS_SHOWN = 2
-"""Steps at the most, chosen, that are drawn."""
+"""Maximum steps drawn; heuristic: more make the bars too short to compare."""
 ROWS_SHOWN = 80
-"""Rows at the most, chosen, that are drawn."""
+"""Maximum rows drawn; heuristic: two steps of a schedule with 20 microbatches."""
 _STRETCHES = 5
 """Stretches that the ticks of an axis mark off."""
 _AFTER, _PAUSE = 20.0, 12.0

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @functools.cache
 def script() -> str:
-    """The text of the script, as it stands between its tags; nothing of a run is in it."""
+    """The text of the script, without its tags; it has no data of the run."""
     return Path(__file__).with_name("report.js").read_text(encoding="utf-8")
 
 
@@ -59,24 +59,24 @@ def policy() -> str:
 
 
 CARDS_OPEN = 3
-"""Leaks, the largest, whose cards stand open; those of the others are a line each until they are opened."""
+"""Leaks, largest first, whose cards are open; the others show one line."""
 
 CARDS_SHOWN = 12
-"""Leaks, the largest, that have a line outside of what is folded."""
+"""Leaks, largest first, outside the folded section."""
 
 LISTED = 8
-"""Leaks that the list at the top shows at once, so that they and the verdict are on the first screen."""
+"""Rows of the list at the top, which fit on the first screen with the verdict."""
 
 MIB = 1024 * 1024
-"""Bytes of avoidable memory, chosen, from which a clean run's page shows it at once."""
+"""Avoidable memory from which a clean run's page opens that section; heuristic: less is noise."""
 
 DRAWINGS = 40
-"""Findings that are drawn; any further ones have their trace in words only."""
+"""Findings with a drawing; heuristic: dot takes 10 ms for each."""
 
 
 @dataclass(frozen=True)
 class Aside:
-    """Findings that are no leak, folded."""
+    """A folded section of findings that are not leaks."""
 
     title: str
     about: str
@@ -142,7 +142,7 @@ def render(run: Run, findings: Findings) -> str:
 
 
 def _told_first(run: Run, findings: Findings) -> tuple[Finding, ...]:
-    """The only news of a clean run, which "next" speaks of: what grew, else memory that could be let go of."""
+    """The findings of a clean run that "Next" refers to: what grew, else avoidable memory."""
     if findings.verdict != Verdict.CLEAN or findings.suppressed or any(map(messages.ended_badly, run.ranks)):
         return ()
     notes, avoidable = messages.notes(findings), messages.avoidable(findings)
@@ -181,14 +181,14 @@ def _failed_line(run: Run) -> trace_marks.KeptLine | None:
 # The ranks of the run
 
 DRAWN = 24
-"""Groups of ranks, chosen, whose operations are drawn."""
+"""Groups of ranks whose operations are drawn; heuristic: each timeline has about 60 KiB."""
 NOTED = 48
-"""Sets of ranks, chosen, whose notes are told."""
+"""Sets of ranks whose notes are listed; heuristic: more are found faster with `--rank`."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What a rank did, as a square."""
+    """The state of a rank, shown as a square."""
 
     letter: str
     name: str
@@ -204,13 +204,13 @@ OUTLYING = State("O", "outlying", "differs from its peers")
 LEAKING = State("L", "leaking", "leak")
 WELL = State("\u00b7", "well", "no leak")
 STATES = (KILLED, HUNG, LOST, FAILED, OUTLYING, LEAKING, WELL)
-"""Those to look at first in front."""
+"""Most urgent first."""
 _ENDED = {EndKind.KILLED: KILLED, EndKind.HUNG: HUNG, EndKind.LOST: LOST}
 
 
 @dataclass(frozen=True)
 class RankOnPage:
-    """A group of ranks as the page sets it, by the first of them."""
+    """A group of ranks that are alike, represented by the first."""
 
     group: RankGroup
     story: RankStory
@@ -228,7 +228,7 @@ class RankOnPage:
 
 @dataclass(frozen=True)
 class RanksOnPage:
-    """All ranks as the page sets them."""
+    """All ranks."""
 
     groups: tuple[RankOnPage, ...]
     heads: tuple[str, ...]
@@ -240,7 +240,7 @@ class RanksOnPage:
 
     @property
     def strip(self) -> list[tuple[int, State]]:
-        """What each rank did, in order."""
+        """(rank, state), in order."""
         return sorted(
             ((number, group.state) for group in self.groups for number in group.group.ranks),
             key=lambda square: square[0],
@@ -248,7 +248,7 @@ class RanksOnPage:
 
     @property
     def counts(self) -> list[tuple[State, int]]:
-        """How many ranks did what."""
+        """(state, ranks in it)."""
         counts = Counter(state.name for _, state in self.strip)
         return [(state, counts[state.name]) for state in STATES if counts[state.name]]
 
