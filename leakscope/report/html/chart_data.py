@@ -182,7 +182,7 @@ def _looks(rank: Rank) -> list[Look]:
 
 
 def _freed_at(finding: Finding, rank: int, step: int, on_device: bool) -> float:
-    """Bytes that the cut of a leak would have freed at a snapshot: found there, or extrapolated from its growth."""
+    """Bytes that the cut of a leak would have freed at a snapshot: as found there, else extrapolated."""
     assert finding.cut is not None
     share = min((finding.cut.told_bytes or 0) / max(finding.retained_bytes, 1), 1.0)
     if on_device:

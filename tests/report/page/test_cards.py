@@ -11,7 +11,7 @@ from support import examples
 from leakscope.findings.facts import FreedBy, OnlyTensorsFreed
 from leakscope.findings.model import Cut, CutReference, Finding, Findings, Hop, Sighting, Suggestion
 from leakscope.report import FORMATS
-from leakscope.report.excerpt import edit_lines
+from leakscope.report.excerpt import LineMark, edit_lines
 from leakscope.report.html.cards import bytes_by_step, finding_on_page
 from leakscope.report.messages.held import figures, line_to_edit, would_be_freed
 
@@ -39,7 +39,7 @@ def test_lines_of_one_file_stand_together_and_a_gap_is_marked() -> None:
     ((file, lines),) = card.code
     assert file == "train.py"
     assert [line.number for line in lines] == [2, 3, 4, 5, 6, 28, 29, 30, 31, 32]
-    assert {line.number: line.mark for line in lines if line.mark} == {4: "holds it", 30: "adds to it"}
+    assert {line.number: line.kind for line in lines if line.mark} == {4: LineMark.HOLDS, 30: LineMark.ADDS}
     assert [line.number for line in lines if line.gap] == [28]
 
 
@@ -57,8 +57,8 @@ def test_lines_of_two_files_stand_apart() -> None:
 @pytest.mark.process
 def test_a_place_whose_source_was_not_kept_is_named() -> None:
     card = finding_on_page(RUN, leak(CutReference(".seen", "lost.py:4", added_at=("train.py:30",))))
-    assert card.unkept == (("holds it", "lost.py:4"),)
-    assert '<code class="place"><span class="whole">lost.py:4</span></code> holds it' in shown(
+    assert [place for _, place in card.unkept] == ["lost.py:4"]
+    assert '<code class="place"><span class="whole">lost.py:4</span></code>' in shown(
         leak(CutReference(".seen", "lost.py:4"))
     )
 
