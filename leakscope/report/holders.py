@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from markupsafe import Markup
-
 from leakscope.findings.live_objects import Alive, HeldNow, Keeper, Kept, LettingGo, Part, Typed, Ways
 from leakscope.report.escape import one_line
-from leakscope.report.rendering import UNLIMITED, figures, json_text, laid_out
+from leakscope.report.rendering import UNLIMITED, figures, html_page, json_text, laid_out
 from leakscope.units import bytes_text, plural
 
 _KEPT = {
@@ -205,65 +203,44 @@ def _ways(ways: Ways) -> Iterator[str]:
     yield from _typed(ways.typed)
 
 
-_CELL = "padding: 3px 10px; vertical-align: top; text-align: "
-_NUMBER = Markup('style="' + _CELL + 'right; white-space: nowrap"')
-_TEXT = Markup('style="' + _CELL + 'left"')
-_ROW = Markup("<tr><td {0}>{1}</td><td {0}>{2}</td><td {3}>{4}</td><td {3}>{5}</td></tr>")
-_COMMAND = Markup('<pre style="margin: 2px 0 6px 10px; font-family: monospace">{}{}</pre>')
-_CODE = Markup("<code>{}</code>")
-_QUIET = Markup('<div style="opacity: 0.75">{}</div>')
-
-
 def alive_as_html(alive: Alive) -> str:
     """The table, and what to type."""
-    parts = [Markup("<p><b>{}</b></p>").format(alive_headline(alive))]
-    if alive.lines:
-        if alive.hides:
-            parts.append(Markup("<p>{}</p>").format(HIDES))
-        rows = [_line(alive, held) for held in alive.lines]
-        if alive.smaller:
-            smaller = plural(alive.smaller, "smaller holder")
-            rows.append(_ROW.format(_NUMBER, bytes_text(alive.smaller_bytes), "-", _TEXT, smaller, ""))
-        head = Markup("<tr><th {0}>held</th><th {0}>would be freed</th><th {1}>holder</th><th {1}>line</th></tr>")
-        parts.append(
-            Markup('<table style="border-collapse: collapse"><thead>{}</thead><tbody>{}</tbody></table>').format(
-                head.format(_NUMBER, _TEXT), Markup("").join(rows)
+    return html_page(
+        "holders.html",
+        headline=alive_headline(alive),
+        warning=HIDES if alive.lines and alive.hides else "",
+        rows=[
+            (
+                bytes_text(held.bytes),
+                freed(held),
+                one_line(holder(alive, held)),
+                one_line(together(held)),
+                held.where,
             )
-        )
-    if alive.typed:
-        parts.append(Markup("<p>{}</p>{}").format(TYPE, _typed_html(alive.typed)))
-    return str(Markup('<div class="leakscope">{}</div>').format(Markup("").join(parts)))
-
-
-def _typed_html(steps: Sequence[Typed]) -> Markup:
-    return Markup("").join(
-        _COMMAND.format(text, Markup('    <span style="opacity: 0.75"># {}</span>').format(frees) if frees else "")
-        for text, frees in to_type(steps)
+            for held in alive.lines
+        ],
+        smaller=plural(alive.smaller, "smaller holder") if alive.smaller else "",
+        smaller_bytes=bytes_text(alive.smaller_bytes),
+        paths=(),
+        notes=[TYPE] if alive.typed else [],
+        commands=list(to_type(alive.typed)),
+        picture="",
     )
-
-
-def _line(alive: Alive, held: HeldNow) -> Markup:
-    more = one_line(together(held))
-    name = _CODE.format(one_line(holder(alive, held))) + (_QUIET.format(more) if more else "")
-    return _ROW.format(_NUMBER, bytes_text(held.bytes), freed(held), _TEXT, name, held.where)
 
 
 def ways_as_html(ways: Ways, svg: str) -> str:
-    """The ways in words, and the picture of them where there is one."""
-    items = Markup("").join(
-        Markup("<li>{}{}</li>").format(
-            _CODE.format(one_line(way.written)),
-            Markup(" ({})").format(way.where) if way.where else "",
-        )
-        for way in ways.ways
+    """The reference paths in words, and the picture of them where there is one."""
+    more = f"and {'' if ways.all_counted else 'more than '}{ways.more} more" if ways.more else ""
+    return html_page(
+        "holders.html",
+        headline=ways_headline(ways),
+        warning="",
+        rows=(),
+        paths=[{"written": one_line(way.written), "where": way.where} for way in ways.ways],
+        notes=[text for text in (more, kept_besides(ways), ways_freed(ways)) if text],
+        commands=list(to_type(ways.typed)),
+        picture=svg,
     )
-    parts = [Markup("<p><b>{}</b></p><ol>{}</ol>").format(ways_headline(ways), items)]
-    if ways.more:
-        parts.append(Markup("<p>and {}{} more</p>").format("" if ways.all_counted else "more than ", ways.more))
-    parts += [Markup("<p>{}</p>").format(text) for text in (kept_besides(ways), ways_freed(ways)) if text]
-    parts.append(_typed_html(ways.typed))
-    picture = Markup('<div style="overflow-x: auto">{}</div>').format(Markup(svg)) if svg else ""
-    return str(Markup('<div class="leakscope">{}{}</div>').format(Markup("").join(parts), picture))
 
 
 def as_json(told: Alive | Ways) -> str:
