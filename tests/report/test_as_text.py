@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from support import examples
@@ -19,19 +19,15 @@ from leakscope.report.text.page import render
 from leakscope.run.model import Ended, Rank, Step
 from leakscope.run.rows import EndKind
 
-GOLDEN = Path(__file__).parent / "golden"
-
 
 @pytest.mark.parametrize("name", examples.ALL)
-def test_text_is_the_golden_text(name: str) -> None:
-    expected = (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
-    assert FORMATS["text"](*examples.ALL[name]()) == expected
+def test_text_is_the_golden_text(name: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"{name}.txt", FORMATS["text"](*examples.ALL[name]()))
 
 
 @pytest.mark.parametrize("name", ["leaking", "hostile"])
-def test_the_whole_text_is_the_golden_text(name: str) -> None:
-    expected = (GOLDEN / f"{name}_verbose.txt").read_text(encoding="utf-8")
-    assert render(*examples.ALL[name](), verbose=True) == expected
+def test_the_whole_text_is_the_golden_text(name: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"{name}_verbose.txt", render(*examples.ALL[name](), verbose=True))
 
 
 @pytest.mark.parametrize("name", examples.ALL)
