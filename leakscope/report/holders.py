@@ -11,8 +11,8 @@ from leakscope.report.rendering import UNLIMITED, figures, html_page, json_text,
 from leakscope.units import bytes_text, plural
 
 _KEPT = {
-    Kept.WAITS_FOR_GC: "garbage that waits for gc",
-    Kept.NEVER_FREED: "cycles that gc never frees",
+    Kept.WAITS_FOR_GC: "garbage awaiting gc",
+    Kept.NEVER_FREED: "uncollectable cycles",
 }
 _PARTS = {
     Part.PARAMETERS: "parameters and buffers of ",
@@ -21,8 +21,8 @@ _PARTS = {
     Part.NONE: "",
 }
 _KEEPERS = {
-    Keeper.OUTPUTS: "what the session has shown",
-    Keeper.SHOWN: "what the session has shown",
+    Keeper.OUTPUTS: "outputs displayed by the session",
+    Keeper.SHOWN: "outputs displayed by the session",
     Keeper.LAST_ERROR: "the last error",
     Keeper.TRACEBACK: "the last error",
     Keeper.DEBUGGER: "the debugger",
@@ -30,22 +30,22 @@ _KEEPERS = {
 OUTPUTS = ("get_ipython().user_ns_hidden.update(_=None, __=None, ___=None)", "%reset -f out")
 """IPython hides copies of the last three outputs, which its own `%reset -f out` leaves there
 (IPython/core/displayhook.py, update_user_ns and flush)."""
-TYPE = "to let go, type what you no longer need, in this order"
-HIDES = "this torch does not show all that C++ holds: what would be freed cannot be told"
+TYPE = "To free memory, run the lines you no longer need, in this order:"
+HIDES = "This torch version hides some C++ references, so the bytes that would be freed are unknown."
 
 
 def alive_headline(alive: Alive) -> str:
-    """How much is alive."""
+    """The total of live tensor memory."""
     if not alive.storages and not alive.bytes:
         return "no tensor memory is alive"
-    where = "" if alive.device == "cpu" else f" (the allocator of {alive.device} was asked, too)"
+    where = "" if alive.device == "cpu" else f" (including the allocator of {alive.device})"
     return f"tensor memory alive: {bytes_text(alive.bytes)} in {plural(alive.storages, 'storage')}{where}"
 
 
 def holder(alive: Alive, held: HeldNow) -> str:
-    """Who holds it."""
+    """The holder's name."""
     if held.kept == Kept.UNSEEN:
-        return "no tensor that can be reached: native code, or the allocator's rounding"
+        return "no reachable tensor: native code or allocator rounding"
     if held.kept == Kept.NATIVE:
         return f"native code or a running call ({held.name})"
     if held.kept == Kept.ERROR:
@@ -54,7 +54,7 @@ def holder(alive: Alive, held: HeldNow) -> str:
 
 
 def freed(held: HeldNow) -> str:
-    """What would be freed."""
+    """The bytes that would be freed."""
     if held.letting_go is None:
         return "-"
     text = bytes_text(held.letting_go.bytes)
@@ -62,12 +62,12 @@ def freed(held: HeldNow) -> str:
 
 
 def together(held: HeldNow) -> str:
-    """What has to go where that is not just the holder; "" where it is."""
+    """What must be deleted to free it; "" if that is only the holder."""
     going = held.letting_go
     if going is None or held.kept == Kept.WAITS_FOR_GC:
         return ""
     if held.part == Part.GRADIENTS:
-        return "when zero_grad(set_to_none=True) has dropped them"
+        return "after zero_grad(set_to_none=True)"
     several = needed(going)
     if held.kept != Kept.PROGRAM or several == (held.name,):
         return ""
@@ -75,12 +75,12 @@ def together(held: HeldNow) -> str:
 
 
 def needed(going: LettingGo) -> tuple[str, ...]:
-    """All that has to go: references as written, and what the session keeps."""
+    """Everything to delete: references as written, and references of the session."""
     return tuple(dict.fromkeys((*going.written, *_kept_by(going.keepers))))
 
 
 def _kept_by(keepers: Sequence[Keeper]) -> tuple[str, ...]:
-    """What the session keeps, each once; the cell before has either failed or shown what it gave."""
+    """References of the interactive session: its displayed outputs or its last error."""
     of_error = {Keeper.LAST_ERROR, Keeper.TRACEBACK, Keeper.DEBUGGER} & {*keepers}
     cell = _KEEPERS[Keeper.LAST_ERROR if of_error else Keeper.OUTPUTS]
     return tuple(dict.fromkeys(_KEEPERS.get(keeper, cell) for keeper in keepers))
@@ -95,7 +95,7 @@ def _and(parts: tuple[str, ...]) -> str:
 
 
 def to_type(steps: Sequence[Typed]) -> Iterator[tuple[str, str]]:
-    """(Lines to type, what they free once those above are typed; "" where nothing yet)."""
+    """(lines to run, bytes they free after the lines above; "" if none yet)."""
     for step in steps:
         yield "\n".join(_lines(step)), f"{bytes_text(step.bytes)} would be freed" if step.bytes else ""
 
@@ -119,19 +119,19 @@ def _lines(step: Typed) -> Iterator[str]:
 
 
 def ways_headline(ways: Ways) -> str:
-    """How many ways lead to which memory."""
+    """The number of reference paths to a tensor."""
     count = len(ways.ways) + ways.more
-    number = plural(count, "way") if ways.all_counted else f"more than {plural(count, 'way')}"
+    number = plural(count, "reference path") if ways.all_counted else f"more than {plural(count, 'reference path')}"
     if count == 0 and not ways.keepers:
-        return f"{ways.label}, {bytes_text(ways.bytes)}: nothing but the call that asks holds it"
-    return f"{ways.label}, {bytes_text(ways.bytes)}: {number} to it from what is alive"
+        return f"{ways.label}, {bytes_text(ways.bytes)}: held only by this call"
+    return f"{ways.label}, {bytes_text(ways.bytes)}: {number} from live objects"
 
 
 def ways_freed(ways: Ways) -> str:
-    """What frees it."""
+    """What must be deleted to free the tensor."""
     going = ways.letting_go
     if going is None:
-        return "no four references free it" if ways.ways else ""
+        return "no set of up to four references frees it" if ways.ways else ""
     gc = ", after gc.collect()" if going.after_gc else ""
     several = needed(going)
     if not several:
@@ -140,17 +140,17 @@ def ways_freed(ways: Ways) -> str:
 
 
 def kept_besides(ways: Ways) -> str:
-    """What of the session, or which garbage, leads there, too; "" where nothing does."""
+    """References of the session, or garbage, that also hold the tensor; "" if none."""
     names = [*_kept_by(ways.keepers)]
-    names += ["garbage that waits for gc"] if ways.of_garbage else []
-    return f"it is also kept by {_and(tuple(names))}" if names else ""
+    names += ["garbage awaiting gc"] if ways.of_garbage else []
+    return f"also kept by {_and(tuple(names))}" if names else ""
 
 
 _HEAD = ("held", "would be freed", "holder", "line")
 
 
 def alive_as_text(alive: Alive, headline: str = "") -> str:
-    """A line for each holder, below a headline; below it what else has to go, at the end what to type."""
+    """A table of holders with what else must be deleted, and the lines to run."""
     return "\n".join(_alive(alive, headline or alive_headline(alive)))
 
 
@@ -186,7 +186,7 @@ def _typed(steps: Sequence[Typed]) -> Iterator[str]:
 
 
 def ways_as_text(ways: Ways) -> str:
-    """A line for each way, and what frees the memory."""
+    """A list of reference paths, and what frees the memory."""
     return "\n".join(_ways(ways))
 
 
@@ -204,7 +204,7 @@ def _ways(ways: Ways) -> Iterator[str]:
 
 
 def alive_as_html(alive: Alive) -> str:
-    """The table, and what to type."""
+    """The table of holders and the lines to run."""
     return html_page(
         "holders.html",
         headline=alive_headline(alive),
@@ -229,7 +229,7 @@ def alive_as_html(alive: Alive) -> str:
 
 
 def ways_as_html(ways: Ways, svg: str) -> str:
-    """The reference paths in words, and the picture of them where there is one."""
+    """A list of reference paths, with their picture if there is one."""
     more = f"and {'' if ways.all_counted else 'more than '}{ways.more} more" if ways.more else ""
     return html_page(
         "holders.html",
@@ -244,5 +244,5 @@ def ways_as_html(ways: Ways, svg: str) -> str:
 
 
 def as_json(told: Alive | Ways) -> str:
-    """The fields as they are named; unknown is null, bytes are numbers."""
+    """The fields of the dataclass as JSON; unknown is null."""
     return json_text(asdict(told), indent=1).rstrip()
