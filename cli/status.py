@@ -25,13 +25,13 @@ from leakscope.units import bytes_text, seconds_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-HEADS = ("rank", "process", "state", "step", "each", "last step", "counted", "a step", "looks", "last look")
-_RIGHT = ("rank", "process", "step", "each", "counted", "a step", "looks")
+HEADS = ("rank", "process", "state", "step", "each", "last step", "counted", "a step", "snapshots", "last snapshot")
+_RIGHT = ("rank", "process", "step", "each", "counted", "a step", "snapshots")
 _COLOURS = {"stuck": "bold red", "raised": "red", "killed": "red", "hung": "red", "lost": "red", "looking": "cyan"}
-_LEFT_OUT = ("process", "looks", "last look", "each", "last step")
-"""Columns that a narrow terminal does not get, in the order in which they go."""
+_LEFT_OUT = ("process", "snapshots", "last snapshot", "each", "last step")
+"""Columns hidden on a narrow terminal, in this order."""
 _AROUND = 6
-"""Lines of a terminal beside the rows of the table."""
+"""Lines of the terminal not used by rows of the table."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,7 +57,7 @@ def status(folder: Path | None, watch: bool | None, every: float, as_json: bool)
     check_run_folder(folder, "status")
     can_watch = sys.stdout.isatty() and os.environ.get("TERM") not in DUMB
     if watch and (as_json or not can_watch):
-        raise LeakscopeError("--watch refreshes a table in place, which takes a terminal; leave it out, or --json")
+        raise LeakscopeError("--watch requires a terminal and cannot be combined with --json")
     standing = standing_of(folder)
     if as_json:
         tell_or_fail(json.dumps({"format": 1, **asdict(standing)}, indent=2))
@@ -83,7 +83,7 @@ def _watch(folder: Path, every: float) -> None:
 
 
 def as_text(standing: RunStanding, columns: int = 80) -> str:
-    """What is printed once, with all ranks; its table is no wider than so many columns."""
+    """The status of all ranks; the table is at most `columns` wide."""
     rows = [*map(cells, standing.ranks)]
     shown = fitting(HEADS, rows, _LEFT_OUT, columns)
     table = _table(shown)
@@ -106,7 +106,7 @@ def _table(shown: Sequence[int]) -> Table:
 def _not_shown(shown: Sequence[int]) -> Iterator[str]:
     missing = [head for place, head in enumerate(HEADS) if place not in shown]
     if missing:
-        yield f"not shown in so few columns: {', '.join(missing)}; --json has all"
+        yield f"hidden in a terminal this narrow: {', '.join(missing)}; use --json for all"
 
 
 def _as_table(standing: RunStanding, most: int, columns: int) -> Table:
@@ -127,7 +127,7 @@ def _as_table(standing: RunStanding, most: int, columns: int) -> Table:
 
 
 def _above(standing: RunStanding) -> Iterator[str]:
-    goes = "goes on" if standing.goes_on else "has ended"
+    goes = "running" if standing.goes_on else "finished"
     of = f" of {standing.steps:,}" if standing.steps is not None else ""
     step = max((rank.step for rank in standing.ranks), default=0)
     yield f"{' '.join(standing.command)}: {goes}, step {step:,}{of}"
@@ -140,11 +140,11 @@ def _below(standing: RunStanding) -> Iterator[str]:
     if standing.interim:
         yield f"report so far: {standing.interim}"
     if not standing.goes_on:
-        yield f"`leakscope report {standing.folder}` tells it"
+        yield f"see `leakscope report {standing.folder}`"
 
 
 def cells(rank: RankStanding) -> tuple[str, ...]:
-    """What the table says of a rank."""
+    """The cells of a rank."""
     ago = "" if rank.since_step is None else f"{seconds_text(rank.since_step)} ago"
     look = "" if rank.last_look_step is None else f"at step {rank.last_look_step:,}"
     since_look = f", {seconds_text(rank.since_look)} ago" if rank.since_look is not None and ago else ""
@@ -155,7 +155,7 @@ def cells(rank: RankStanding) -> tuple[str, ...]:
         rank.state,
         f"{rank.step:,}",
         "" if rank.step_seconds is None else seconds_text(rank.step_seconds),
-        ago if rank.step or not ago else f"none yet, recorded for {ago.removesuffix(' ago')}",
+        ago if rank.step or not ago else f"none yet, recording for {ago.removesuffix(' ago')}",
         "" if rank.counted_bytes is None else bytes_text(rank.counted_bytes),
         "" if rate is None else f"{'+' if rate >= 0 else '-'}{bytes_text(abs(rate))}",
         str(rank.looks),

@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 
 _MOST_STREAMS = 4
-"""Streams told at the most, chosen."""
+"""Maximum number of streams listed (heuristic)."""
 _MOST_POOLS = 8
-"""Private pools told at the most, chosen."""
+"""Maximum number of private pools listed (heuristic)."""
 _PRESET = {"pinned_num_register_threads": "1"}
-"""Settings of torch that are not off unasked (c10/cuda/CUDAAllocatorConfig.h)."""
+"""Settings whose default in torch is not off (c10/cuda/CUDAAllocatorConfig.h)."""
 _ANSWERS = {
-    True: "would have been enough at best",
+    True: "enough at best",
     False: "not enough",
-    None: "whether that is enough is not told",
+    None: "unknown whether that is enough",
 }
-"""Whether a remedy would have helped, in words."""
-_NO_RELEASES = "no release was recorded, so what was idle then is not told"
+"""Whether a remedy would have been enough."""
+_NO_RELEASES = "no release was recorded, so idle memory at that point is unknown"
 _MOST_SITES = 3
-"""Places told in the first line, chosen."""
+"""Allocation sites in the first line (heuristic)."""
 
 
 def verdict_line(report: SnapshotsReport) -> str:
@@ -63,8 +63,8 @@ def verdict_line(report: SnapshotsReport) -> str:
     devices = [(device, snapshot) for snapshot in report.snapshots for device in snapshot.devices]
     if not parts and judgement.verdict == Verdict.CLEAN:
         fewest = min((device.growth for device, _ in devices), key=lambda growth: growth.steps)
-        how = ", inferred from allocations that repeat themselves" if fewest.inferred else ""
-        parts.append(f"nothing grew at every one of {fewest.steps} steps{how}")
+        how = " (inferred from repeated allocations)" if fewest.inferred else ""
+        parts.append(f"no growth over {fewest.steps} steps{how}")
     highest, its = max(devices, key=lambda pair: pair[0].peak_bytes)
     if highest.peak_bytes:
         parts.append(peak_holders_text(highest) + (f" ({snapshot_title(its)})" if several else ""))
@@ -97,11 +97,11 @@ def concern_text(concern: Concern, several: bool) -> str:
     origin = (
         "" if not several else f" on rank {concern.rank}" if concern.rank is not None else f" in {concern.snapshot}"
     )
-    made = f"; made at {where}" if concern.site and concern.site.kind != SiteKind.UNKNOWN else ""
+    made = f"; allocated at {where}" if concern.site and concern.site.kind != SiteKind.UNKNOWN else ""
     amount, of = bytes_text(concern.bytes), bytes_text(concern.of_bytes)
     if concern.kind == ConcernKind.OUT_OF_MEMORY:
         alive = bytes_text(concern.alive_bytes)
-        return f"out of memory{origin}: {where} asked for {amount} with {alive} alive and {of} of the device free"
+        return f"out of memory{origin}: {where} requested {amount} with {alive} alive and {of} of the device free"
     if concern.kind == ConcernKind.GROWTH:
         per_step = bytes_text(concern.per_step)
         kept = f"{concern.steps} steps in a row, {amount} alive at the end"
@@ -109,13 +109,13 @@ def concern_text(concern: Concern, several: bool) -> str:
     if concern.kind == ConcernKind.RANK_EXCESS:
         return f"{where} holds {amount} more on rank {concern.rank} than on its peers ({of})"
     if concern.kind == ConcernKind.PENDING_FREES:
-        return f"{amount} of dead tensors wait for another stream{origin} (record_stream{made})"
+        return f"{amount} of freed tensors await another stream{origin} (record_stream{made})"
     return f"{amount} of {of} reserved is stuck between live blocks{origin}"
 
 
 def host_text(host: HostReport) -> str:
     """Pinned host memory, which torch 2.14 and later may record."""
-    unknown = f", and {host.unknown} whose size this file gives under an unknown name" if host.unknown else ""
+    unknown = f", and {host.unknown} of unknown size" if host.unknown else ""
     return (
         f"pinned host memory: {bytes_text(host.active_bytes)} active of {bytes_text(host.reserved_bytes)} "
         f"in {host.segments} segments{unknown}"
@@ -128,14 +128,14 @@ def snapshot_title(snapshot: SnapshotReport) -> str:
 
 
 def peak_text(device: DeviceReport) -> str:
-    """Peak and where it stands in the trace."""
+    """The peak and its event."""
     if device.peak_event < 0:
         return "unknown without a history"
     return f"{bytes_text(device.peak_bytes)} after event {device.peak_event} of {device.events}"
 
 
 def history_text(device: DeviceReport) -> str:
-    """How many events the file has of a device, and whether they go back to the beginning."""
+    """The number of events of a device, and whether the history is complete."""
     return f"{device.events} events, history {device.history}"
 
 
@@ -161,7 +161,7 @@ def device_facts(device: DeviceReport) -> tuple[tuple[str, str], ...]:
         rows.append(("private pools", f"{len(private) - _MOST_POOLS} more, smaller ones"))
     if device.growth.marker:
         growth = device.growth
-        how = f"inferred, as allocations repeat themselves from {growth.marker} on"
+        how = f"inferred from allocations that repeat from {growth.marker} on"
         marked = f"each from one {growth.marker} to the next"
         rows.append(("steps", f"{growth.steps} complete, {how if growth.inferred else marked}"))
     return tuple(row for row in rows if row[0])
@@ -187,7 +187,7 @@ def label_text(label: Labelled) -> str:
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
-    """The allocator's settings that are not as torch has them unasked; empty where all are."""
+    """The allocator settings that differ from torch's defaults."""
     plain = {"", "0", "0.0", "-1", "False", "None", "[]", "{}"}
     own = {name: value for name, value in settings.items() if value not in plain and _PRESET.get(name) != value}
     return ", ".join(f"{name}={value}" for name, value in own.items())
@@ -214,12 +214,12 @@ def _active_blocks(device: DeviceReport) -> int:
 
 
 def failure_texts(device: DeviceReport) -> tuple[str, ...]:
-    """One sentence for each moment memory ran out."""
+    """One sentence per out-of-memory event."""
     texts = []
     for failure in device.out_of_memory:
         when = "" if failure.at is None else f", {seconds_text(failure.at)} into the trace"
         texts.append(
-            f"event {failure.event}{when}: {_place(failure.site)} asked for {bytes_text(failure.requested_bytes)}; "
+            f"event {failure.event}{when}: {_place(failure.site)} requested {bytes_text(failure.requested_bytes)}; "
             f"{bytes_text(failure.alive_bytes)} alive of {bytes_text(failure.reserved_bytes)} reserved, "
             f"device free {bytes_text(failure.device_free_bytes)}"
         )
@@ -227,13 +227,13 @@ def failure_texts(device: DeviceReport) -> tuple[str, ...]:
 
 
 def failure_lines(device: DeviceReport) -> tuple[str, ...]:
-    """One sentence for each moment memory ran out, and the arithmetic of the first."""
+    """One sentence per out-of-memory event, and the arithmetic of the first."""
     told = [f"Out of memory at {text}" for text in failure_texts(device)]
     return (*told[:1], *(line for failure in device.out_of_memory[:1] for line in room_texts(failure)), *told[1:])
 
 
 def room_texts(failure: OutOfMemory) -> tuple[str, ...]:
-    """The arithmetic of one failure, line by line: what was missing, what lay idle, what would have helped."""
+    """The arithmetic of an out-of-memory event: missing and idle memory, and possible remedies."""
     room = failure.room
     if room is None:
         return (_NO_RELEASES,)
@@ -294,7 +294,7 @@ def _help_text(remedy: Help, room: Room) -> str:
             return f"{made}, and {brought}{most} were missing: not enough"
         return f"{made}, {remedy.bytes / remedy.of_bytes:.0%} less of it is {brought}{most}"
     if remedy.remedy == Remedy.EXPANDABLE_SEGMENTS and room.expandable:
-        return f"{remedy.remedy}: are in use already"
+        return f"{remedy.remedy}: already in use"
     what = {
         Remedy.EMPTY_CACHE: f"{brought} in segments that held nothing",
         Remedy.EXPANDABLE_SEGMENTS: f"{brought} of idle pieces could have been used together",
@@ -304,21 +304,20 @@ def _help_text(remedy: Help, room: Room) -> str:
 
 
 LOOKS_SHOWN = 8
-"""Looks at the most, chosen, of one rank."""
+"""Maximum number of heap snapshots listed per rank and device (heuristic)."""
 _NATIVE_SITES_SHOWN = 6
-"""Places at the most, chosen, of one look."""
+"""Maximum number of allocation sites per heap snapshot (heuristic)."""
 _HEADS = ("step", "device", "reserved", "active", "held", "for gc", "native", "pending", "outside")
 _LEGEND = (
-    "active = held by something alive + for gc (nothing alive holds it) + native (no storage found) + pending (dead, "
-    "another stream has it); outside: used on the device and not reserved here, other "
-    "processes included"
+    "active = held (by a live object) + for gc (unreachable) + native (no storage found) + pending (freed, in use by "
+    "another stream); outside: used on the device but not reserved by this process, other processes included"
 )
 
 
 def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[Line]:
-    """For the terminal; nothing where no accelerator's allocator was looked at.
+    """The section of the text report; nothing without an accelerator's allocator.
 
-    `groups`: ranks that did the same, of which one is told.
+    `groups`: ranks that behaved the same, of which one is shown.
     """
     stories = _stories(run, groups)
     if not any(looks or rank.snapshots for rank, _, looks in stories):
@@ -338,14 +337,14 @@ def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[Lin
 
 
 def _stories(run: Run, groups: Sequence[Sequence[int]]) -> list[tuple[Rank, int, tuple[DeviceLook, ...]]]:
-    """Of the ranks that are told: how many others they stand for, and what was seen of their devices."""
+    """(rank, number of further ranks like it, its device records) of each rank shown."""
     told = one_of_each((rank.number for rank in run.ranks if rank.device_blocks or rank.snapshots), groups)
     return [(rank, told[rank.number], cleaned(device_looks(rank))) for rank in run.ranks if rank.number in told]
 
 
 def device_text(run: Run) -> str:
-    """`1.00 GiB reserved on cuda:0 by rank 2, 960.00 MiB active`: of the rank that has reserved most at its last look;
-    "" where no accelerator's allocator was looked at.
+    """`1.00 GiB reserved on cuda:0 by rank 2, 960.00 MiB active`: of the rank that reserved most at its last
+    snapshot; "" without an accelerator's allocator.
     """
     last = [(looks[-1], rank.number) for rank in run.ranks if (looks := cleaned(device_looks(rank)))]
     if not last:
@@ -354,7 +353,7 @@ def device_text(run: Run) -> str:
     of_rank = f" by rank {number}" if len(run.ranks) > 1 else ""
     return (
         f"{bytes_text(most.reserved)} reserved on {most.kind}:{most.device}{of_rank}, {bytes_text(most.active)} active "
-        f"at the last look"
+        f"at the last heap snapshot"
     )
 
 
@@ -366,7 +365,7 @@ def _cells(look: DeviceLook) -> tuple[str, ...]:
 
 
 def _native(looks: tuple[DeviceLook, ...]) -> tuple[str, ...]:
-    """Where the last look's native blocks were made."""
+    """The allocation sites of the last snapshot's native blocks."""
     sites = [
         site
         for look in looks
@@ -374,15 +373,15 @@ def _native(looks: tuple[DeviceLook, ...]) -> tuple[str, ...]:
         for site in look.sites
     ]
     return tuple(
-        f"native: {bytes_text(s.bytes)} in {plural(s.count, 'block')}, made at {one_line(s.where)}"
+        f"native: {bytes_text(s.bytes)} in {plural(s.count, 'block')}, allocated at {one_line(s.where)}"
         for s in sites[:_NATIVE_SITES_SHOWN]
     )
 
 
 def device_section(run: Run, groups: Sequence[Sequence[int]] = ()) -> Markup | None:
-    """For the page, everything escaped; None where there is nothing to say. `run` is cleaned already.
+    """The section of the page, escaped; None without an accelerator's allocator. `run` is cleaned already.
 
-    `groups`: ranks that did the same, of which one is told.
+    `groups`: ranks that behaved the same, of which one is shown.
     """
     from markupsafe import Markup
 
@@ -405,9 +404,9 @@ def device_section(run: Run, groups: Sequence[Sequence[int]] = ()) -> Markup | N
 
 
 _ROWS = 10
-"""Places at the most, chosen, of one table."""
+"""Maximum number of allocation sites per table (heuristic)."""
 _LABEL = 24
-"""Characters of a file's name in the table of ranks; its title below has all of it."""
+"""Maximum length of a name in the table of ranks; the title below is complete."""
 
 
 def snapshot_text(report: SnapshotsReport) -> str:
@@ -419,7 +418,7 @@ def _text(report: SnapshotsReport) -> Iterator[Line]:
     yield one_line(verdict_line(report))
     several = len(report.snapshots) > 1
     if len(report.judgement.concerns) > 1:
-        yield from ("", "Noticed")
+        yield from ("", "Concerns")
         yield from (f"  - {one_line(concern_text(concern, several))}" for concern in report.judgement.concerns)
     if report.comparison is not None:
         yield from _comparison(report.comparison)
@@ -453,7 +452,7 @@ def _device(device: DeviceReport, several: bool) -> Iterator[Line]:
         yield from _sites("alive then, by first user frame", moment.sites)
     yield from _regions(device)
     if device.labels:
-        yield "  made in compiled regions, or under metadata that the script has set"
+        yield "  allocated in compiled regions or under user metadata"
         rows = [
             (
                 f"{bytes_text(label.peak_bytes)} at most",
@@ -490,7 +489,7 @@ def _regions(device: DeviceReport) -> Iterator[Line]:
         if kinds:
             rows.append(("", "", "", f"  {each_kind_text(kinds)}"))
     if rows:
-        yield "  within annotated regions, with the kinds when most was alive"
+        yield "  within annotated regions, with categories at the peak"
         yield figures(rows, "rrrl", indent=4)
 
 
@@ -545,7 +544,7 @@ def signed(count: int) -> str:
 
 
 def _device_chart(report: SnapshotReport, device: DeviceReport) -> Markup:
-    """The chart of one device, with the peak and the failures pointed at; empty without a history."""
+    """The chart of one device, with peak and failures marked; empty without a history."""
     from markupsafe import Markup
 
     moments = [charts.Moment(device.peak_event, f"peak {bytes_text(device.peak_bytes)}")]
@@ -629,7 +628,7 @@ def snapshot_json(report: SnapshotsReport) -> str:
 
 
 _SITES_SHOWN = 12
-"""Places at the most, chosen, of one device."""
+"""Maximum number of allocation sites per device on the run's page (heuristic)."""
 
 
 def snapshot_texts(reports: Sequence[SnapshotReport]) -> list[str]:

@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 WIDTH = 110
-"""Columns where nothing says how many there are: what two terminals side by side have on a wide screen."""
+"""Width without a terminal: two terminals side by side on a wide screen."""
 UNLIMITED = 100_000
 """Columns of a report that is not wrapped; rich needs a number, and no line of a report is longer."""
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A text that is broken between words."""
+    """Text wrapped between words."""
 
     text: str
     first: str
-    """What its first line begins with."""
+    """Prefix of the first line."""
     rest: str
-    """What its other lines begin with."""
+    """Prefix of the other lines."""
     most: int | None = None
-    """Lines at most: where it is longer, its end is left out and `...` says so."""
+    """Maximum number of lines; a longer text ends in `...`."""
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
         """At least one line."""
@@ -47,7 +47,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Cropped:
-    """A line that is of no use in pieces: what does not fit is left out."""
+    """A line that is truncated instead of wrapped."""
 
     text: str
 
@@ -57,11 +57,11 @@ class Cropped:
 
 
 Line: TypeAlias = "str | RenderableType"
-"""What the parts of a text report are made of: a line as it is, or what rich sets in the width there is."""
+"""An element of a text report: a finished line, or a rich renderable laid out at the report's width."""
 
 
 def segments(lines: Iterable[str]) -> Iterator[Segment]:
-    """Lines that are set already, as rich takes them."""
+    """Finished lines as rich segments."""
     from rich.segment import Segment
 
     for line in lines:
@@ -70,17 +70,17 @@ def segments(lines: Iterable[str]) -> Iterator[Segment]:
 
 
 def short_field(name: str, text: str, most: int, indent: str = "", column: int = 9) -> Paragraph:
-    """A name and, in its own column, what there is to say of it in so many lines."""
+    """A name and, in a column of its own, a text of at most `most` lines."""
     return Paragraph(" ".join(text.splitlines()), f"{indent}{name.ljust(column)}", indent + " " * column, most)
 
 
 def field_lines(name: str, text: str, indent: str = "", column: int = 9) -> Iterator[Paragraph]:
-    """A name and, in its own column, what there is to say of it."""
+    """A name and, in a column of its own, a text."""
     yield from wrapped(text, f"{indent}{name.ljust(column)}", indent + " " * column)
 
 
 def wrapped(text: str, first: str, rest: str | None = None) -> Iterator[Paragraph]:
-    """A paragraph for each line of `text`: after `first`, then after `rest`."""
+    """One paragraph per line of `text`, prefixed by `first`, then by `rest`."""
     rest = first if rest is None else rest
     for paragraph in text.splitlines() or [""]:
         yield Paragraph(paragraph, first, rest)
@@ -90,7 +90,7 @@ def wrapped(text: str, first: str, rest: str | None = None) -> Iterator[Paragrap
 def figures(
     rows: Iterable[Sequence[str]], justify: str, heads: Sequence[str] = (), indent: int = 0, wraps: bool = False
 ) -> RenderableType:
-    """A table without rules, two spaces between its columns.
+    """A table without rules and with two spaces between columns.
 
     Args:
         rows: The cells of each row.
@@ -118,9 +118,9 @@ def figures(
 
 
 def fitting(heads: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str], width: int) -> list[int]:
-    """Positions of the columns of a table that so many columns of a terminal have room for.
+    """Positions of the columns of a table that fit a terminal.
 
-    Those named in `spare` go in that order, the others stay even where there is no room for them.
+    Columns named in `spare` are dropped in that order; the others are kept even if they do not fit.
     """
     shown, leaving = list(range(len(heads))), list(spare)
     while leaving and width_of(figures(*_chosen(heads, rows, shown))) > width:
@@ -135,13 +135,13 @@ def _chosen(
 
 
 def width_of(table: RenderableType) -> int:
-    """Columns that a table takes where there is room for all of it."""
+    """Width of a table that is not wrapped."""
     return layout_console(UNLIMITED).measure(table).maximum
 
 
 @lru_cache(maxsize=8)
 def layout_console(width: int) -> Console:
-    """A console that renders to plain text of so many columns, whatever the environment and the terminal are."""
+    """A console that renders plain text of a fixed width, independent of environment and terminal."""
     from rich.console import Console
 
     return Console(
@@ -157,7 +157,7 @@ def layout_console(width: int) -> Console:
 
 
 def laid_out(lines: Iterable[Line], width: int = WIDTH) -> Iterator[str]:
-    """All of it as lines no wider than so many columns; those that came as they are stay so."""
+    """Lay out elements as lines of at most `width` columns; finished lines are passed through."""
     console = layout_console(width)
     for line in lines:
         if isinstance(line, str):
@@ -168,12 +168,12 @@ def laid_out(lines: Iterable[Line], width: int = WIDTH) -> Iterator[str]:
 
 
 def text_page(lines: Iterable[Line], width: int = WIDTH) -> str:
-    """A whole text report of so many columns, without trailing spaces and with one line feed at its end."""
+    """A text report without trailing spaces that ends with one line feed."""
     return "\n".join(line.rstrip() for line in laid_out(lines, width)).rstrip() + "\n"
 
 
 def html_page(template: str, filters: Mapping[str, Callable[..., Any]] | None = None, /, **content: Any) -> str:
-    """A template of `report/html`, filled in; all text is escaped."""
+    """Render a template of `report/html`, escaping all values."""
     from leakscope.report.html import environment
 
     made = environment()
@@ -182,12 +182,12 @@ def html_page(template: str, filters: Mapping[str, Callable[..., Any]] | None = 
 
 
 def json_text(data: Any, indent: int = 2) -> str:
-    """A JSON document with one line feed at its end; NaN and Infinity raise ValueError."""
+    """A JSON document that ends with one line feed; NaN and Infinity raise ValueError."""
     return json.dumps(data, indent=indent, allow_nan=False) + "\n"
 
 
 def cells(text: str) -> int:
-    """Columns that a terminal takes for it: two for a wide character, as of Chinese, none for an accent."""
+    """Width on a terminal: two columns for a wide character (Chinese), none for a combining accent."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -196,7 +196,7 @@ def cells(text: str) -> int:
 
 
 def cropped(text: str, width: int) -> str:
-    """The text, its end replaced by `...` where it is wider than so many columns."""
+    """The text, truncated to `width` columns with `...`."""
     if cells(text) <= width:
         return text
     from rich.cells import set_cell_size
@@ -211,7 +211,7 @@ _AMOUNT = re.compile(r"(?<=\d) (?=(?:[KMGT]i)?B\b)")
 
 
 def broken(text: str, width: int) -> list[str]:
-    """The text as lines of at most so many columns, broken between words, and within one that is wider."""
+    """Wrap text between words, and within words that are too wide."""
     from rich.text import Text
 
     lines = Text(_AMOUNT.sub(_UNBROKEN, text)).wrap(layout_console(UNLIMITED), max(width, 1), tab_size=8)

@@ -129,7 +129,7 @@ def test_moment_of_failure_stands_on_the_page(tmp_path: Path) -> None:
     )
     report = examine([written(tmp_path / "a.pickle", data)])
     assert snapshot_text(report).startswith(
-        "leaks: out of memory: an unknown place asked for 1.00 GiB with 20.00 MiB alive and 5 B of the device free; "
+        "leaks: out of memory: an unknown place requested 1.00 GiB with 20.00 MiB alive and 5 B of the device free; "
         "train.py:12 step keeps 2.00 MiB more each step"
     )
     assert 'class="moment failure"' in snapshot_html(report)
