@@ -13,11 +13,21 @@ of tensors instead of counting a reference to them, so that holders would be mis
 
 
 class LeakscopeError(Exception):
-    """Something the user can mend, told in one sentence that says what to do; the command line exits with 2."""
+    """An error that the user can fix. The message is one sentence; the command line exits with status 2.
+
+    >>> from pathlib import Path
+    >>> import leakscope
+    >>> try:
+    ...     leakscope.read_run(Path("tests"))
+    ... except leakscope.LeakscopeError as error:
+    ...     type(error).__name__
+    'Unreadable'
+
+    """
 
 
 class Unreadable(LeakscopeError):
-    """A file or folder that is not what it should be, is damaged, or comes from a newer leakscope."""
+    """A file or folder is damaged, of another kind, or written by a newer leakscope."""
 
 
 class LaunchFailed(LeakscopeError):

@@ -203,23 +203,23 @@ class Options:
     as_json: Annotated[bool, Option("Same as --as json.", ("--json",))] = False
 
     script: str = ""
-    """Path of the script to run, where it is no module."""
+    """Path of the script; "" with `module`."""
     arguments: tuple[str, ...] = ()
-    """The script's or the module's own."""
+    """Arguments of the script or module."""
     launcher: int = 0
-    """Number of leakscope's own process, with which a rank ends; 0 where it has none."""
+    """Process id of the launcher, with which the ranks end; 0 without one."""
     rank: int = 0
-    """Number of this process among all; the launcher says it."""
+    """Rank of this process; set by the launcher."""
     world: int = 1
-    """Ranks on all machines; the launcher says it."""
+    """Number of ranks on all machines; set by the launcher."""
     under_elastic: bool = False
-    """By torch's elastic launcher: RANK and WORLD_SIZE say which rank this is, and its output goes to a pipe."""
+    """Started by torch's elastic launcher: RANK and WORLD_SIZE give the rank, and output goes to a pipe."""
     grace: float = 10.0
-    """Seconds a rank has to leave once a run with `steps` is over."""
+    """Seconds for a rank to exit at the end of a run with `steps`."""
     process: str = ""
-    """Name of the folder of this process, which is numbered among the ranks later; "" for one that has its number."""
+    """Name of the folder of a child process, which gets its rank later; "" for a process with a rank."""
     by_hand: bool = False
-    """Steps are marked with `boundary()`; no optimizer is listened to and the script is never stopped."""
+    """Steps are marked with `boundary()`: no optimizer ends one, and the script is never stopped."""
 
     def __post_init__(self) -> None:
         for name, option in OFFERED.items():
@@ -239,35 +239,37 @@ class Options:
 
     @property
     def needs_stdout(self) -> bool:
-        """Whether what is found goes to stdout as something to be read by a program: the ranks' own must not."""
+        """Whether a format for programs goes to stdout, so that the output of the ranks must not."""
         places = dict(word.partition("=")[::2] for word in self.formats if word.partition("=")[2] in ("", "-"))
         return self.as_json or bool(places.keys() - {"text"})
 
     @property
     def target(self) -> str:
-        """Path of the script, or name of the module."""
+        """Path of the script or name of the module."""
         return self.module or self.script
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What runs, as it would follow `python`."""
+        """The script or module with its arguments, as they follow `python`."""
         return (*(("-m",) if self.module else ()), self.target, *self.arguments)
 
     @property
     def rank_state(self) -> Path:
-        """The file in which the ranks of one machine say where they stand; of no use to anybody after the run."""
+        """The file with the state of the ranks of one machine; unused after the run."""
         return self.folder / (f".board_{self.process}" if self.process else ".board")
 
     @property
     def turns(self) -> Path:
-        """The folder of the files by which the ranks of one machine take turns; of no use to anybody after the run."""
+        """The folder of the lock files by which ranks of one machine take turns; unused after the run."""
         return self.folder / ".turns"
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
-        """Options from plain values, as the command line and JSON have them; what is not named keeps its default.
+        """Make options from plain values, as in the command line and JSON; others keep their default.
 
-        Raises ValueError for a name that is no option, and for a value of another type than the option's.
+        Raises:
+            ValueError: A name is not an option, or a value has the wrong type.
+
         """
         unknown = sorted(values.keys() - TYPES.keys())
         if unknown:
@@ -275,20 +277,20 @@ class Options:
         return cls(**{name: _of_type(name, value) for name, value in values.items()})
 
     def to_words(self) -> list[str]:
-        """For `from_words`, on the command line of a rank: the options, then what runs as it would follow `python`.
+        """The command line of a rank, for `from_words`: the options as JSON, then the script or module.
 
-        A process list shows the script's own words as it shows those of python, and once.
+        So a process list shows the arguments of the script once, as under python.
         """
         told = {name: value for name, value in asdict(self).items() if name not in _COMMAND}
         return [json.dumps(told, default=str), *self.command]
 
     @classmethod
     def from_words(cls, words: Sequence[str]) -> Self:
-        """What `to_words` wrote. Raises ValueError where it is something else."""
+        """The inverse of `to_words`. Raises ValueError for other words."""
         told, *command = words
         values = json.loads(told)
         if not isinstance(values, dict):
-            raise ValueError("options are a JSON object")
+            raise ValueError("options must be a JSON object")
         if command[:1] == ["-m"]:
             return cls.of({**values, "module": command[1], "arguments": command[2:]})
         return cls.of({**values, "script": command[0] if command else "", "arguments": command[1:]})
@@ -297,7 +299,7 @@ class Options:
 OFFERED: Mapping[str, Option] = {
     field.name: field.type.__metadata__[0] for field in fields(Options) if hasattr(field.type, "__metadata__")
 }
-"""Field to what the command line says of it."""
+"""Field to its option of the command line."""
 TYPES: Mapping[str, tuple[Any, ...]] = {
     name: get_args(kind) if isinstance(kind, UnionType) else (kind,) for name, kind in get_type_hints(Options).items()
 }
@@ -305,16 +307,16 @@ TYPES: Mapping[str, tuple[Any, ...]] = {
 
 
 _COMMAND = ("module", "script", "arguments")
-"""Fields of what runs."""
+"""Fields of the script or module."""
 
 
 def flags_of(name: str) -> tuple[str, ...]:
-    """How an option is typed: `("-n", "--ranks")`."""
+    """The flags of an option: `("-n", "--ranks")`."""
     return OFFERED[name].flags or (f"--{name.replace('_', '-')}",)
 
 
 def _of_type(name: str, value: object) -> Any:
-    """The value, as its field has it. Raises ValueError where it is of another type."""
+    """The value as the type of its field. Raises ValueError for other types."""
     kind, *others = TYPES[name]
     if type(value) in (kind, *others):
         return value
@@ -326,10 +328,10 @@ def _of_type(name: str, value: object) -> Any:
         return float(value)
     if kind == tuple[str, ...] and isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value):
         return tuple(value)
-    raise ValueError(f"{name}={value!r} is no {getattr(kind, '__name__', kind)}")
+    raise ValueError(f"{name}={value!r} must be of type {getattr(kind, '__name__', kind)}")
 
 
 def launchers_number(environment: Mapping[str, str], name: str, otherwise: int) -> int:
-    """What a launcher says in a variable such as RANK; `otherwise` where it is not set or holds no number."""
+    """The number in a variable such as RANK; `otherwise` if it is not set or not a number."""
     text = environment.get(name, "")
     return int(text) if text.isascii() and text.isdigit() else otherwise

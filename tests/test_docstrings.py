@@ -1,43 +1,52 @@
-"""Public names document their arguments and errors, and the examples in their docstrings run."""
+"""The examples in the docstrings of the public API run, and its functions document their arguments."""
 
 from __future__ import annotations
 
 import doctest
 import inspect
+from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 import torch
 from support import ROOT
 
-import leakscope
-from leakscope import backward
+from leakscope.profiler.holders import Picture
 
-PUBLIC = {
-    "watch": leakscope.watch,
-    "Profiler": leakscope.Profiler,
-    "check": leakscope.check,
-    "draw": leakscope.draw,
-    "holders": leakscope.holders,
-    "judge": leakscope.judge,
-    "read_run": leakscope.read_run,
-    **{f"backward.{name}": getattr(backward, name) for name in backward.__all__ if name != "Installed"},
-}
+MODULES = ("leakscope", "leakscope.backward", "leakscope.testing")
+WITHOUT_EXAMPLE = {"LaunchFailed", "LeakedTensors", "Unreadable", "__version__"}
+"""Two errors without content of their own, a list that `check_leaked_tensors` shows, and a string."""
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_the_example_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def public() -> Iterator[tuple[str, object]]:
+    for module in map(import_module, MODULES):
+        yield from ((name, getattr(module, name)) for name in module.__all__)
+
+
+def methods(kind: type) -> Iterator[object]:
+    for name, value in vars(kind).items():
+        if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, classmethod)):
+            yield getattr(kind, name)
+
+
+def test_every_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     torch.manual_seed(0)
-    doc = inspect.getdoc(PUBLIC[name]) or ""
-    example = doctest.DocTestParser().get_doctest(doc, {}, name, None, None)
-    assert example.examples, f"{name} shows no example"
-    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example)
-    assert result.attempted and not result.failed
+    documented = dict(public())
+    nested = {f"{name}.{m.__name__}": m for name, k in documented.items() if inspect.isclass(k) for m in methods(k)}
+    runner, parser = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS), doctest.DocTestParser()
+    for name, value in (documented | nested | {"backward": import_module("leakscope.backward")}).items():
+        example = parser.get_doctest(inspect.getdoc(value) or "", {}, name, None, None)
+        assert example.examples or name in nested or name in WITHOUT_EXAMPLE, f"{name} has no example"
+        assert not runner.run(example).failed, name
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_arguments_and_errors_are_told(name: str) -> None:
-    function = PUBLIC[name]
-    doc = inspect.getdoc(function) or ""
-    for parameter in inspect.signature(function).parameters:
-        assert f"{parameter}:" in doc or f"`{parameter}`" in doc, f"{name}: {parameter}"
+def test_functions_document_arguments_and_results() -> None:
+    functions = {name: value for name, value in public() if inspect.isfunction(value) or inspect.isclass(value)}
+    own = [m for k in (*functions.values(), Picture) if inspect.isclass(k) for m in methods(k)]
+    for function in [value for value in functions.values() if inspect.isfunction(value)] + own:
+        doc, signature = inspect.getdoc(function) or "", inspect.signature(function)
+        for name in signature.parameters.keys() - {"self", "ctx", "tensors"}:
+            assert f"    {name}: " in doc, f"{function.__qualname__}: {name}"
+        if signature.return_annotation not in ("None", "str", "StepMark", "Self"):
+            assert "Returns:" in doc, function.__qualname__

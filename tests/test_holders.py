@@ -148,13 +148,13 @@ def test_printed_it_is_a_table_and_as_html_escaped() -> None:
 
 
 def test_bad_input_is_one_sentence() -> None:
-    with pytest.raises(TypeError, match=r"int is no tensor: leakscope\.draw\(obj\) shows"):
+    with pytest.raises(TypeError, match="got int"):
         leakscope.holders(5)  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match="most=0 tells nothing"):
+    with pytest.raises(ValueError, match="most must be"):
         leakscope.holders(most=0)
     with pytest.raises(ValueError, match="meta"):
         leakscope.holders(torch.ones(3, device="meta"))
-    with pytest.raises(ValueError, match="must be 1 or more"):
+    with pytest.raises(ValueError, match="max_depth"):
         leakscope.draw([], max_depth=0)
 
 

@@ -156,8 +156,11 @@ def take_boxed(ctx: Any) -> list[Tensor]:
     Args:
         ctx: the Function's own context, as its backward has it.
 
+    Returns:
+        The saved tensors, in the order and of the shapes in which they were saved.
+
     Raises:
-        RuntimeError: a tensor was changed in place since, or the box is empty.
+        RuntimeError: A tensor was changed in place since, or the box is empty.
 
     """
     box: SavedBox = getattr(ctx, _BOX)

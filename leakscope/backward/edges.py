@@ -123,7 +123,10 @@ def output_edges(outputs: Any) -> Any:
     torch.Size([2, 4])
 
     Args:
-        outputs: a tensor, edge or other value, or a nested tuple, list or mapping of them.
+        outputs: A tensor, edge or other value, or a nested tuple, list or mapping of them.
+
+    Returns:
+        `torch.autograd.graph.GradientEdge` or None for each value, nested in the same way.
 
     """
     root: list[Any] = [outputs]

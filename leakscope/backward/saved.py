@@ -66,6 +66,9 @@ def droppable_saves() -> AbstractContextManager[None]:
     Gradients are unchanged. A saved tensor that is changed in place before backward is an error in one sentence. The
     innermost saved-tensor hooks win in torch, so what a checkpoint or offloading context saves inside stays with it.
 
+    Returns:
+        A context manager around the forward.
+
     >>> import torch
     >>> from leakscope.backward import droppable_saves, stage_backward
     >>> stage, x = torch.nn.Linear(4, 8), torch.randn(2, 4, requires_grad=True)
@@ -73,6 +76,7 @@ def droppable_saves() -> AbstractContextManager[None]:
     ...     outputs = [stage(x).tanh()]
     >>> stage_backward(outputs, [torch.ones(2, 8)], [x])[0].shape
     torch.Size([2, 4])
+
     """
     _Saving.ever = True
     return _Saving(SavedHandle, SavedHandle.tensor)

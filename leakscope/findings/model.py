@@ -697,7 +697,15 @@ class HeapId(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Finding:
-    """One distinct leak."""
+    """One distinct leak, or a note, with its reference path and its cut.
+
+    >>> from pathlib import Path
+    >>> import leakscope
+    >>> run = leakscope.read_run(Path("sample_runs/p2p_pipeline/kept-outputs"))
+    >>> finding = leakscope.judge(run).findings[0]
+    >>> finding.is_leak, finding.retained_bytes > 0, finding.cut.references[0].written == finding.cut.written
+    (True, True, True)
+    """
 
     rule: str
     """A `RuleName`, or the name of another package's rule."""
@@ -835,7 +843,15 @@ class RankSummary:
 
 @dataclass(frozen=True, repr=False)
 class Findings:
-    """The verdict of a run and everything behind it."""
+    """The verdict of a run, its findings, and the growth breakdown of each rank.
+
+    >>> from pathlib import Path
+    >>> import leakscope
+    >>> run = leakscope.read_run(Path("sample_runs/p2p_pipeline/kept-outputs"))
+    >>> findings = leakscope.judge(run)
+    >>> findings.verdict.value, len(findings.leaks) > 0, sorted(findings.ranks)
+    ('leaks', True, [0, 1])
+    """
 
     verdict: Verdict
     why: Why | str

@@ -1,4 +1,4 @@
-"""Training loops written with Hugging Face's accelerate."""
+"""Training loops with Hugging Face's accelerate."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ except ImportError as error:
 
 
 class LeakTracker(Watching, GeneralTracker):  # type: ignore[misc]  # untyped where it is not installed
-    """Watches the training of an Accelerator, and logs what leaks with its other trackers.
+    """Records the training of an Accelerator, and logs its leaks with the other trackers.
 
         accelerator = Accelerator(log_with="tensorboard")
         leaks = LeakTracker(accelerator)
 
-    It is a tracker of the accelerator's, and ends with `accelerator.end_training()`, which every process calls: each
-    judges itself, and the main process logs `leakscope/leaks`, `leakscope/leaked_bytes`, `leakscope/bytes_per_step`
-    and, where something leaks, a line on each leak as the text `leakscope/report`. Python's logger `leakscope` gets the
-    main process's report, and a line on each leak of the others. A step is one of the first optimizer that takes one,
-    so that accumulated gradients count as one; without an optimizer of torch's, call `leaks.step()`.
+    It is a tracker of the accelerator, and ends with `accelerator.end_training()`, which every process calls. Each
+    process judges itself; the main process logs `leakscope/leaks`, `leakscope/leaked_bytes`,
+    `leakscope/bytes_per_step` and, if there are leaks, one line for each as the text `leakscope/report`. The Python
+    logger `leakscope` gets the report of the main process and one line for each leak of the others. A step ends with
+    each step of the first optimizer that takes one; without a torch optimizer, call `leaks.step()`.
 
     Args:
-        accelerator: the Accelerator, before or after `prepare` and `init_trackers`.
-        output: the run's folder, shared by all processes; without it nothing stays on disk.
-        warmup: steps that are not judged.
-        budget: share of the training's time that looking may take; 0.02 is 2%.
-        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note; None where its kind and size
-            decide.
-        horizon: steps over which growth is projected; plain data that reaches 1% of the memory there is within them is
-            a leak.
+        accelerator: The Accelerator, before or after `prepare` and `init_trackers`.
+        output: Folder of the run, shared by all processes; None keeps nothing on disk.
+        warmup: Steps to skip before growth is measured.
+        budget: Maximum share of the training time spent on heap snapshots; 0.02 is 2%.
+        min_bytes: Minimum growth per step to report as a leak, in bytes or like `"64 KiB"`; None to decide by kind and
+            `horizon`.
+        horizon: Report growth of plain data as a leak if it would reach 1% of memory within that many steps.
 
     Raises:
-        ValueError: a size that is none, a negative warmup, or a budget that is no share between 0 and 1.
+        ValueError: `min_bytes` is not a size, `warmup` is negative, or `budget` is not between 0 and 1.
 
     """
 
@@ -76,11 +75,11 @@ class LeakTracker(Watching, GeneralTracker):  # type: ignore[misc]  # untyped wh
 
     @property
     def tracker(self) -> Any:
-        """What `accelerator.get_tracker("leakscope", unwrap=True)` gives: the tracker itself."""
+        """The result of `accelerator.get_tracker("leakscope", unwrap=True)`: the tracker itself."""
         return self
 
     def step(self) -> None:
-        """A step is over; from now on no optimizer ends one."""
+        """End a step; from now on no optimizer does."""
         self._forget_optimizers()
         self._training.step()
 
@@ -89,7 +88,7 @@ class LeakTracker(Watching, GeneralTracker):  # type: ignore[misc]  # untyped wh
         self._logged = step
 
     def finish(self) -> None:
-        """Judge what was recorded, and log it."""
+        """Judge the recording, and log the result."""
         self._forget_optimizers()
         self._training.end()
 

@@ -11,11 +11,11 @@ from typing import Any
 from leakscope.integrations.training import Watching
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-"""The same Lightning under two names, each with classes of its own."""
+"""Two names of Lightning, each with its own classes."""
 
 
 def _callback_classes() -> tuple[type, ...]:
-    """`Callback` of each Lightning that is imported; where none is yet, of the first that is installed."""
+    """`Callback` of each imported Lightning; if none is imported, of the first installed one."""
     imported = [name for name in _PACKAGES if name in sys.modules]
     installed = [name for name in _PACKAGES if find_spec(name.partition(".")[0]) is not None]
     if not installed:
@@ -24,36 +24,35 @@ def _callback_classes() -> tuple[type, ...]:
 
 
 class LeakCallback(Watching, *_callback_classes()):  # type: ignore[misc]  # known once Lightning is
-    """Watches what `fit` of a Trainer runs, and logs what leaks with the Trainer's own loggers.
+    """Records `Trainer.fit`, and logs its leaks with the loggers of the Trainer.
 
         Trainer(..., callbacks=[LeakCallback()]).fit(model, loader)
 
-    A step is one of the optimizer: batches whose gradients are accumulated count as one, and a validation belongs to
-    the step that it comes before. Traces start at `trainer`, `trainer.model` and what else a Trainer has by a short
-    name. When the training is over, `leakscope/leaks`, `leakscope/leaked_bytes` and `leakscope/bytes_per_step` go to
-    every logger, and to those that take text a line on each leak as `leakscope/report`; the report itself goes to
-    Python's logger `leakscope`. On several ranks each judges itself: the first one logs and tells its report, the
-    others what leaks in them, in a line; with `output`, `leakscope report` tells of all of them.
+    A step ends with each optimizer step; a validation belongs to the step after it. Reference paths begin with
+    `trainer`, `trainer.model` and other short names. At the end of training, `leakscope/leaks`,
+    `leakscope/leaked_bytes` and `leakscope/bytes_per_step` go to every logger, and one line for each leak as
+    `leakscope/report` to those that take text; the report goes to the Python logger `leakscope`. Each rank judges
+    itself: the first logs its report, the others one line for each leak. With `output`, `leakscope report` combines
+    all ranks.
 
     Args:
-        output: the run's folder, which also gets `findings.json` and `report.html`; without it nothing stays on disk.
-        warmup: steps that are not judged.
-        budget: share of the training's time that looking may take; 0.02 is 2%.
-        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note; None where its kind and size
-            decide.
-        horizon: steps over which growth is projected; plain data that reaches 1% of the memory there is within them is
-            a leak.
+        output: Folder of the run, which also gets `findings.json` and `report.html`; None keeps nothing on disk.
+        warmup: Steps to skip before growth is measured.
+        budget: Maximum share of the training time spent on heap snapshots; 0.02 is 2%.
+        min_bytes: Minimum growth per step to report as a leak, in bytes or like `"64 KiB"`; None to decide by kind and
+            `horizon`.
+        horizon: Report growth of plain data as a leak if it would reach 1% of memory within that many steps.
 
     Raises:
-        ValueError: a size that is none, a negative warmup, or a budget that is no share between 0 and 1.
+        ValueError: `min_bytes` is not a size, `warmup` is negative, or `budget` is not between 0 and 1.
 
     """
 
     _steps = 0
-    """The optimizer's, when the last one was seen to end."""
+    """Optimizer steps at the end of the last step."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Start to record."""
+        """Start recording."""
         self._steps = trainer.global_step
         weak = weakref.ref(trainer)
 
@@ -64,26 +63,26 @@ class LeakCallback(Watching, *_callback_classes()):  # type: ignore[misc]  # kno
         self._training.begin(_roots(trainer, pl_module), tell, aloud=trainer.is_global_zero)
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
-        """A step is over, where the batch was the last of those whose gradients it takes."""
+        """End a step, unless gradients are still being accumulated."""
         if trainer.global_step != self._steps:
             self._steps = trainer.global_step
             self._training.step()
 
     def on_train_end(self, *_: Any) -> None:
-        """Judge what was recorded, and log it."""
+        """Judge the recording, and log the result."""
         self._training.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
-        """The training raised: judge what was recorded until then."""
+        """Judge the recording of a training that raised."""
         self._training.end(exception)
 
     def teardown(self, *_: Any, **__: Any) -> None:
-        """A training that ended by another way is over as well."""
+        """End a training that ended in another way."""
         self._training.end()
 
 
 def _roots(trainer: Any, module: Any) -> dict[str, object]:
-    """What a Trainer has by a short name that leads to it through attributes of its own, which nobody writes."""
+    """Objects that users know by a short name, although the path to them leads through private attributes."""
     roots: dict[str, object] = {
         "trainer": trainer,
         "trainer.strategy": trainer.strategy,
@@ -95,7 +94,7 @@ def _roots(trainer: Any, module: Any) -> dict[str, object]:
 
 
 def _log(trainer: Any, values: dict[str, float | str]) -> None:
-    """Numbers go to all loggers; text in the way that each has for it, or not at all."""
+    """Log numbers with all loggers, and text with those that take it."""
     numbers = {name: value for name, value in values.items() if not isinstance(value, str)}
     texts = {name: value for name, value in values.items() if isinstance(value, str)}
     for logger in trainer.loggers if trainer.is_global_zero else ():

@@ -1,4 +1,4 @@
-"""Training loops in a class, as torchtitan's Trainer."""
+"""Training loops in a class, such as torchtitan's Trainer."""
 
 from __future__ import annotations
 
@@ -14,34 +14,33 @@ from leakscope.originals import Path
 from leakscope.profiler.loop import rank_and_world
 
 Log = Callable[[dict[str, float], int], object]
-"""Takes figures by name and the number of the step, as the loggers of torchtitan do."""
+"""Called with figures by name and the number of the step, like the loggers of torchtitan."""
 
 
 class LeakLoop(Watching):
-    """Watches the training that the block runs: each call of one method of the trainer's is a step.
+    """Records the training in a `with` block; each call of one method of the trainer is a step.
 
         with LeakLoop(trainer):
             trainer.train()
 
-    That is the one line for torchtitan, whose Trainer has a `train_step` and a `metrics_processor.logger`; there the
-    figures `leakscope/leaks`, `leakscope/leaked_bytes` and `leakscope/bytes_per_step` are logged when the block is
-    over. Traces start at `trainer`.
+    The defaults fit torchtitan, whose Trainer has a `train_step` and a `metrics_processor.logger`: the figures
+    `leakscope/leaks`, `leakscope/leaked_bytes` and `leakscope/bytes_per_step` are logged at the end of the block.
+    Reference paths begin with `trainer`.
 
     Args:
-        trainer: the object whose method runs a step; it is not kept alive.
-        step: the method's name.
-        log: takes the figures and the number of the last step; without it the logger of the `metrics_processor`.
-        output: the run's folder, which also gets `findings.json` and `report.html`; without it nothing stays on disk.
-        warmup: steps that are not judged.
-        budget: share of the training's time that looking may take; 0.02 is 2%.
-        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note; None where its kind and size
-            decide.
-        horizon: steps over which growth is projected; plain data that reaches 1% of the memory there is within them is
-            a leak.
+        trainer: The object whose method runs a step; held weakly.
+        step: Name of the method.
+        log: Called with the figures and the number of the last step; None for the logger of the `metrics_processor`.
+        output: Folder of the run, which also gets `findings.json` and `report.html`; None keeps nothing on disk.
+        warmup: Steps to skip before growth is measured.
+        budget: Maximum share of the training time spent on heap snapshots; 0.02 is 2%.
+        min_bytes: Minimum growth per step to report as a leak, in bytes or like `"64 KiB"`; None to decide by kind and
+            `horizon`.
+        horizon: Report growth of plain data as a leak if it would reach 1% of memory within that many steps.
 
     Raises:
-        AttributeError: the trainer has no such method.
-        ValueError: a size that is none, a negative warmup, or a budget that is no share between 0 and 1.
+        AttributeError: The trainer has no such method.
+        ValueError: `min_bytes` is not a size, `warmup` is negative, or `budget` is not between 0 and 1.
 
     """
 

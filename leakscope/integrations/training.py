@@ -1,4 +1,4 @@
-"""What the callbacks of all frameworks share."""
+"""Shared by the callbacks of all frameworks."""
 
 from __future__ import annotations
 
@@ -15,34 +15,33 @@ if TYPE_CHECKING:
     from leakscope.profiler.result import Result
 
 LOGGER = logging.getLogger("leakscope")
-"""Where the report goes, beside the framework's own logger; a warning unless it is clean."""
+"""Gets the report, as a warning unless it is clean."""
 
 Tell = Callable[[dict[str, float | str]], None]
-"""Hands figures, and the report as a text, to the framework's logger."""
+"""Passes figures, and the report as text, to the logger of the framework."""
 
 
 class Training:
     """Records one training after another, each from `begin` to `end`.
 
-    No error of leakscope's own reaches the training: it is a warning, and the training goes on unwatched. What a
-    training that raised has shown is told when the next one begins or the process ends.
+    An error inside leakscope becomes a warning, and the training continues without recording. The report of a training
+    that raised is written when the next one begins or the process ends.
 
     Args:
-        output: the run's folder, which also gets `findings.json` and `report.html`; without it nothing stays on disk.
-        warmup: steps that are not judged.
-        budget: share of the run's time that looking may take; 0.02 is 2%.
-        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note; None where its kind and size
-            decide.
-        horizon: steps over which growth is projected; plain data that reaches 1% of the memory there is within them is
-            a leak.
+        output: Folder of the run, which also gets `findings.json` and `report.html`; None keeps nothing on disk.
+        warmup: Steps to skip before growth is measured.
+        budget: Maximum share of the training time spent on heap snapshots; 0.02 is 2%.
+        min_bytes: Minimum growth per step to report as a leak, in bytes or like `"64 KiB"`; None to decide by kind and
+            `horizon`.
+        horizon: Report growth of plain data as a leak if it would reach 1% of memory within that many steps.
 
     Raises:
-        ValueError: as `leakscope.Profiler` does.
+        ValueError: As for `leakscope.Profiler`.
 
     """
 
     findings: Result | None = None
-    """What the last training leaked; None before one has ended, and where nothing could be recorded."""
+    """The findings of the last training; None before its end, or if nothing could be recorded."""
 
     def __init__(
         self,
@@ -55,16 +54,19 @@ class Training:
     ) -> None:
         self._options: dict[str, Any] = {"warmup": warmup, "budget": budget, "min_bytes": min_bytes, "horizon": horizon}
         self._output = output
-        Profiler(output, **self._options)  # what is wrong with them is said before a training starts
+        Profiler(output, **self._options)  # raises for invalid options before training starts
         self._profiler: Profiler | None = None
         self._tell: Tell = _tell_nobody
         self._aloud = True
 
     def begin(self, roots: Mapping[str, object], tell: Tell, aloud: bool = True) -> None:
-        """A training begins; traces through one of the `roots` start with its name, and `tell` is called at the end.
+        """Start recording a training.
 
-        `aloud`: the report goes to Python's log, as that of one rank of several should; of the others what leaks, in a
-        line.
+        Args:
+            roots: Name to object: reference paths through these objects begin with the name.
+            tell: Called at the end with the figures.
+            aloud: Log the whole report, as one of several ranks should; the others log one line for each leak.
+
         """
         self.end()
         self.findings, self._tell, self._aloud = None, tell, aloud
@@ -78,13 +80,13 @@ class Training:
         atexit.register(self.end)
 
     def step(self) -> None:
-        """A step of the training is over."""
+        """End a step."""
         if self._profiler is not None:
             with self._profiler.step():  # an error of its own ends the recording, not the training
                 pass
 
     def end(self, error: BaseException | None = None) -> None:
-        """The training is over, by an `error` where it raised one: judge it, and tell what leaks."""
+        """End the training, with the `error` it raised, if any: judge it and log its leaks."""
         profiler, self._profiler = self._profiler, None
         if profiler is None:
             return
@@ -106,7 +108,7 @@ class Training:
 
 
 class Watching:
-    """What every integration has: the options of its recording, as `Training` takes them, and what it found."""
+    """Base of the integrations: the options of a recording, and its findings."""
 
     def __init__(
         self,
@@ -121,14 +123,14 @@ class Watching:
 
     @property
     def findings(self) -> Result | None:
-        """What the last training leaked; None before one has ended, and where nothing could be recorded."""
+        """The findings of the last training; None before its end, or if nothing could be recorded."""
         return self._training.findings
 
 
 def values_of(findings: Result) -> dict[str, float | str]:
-    """What a logger gets: how many leaks there are, their bytes, how much more a step, and a line on each.
+    """The figures to log: number of leaks, their bytes and growth per step, and a line for each.
 
-    Where nobody can tell, no figure is one: only why.
+    An inconclusive verdict has no figures, only its reason.
     """
     from leakscope.report.messages.sections import leaks
     from leakscope.report.messages.sentences import title
@@ -147,4 +149,4 @@ def values_of(findings: Result) -> dict[str, float | str]:
 
 
 def _tell_nobody(_: dict[str, float | str]) -> None:
-    """Nobody has asked."""
+    """Do nothing."""

@@ -1,4 +1,4 @@
-"""Trainings that the Trainer of Hugging Face's transformers runs."""
+"""Training with the Trainer of Hugging Face's transformers."""
 
 from __future__ import annotations
 
@@ -15,33 +15,32 @@ except ImportError as error:
 
 
 class LeakCallback(Watching, TrainerCallback):  # type: ignore[misc]  # untyped where it is not installed
-    """Watches a Trainer's training, and logs what leaks where the Trainer logs its loss.
+    """Records the training of a Trainer, and logs its leaks where the Trainer logs its loss.
 
         Trainer(..., callbacks=[LeakCallback()]).train()
 
-    A step is what ends with `on_step_end`: with gradient accumulation one step of the optimizer. Traces start at
-    `trainer`. When the training is over, the Trainer logs `leakscope/leaks`, `leakscope/leaked_bytes`,
-    `leakscope/bytes_per_step` and, where something leaks, a line on each leak as the text `leakscope/report`; the
-    report itself goes to Python's logger `leakscope`. Of several processes each judges itself, and the first one logs.
+    A step ends with `on_step_end`, that is with each optimizer step. Reference paths begin with `trainer`. At the end
+    of training, the Trainer logs `leakscope/leaks`, `leakscope/leaked_bytes`, `leakscope/bytes_per_step` and, if there
+    are leaks, one line for each as the text `leakscope/report`; the report goes to the Python logger `leakscope`. Each
+    process judges itself, and the first one logs.
 
     Args:
-        output: the run's folder, which also gets `findings.json` and `report.html`; without it nothing stays on disk.
-        warmup: steps that are not judged.
-        budget: share of the training's time that looking may take; 0.02 is 2%.
-        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note; None where its kind and size
-            decide.
-        horizon: steps over which growth is projected; plain data that reaches 1% of the memory there is within them is
-            a leak.
+        output: Folder of the run, which also gets `findings.json` and `report.html`; None keeps nothing on disk.
+        warmup: Steps to skip before growth is measured.
+        budget: Maximum share of the training time spent on heap snapshots; 0.02 is 2%.
+        min_bytes: Minimum growth per step to report as a leak, in bytes or like `"64 KiB"`; None to decide by kind and
+            `horizon`.
+        horizon: Report growth of plain data as a leak if it would reach 1% of memory within that many steps.
 
     Raises:
-        ValueError: a size that is none, a negative warmup, or a budget that is no share between 0 and 1.
+        ValueError: `min_bytes` is not a size, `warmup` is negative, or `budget` is not between 0 and 1.
 
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
-        """Start to record."""
+        """Start recording."""
         trainer = _trainer_of(state)
-        if trainer is None:  # the report is in Python's log, and traces begin further down
+        if trainer is None:  # the report goes to the Python logger, and reference paths begin at the model
             self._training.begin({"model": given["model"]}, lambda _: None, aloud=state.is_world_process_zero)
             return
         # its loggers close when the training ends: the findings have to be there before
@@ -58,16 +57,16 @@ class LeakCallback(Watching, TrainerCallback):  # type: ignore[misc]  # untyped 
         self._training.begin(roots, tell, aloud=state.is_world_process_zero)
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """A step is over."""
+        """End a step."""
         self._training.step()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Judge what was recorded, and log it."""
+        """Judge the recording, and log the result."""
         self._training.end()
 
 
 def _trainer_of(state: Any) -> Trainer | None:
-    """The Trainer that has this state: no callback is handed the Trainer (transformers/trainer_callback.py)."""
+    """The Trainer with this state; callbacks do not get the Trainer itself (transformers/trainer_callback.py)."""
     for holder in gc.get_referrers(state):
         owners = gc.get_referrers(holder) if type(holder) is dict else [holder]
         for owner in owners:

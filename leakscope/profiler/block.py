@@ -32,19 +32,23 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Enter = Callable[[], AbstractContextManager[Callable[[Any], object] | None]]
-"""Gives the block of one call; what that is entered with is told what the call returns, before the block is left."""
+"""Makes the block of one call; its `__enter__` gives a callback for the result of the call, or None."""
 
 
 def decorated(name: str, enter: Enter, function: Callable[P, T]) -> Callable[P, T]:
-    """The function with each of its calls in a block of its own; of a coroutine function, from its start to its end.
+    """Wrap each call of a function in a block, a coroutine function from its start to its end.
 
-    Raises TypeError for a generator function, whose calls run nothing, and for what is no function: `name` says whose.
+    Raises:
+        TypeError: `function` is a generator function, or not a function; the message begins with `name`.
+
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        told = f"{name} around a generator function sees nothing: calling it runs nothing"
-        raise TypeError(f"{told}; write `with {name}:` in its body, or around the loop that consumes it")
+        raise TypeError(
+            f"{name} cannot decorate a generator function, whose call runs nothing; use `with {name}:` in its body or "
+            "around the loop that consumes it"
+        )
     if inspect.isclass(function) or not callable(function):
-        raise TypeError(f"{name} decorates functions and methods; {function!r:.80} is none")
+        raise TypeError(f"{name} decorates functions and methods, got {function!r:.80}")
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -68,49 +72,51 @@ def decorated(name: str, enter: Enter, function: Callable[P, T]) -> Callable[P, 
     return called
 
 
-HIDDEN = "this torch does not show all that C++ holds, so garbage may have been left behind"
+HIDDEN = "torch hides references held by C++, so garbage may have been left behind"
 
 
 @dataclass(eq=False)
 class _Entered:
-    """One block that was entered and not left yet."""
+    """One block that was entered and not left."""
 
     without_gc: PureBlock[None]
     """Keeps automatic gc off."""
     unseen: str = ""
-    """Why nothing can be looked at; "" where it can."""
+    """Why no heap snapshot can be taken; "" if it can."""
     left: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of the findings about what was garbage before, by fingerprint."""
+    """Fingerprint to the bytes that were garbage before the block."""
     mark: Mark | None = None
 
 
 _ENTERED: set[_Entered] = set()
-"""The blocks of this process that run now, of all threads."""
+"""The running blocks of this process, in all threads."""
 
 
 class watch:
-    """A block, or the calls of a function, that must leave no tensor memory unreachable and unfreed.
+    """Check that a block, or each call of a function, leaves no tensor memory unreachable and unfreed.
 
-    What a live variable holds is no leak here, of whichever thread, and neither is what was there before. Garbage is
-    the process's: what threads leave behind while the block runs counts, whether they go on running or not. Automatic
-    gc waits until the block is over, so that what it would have freed is seen every time; before the block gc collects
-    what is young. A look is taken only where more than `allowance` may be held by nothing alive, and before the block a
-    full collection comes first; a block within another collects nothing, and both tell what the inner one leaves. Where
-    torch is not imported, nothing is looked at. A torch that lacks what a look needs is warned of, and the verdict is
-    inconclusive.
+    Memory that a live variable holds is not a leak here, in any thread, and neither is garbage from before the block.
+    Garbage belongs to the process: what other threads leave behind meanwhile counts too.
 
-    `async with` and `@watch()` do the same, for a coroutine function from its start to its end; what a decorated
-    function returns is no leak of it. One `watch` can be used again and again, and within itself: it has the findings
-    of the block that ended last. A generator function cannot be decorated, for its call runs nothing.
+    Automatic garbage collection is off during the block, so that garbage it would free is always seen; before the block
+    the young generation is collected. A heap snapshot is taken only if the block may have left more than `allowance`
+    bytes behind, preceded by a full collection before the block. Nested blocks collect nothing, and both report what
+    the inner one leaves. Without torch imported, nothing is inspected. If torch hides what a snapshot needs, a warning
+    is given and the verdict is inconclusive.
+
+    `async with` and `@watch()` work too, for a coroutine function from its start to its end; what a decorated function
+    returns is not a leak of it. One `watch` can be used repeatedly and within itself; `findings` are those of the block
+    that ended last.
 
     Args:
-        fail: raise at the end of a block that leaves more than `allowance` behind.
-        allowance: bytes, as a number or like `"64 KiB"` and `"1 MB"`, both in powers of 1024.
+        fail: Raise at the end of a block that leaves more than `allowance` behind.
+        allowance: Bytes, as a number or like `"64 KiB"` and `"1 MB"`, both in powers of 1024.
 
     Raises:
-        LeaksFound: an AssertionError with each leak's trace; never in place of what the block itself raised.
-        ValueError: `allowance` is no size.
-        TypeError: what is decorated is a generator function, or none at all.
+        LeaksFound: The block left more than `allowance` behind, and `fail` is set. Never replaces an exception of the
+            block itself.
+        ValueError: `allowance` is not a size.
+        TypeError: The decorated object is not a function, or is a generator function, whose call runs nothing.
 
     >>> import torch, leakscope
     >>> def leave_a_cycle():
@@ -128,20 +134,20 @@ class watch:
     """
 
     _libraries_leak = False
-    """What a library closes is a leak as well; else it is shown as a note, and the block is clean."""
+    """Whether cycles of libraries are leaks; if not, they are notes and the block is clean."""
 
     findings: Result
-    """What the block left behind; there after the block."""
+    """What the block left behind; set after the block."""
     run: Run
-    """What was seen of it, as the rest of leakscope takes it; with a look where one was needed."""
+    """The recording of the block, with a heap snapshot if one was needed."""
 
     def __init__(self, fail: bool = False, allowance: int | str = 0) -> None:
         self._fail, self._allowance = fail, parse_bytes(allowance)
         self._entered: list[_Entered] = []
         self._returned: tuple[object, ...] = ()
-        """What the call returned that ends, for as long as that takes."""
+        """The result of the call that is ending."""
         self._at_most = 0
-        """Bytes that the block which ended last can have left behind, where no look was needed."""
+        """Upper bound of the bytes left by the last block, if no snapshot was needed."""
 
     def __enter__(self) -> Self:
         from leakscope.process.gc_control import no_automatic_gc
@@ -166,7 +172,7 @@ class watch:
         return self
 
     def _left_before(self) -> Mapping[str, int]:
-        """What is garbage before the block and will stay, by fingerprint; what gc can free, it frees."""
+        """Garbage before the block that gc cannot free, by fingerprint; gc frees the rest."""
         from leakscope.heap.fast_check import QUESTION
 
         if not (QUESTION.held_before() or QUESTION.held_before(full=True)):
@@ -175,7 +181,7 @@ class watch:
         return dict(QUESTION.left)
 
     def _left_within(self) -> Mapping[str, int]:
-        """What is garbage before a block within another, which is to find it yet: nothing is collected."""
+        """Garbage before a nested block; nothing is collected, since the outer block reports it too."""
         from leakscope.heap.fast_check import QUESTION
 
         if QUESTION.held_within():
@@ -186,7 +192,7 @@ class watch:
         return _bytes_of(before.findings)
 
     def _leave(self) -> None:
-        """End the block that was entered last: what it switched is as it was."""
+        """End the block that was entered last, and restore gc."""
         if not self._entered:
             return
         entered = self._entered[-1]
@@ -206,7 +212,7 @@ class watch:
         self.run = _run_of_block(after)
         self.findings = Result.of(self.run, self._judged(entered, asked, after))
         if self._unseen:
-            warnings.warn(f"the block was not looked at: {self._unseen}", stacklevel=2)
+            warnings.warn(f"the block was not inspected: {self._unseen}", stacklevel=2)
         if self._fail:
             raise_leaks(self.findings, self._allowance)
 
@@ -229,15 +235,20 @@ class watch:
         self.__exit__(kind, error, trace)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        """The same function, each call of it watched."""
+        """Decorate a function: each call of it is a block."""
         return decorated("leakscope.watch()", lambda: _Call(self), function)
 
     def returns(self, result: object) -> None:
-        """What the block hands on to its caller is none of what it leaves behind."""
+        """Exclude what the block returns to its caller from what it leaves behind.
+
+        Args:
+            result: The returned object; held until the block ends.
+
+        """
         self._returned = (result,)
 
     def _look_where_doubtful(self, mark: Mark | None) -> Look | None:
-        """A look after the block; None where all tensors are certainly held."""
+        """A snapshot after the block; None if all tensors are certainly reachable."""
         from leakscope.heap.fast_check import QUESTION
 
         if QUESTION.held_after(mark, self._returned, self._allowance):
@@ -246,20 +257,20 @@ class watch:
         return look_now(1, Occasion.BLOCK, explained=self._learn)
 
     def _learn_before(self, heap: ExplainedHeap) -> None:
-        """Told what the look before the block found, while the process stands still."""
+        """Called with the snapshot before the block, while the process is paused."""
         from leakscope.heap.fast_check import QUESTION
 
         QUESTION.learn_before(heap)
 
     def _learn(self, heap: ExplainedHeap) -> None:
-        """Told what the look after the block found."""
+        """Called with the snapshot after the block, while the process is paused."""
         from leakscope.heap.fast_check import QUESTION
 
         QUESTION.learn(heap)
 
 
 class _Call:
-    """One call of a decorated function: a block of its own, for calls may overlap; its findings are the owner's."""
+    """One call of a decorated function. It has a block of its own because calls may overlap."""
 
     def __init__(self, owner: watch) -> None:
         self._owner, self._block = owner, copy.copy(owner)
@@ -289,7 +300,7 @@ def _bytes_of(findings: Iterable[Finding]) -> dict[str, int]:
 
 
 def _within(at_most: int) -> Why:
-    """Why a block is clean after which no look was needed: it can have left so many bytes behind."""
+    """The reason of a clean verdict without a snapshot after the block."""
     return Why(reason=Reason.WITHIN_ALLOWANCE, bytes=at_most) if at_most else Why(reason=Reason.CLEAN_BLOCK)
 
 
@@ -307,19 +318,19 @@ def _findings_of(look: Look, ignore_library: bool = False) -> Findings:
 
 
 def _left_behind(before: Mapping[str, int], after: Look, libraries_leak: bool) -> Findings:
-    """Findings after the block, without what was there before it: bytes by fingerprint."""
+    """Findings after the block, without the bytes that were there before it."""
     from leakscope.findings.rules import rule_named
 
     judged = _findings_of(after, ignore_library=not libraries_leak)
-    # the same leak may have been there before, made by somebody else: only what came on top counts
+    # the same leak may have been there before the block: only the bytes added count
     kept = [
         replace(finding, retained_bytes=finding.retained_bytes - before.get(finding.fingerprint, 0))
         for finding in judged.findings
-        # a block answers for what is in flight, although something alive holds it
+        # operations in flight count, although live objects hold their buffers
         if finding.freed_by != FreedBy.PROGRAM or rule_named(finding.rule).is_of_comm
     ]
     kept = [finding for finding in kept if finding.retained_bytes > 0]
-    # a block has no steps: nothing grows by so much a step, and collecting is not set against its time
+    # a block has no steps, so no growth per step, and no time to compare that of gc with
     left = replace(judged, findings=tuple(replace(finding, bytes_per_step=0.0) for finding in kept), gc_advice=())
     if left.leaks:
         return replace(left, why=left_behind(left))

@@ -22,19 +22,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Holders:
-    """Who holds tensor memory, biggest first. Prints as a table, and shows as one in a notebook."""
+    """The holders of tensor memory, largest first. Prints as a table, and displays as one in a notebook.
+
+    >>> import torch, leakscope
+    >>> kept = torch.ones(1024)
+    >>> alive = leakscope.holders()
+    >>> alive.bytes >= 4096, alive.lines[0].bytes >= alive.lines[-1].bytes
+    (True, True)
+    """
 
     alive: Alive
-    """The facts: each line's bytes, and what lets go of them."""
+    """The lines with their bytes, and what frees them."""
 
     @property
     def bytes(self) -> int:
-        """Of all tensor memory that is alive; the lines and `alive.smaller_bytes` add up to it."""
+        """Bytes of all live tensor memory, the sum of the lines and `alive.smaller_bytes`."""
         return self.alive.bytes
 
     @property
     def lines(self) -> tuple[HeldNow, ...]:
-        """A line for each of the largest holders."""
+        """The largest holders."""
         return self.alive.lines
 
     def __str__(self) -> str:
@@ -46,25 +53,33 @@ class Holders:
         return alive_as_html(self.alive)
 
     def to_json(self) -> str:
-        """All of it, for programs."""
+        """The result as JSON."""
         return as_json(self.alive)
 
 
 @dataclass(frozen=True, repr=False)
 class WaysToTensor:
-    """Every way that leads to one tensor. Prints as a list, and shows as a picture in a notebook."""
+    """The reference paths to one tensor. Prints as a list, and displays as a drawing in a notebook.
+
+    >>> import torch, leakscope
+    >>> def train():
+    ...     loss = torch.ones(3)
+    ...     return leakscope.holders(loss)
+    >>> [way.written for way in train().ways]
+    ['train(): loss']
+    """
 
     found: Ways
-    """The facts."""
+    """The paths, and how many are not listed."""
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """The ways that are listed; `found.more` are not."""
+        """The listed paths; `found.more` are not listed."""
         return self.found.ways
 
     @property
     def dot(self) -> str:
-        """The picture in graphviz's language."""
+        """The drawing in the DOT language."""
         return drawing.dot_source(drawing.of_ways(self.found))
 
     def __str__(self) -> str:
@@ -79,16 +94,22 @@ class WaysToTensor:
         return ways_as_html(self.found, self._repr_svg_() or "")
 
     def draw(self, path: str | Path) -> Path:
-        """Write it to a file in the format of its suffix: `.svg`, `.png`, `.pdf`, or `.dot`, which needs no `dot`.
+        """Write the drawing to a file.
+
+        Args:
+            path: Its suffix selects the format: `.svg`, `.png`, `.pdf`, or `.dot`, which needs no graphviz.
+
+        Returns:
+            The path.
 
         Raises:
-            LeakscopeError: Graphviz's `dot` is not installed or fails.
+            LeakscopeError: Graphviz's `dot` is not installed or cannot write this format.
 
         """
         return drawing.write(self.dot, path)
 
     def to_json(self) -> str:
-        """All of it, for programs."""
+        """The result as JSON."""
         return as_json(self.found)
 
 
@@ -97,19 +118,22 @@ def holders(tensor: None = None, *, most: int | None = None) -> Holders: ...
 @overload
 def holders(tensor: torch.Tensor, *, most: int | None = None) -> WaysToTensor: ...
 def holders(tensor: torch.Tensor | None = None, *, most: int | None = None) -> Holders | WaysToTensor:
-    """Who holds tensor memory now, biggest first; or every way that leads to one tensor.
+    """List the holders of tensor memory, largest first, or all reference paths to one tensor.
 
-    Nothing is collected or changed. What would be freed is measured: the bytes that are gone once the references told
-    are, with a full collection after it where that is said. In a notebook it also tells what to type to let go.
+    Nothing is collected or changed. The bytes freed are computed for the references that are named, plus a full
+    collection if the line says so. In a notebook the result also shows what to type to free the memory.
 
     Args:
-        tensor: the tensor whose holders are asked for; the call itself does not count as one.
-        most: holders (20) or ways (12) told one by one; the rest is counted.
+        tensor: List the reference paths to this tensor instead. The argument itself is not listed.
+        most: Number of holders (default 20) or paths (default 12) to list; the others are counted.
+
+    Returns:
+        `Holders` without `tensor`, `WaysToTensor` with it.
 
     Raises:
-        TypeError: `tensor` is no tensor; `leakscope.draw` shows what refers to any object.
-        ValueError: `most` is not positive, or the tensor has no memory that can be found.
-        LeakscopeError: this torch lacks what a look needs.
+        TypeError: `tensor` is not a tensor; see `leakscope.draw` for other objects.
+        ValueError: `most` is less than 1, or the tensor has no storage, as on the meta device.
+        LeakscopeError: Torch lacks what a heap snapshot needs.
 
     >>> import torch, leakscope
     >>> def train():
@@ -123,7 +147,7 @@ def holders(tensor: torch.Tensor | None = None, *, most: int | None = None) -> H
 
     """
     if most is not None and most < 1:
-        raise ValueError(f"most={most} tells nothing; give 1 or more")
+        raise ValueError(f"most must be >= 1, got {most}")
     if ("torch" in sys.modules) and (why := why_no_look()):
         raise LeakscopeError(why)
     if tensor is None:
@@ -136,7 +160,9 @@ def holders(tensor: torch.Tensor | None = None, *, most: int | None = None) -> H
     import torch
 
     if not issubclass(type(tensor), torch.Tensor):
-        raise TypeError(f"{type(tensor).__name__} is no tensor: leakscope.draw(obj) shows what refers to any object")
+        raise TypeError(
+            f"expected a tensor, got {type(tensor).__name__}; leakscope.draw(obj) shows what refers to any object"
+        )
     return WaysToTensor(_ways(tensor, MOST_WAYS if most is None else most))
 
 
@@ -148,16 +174,16 @@ def _ways(tensor: Any, most: int) -> Ways:
         index = next((k for k, obj in enumerate(live.objects) if obj is tensor), None)
         del tensor
     if index is None:
-        raise ValueError("this tensor has no memory of its own that a look finds, as one on the meta device has none")
+        raise ValueError("the tensor has no storage, as on the meta device")
     return ways_to(graph, index, most)
 
 
 @dataclass(frozen=True, repr=False)
 class Picture:
-    """A drawing of references. A notebook shows it; printed, it is the text that Graphviz draws."""
+    """A drawing of references. Displays in a notebook; prints as text in the DOT language."""
 
     dot: str
-    """In Graphviz's language."""
+    """The text in the DOT language."""
 
     def __str__(self) -> str:
         return self.dot
@@ -171,35 +197,44 @@ class Picture:
 
     @property
     def objects(self) -> int:
-        """Number of objects in it."""
+        """Number of drawn objects."""
         return len(set(re.findall(r"^\s*(o\d+)\s*\[", self.dot, re.MULTILINE)))
 
     def draw(self, path: str | Path) -> Path:
-        """Write it to a file in the format of its suffix: `.svg`, `.png`, `.pdf`, or `.dot`, which needs no `dot`.
+        """Write the drawing to a file.
+
+        Args:
+            path: Its suffix selects the format: `.svg`, `.png`, `.pdf`, or `.dot`, which needs no graphviz.
+
+        Returns:
+            The path.
 
         Raises:
-            LeakscopeError: Graphviz's `dot` is not installed or fails.
+            LeakscopeError: Graphviz's `dot` is not installed or cannot write this format.
 
         """
         return drawing.write(self.dot, path)
 
 
 def draw(obj: object, path: str | Path | None = None, *, max_depth: int = 3, too_many: int = 10) -> Picture:
-    """Draw the referrers of an object with objgraph, and references that gc does not see in another colour.
+    """Draw what refers to an object with objgraph, including the references that gc cannot see.
 
-    Those are saved tensors, hooks and `grad_fn` of autograd's C++ graph, buffers of communication, and the variables of
-    running functions. For a tensor the drawing also has the other holders of its memory. Unlike objgraph's own it
-    collects nothing and calls no `repr`.
+    Those are drawn in another color: saved tensors, hooks and `grad_fn` of autograd's C++ graph, communication buffers,
+    and variables of running functions. For a tensor the drawing includes the other holders of its storage. Unlike
+    objgraph's own functions it collects nothing and calls no `repr`.
 
     Args:
-        obj: any object; the call itself does not count as a referrer.
-        path: a file to write, whose ending says how: `.svg`, `.png`, `.pdf`; `.dot` needs no graphviz.
-        max_depth: references up from the object.
-        too_many: referrers drawn of one object; the rest is counted.
+        obj: Any object. The argument itself is not drawn as a referrer.
+        path: File to write. Its suffix selects the format: `.svg`, `.png`, `.pdf`, or `.dot`, which needs no graphviz.
+        max_depth: Number of references to follow from the object.
+        too_many: Referrers to draw per object; the others are counted.
+
+    Returns:
+        The drawing, which a notebook displays.
 
     Raises:
-        ValueError: a depth or a number that is not positive.
-        LeakscopeError: this torch lacks what a look needs; `path` cannot be drawn.
+        ValueError: `max_depth` or `too_many` is less than 1.
+        LeakscopeError: Torch lacks what a heap snapshot needs, or `path` cannot be drawn.
 
     >>> import torch, leakscope
     >>> kept = {"x": torch.ones(3)}
@@ -208,7 +243,7 @@ def draw(obj: object, path: str | Path | None = None, *, max_depth: int = 3, too
 
     """
     if max_depth < 1 or too_many < 1:
-        raise ValueError(f"max_depth={max_depth} and too_many={too_many} must be 1 or more")
+        raise ValueError(f"max_depth and too_many must be >= 1, got {max_depth} and {too_many}")
     if why := why_no_look():
         raise LeakscopeError(why)
     from leakscope.recorder.draw import referrers_as_dot

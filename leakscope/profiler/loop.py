@@ -25,13 +25,17 @@ if TYPE_CHECKING:
 
 
 def worker_environment() -> dict[str, str]:
-    """Variables that make a Python process record itself as a rank of the running `leakscope run`, where it trains.
+    """Environment variables that make a Python process record itself as a rank of the running `leakscope run`.
 
-    What a recorded script starts itself has them already. They are for workers that a service starts, as Ray's do, on
-    a machine that has the run's folder: `ray.init(runtime_env={"env_vars": leakscope.worker_environment()})`.
+    Child processes of a recorded script inherit them. Use this for workers that a service starts, such as Ray's, on a
+    machine with access to the folder of the run: `ray.init(runtime_env={"env_vars": leakscope.worker_environment()})`.
 
     Returns:
-        Name to value; nothing where this process is not recorded, or with `--no-follow`.
+        Name to value; empty if this process is not recorded, or with `--no-follow`.
+
+    >>> import leakscope
+    >>> leakscope.worker_environment()
+    {}
 
     """
     from leakscope.process.children import environment
@@ -40,10 +44,10 @@ def worker_environment() -> dict[str, str]:
 
 
 class StepMark:
-    """A step of the loop: the `with` block that it is entered with, or what ends where nobody enters it.
+    """A step of the loop: a `with` block, or the end of a step if it is not entered.
 
-    A plain call drops it at once, which ends the step there; where it is kept, as a notebook keeps a cell's last value,
-    the step ends with the next mark at the latest.
+    A plain call drops it at once, which ends the step. If it is kept, as a notebook keeps the value of a cell, the step
+    ends with the next mark.
     """
 
     __slots__ = ("__weakref__", "_counts", "_over")
@@ -75,27 +79,27 @@ class StepMark:
         self.count()
 
     def count(self) -> None:
-        """End the step here, unless it was entered or has ended."""
+        """End the step, unless it was entered or has ended."""
         if self._counts:
             self._counts = False
             self._over()
 
 
 class Started(Protocol):
-    """A recording that somebody has to stop."""
+    """A recording that has to be stopped."""
 
     def stop(self) -> object:
-        """End it."""
+        """End the recording."""
 
 
 _STARTED: dict[int, tuple[Started, int]] = {}
-"""By the id of each: the recording, and the process that started it."""
+"""Id of a recording to itself and the process that started it."""
 
 
 def started(recording: Started) -> None:
-    """Note a recording that goes on until it is stopped; one that was started before and forgotten ends here."""
+    """Register a recording that was started, and stop those of this process that were forgotten."""
     for other in _own():
-        _end(other, "a Profiler that was started before was not stopped: it ends here")
+        _end(other, "an earlier Profiler was not stopped; stopping it now")
     if not _STARTED:
         atexit.unregister(_end_all)
         atexit.register(_end_all)
@@ -103,7 +107,7 @@ def started(recording: Started) -> None:
 
 
 def stopped(recording: Started) -> None:
-    """It is over."""
+    """Remove a recording that was stopped."""
     _STARTED.pop(id(recording), None)
 
 
@@ -113,7 +117,7 @@ def _end_all() -> None:
 
 
 def _own() -> list[Started]:
-    """Those of this process; a forked one leaves its parent's alone."""
+    """The recordings of this process, not those of its parent before a fork."""
     return [recording for recording, process in _STARTED.values() if process == os.getpid()]
 
 
@@ -125,13 +129,13 @@ def _end(recording: Started, why: str) -> None:
     try:
         recording.stop()
     except Exception as error:  # noqa: BLE001 - it was forgotten: nobody waits for what it found
-        say_on_stderr(f"what was recorded was not judged: {type(error).__name__}: {error}")
+        say_on_stderr(f"the recording was not judged: {type(error).__name__}: {error}")
     finally:
         stopped(recording)
 
 
 def rank_and_world() -> tuple[int, int]:
-    """The rank of this process and how many there are: as torch.distributed has it, else as a launcher said.
+    """The rank of this process and the world size, from torch.distributed or the environment.
 
     Lightning, accelerate and spawned processes join a group without the variables RANK and WORLD_SIZE.
     """
@@ -143,20 +147,22 @@ def rank_and_world() -> tuple[int, int]:
 
 
 Given = tuple[tuple[str, weakref.ref[object]], ...]
-"""Each name with what it stands for, which is not kept alive."""
+"""Names with weak references to what they stand for."""
 
 
 def weakly(roots: Mapping[str, object]) -> Given:
-    """The roots with their names, none of them kept alive.
+    """Weak references to the roots.
 
-    Raises TypeError for what takes no weak reference, or is named by no text.
+    Raises:
+        TypeError: A root cannot be weakly referenced, or its name is not a non-empty string.
+
     """
     return tuple((_text(name), _weak(name, root)) for name, root in roots.items())
 
 
 def _text(name: object) -> str:
     if not isinstance(name, str) or not name.strip():
-        raise TypeError(f"roots: {name!r} is no name; give the text that the object is to be written as")
+        raise TypeError(f"roots: the name {name!r} must be a non-empty string")
     return name
 
 
@@ -165,7 +171,7 @@ def _weak(name: str, root: object) -> weakref.ref[object]:
         return weakref.ref(root)
     except TypeError:
         kind = type(root).__name__
-        raise TypeError(f"roots: a {kind} cannot be held weakly; give the object that holds {name!r}") from None
+        raise TypeError(f"roots: a {kind} cannot be weakly referenced; pass the object that holds {name!r}") from None
 
 
 P = ParamSpec("P")
@@ -173,33 +179,32 @@ T = TypeVar("T")
 
 
 class Profiler:
-    """Records a training loop whose steps the caller marks, and judges it at the end.
+    """Record a training loop that marks its own steps, and judge it at the end.
 
     `with`, `async with` and `@Profiler()` record a block, or each call of a function or coroutine function; `start()`
-    and `stop()` what comes between them, over the cells of a notebook. It can be used again and again and has the
-    findings of what it recorded last; a call within a decorated call belongs to that one.
+    and `stop()` record what runs between them, such as cells of a notebook. A Profiler can be used repeatedly;
+    `findings` are those of the last recording. A call within a decorated call belongs to the outer one.
 
-    Under a launcher (RANK, WORLD_SIZE) every rank records itself into the same folder and judges itself alone;
-    `leakscope report` tells of all of them once they are through.
+    Under a launcher (RANK, WORLD_SIZE) each rank records into the same folder and judges itself; `leakscope report`
+    combines them once they have finished.
 
     Args:
-        output: the run's folder, which also gets `findings.json` and `report.html`; an earlier run of a Profiler there
-            is replaced. Without it nothing stays on disk.
-        warmup: steps that are not judged.
-        budget: share of the run's time that looking may take; 0.02 is 2%.
-        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note; None where its kind and size
-            decide.
-        roots: objects by the name that traces through them are to begin with, as `{"trainer": trainer}`; none of them
-            is kept alive.
-        horizon: steps over which growth is projected; plain data that reaches 1% of the memory there is within them is
-            a leak.
+        output: Folder of the run, which also gets `findings.json` and `report.html`. An earlier run of a Profiler there
+            is replaced. None keeps nothing on disk.
+        warmup: Steps to skip before growth is measured.
+        budget: Maximum share of the run time spent on heap snapshots; 0.02 is 2%.
+        min_bytes: Minimum growth per step to report as a leak, in bytes or like `"64 KiB"`; None to decide by kind and
+            `horizon`.
+        roots: Name to object: reference paths through these objects begin with the name, as in `{"trainer": trainer}`.
+            They are held weakly.
+        horizon: Report growth of plain data as a leak if it would reach 1% of memory within that many steps.
 
     Raises:
-        TypeError: a root that takes no weak reference, as a list or a dict; what is decorated is a generator function,
-            whose calls run nothing, or no function.
-        ValueError: a size that is none, a negative warmup, or a budget that is no share between 0 and 1.
-        LeakscopeError: on entering, where `output` holds something else already or cannot be written to.
-        RuntimeError: on entering, where it records already; of `step()`, where it does not.
+        TypeError: A root cannot be weakly referenced (a list or dict), or the decorated object is not a function or is
+            a generator function.
+        ValueError: `min_bytes` is not a size, `warmup` is negative, or `budget` is not between 0 and 1.
+        LeakscopeError: On entering: `output` holds something else, or cannot be written.
+        RuntimeError: On entering: it is already recording.
 
     >>> import torch, leakscope
     >>> net, losses = torch.nn.Linear(256, 256), []
@@ -213,7 +218,7 @@ class Profiler:
     """
 
     findings: Result
-    """What leaks; there after the `with` block."""
+    """The findings of the last recording; set after the `with` block."""
     run: Run
     """What was recorded."""
 
@@ -234,16 +239,31 @@ class Profiler:
         self._recorder: Recorder | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._mark: tuple[weakref.ref[StepMark], int] | None = None
-        """The last one, and the thread that asked for it."""
+        """The last mark, and the thread that made it."""
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        """The same function, each call of it recorded and judged."""
+        """Decorate a function: each call of it is recorded and judged."""
         return decorated("leakscope.Profiler()", lambda: nullcontext() if self._recorder else _Call(self), function)
 
     def start(self) -> Self:
-        """Record from here on, until `stop()`; one that was started before and never stopped ends here.
+        """Start recording until `stop()`. A Profiler that is still recording is stopped.
 
-        What is not stopped at the end of the program ends with it, and its report is written where it has an `output`.
+        A recording that is not stopped ends with the program, and is reported if it has an `output`.
+
+        Returns:
+            The Profiler itself.
+
+        Raises:
+            LeakscopeError: `output` holds something else, or cannot be written.
+            RuntimeError: It is already recording.
+
+        >>> import leakscope
+        >>> profiler = leakscope.Profiler(warmup=0).start()
+        >>> profiler.step()
+        <the end of a step>
+        >>> profiler.stop().verdict.value
+        'inconclusive'
+
         """
         started(self)
         try:
@@ -253,14 +273,19 @@ class Profiler:
             raise
 
     def stop(self) -> Result:
-        """End the recording, and judge it; a second time what was found is given again.
+        """End the recording and judge it.
 
-        Raises RuntimeError where nothing was started.
+        Returns:
+            The findings; those of the last recording if nothing is being recorded.
+
+        Raises:
+            RuntimeError: Nothing was recorded.
+
         """
         if self._recorder is not None:
             self.__exit__(None, None, None)
         elif not hasattr(self, "findings"):
-            raise RuntimeError("nothing was recorded: profiler.start() comes first")
+            raise RuntimeError("nothing was recorded; call profiler.start() first")
         return self.findings
 
     async def __aenter__(self) -> Self:
@@ -273,7 +298,7 @@ class Profiler:
 
     def __enter__(self) -> Self:
         if self._recorder is not None:
-            raise RuntimeError("this Profiler records already; what is to be recorded beside it needs one of its own")
+            raise RuntimeError("this Profiler is already recording; use another one to record beside it")
         from leakscope._version import __version__
         from leakscope.native import heap_reader
         from leakscope.recorder.recorder import Recorder
@@ -315,7 +340,7 @@ class Profiler:
         return self._output
 
     def _leave(self) -> None:
-        """Nothing of the recording stays in the process."""
+        """Remove the recording from the process."""
         if self._recorder is not None:
             self._recorder.abandon()
         self._recorder = None
@@ -347,7 +372,7 @@ class Profiler:
         except Exception as problem:
             if error is None:
                 raise
-            say_on_stderr(f"what was recorded was not judged: {type(problem).__name__}: {problem}")
+            say_on_stderr(f"the recording was not judged: {type(problem).__name__}: {problem}")
 
     def _judge(self) -> None:
         from leakscope.process.guard import say_on_stderr
@@ -365,17 +390,22 @@ class Profiler:
             try:
                 write(self.run, self.findings, self._output)
             except OSError as problem:  # the training has come to its end, and what was found is here
-                say_on_stderr(f"{self._output} could not be written: {problem.strerror}")
+                say_on_stderr(f"cannot write {self._output}: {problem.strerror}")
 
     def step(self) -> StepMark:
-        """One step of the training: a `with` block, which counts unless it raises, or called plainly at the step's end.
+        """Mark one step: as a `with` block, which counts unless it raises, or as a plain call at the end of the step.
 
-        Raises RuntimeError where nothing is recorded.
+        Returns:
+            A context manager around the step. A plain call drops it, which ends the step.
+
+        Raises:
+            RuntimeError: Nothing is being recorded.
+
         """
         if self._recorder is None:
             raise RuntimeError(
-                "profiler.step() belongs inside `with leakscope.Profiler() as profiler:`, or between profiler.start() "
-                "and profiler.stop()"
+                "nothing is being recorded; call profiler.step() inside `with leakscope.Profiler() as profiler:`, or "
+                "between profiler.start() and profiler.stop()"
             )
         self._count_mark()
         mark = StepMark(self._step_over)
@@ -383,7 +413,7 @@ class Profiler:
         return mark
 
     def _count_mark(self) -> None:
-        """End the step of the last mark, where somebody keeps that and has not entered it."""
+        """End the step of the last mark, if that is kept and was not entered."""
         mark = self._mark[0]() if self._mark is not None and self._mark[1] == _thread.get_ident() else None
         if mark is not None:
             mark.count()
@@ -393,9 +423,17 @@ class Profiler:
             self._recorder.boundary()
 
     def wrap(self, train_step: Callable[P, T]) -> Callable[P, T]:
-        """The same training step, each call of it marked as a step; a coroutine function from its start to its end.
+        """Make each call of a function a step; a coroutine function from its start to its end.
 
-        Raises TypeError for a generator function, whose calls run nothing.
+        Args:
+            train_step: The training step.
+
+        Returns:
+            A function with the same signature.
+
+        Raises:
+            TypeError: `train_step` is not a function, or is a generator function, whose call runs nothing.
+
         """
         return decorated("profiler.step()", self.step, train_step)
 
@@ -420,7 +458,7 @@ class _Call:
 
 
 def _prepare(folder: Path) -> None:
-    """Make the folder, in place of an earlier run of a Profiler's. Raises LeakscopeError for anything else in it."""
+    """Make the folder, replacing an earlier run of a Profiler. Raises LeakscopeError if it holds something else."""
     from leakscope.process.guard import say_on_stderr
     from leakscope.run.model import read_header
     from leakscope.run.writer import prepare_folder, who_else_may_enter
@@ -430,7 +468,7 @@ def _prepare(folder: Path) -> None:
     except Unreadable:
         own = False
     if not own and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise LeakscopeError(f"{folder} holds something else than a Profiler's run; give another output=")
+        raise LeakscopeError(f"{folder} is not empty and holds no run of a Profiler; choose another output=")
     prepare_folder(folder, force=own)
     others = who_else_may_enter(folder)
     if others:

@@ -16,24 +16,26 @@ if TYPE_CHECKING:
 
 
 class TensorPeak:
-    """A block that is watched for its peak of tensor memory, on the CPU and on devices together.
+    """Measures the peak of tensor memory in a block, on the CPU and on devices together.
 
-    Every storage counts that comes while the block runs, from its making to its end, and those are subtracted that were
-    there before and go. What the block computes is the same; it takes longer, by some 50 microseconds an operation and
-    50 milliseconds to list what is there (`benchmarks/peak.py`). After the block `rise` says what was seen, or `why`
-    why nothing was: torch came later, or something is compiled; neither where torch never came.
+    Counts each storage made in the block from its allocation to its end, minus earlier storages that end in it. Results
+    of the block do not change; it is slower by about 50 microseconds per operation, plus 50 milliseconds to list
+    existing storages (`benchmarks/peak.py`). After the block, `rise` holds the result, or `why` the reason for no
+    measurement: torch was imported later, or something is compiled. Both are empty if torch was never imported.
 
-    Raises ValueError where `limit` is no size.
+    Raises:
+        ValueError: `limit` is not a size.
+
     """
 
     def __init__(self, limit: int | str) -> None:
         self.limit = parse_bytes(limit)
         self.rise: RiseFacts | None = None
-        """Above what was there when the block began."""
+        """The rise above the memory at the start of the block."""
         self.fault: Exception | None = None
-        """An error of leakscope's own, by which the block was not watched to its end."""
+        """An error inside leakscope that ended the measurement."""
         self.why = ""
-        """The sentence that says why the block was not watched."""
+        """Why the block was not measured."""
         self._watch: RiseWatch | None = None
 
     def __enter__(self) -> Self:
@@ -68,11 +70,11 @@ class TensorPeak:
             except Exception as fault:  # noqa: BLE001 - the block itself has not failed
                 self.fault, self.why = fault, f"leakscope failed with {type(fault).__name__}: {fault}"
         elif not self.why and "torch" in sys.modules:
-            self.why = "torch was imported in the middle of it; import it at the top of the file"
+            self.why = "torch was imported during the block; import it at the top of the file"
 
     @property
     def is_over(self) -> bool:
-        """Whether more came than is allowed."""
+        """Whether memory rose above the limit."""
         return self.rise is not None and self.rise.bytes > self.limit
 
     def _facts(self, rise: Rise) -> RiseFacts:

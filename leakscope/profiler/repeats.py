@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 def only_added(findings: Findings, before: int, steps: Sequence[Step]) -> Findings:
-    """Each finding's bytes without those that were there at the look `before` the first judged call.
+    """Subtract from each finding the bytes at the snapshot `before` the first judged call.
 
-    `steps` are the judged calls: garbage of before is gone where gc has freed all garbage meanwhile.
+    `steps` are the judged calls; if gc ran a full collection in one of them, earlier garbage is gone.
     """
     collected = any(collection.is_full for step in steps for collection in step.collections)
     added = tuple(_added(finding, before, collected) for finding in findings.findings)
@@ -57,31 +57,31 @@ def _added(finding: Finding, before: int, collected: bool) -> Finding:
 
 
 _RUNS_NOTHING = (
-    "{name} is a generator function: calling it runs nothing; give a function that takes it to its end, like "
+    "{name} is a generator function, whose call runs nothing; pass a function that exhausts it, like "
     "`lambda: list(...)`"
 )
 _LOOP_RUNS = (
-    "an event loop runs here already, as in a notebook, and {name} is a coroutine function that needs one of its own: "
+    "{name} is a coroutine function, and an event loop is already running, as in a notebook; use "
     "await asyncio.to_thread(leakscope.check, train_step)"
 )
 
 
 def require_callable(step: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse what no call would run.
+    """Check that a training step can be called with these arguments.
 
     Raises:
-        TypeError: it cannot be called, or not with these arguments, or it is a generator function.
-        RuntimeError: it is a coroutine function, and an event loop runs in this thread.
+        TypeError: It cannot, or it is a generator function.
+        RuntimeError: It is a coroutine function, and an event loop is running in this thread.
 
     """
     if not callable(step):
-        raise TypeError(f"check calls a training step; {type(step).__qualname__} cannot be called")
+        raise TypeError(f"expected a callable, got {type(step).__qualname__}")
     if _is(inspect.isgeneratorfunction, step) or _is(inspect.isasyncgenfunction, step):
         raise TypeError(_RUNS_NOTHING.format(name=_name(step)))
     try:
         inspect.signature(step).bind(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"{_name(step)} cannot be called so: {error}; give args=(...) and kwargs={{...}}") from None
+        raise TypeError(f"cannot call {_name(step)}: {error}; pass args= and kwargs=") from None
     except ValueError:  # a builtin that does not say what it takes
         pass
     if _is(inspect.iscoroutinefunction, step):
@@ -89,7 +89,7 @@ def require_callable(step: Callable[..., object], args: Sequence[Any], kwargs: M
 
 
 def take(made: object, step: Callable[..., object], runner: Runner) -> None:
-    """Run what a call returned, where it is a coroutine. Raises as `require_callable` does."""
+    """Run the result of a call if it is a coroutine. Raises like `require_callable`."""
     if inspect.iscoroutine(made):
         try:
             _require_no_loop(step)
@@ -112,7 +112,7 @@ def _require_no_loop(step: Callable[..., object]) -> None:
 
 
 def _is(kind: Callable[[object], bool], step: Callable[..., object]) -> bool:
-    """Whether it, or the `__call__` of its type, is such a function."""
+    """Whether it, or the `__call__` of its type, is a function of this kind."""
     return kind(step) or kind(type(step).__call__)
 
 
@@ -121,7 +121,7 @@ def _name(step: object) -> str:
 
 
 class Sites:
-    """One call watched under a dispatch mode; what it made is known for as long as that lives."""
+    """Records the allocation sites of one call under a dispatch mode."""
 
     def __init__(self, patches: Patches) -> None:
         from leakscope.recorder.lifetimes.dispatch_mode import AllocationSites
@@ -131,14 +131,14 @@ class Sites:
 
     @property
     def made_at(self) -> Mapping[int, str]:
-        """Address of each storage still alive to `train.py:41 forward (aten::addmm)`."""
+        """Address of each live storage to its allocation site, `train.py:41 forward (aten::addmm)`."""
         return self._sites.made_at
 
     @contextmanager
     def watched(self, is_first: bool) -> Iterator[None]:
-        """Note what the block makes, unless it may compile: a mode would switch that off.
+        """Record allocations of the block, unless it may compile: a dispatch mode would disable that.
 
-        `is_first`: nothing has been called yet, so that what a call compiles is not known.
+        `is_first`: no call has been made, so that it is unknown whether one compiles.
         """
         from leakscope.process.torch_compat import Part, lacks
 
@@ -158,9 +158,9 @@ class Sites:
 
 
 _COUNTED_FROM = 64 * 1024
-"""Bytes of growth a step from which the process's own count is trusted to tell it: below that lies leakscope's own."""
+"""Growth per step above which the counter of the process is used; below it lies the memory of leakscope itself."""
 _MIN_REPEATS = 3
-"""Calls from which growth can be told: two differences, as `judge` asks of looks."""
+"""Growth needs two differences, as in `judge`."""
 
 
 def check(
@@ -174,34 +174,34 @@ def check(
     fail: bool = False,
     allowance: int | str = 0,
 ) -> Result:
-    """What grew on every one of `repeats` calls, after `warmup` calls that are not judged.
+    """Report what grows on every one of `repeats` calls of a training step.
 
-    Its bytes are what the judged calls added: what was there before them does not count. Automatic gc waits until the
-    last call is over, so that what it would have freed is seen every time; before them all garbage is collected. One
-    call, of the warm-up where there is any, runs under a dispatch mode of torch that notes which line makes which
-    tensor and changes no result; none does where torch.compile is used.
+    The reported bytes are those that the judged calls added. Garbage is collected before them, and automatic garbage
+    collection is off until the last one has returned, so that garbage it would free is always seen. One call, of the
+    warm-up if there is any, runs under a dispatch mode of torch that records allocation sites and changes no result;
+    none does if torch.compile is used.
 
     Args:
-        train_step: a function, a method, or a coroutine function, whose calls run in one event loop; its result is
-            dropped, and what it raises passes through.
-        repeats: calls that are judged, three or more.
-        args: what it is called with, the same each time.
-        kwargs: by name.
-        warmup: calls before them.
-        min_bytes: growth a call, in bytes or like `"64 KiB"`, below which it is no leak.
-        fail: raise where leaks add more than `allowance`.
-        allowance: bytes that they may add in all, as a size.
+        train_step: A function, method or coroutine function; coroutines run in one event loop. Its result is dropped,
+            and its exceptions propagate.
+        repeats: Number of judged calls, 3 or more.
+        args: Positional arguments of each call.
+        kwargs: Keyword arguments of each call.
+        warmup: Number of calls before the judged ones.
+        min_bytes: Minimum growth per call to report as a leak, in bytes or like `"64 KiB"`.
+        fail: Raise if leaks add more than `allowance`.
+        allowance: Bytes that leaks may add over all judged calls, as a size.
 
     Returns:
-        What leaks; `verdict` says it in one word, and printed it is the whole report.
+        The findings. `verdict` is `leaks`, `clean` or `inconclusive`; printed, it is the whole report.
 
     Raises:
-        LeaksFound: an AssertionError with each leak's trace, where `fail` is asked for.
-        ValueError: fewer than three repeats, which are too few to tell growth; a size that is none.
-        LeakscopeError: this torch lacks what a look needs.
-        TypeError: repeats that are no whole number; what cannot be called so; a generator function, a call of which
-            runs nothing.
-        RuntimeError: a coroutine function where an event loop runs already.
+        LeaksFound: Leaks added more than `allowance`, and `fail` is set.
+        ValueError: `repeats` is less than 3, or a size is invalid.
+        TypeError: `repeats` is not an int, or `train_step` cannot be called with these arguments or is a generator
+            function, whose call runs nothing.
+        RuntimeError: `train_step` is a coroutine function, and an event loop is running in this thread.
+        LeakscopeError: Torch lacks what a heap snapshot needs.
 
     >>> import torch, leakscope
     >>> losses, net = [], torch.nn.Linear(8, 8)
@@ -229,7 +229,7 @@ def run_and_judge(
     kwargs: Mapping[str, Any] = MappingProxyType({}),
     libraries_leak: bool = True,
 ) -> Result:
-    """`check`, with `min_bytes` in bytes and no failing; with `libraries_leak` what libraries leak is no mere note."""
+    """The same as `check` without `fail`; `libraries_leak` makes leaks of libraries leaks instead of notes."""
     from asyncio import Runner
 
     from leakscope.heap.growth import Gains
@@ -244,11 +244,11 @@ def run_and_judge(
         raise LeakscopeError(why)
     require_callable(train_step, args, kwargs)
     steps, looks, counter, gains = [], [], Counter(), Gains()
-    # the caller's own collections: what they free has come all the same
+    # collections by the caller: what they free was added all the same
     collections = CollectionWatch(lambda: counter.read().bytes)
     patches = Patches()
     sites = Sites(patches)
-    # nothing else of ours may hold the step and its arguments: frames of ours are no holders
+    # no other object of leakscope may hold the step and its arguments; its frames are ignored
     runner = Runner()  # makes a loop when it first runs something, where entering it would
     with Block(nothing, runner.close):
         for _ in range(warmup - 1):
@@ -256,7 +256,7 @@ def run_and_judge(
         gc.collect()
         with no_automatic_gc(), Block(nothing, patches.take_out):
             collections.install(patches)
-            # the first of them is of the warm-up, if there is any: its look is what the others' are compared with
+            # the first one belongs to the warm-up, if there is any; the others are compared with its snapshot
             for number in range(warmup, warmup + repeats + 1):
                 began = time.perf_counter()
                 if number:
@@ -265,19 +265,19 @@ def run_and_judge(
                 seconds, collected = time.perf_counter() - began, collections.taken()
                 with collections.not_listening():
                     look = look_now(number, Occasion.STEP, counter, gains, made_at=sites.made_at)
-                # on CPU the counted bytes hold leakscope's own as well: too coarse for small allowances
+                # on the CPU the counted bytes include those of leakscope: too coarse for small allowances
                 looks.append(look if min_bytes >= _COUNTED_FROM else replace(look, counted_bytes=None))
                 if number > warmup:
                     steps.append(Step(number, seconds, looks[-1].counted_bytes, None, collected, look.counted_on))
     rank = Rank(0, tuple(steps), tuple(looks), Ended(EndKind.FINISHED, 0, warmup + repeats))
-    # the look before the first judged call is judged as well: all that comes after it is theirs
+    # the snapshot before the first judged call is the baseline of all growth
     run = replace(run_of_rank(rank, MadeBy.CHECK, warmup - 1, min_bytes), sources=users_sources())
     return Result.of(run, only_added(judge(run, ignore_library=not libraries_leak), warmup, steps))
 
 
 def require_repeats(repeats: int) -> None:
-    """Refuse a number of repeats that cannot tell growth. Raises TypeError or ValueError."""
+    """Check the number of repeats. Raises TypeError or ValueError."""
     if not isinstance(repeats, int):
-        raise TypeError(f"repeats={repeats!r} is no whole number")
+        raise TypeError(f"repeats must be an int, got {repeats!r}")
     if repeats < _MIN_REPEATS:
-        raise ValueError(f"repeats={repeats} is too few to tell growth; give {_MIN_REPEATS} or more")
+        raise ValueError(f"repeats must be >= {_MIN_REPEATS}, got {repeats}")

@@ -33,10 +33,16 @@ def look_now(
     explained: Callable[[ExplainedHeap], None] | None = None,
     made_at: Mapping[int, str] | None = None,
 ) -> Look:
-    """One look at this process; what it keeps itself does not count as the program's.
+    """Take a heap snapshot of this process; its own memory is not counted.
 
-    `gains` are of the looks before, where what containers gain is to be told; `explained` is told what was found;
-    `made_at`: a storage's address to the place that made it.
+    Args:
+        step: Number of the step it belongs to.
+        occasion: What triggered it.
+        counter: Counter of allocated bytes.
+        gains: Growth of containers over earlier snapshots; None to not track it.
+        explained: Called with the analyzed heap while the process is paused.
+        made_at: Address of each storage to its allocation site.
+
     """
     from leakscope.heap.snapshot import LookContext, look
     from leakscope.recorder.accelerator import Counter
@@ -49,14 +55,14 @@ def look_now(
 
 
 def why_no_look() -> str:
-    """The sentence that says why this process cannot be looked at; "" where it can."""
+    """Why no heap snapshot of this process can be taken; "" if it can."""
     from leakscope.process.torch_compat import Part, lacks, sentences
 
     return "; ".join(sentences()) if lacks(Part.LOOKS) else ""
 
 
 def run_of_rank(rank: Rank, made_by: MadeBy, warmup: int = 0, min_bytes: int = 0) -> Run:
-    """A run of this process, its one rank."""
+    """A run with this process as its one rank."""
     from leakscope._version import __version__
     from leakscope.native import heap_reader
     from leakscope.run.model import Run
@@ -78,10 +84,13 @@ def run_of_rank(rank: Rank, made_by: MadeBy, warmup: int = 0, min_bytes: int = 0
 
 @dataclass(frozen=True, repr=False)
 class Result(Findings):
-    """Findings with the run they are of, which they need to be told.
+    """The findings of a run together with the run. Prints as the text report, and displays as HTML in a notebook.
 
-    `print(result)` is the report on a screen, a notebook shows it as HTML, and `result.report("leaks.html")` writes the
-    page.
+    >>> import leakscope
+    >>> with leakscope.watch() as block:
+    ...     pass
+    >>> block.findings.verdict.value, block.findings.leaks
+    ('clean', ())
     """
 
     run: Run = field(kw_only=True)
@@ -89,7 +98,16 @@ class Result(Findings):
 
     @classmethod
     def of(cls, run: Run, findings: Findings) -> Result:
-        """The findings of a run, with it."""
+        """Combine findings with their run.
+
+        Args:
+            run: What was recorded.
+            findings: What `leakscope.findings.judge` found in it.
+
+        Returns:
+            The same findings as a `Result`.
+
+        """
         values = {each.name: getattr(findings, each.name) for each in fields(Findings)}
         return cls(**{**values, "returned": Returned.NOT}, run=run)
 
@@ -105,23 +123,26 @@ class Result(Findings):
         return render(self.run, self)
 
     def to_json(self) -> str:
-        """All of it as `findings.json` has it; the package ships the schema."""
+        """The content of `findings.json`, whose schema ships with the package (`leakscope/report/formats`)."""
         from leakscope.report import FORMATS
 
         return FORMATS["json"](self.run, self)
 
     def report(self, path: str | os.PathLike[str]) -> Path:
-        """Write it to a file, in the format that its suffix names; into a folder the page and `findings.json`.
+        """Write a report to a file or a folder.
 
-        The formats are those of `leakscope report --as`: `.html` is the page, `.txt` the text, then `.json`, `.md`,
-        `.sarif`, `.xml` (JUnit) and `.trace.json`. A path without a suffix, or one that ends in a slash, is a folder,
-        made where it is not there. What was there is replaced, whole or not at all.
+        The suffix selects the format, as in `leakscope report --as`: `.html`, `.txt`, `.json`, `.md`, `.sarif`, `.xml`
+        (JUnit) or `.trace.json`. A path without a suffix, or one that ends in a slash, is a folder, which is created
+        and gets `report.html` and `findings.json`. Existing files are replaced atomically.
+
+        Args:
+            path: File or folder.
 
         Returns:
             The path.
 
         Raises:
-            LeakscopeError: no format has that suffix, or the file cannot be written.
+            LeakscopeError: No format has that suffix, or the file cannot be written.
 
         """
         from leakscope.report import FORMATS, write
@@ -137,19 +158,19 @@ class Result(Findings):
                 write_whole_for_all(told, FORMATS[name](self.run, self).encode(errors="backslashreplace"))
         except OSError as error:
             why = error.strerror or type(error).__name__
-            raise LeakscopeError(f"cannot write {told} ({why}); name a file in a folder that exists") from None
+            raise LeakscopeError(f"cannot write {told}: {why}") from None
         return told
 
 
 def _format_of(name: str) -> str:
-    """The format whose files end as this name does; the longer end decides. Raises LeakscopeError."""
+    """The format with the longest suffix that the name ends with. Raises LeakscopeError."""
     from leakscope.report.formats import format_named, format_names
 
     forms = [format_named(each) for each in format_names()]
     fitting = [form for form in forms if name.lower().endswith(form.suffix)]
     if not fitting:
         suffixes = ", ".join(form.suffix for form in forms)
-        raise LeakscopeError(f"no format has files like {name}; let it end in one of {suffixes}, or name a folder")
+        raise LeakscopeError(f"unknown suffix: {name}; use one of {suffixes}, or a folder")
     return max(fitting, key=lambda form: len(form.suffix)).name
 
 
@@ -163,7 +184,20 @@ def judge(
     fail_on_avoidable: int | None = None,
     fail_on_inconclusive: bool = False,
 ) -> Result:
-    """The verdict of a run, and each distinct leak in it.
+    """Judge a recorded run: its verdict, and each distinct leak.
+
+    Args:
+        run: What `read_run` returned, or `Profiler.run`.
+        suppress: Patterns of leaks to suppress: fingerprints, rules, references or places, with `*` for any text. They
+            add to `run.suppressions`.
+        baseline: Fingerprints of known leaks to suppress.
+        leak_exit_code: The `exit_status` if there are leaks.
+        ignore_library: Report leaks in third-party libraries, but do not fail on them.
+        fail_on_avoidable: Bytes of avoidable memory above which `exit_status` is `leak_exit_code` too; None for never.
+        fail_on_inconclusive: Set `exit_status` to 2 if the run is inconclusive.
+
+    Returns:
+        The findings, with the run.
 
     >>> from pathlib import Path
     >>> import leakscope
@@ -173,16 +207,6 @@ def judge(
     ('leaks', 23, 'tensor-cycle')
     >>> leakscope.judge(run, suppress=["tensor-cycle"]).verdict.value
     'clean'
-
-    Args:
-        run: what `read_run` or a `Profiler` gives.
-        suppress: fingerprints, names of rules, holders or places, with `*` for any text; what they name is listed apart
-            and decides nothing. What the run was given counts as well (`run.suppressions`).
-        baseline: fingerprints of an earlier run's findings, listed apart as well.
-        leak_exit_code: `exit_status` of the findings where the verdict is leaks.
-        ignore_library: what a library leaks is told all the same, and decides nothing.
-        fail_on_avoidable: avoidable bytes above which `exit_status` is `leak_exit_code` as well; None for never.
-        fail_on_inconclusive: `exit_status` is 2 where the run cannot be judged.
 
     """
     findings = findings_of(
@@ -198,10 +222,20 @@ def judge(
 
 
 class LeaksFound(AssertionError):
-    """A block left tensor memory behind; the message holds each leak's trace."""
+    """Raised by `watch` and `check` with `fail=True`; the message contains the reference path of each leak.
+
+    >>> import torch, leakscope
+    >>> kept = []
+    >>> try:
+    ...     leakscope.check(lambda: kept.append(torch.ones(256)), repeats=3, fail=True)
+    ... except leakscope.LeaksFound as error:
+    ...     error.findings.leaks[0].rule.value
+    'step-growth'
+
+    """
 
     findings: Result
-    """What was found, the leaks among it."""
+    """All findings of the block."""
 
     def __init__(self, message: str, findings: Result) -> None:
         super().__init__(message)
@@ -219,7 +253,7 @@ def sum_text(run: Run, findings: Findings, left: Why, allowance: int) -> str:
 
 
 def raise_leaks(found: Result, allowance: int) -> None:
-    """Raise LeaksFound, with the sum and every leak's trace, where the leaks hold more than that many bytes."""
+    """Raise LeaksFound if the leaks hold more than `allowance` bytes."""
     from leakscope.report.text.page import render_in_test
 
     left = left_behind(found)
@@ -229,6 +263,6 @@ def raise_leaks(found: Result, allowance: int) -> None:
 
 
 def left_behind(findings: Findings) -> Why:
-    """How many leaks there are, and their bytes."""
+    """The number of leaks and their bytes."""
     held = sum(finding.retained_bytes for finding in findings.leaks)
     return Why(reason=Reason.LEFT_BEHIND, count=len(findings.leaks), bytes=held)

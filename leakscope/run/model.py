@@ -228,7 +228,14 @@ class InRepository:
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """One run of a script on one or more ranks."""
+    """A recorded run: one script on one or more ranks.
+
+    >>> from pathlib import Path
+    >>> import leakscope
+    >>> run = leakscope.read_run(Path("sample_runs/p2p_pipeline/none"))
+    >>> run.expected_ranks, run.device, [rank.number for rank in run.ranks]
+    (2, 'cpu', [0, 1])
+    """
 
     command: tuple[str, ...]
     ranks: tuple[Rank, ...]

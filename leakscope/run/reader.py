@@ -268,23 +268,26 @@ _RUN = "run.json"
 
 
 def read_run(folder: Path, snapshots: bool = False) -> Run:
-    """The run that is recorded in a folder.
+    """Read a recorded run.
+
+    A damaged file of a rank is skipped, as are damaged lines, and listed in the notes of the rank. Links are followed;
+    only regular files are opened.
+
+    Args:
+        folder: Folder of the run, as given with `--output`; it contains `run.json`.
+        snapshots: Also analyze the memory snapshots in it, about one second each.
+
+    Returns:
+        The run, with all ranks.
+
+    Raises:
+        Unreadable: The folder is not a run, `run.json` cannot be read, or its format is newer.
 
     >>> from pathlib import Path
     >>> import leakscope
     >>> run = leakscope.read_run(Path("sample_runs/p2p_pipeline/none"))
     >>> len(run.ranks), len(run.ranks[0].steps), str(run.ranks[0].ended.how)
     (2, 12, 'stopped')
-
-    A file of a rank that is damaged costs itself: it is left out, as are damaged lines, and the rank's notes say so.
-    Links are followed; what is no regular file is not opened.
-
-    Args:
-        folder: the one that was given with `--output`; it holds `run.json`.
-        snapshots: analyse the allocator snapshots in it as well, which takes about a second each.
-
-    Raises:
-        Unreadable: it is no run, its `run.json` cannot be read, or it is of a newer format.
 
     """
     opened = open_run(folder, snapshots)

@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 
 
 class LeakedTensors(list[Any]):
-    """The tensors that a block left in the garbage; empty until it is over. Whoever holds this list holds them."""
+    """The tensors that a block left as garbage, empty until it ends. The list keeps them alive."""
 
     findings: Findings
-    """What holds them, and which reference frees them; there after the block."""
+    """What holds them, and which reference to cut; set after the block."""
     run: Run
-    """What was seen of it, as `leakscope.judge` takes it."""
+    """The recording of the block, as `leakscope.judge` takes it."""
 
 
 class check_leaked_tensors(watch):
-    """As torch's own `check_leaked_tensors`, with the same arguments, and names what holds each tensor.
+    """A replacement for torch's `check_leaked_tensors` that also names what holds each tensor.
 
-    Torch's (torch/testing/_internal/common_utils.py) sees what gc frees: tensors that C++ holds in a cycle are none of
-    it. This one sees both, frees nothing, and neither sets a debug flag of gc's nor fills `gc.garbage`. A warning tells
-    how many tensors there are and what holds them.
+    It takes the same arguments. Torch's version (torch/testing/_internal/common_utils.py) sees only what gc can free,
+    not tensors that C++ holds in a cycle. This one sees both, frees nothing, and sets no gc debug flags. After the
+    block, a warning gives the number of tensors and what holds them.
 
     Args:
-        limit: leaks that the warning tells with their trace; torch draws as many pictures.
-        matched_type: the type, or a tuple of types, of what is listed; torch.Tensor if not given. Of other types only
-            what leads to tensor memory is found.
+        limit: Number of leaks to describe in the warning.
+        matched_type: Type, or tuple of types, of the listed objects [default: torch.Tensor]. Objects of other types are
+            found only if they lead to tensor memory.
 
     >>> import warnings, torch
     >>> from leakscope.testing import check_leaked_tensors
     >>> def leave_a_cycle():
     ...     outputs = [torch.ones(1024)]
     ...     outputs.append(outputs)
-    >>> with warnings.catch_warnings(record=True) as told, check_leaked_tensors() as leaked:
+    >>> with warnings.catch_warnings(record=True) as caught, check_leaked_tensors() as leaked:
     ...     leave_a_cycle()
     >>> len(leaked), leaked.findings.findings[0].rule.value
     (1, 'tensor-cycle')
@@ -70,7 +70,7 @@ class check_leaked_tensors(watch):
         if leaked:
             warnings.warn(f"{len(leaked)} tensors were found in the garbage.{self._told()}", stacklevel=2)
         elif self.findings.verdict == Verdict.INCONCLUSIVE and not self._unseen:  # that was warned of
-            warnings.warn(f"the block could not be judged: {self.findings.why}", stacklevel=2)
+            warnings.warn(f"the block was not judged: {self.findings.why}", stacklevel=2)
         del self._leaked
 
     def _told(self) -> str:
@@ -90,7 +90,7 @@ class check_leaked_tensors(watch):
         self._leaked.extend(self._garbage_among(heap))
 
     def _garbage_among(self, heap: ExplainedHeap) -> list[Any]:
-        """What is garbage now and was none before, of the types asked for."""
+        """Objects of the requested types that are garbage now and were not before."""
         from leakscope.heap.fast_check import QUESTION, garbage_among
 
         types = self._matched_type if self._matched_type is not None else sys.modules["torch"].Tensor

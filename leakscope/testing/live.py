@@ -20,20 +20,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LiveTensors:
-    """How many tensors there were, and their memory. Holds none of them."""
+    """The number and memory of live tensors. It keeps none of them alive.
+
+    >>> import torch
+    >>> from leakscope.testing import live_tensors
+    >>> kept = torch.ones(256)
+    >>> now = live_tensors()
+    >>> now.count >= 1 and now.bytes >= 1024
+    True
+    """
 
     count: int
-    """Tensors: those that gc lists, and those that only C++ holds, as what a backward needs."""
+    """Number of tensors, including those that only C++ holds, such as saved tensors."""
     storages: int
-    """Pieces of memory; tensors and their views share one."""
+    """Number of storages; tensors and their views share one."""
     bytes: int
-    """Of all storages, each counted once."""
+    """Bytes of all storages, each counted once."""
     _look: Look = field(kw_only=True)
     _memory: tuple[Any, ...] = field(kw_only=True)
-    """A weak reference to each storage of the look, which keeps its address from being given to another."""
+    """Weak references to the storages, which keep their addresses from being reused."""
 
     def diff(self, before: LiveTensors) -> AddedTensors:
-        """What has come since, with its holders at the time of this count; what has gone since is not in it."""
+        """Compare with an earlier count.
+
+        Args:
+            before: The earlier count.
+
+        Returns:
+            The storages added since, with their holders at the time of this count. Freed storages are not listed.
+
+        """
         known = set(before._memory)
         places = self._look.heap.storages.tolist()
         added = [place for place, memory in zip(places, self._memory, strict=True) if memory not in known]
@@ -48,14 +64,19 @@ class LiveTensors:
 
 @dataclass(frozen=True, repr=False)
 class AddedTensors(Holders):
-    """Tensor memory that was there the second time and not the first, with its holders. False where there is none."""
+    """Tensor memory that was added between two counts, with its holders. False if there is none.
+
+    >>> from leakscope.testing import live_tensors
+    >>> bool(live_tensors().diff(live_tensors()))
+    False
+    """
 
     more: int = 0
-    """Tensors more than before; negative where more have gone than came."""
+    """Change of the number of tensors; may be negative."""
 
     @property
     def storages(self) -> int:
-        """Pieces of memory that came."""
+        """Number of added storages."""
         return self.alive.storages
 
     def __bool__(self) -> bool:
@@ -71,14 +92,17 @@ class AddedTensors(Holders):
 
 
 def live_tensors() -> LiveTensors:
-    """Count all tensors that are alive now, garbage that nobody has collected among them.
+    """Count all live tensors, including garbage that has not been collected.
 
-    Counting by `gc.get_objects()` and `isinstance` misses what only autograd holds, counts memory that views share
-    again and again, and runs the code of every object that has a `__class__` or `__getattr__` of its own. This takes a
-    look, a tenth of a second in a small process and more with what lives in it; nothing is collected or changed.
+    Counting with `gc.get_objects()` and `isinstance` misses tensors that only autograd holds, counts shared storages
+    repeatedly, and runs code of objects that define `__class__` or `__getattr__`. This takes a heap snapshot: 0.1 s in
+    a small process, more with many objects. Nothing is collected or changed.
+
+    Returns:
+        The counts, to compare with a later one.
 
     Raises:
-        LeakscopeError: this torch lacks what a look needs.
+        LeakscopeError: Torch lacks what a heap snapshot needs.
 
     >>> import torch
     >>> from leakscope.testing import live_tensors

@@ -110,13 +110,13 @@ def generate() -> Generator[int, None, None]:
 
 
 def test_what_no_call_would_run_is_refused_before_anything_is_called() -> None:
-    with pytest.raises(TypeError, match="generate is a generator function: calling it runs nothing"):
+    with pytest.raises(TypeError, match="generate is a generator function"):
         leakscope.check(generate)
-    with pytest.raises(TypeError, match="calling it runs nothing"):
+    with pytest.raises(TypeError, match="generator function"):
         leakscope.check(lambda: generate())  # noqa: PLW0108 - which is no generator function
-    with pytest.raises(TypeError, match="int cannot be called"):
+    with pytest.raises(TypeError, match="got int"):
         leakscope.check(3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"Trainer.step cannot be called so: missing a required argument: 'batch'"):
+    with pytest.raises(TypeError, match=r"Trainer\.step: missing a required argument: 'batch'"):
         leakscope.check(Trainer().step)
     with pytest.raises(ValueError, match="as a size"):
         leakscope.check(add_a_kib, allowance="lots")

@@ -29,7 +29,7 @@ def test_a_step_is_a_block_a_plain_call_or_a_wrapped_function() -> None:
         await asyncio.sleep(0)
         return 3
 
-    with pytest.raises(RuntimeError, match=r"profiler.start\(\) and profiler.stop\(\)"):
+    with pytest.raises(RuntimeError, match="nothing is being recorded"):
         profiler.step()
     with profiler:
         with profiler.step():
@@ -72,7 +72,7 @@ def test_a_decorated_function_is_recorded_call_by_call_be_it_awaited_or_within_i
         async with profiler:
             async with profiler.step():
                 await asyncio.sleep(0)
-            with pytest.raises(RuntimeError, match="records already"), profiler:
+            with pytest.raises(RuntimeError, match="already recording"), profiler:
                 pass
 
     asyncio.run(block())
@@ -83,7 +83,7 @@ def test_a_decorated_function_is_recorded_call_by_call_be_it_awaited_or_within_i
 def test_over_several_cells_and_again_in_the_same_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run").mkdir()
     profiler = leakscope.Profiler(output=tmp_path / "run", warmup=20)
-    with pytest.raises(RuntimeError, match=r"profiler.start\(\) comes first"):
+    with pytest.raises(RuntimeError, match="nothing was recorded"):
         profiler.stop()
     for count in (2, 1):
         assert profiler.start() is profiler
@@ -94,7 +94,7 @@ def test_over_several_cells_and_again_in_the_same_folder(tmp_path: Path, capfd: 
     (tmp_path / "run" / "mine.txt").touch()
     forgotten = leakscope.Profiler(output=tmp_path / "run").start()
     again = leakscope.Profiler(output=tmp_path / "other").start()
-    assert "was not stopped: it ends here" in capfd.readouterr().err and forgotten.findings
+    assert "was not stopped" in capfd.readouterr().err and forgotten.findings
     again.stop()
     assert {"mine.txt", "run.json", "report.html"} <= {path.name for path in (tmp_path / "run").iterdir()}
 
@@ -104,7 +104,7 @@ def test_what_is_no_run_of_a_profilers_is_never_replaced(tmp_path: Path) -> None
     (tmp_path / "mine.txt").touch()
     (tmp_path / "run.json").write_text(json.dumps({"format": 1, "command": [], "ranks": 1}))
     for place in (tmp_path, tmp_path / "mine.txt"):
-        with pytest.raises(leakscope.LeakscopeError, match="give another output="), leakscope.Profiler(output=place):
+        with pytest.raises(leakscope.LeakscopeError, match="choose another output="), leakscope.Profiler(output=place):
             pass
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", "run.json"]
 

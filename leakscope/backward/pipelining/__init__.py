@@ -22,17 +22,25 @@ _FUNCTIONS = {
 
 
 class Installed:
-    """One call of `install`. Leaving the `with` block, or `uninstall`, takes it back.
+    """One call of `install`, undone by `uninstall` or at the end of its `with` block.
 
-    Several may be there at once and go in any order: the last one to go puts every name back as the first found it.
-    Outputs are released for as long as one of those is there that asked for it. Install and uninstall between steps.
+    Calls may overlap and be undone in any order: the last one restores every name as the first found it. Outputs are
+    released while a call with `release_outputs` is active. Install and uninstall between steps.
+
+    Args:
+        release_outputs: As for `install`.
+
+    >>> from leakscope.backward import install
+    >>> installed = install()
+    >>> installed.uninstall()
+
     """
 
     def __init__(self, release_outputs: bool = False) -> None:
         self.release_outputs = release_outputs
 
     def uninstall(self) -> None:
-        """Take this call back. A second time changes nothing."""
+        """Undo this call. A second call has no effect."""
         if self in _installed:
             _installed.remove(self)
         if not any(installed.release_outputs for installed in _installed):

@@ -44,12 +44,40 @@ OF_RUN: Mapping[type, Callable[[Any], str]] = {
 
 
 def title(finding: Finding) -> str:
-    """Title of a finding, in one line."""
+    """Describe what leaks in one line.
+
+    Args:
+        finding: A finding of `judge`, `check` or `watch`.
+
+    Returns:
+        The title of the finding in every report.
+
+    >>> import torch, leakscope
+    >>> kept = []
+    >>> found = leakscope.check(lambda: kept.append(torch.ones(1 << 20)), repeats=3)
+    >>> "kept" in leakscope.title(found.findings[0])
+    True
+
+    """
     return finding.facts.title_for(finding)
 
 
 def advice(finding: Finding) -> str:
-    """Advice of a finding."""
+    """Describe how to fix a finding.
+
+    Args:
+        finding: A finding of `judge`, `check` or `watch`.
+
+    Returns:
+        One or more sentences.
+
+    >>> import torch, leakscope
+    >>> kept = []
+    >>> found = leakscope.check(lambda: kept.append(torch.ones(1 << 20)), repeats=3)
+    >>> "kept" in leakscope.advice(found.findings[0])
+    True
+
+    """
     own = _advice(finding) + "".join(f" This also frees {bytes_text(b.bytes)} of {b.noun}s." for b in finding.beside)
     if finding.too_large is not None:
         own = growth.too_large_text(finding.too_large) + own

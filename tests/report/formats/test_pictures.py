@@ -87,7 +87,7 @@ def test_report_draws_the_finding_that_is_named(tmp_path: Path) -> None:
     alone = CliRunner().invoke(main, ["report", RUN, "--as", "dot", "--finding", "1"])
     assert alone.stdout == (tmp_path / "dot").read_text()
     for line, sentence in (
-        (["--as", "svg"], "svg draws one finding; write leakscope report RUN --as svg=FILE --finding ID"),
+        (["--as", "svg"], "leakscope report RUN --as svg=FILE --finding ID"),
         (["--finding", "1"], "--finding requires --as"),
         (["--as", "svg", "--finding", "zz"], "no finding is 'zz'; there are "),
     ):

@@ -85,7 +85,7 @@ def test_the_loop_s_own_frame_is_no_callback_though_a_library_called_its_functio
 
 @pytest.mark.parametrize(
     ("roots", "said"),
-    [({"state": {}}, "a dict cannot be held weakly; give the object that holds 'state'"), ({"": Trainer}, "no name")],
+    [({"state": {}}, "a dict cannot be weakly referenced"), ({"": Trainer}, "the name ''")],
 )
 def test_a_root_that_cannot_be_held_or_has_no_name_is_refused(roots: dict[str, object], said: str) -> None:
     with pytest.raises(TypeError, match=said):
