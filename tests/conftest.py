@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
@@ -18,6 +19,7 @@ from types import ModuleType
 
 import pytest
 from support import TESTS, browser
+from support.commands.launching import by_copies
 from support.commands.preloaded import Copies
 from support.commands.recorded_runs import Runs
 from support.global_state import changes, global_state
@@ -196,6 +198,31 @@ def copies(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> 
 def runs(tmp_path_factory: pytest.TempPathFactory, copies: Copies) -> Runs:
     """Recorded runs that tests share."""
     return Runs(lambda: tmp_path_factory.mktemp("recorded"), copies.run)
+
+
+@pytest.fixture
+def pytester(pytester: pytest.Pytester, copies: Copies, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Its subprocesses are copies of a process that has imported torch."""
+
+    def run(*words: str) -> pytest.RunResult:
+        began = time.monotonic()
+        done = copies.run(words, pytester.path, dict(os.environ), 120, "pytest")
+        took = time.monotonic() - began
+        return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), took)
+
+    monkeypatch.setattr(pytester, "runpytest_subprocess", run)
+    return pytester
+
+
+@pytest.fixture
+def launches_copies(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    copies: Copies,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`launch` in the module of the test starts copies of a process that has imported torch."""
+    monkeypatch.setattr(request.module, "launch", by_copies(copies, tmp_path_factory.mktemp("launch")))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from leakscope.options import Options
 from leakscope.run.model import Rank
 from leakscope.run.reader import read_run
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("launches_copies")]
 
 Write = Callable[..., Path]
 

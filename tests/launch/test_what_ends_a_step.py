@@ -14,7 +14,7 @@ from leakscope.run.model import Rank, Run
 from leakscope.run.reader import read_run
 from leakscope.run.rows import ClockKind, StepsBy
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("launches_copies")]
 
 Write = Callable[..., Path]
 BEGIN = """

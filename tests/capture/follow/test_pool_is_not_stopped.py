@@ -11,7 +11,7 @@ from leakscope.launch import launch
 from leakscope.options import Options
 from leakscope.run.reader import read_run
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("launches_copies")]
 
 POOLED = """
 import multiprocessing, signal, torch

@@ -12,7 +12,7 @@ from leakscope.launch import launch
 from leakscope.options import Options
 from leakscope.run.reader import read_run
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("launches_copies")]
 
 SPAWNED = """
 import torch, torch.multiprocessing as mp

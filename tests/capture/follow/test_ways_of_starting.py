@@ -14,7 +14,7 @@ from leakscope.options import Options
 from leakscope.run.model import Run
 from leakscope.run.reader import read_run
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("launches_copies")]
 
 Write = Callable[..., Path]
 

@@ -63,9 +63,9 @@ def ways_past(tree: ast.AST, name: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", [name for name in files() if name not in MAY])
-def test_nothing_is_put_into_the_process_past_the_guard(name: str) -> None:
-    assert ways_past(ast.parse((PACKAGE / name).read_text(encoding="utf-8")), name) == []
+def test_nothing_is_put_into_the_process_past_the_guard() -> None:
+    found = {name: ways_past(ast.parse((PACKAGE / name).read_text(encoding="utf-8")), name) for name in files()}
+    assert {name: ways for name, ways in found.items() if ways and name not in MAY} == {}
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ IMPORTED = (
     "leakscope.recorder.__main__",
     "leakscope.recorder.recorder",
     "leakscope.findings",
+    "leakscope.launch",
     "leakscope.report.html",
     "matplotlib.backends.backend_svg",
     "graphviz",

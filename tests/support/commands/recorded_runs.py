@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
-import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +31,8 @@ class Runs:
     """Runs that were asked for with the same words are one."""
 
     new_folder: Callable[[], Path]
-    command: Callable[[Sequence[str], Path, Mapping[str, str], float], subprocess.CompletedProcess[str]]
-    """Runs `leakscope` with these words, in that folder, with all of this environment, for so many seconds at most."""
+    command: Callable[..., subprocess.CompletedProcess[str]]
+    """Runs `leakscope`, or a program given last, as `Copies.run` does."""
 
     @functools.cache  # noqa: B019 - lives as long as the session
     def recorded(self, text: str, *options: str, words: tuple[str, ...] = (), env: Environment = ()) -> RecordedRun:
@@ -47,21 +46,9 @@ class Runs:
     def plain(self, text: str, *words: str, env: Environment = ()) -> subprocess.CompletedProcess[str]:
         """The script under python."""
         script = self._written(text)
-        return _done([sys.executable, script.name, *words], script.parent, env)
+        return self.command(words, script.parent, {**os.environ, **dict(env)}, TIMEOUT_S, script.name)
 
     def _written(self, text: str) -> Path:
         script = self.new_folder() / "train.py"
         script.write_text(textwrap.dedent(text), encoding="utf-8")
         return script
-
-
-def _done(command: list[str], folder: Path, env: Environment) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-        env={**os.environ, **dict(env)},
-    )
