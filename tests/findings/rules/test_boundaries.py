@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import median
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support import examples
 
-from leakscope.findings.candidates import _by_counters, _has_stopped, _to_the_end
+from leakscope.findings.candidates import Course as GrowthCourse
+from leakscope.findings.candidates import _by_counters, _has_stopped, _to_the_end, course
 from leakscope.findings.capacity import AtEnd, at_end_of_run
 from leakscope.findings.counters import Counted, also_grows
 from leakscope.findings.facts import FreedBy
@@ -99,9 +97,15 @@ def test_garbage_is_freed_late_where_it_rises_by_less_than_half_of_what_is_made(
     assert not replace(found, bytes_per_step=0.0).freed_late
 
 
-@given(st.lists(st.integers(0, 9), min_size=2, max_size=9), st.data())
-def test_the_median_of_the_others_leaves_one_out(values: list[int], data: st.DataObject) -> None:
-    own = data.draw(st.sampled_from(values))
-    others = list(values)
-    others.remove(own)
-    assert _median_of_others(sorted(values), own) == median(others)
+@pytest.mark.parametrize(("own", "others"), [(1, 6.5), (4, 5), (9, 2.5), (6, 2.5)])
+def test_the_median_of_the_others_leaves_one_out(own: int, others: float) -> None:
+    assert _median_of_others([1, 4, 9] if own != 6 else [1, 4, 6], own) == others
+
+
+def test_counters_of_another_device_acquit_nothing() -> None:
+    line = Series((3, 5, 7, 9), (2 * MIB, 4 * MIB, 6 * MIB, 8 * MIB))
+    rank = rank_of(*range(10), *[9] * 20)
+    assert course(rank, line, MIB) == GrowthCourse.STOPPED
+    *steps, last = rank.steps
+    moved = replace(rank, steps=(*steps, replace(last, counted_on="cuda")))
+    assert course(moved, line, MIB) == GrowthCourse.WENT_ON
