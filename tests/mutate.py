@@ -193,15 +193,22 @@ def _test(tests: list[str]) -> int:
     return int(status) if status in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED) else 0
 
 
+def near() -> list[str]:
+    """The files of tests of findings and graph."""
+    return [str(path.relative_to(ROOT)) for name in ("findings", "graph") for path in _files(ROOT / "tests" / name)]
+
+
 def tests_of(module: str) -> list[str]:
     """The files of unit tests: first those that name the module or its rule, then the others of findings and graph."""
     parent, _, name = module.rpartition(".")
     rule = name.replace("_", "-") if parent.endswith(".rules") else module
     names = re.compile(rf"{re.escape(module)}\b|from {re.escape(parent)} import [^\n]*\b{name}\b|\"{rule}\"")
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
-    direct = [path for path in files if names.search(path.read_text(encoding="utf-8"))]
-    near = [path for path in files if path.relative_to(ROOT / "tests").parts[0] in ("findings", "graph")]
-    return [str(path.relative_to(ROOT)) for path in dict.fromkeys([*direct, *near])]
+    naming = [path for path in _files(ROOT / "tests") if names.search(path.read_text(encoding="utf-8"))]
+    return list(dict.fromkeys([*(str(path.relative_to(ROOT)) for path in naming), *near()]))
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("test_*.py"))
 
 
 def main() -> int:
@@ -224,7 +231,7 @@ def main() -> int:
         for name in ("numpy", "pytest", "hypothesis", "torch"):  # once for all forks
             __import__(name)
         for by in ("runs", "tests"):
-            if in_a_fork(by, copied, tests_of("")):
+            if in_a_fork(by, copied, near()):
                 sys.exit(f"the original does not pass its own {by}")
         alive = [mutant for mutant in chosen if not killed(mutant, "runs", copied)]
         alive = [mutant for mutant in alive if not killed(mutant, "tests", copied)]
