@@ -38,9 +38,9 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }  # fmt: skip
 OPPOSITE = {"min": "max", "max": "min", "any": "all", "all": "any"}
 EQUIVALENT: dict[str, str] = {}
-"""Mutants that no test can kill, as `before => after`, and why."""
-LIMIT_S = 120
-"""Seconds a mutant may take for the recorded runs, and for the tests: five times what the original takes."""
+"""Mutants that no test can tell from the original: the line, what is changed in it, and why."""
+LIMIT_S = {"runs": 60, "tests": 400}
+"""Seconds a mutant may take: five times what the original takes on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,16 @@ class Mutant:
     @property
     def change(self) -> str:
         return f"{self.before} => {self.after}"
+
+    @property
+    def known(self) -> str:
+        """Why it is equivalent to the original, "" where that is not known."""
+        line = (ROOT / self.path).read_text(encoding="utf-8").splitlines()[self.line - 1]
+        return EQUIVALENT.get(f"{line.strip()} [{self.change}]", "")
+
+    @property
+    def place(self) -> str:
+        return f"{self.path}:{self.line}"
 
     @property
     def module(self) -> str:
@@ -156,7 +166,7 @@ def in_a_fork(task: str, copied: Path, tests: list[str]) -> str:
             status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
         finally:
             os._exit(status)
-    until = time.monotonic() + LIMIT_S
+    until = time.monotonic() + LIMIT_S[task]
     while time.monotonic() < until:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -179,17 +189,26 @@ def _test(tests: list[str]) -> int:
     import pytest
 
     options = ["-x", "-q", "-m", "unit", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header"]
-    return int(pytest.main([*options, *tests]))
+    status = pytest.main([*options, *tests])
+    return int(status) if status in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED) else 0
+
+
+def near() -> list[str]:
+    """The files of tests of findings and graph."""
+    return [str(path.relative_to(ROOT)) for name in ("findings", "graph") for path in _files(ROOT / "tests" / name)]
 
 
 def tests_of(module: str) -> list[str]:
-    """The files of unit tests: first those that import the module, then the others of findings and graph."""
+    """The files of unit tests: first those that name the module or its rule, then the others of findings and graph."""
     parent, _, name = module.rpartition(".")
-    names = re.compile(rf"{re.escape(module)}\b|from {re.escape(parent)} import [^\n]*\b{name}\b")
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
-    direct = [path for path in files if names.search(path.read_text(encoding="utf-8"))]
-    near = [path for path in files if path.relative_to(ROOT / "tests").parts[0] in ("findings", "graph")]
-    return [str(path.relative_to(ROOT)) for path in dict.fromkeys([*direct, *near])]
+    rule = name.replace("_", "-") if parent.endswith(".rules") else module
+    names = re.compile(rf"{re.escape(module)}\b|from {re.escape(parent)} import [^\n]*\b{name}\b|\"{rule}\"")
+    naming = [path for path in _files(ROOT / "tests") if names.search(path.read_text(encoding="utf-8"))]
+    return list(dict.fromkeys([*(str(path.relative_to(ROOT)) for path in naming), *near()]))
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("test_*.py"))
 
 
 def main() -> int:
@@ -199,13 +218,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="a part of the path of the files that are mutated")
     parser.add_argument("--list", action="store_true", help="show the mutants, and judge none")
-    parser.add_argument("--skip", type=int, default=0, help="begin with this one")
     options = parser.parse_args()
     chosen = sampled(options.count, options.seed, options.only)
     if options.list:
-        print("\n".join(f"{m.path}:{m.line}  {m.change}" for m in chosen))
+        print("\n".join(f"{mutant.place}  {mutant.change}" for mutant in chosen))
         return 0
-    lived = judged = 0
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder)
         for name in ("leakscope", "cli", "sample_runs", "tests"):
@@ -213,25 +230,28 @@ def main() -> int:
         shutil.copy(ROOT / "pyproject.toml", copied)
         for name in ("numpy", "pytest", "hypothesis", "torch"):  # once for all forks
             __import__(name)
-        if why := in_a_fork("runs", copied, []):
-            sys.exit(f"the original differs from the recorded {why}: make goldens")
-        for mutant in chosen[options.skip :]:
-            path = copied / mutant.path
-            original = path.read_bytes()
-            path.write_bytes(original[: mutant.begin] + mutant.after.encode() + original[mutant.end :])
-            began = time.monotonic()
-            by = in_a_fork("runs", copied, []) or in_a_fork("tests", copied, tests_of(mutant.module))
-            path.write_bytes(original)
-            judged += 1
-            reason = EQUIVALENT.get(mutant.change, "")
-            lived += not by and not reason
-            ended = f"killed by {by}" if by else f"equivalent: {reason}" if reason else "SURVIVED"
-            print(
-                f"{ended:<18} {time.monotonic() - began:5.1f} s  {mutant.path}:{mutant.line}  {mutant.change}",
-                flush=True,
-            )
-    print(f"{judged - lived} of {judged} killed or equivalent, {lived} survived")
+        for by in ("runs", "tests"):
+            if in_a_fork(by, copied, near()):
+                sys.exit(f"the original does not pass its own {by}")
+        alive = [mutant for mutant in chosen if not killed(mutant, "runs", copied)]
+        alive = [mutant for mutant in alive if not killed(mutant, "tests", copied)]
+    for mutant in alive:
+        print(f"{mutant.place}  {mutant.change}  {mutant.known or 'SURVIVED'}")
+    lived = sum(not mutant.known for mutant in alive)
+    print(f"{len(chosen) - lived} of {len(chosen)} killed or equivalent, {lived} survived")
     return 1 if lived else 0
+
+
+def killed(mutant: Mutant, by: str, copied: Path) -> bool:
+    """Whether the recorded runs or the tests tell the mutant from the original."""
+    path = copied / mutant.path
+    original = path.read_bytes()
+    path.write_bytes(original[: mutant.begin] + mutant.after.encode() + original[mutant.end :])
+    began = time.monotonic()
+    how = in_a_fork(by, copied, tests_of(mutant.module))
+    path.write_bytes(original)
+    print(f"{how or 'lives':<10} {time.monotonic() - began:5.1f} s  {mutant.place}  {mutant.change}", flush=True)
+    return bool(how)
 
 
 if __name__ == "__main__":

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-from leakscope_cli.report import compare, report
-from leakscope_cli.run import offered_options, run
-from support import ROOT
+from leakscope_cli.run import run
 
-from leakscope.options import OFFERED, Options, When, flags_of, launchers_number
-from leakscope.pytest_plugin import settings
+from leakscope.options import OFFERED, Options, When, launchers_number
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-OF_MEMRAY = {
-    "--fail-on-increase", "--memray", "--memray-bin-path", "--most-allocations", "--native", "--stacks",
-    "--trace-python-allocators",
-}  # fmt: skip
 EVERYTHING = Options(
     script="train.py",
     arguments=("--lr", "0.1"),
@@ -47,48 +36,8 @@ EVERYTHING = Options(
 )
 
 
-def help_text() -> str:
-    context = click.Context(run, info_name="leakscope run", terminal_width=78, **run.context_settings)
-    return run.get_help(context)
-
-
-def test_help_shows_every_option_in_the_order_of_the_fields() -> None:
+def test_every_option_is_offered_in_the_order_of_the_fields() -> None:
     assert [parameter.name for parameter in run.params] == [*OFFERED, "words"]
-    shown = re.findall(r"^  (-\S.*?)(?:  |$)", help_text().partition("Options:")[2], re.MULTILINE)
-    assert len(shown) == len(OFFERED) + 1, "and --help itself"
-    for name, line in zip(OFFERED, shown, strict=False):
-        for flag in flags_of(name):
-            assert flag.replace("/", " / ") in line, name
-
-
-def test_help_is_said_once_and_says_the_default() -> None:
-    assert all(times == 1 for times in Counter(option.help for option in OFFERED.values()).values())
-    context = click.Context(run)
-    for parameter in offered_options():
-        assert isinstance(parameter, click.Option) and parameter.name
-        default = getattr(Options, parameter.name)
-        said = re.search(r"\[default: ([^\]]+)\]", OFFERED[parameter.name].help)
-        if type(default) in (int, float) and parameter.name != "node_rank":
-            assert said, parameter.name
-            assert parameter.type.convert(said[1], parameter, context) == default
-        elif isinstance(default, When):
-            assert f"({default})" in OFFERED[parameter.name].help
-        elif default is True:
-            assert said and said[1] == "on"
-
-
-def test_readme_names_only_options_that_exist() -> None:
-    words = {word for word in re.findall(r"(?<![\w-])--[a-z][a-z-]+", README) if not word.startswith("--leakscope-")}
-    params = [p for command in (run, report, compare) for p in command.params]
-    known = {flag for p in params for flag in (*p.opts, *p.secondary_opts)}
-    assert words - known == {"--lr", "--leakscope", "--help", "--version"} | OF_MEMRAY, (
-        "of the script in the example, of pytest, of all commands"
-    )
-
-
-def test_readme_names_only_options_of_pytest_that_exist() -> None:
-    named = {word.replace("-", "_") for word in re.findall(r"--leakscope-([a-z-]+)", README)}
-    assert named <= settings.OPTIONS.keys()
 
 
 def test_what_is_not_typed_keeps_its_default() -> None:

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from leakscope.backward.edges import LISTED, freed, saved_names
-
-from .edges import SMALL, OutputEdge, edge_of, flatten, gradient_edge
+from .edges import LISTED, SMALL, OutputEdge, edge_of, flatten, freed, gradient_edge, saved_names
 
 
 class Roots(NamedTuple):

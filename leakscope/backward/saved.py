@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node, saved_tensors_hooks
 
-from leakscope.backward.edges import variables
-
 from .boxed import SavedBox, box_of
+from .edges import variables
 
 
 class SavedHandle:

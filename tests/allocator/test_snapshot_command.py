@@ -46,17 +46,12 @@ def test_a_runs_folder_stands_for_the_newest_snapshot_of_each_rank(tmp_path: Pat
     assert refused.exit_code == 2 and "holds no allocator snapshot" in refused.stderr
 
 
-def test_text_opens_with_the_verdict(leaking: Path) -> None:
-    lines = snapshot_text(examine([leaking])).splitlines()
-    assert lines[0] == (
-        "leaks: train.py:12 step keeps 2.00 MiB more each step (9 steps in a row, 20.00 MiB alive at the end); "
-        "peak 20.00 MiB: 20.00 MiB of train.py:12 step; 20.00 MiB at the end"
-    )
-    assert any(line.split() == ["20.00", "MiB", "10x", "train.py:12", "step"] for line in lines)
-    assert any(
-        line.split() == ["2.00", "MiB", "a", "step", "20.00", "MiB", "kept", "9", "steps", "train.py:12", "step"]
-        for line in lines
-    )
+def test_text_opens_with_the_verdict_and_lists_the_places(leaking: Path) -> None:
+    text = snapshot_text(examine([leaking]))
+    assert text.startswith("leaks: train.py:12 step")
+    rows = [line.split() for line in text.splitlines()]
+    assert ["20.00", "MiB", "10x", "train.py:12", "step"] in rows
+    assert ["2.00", "MiB", "a", "step", "20.00", "MiB", "kept", "9", "steps", "train.py:12", "step"] in rows
 
 
 def test_json_holds_the_figures(leaking: Path) -> None:
@@ -133,15 +128,6 @@ def test_moment_of_failure_stands_on_the_page(tmp_path: Path) -> None:
         "train.py:12 step keeps 2.00 MiB more each step"
     )
     assert 'class="moment failure"' in snapshot_html(report)
-
-
-def test_moments_that_stand_close_together_share_a_text(tmp_path: Path) -> None:
-    data = training(10, keeps=True)
-    failures = [{"action": "oom", "device_free": 5, "size": 1 << 30, "stream": 0, "time_us": START + 9_900}] * 3
-    data["device_traces"][0] += failures
-    page = snapshot_html(examine([written(tmp_path / "a.pickle", data)]))
-    assert page.count("peak 20.00 MiB, out of memory (3 times)</text>") == 1
-    assert page.count('class="moment failure"') == 3 and page.count('class="moment"') == 1
 
 
 def test_kinds_are_drawn_beneath_what_is_alive_and_add_up_to_it(leaking: Path) -> None:

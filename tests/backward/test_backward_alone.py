@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import shutil
 import subprocess
 import sys
@@ -52,14 +51,3 @@ def test_it_needs_torch_alone_and_works_as_a_copy_in_another_project(tmp_path: P
     ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == ["[]", "['leakscope._version', 'leakscope.originals']", "True", "True"]
-
-
-@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: path.stem)
-def test_its_modules_import_each_other_by_place_so_that_the_folder_may_have_any_name(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            assert node.level <= len(path.relative_to(FOLDER).parts), f"{path.name}:{node.lineno} leaves the folder"
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-            tops = {name.partition(".")[0] for name in names}
-            assert tops <= {"torch", *sys.stdlib_module_names}, f"{path.name}:{node.lineno} imports {tops}"

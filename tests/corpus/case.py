@@ -29,16 +29,20 @@ MIN_BYTES = 512
 FLOAT = 4
 
 
+CASES: dict[str, type[LeakCase]] = {}
+
+
 class LeakCase:
     """One small leak and its leak-free variant; a new one has leaked nothing yet.
 
-    Subclasses say what a finding must say. Every tensor of an case spans a multiple of its own prime.
+    Subclasses say what a finding must say; those with a leak of their own are cases. Every tensor of a case spans a
+    multiple of its own prime.
     """
 
     rule: ClassVar[str]
     freed_by: ClassVar[str]
-    tells: ClassVar[str]
-    """Regular expression that the trace, the cut or the title must match."""
+    tells: ClassVar[str] = ""
+    """Regular expression that the trace, the cut or the title must match, where `cut` says nothing."""
     per_step: ClassVar[float | None] = None
     """Bytes a step, in units of one tensor of the case; None where only the measured truth is asked."""
     collections: ClassVar[int | None] = None
@@ -46,6 +50,10 @@ class LeakCase:
     """Regular expression for the cut alone, where the place to cut is beyond doubt."""
     frees: ClassVar[bool] = True
     """Whether one cut in Python frees what is held."""
+
+    def __init_subclass__(cls) -> None:
+        if "leak" in vars(cls):
+            CASES[cls.__name__] = cls
 
     def __init__(self, prime: int) -> None:
         self.prime = prime
@@ -68,14 +76,6 @@ class LeakCase:
 
     def leaf(self) -> torch.Tensor:
         return torch.ones(self.prime, requires_grad=True)
-
-
-CASES: dict[str, type[LeakCase]] = {}
-
-
-def leak_case(case: type[LeakCase]) -> type[LeakCase]:
-    CASES[case.__name__] = case
-    return case
 
 
 def _primes(count: int, above: int) -> list[int]:

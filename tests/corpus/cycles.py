@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from corpus.case import LeakCase, leak_case
+from corpus.case import LeakCase
 
 
 class Cyclic(LeakCase):
@@ -24,9 +24,7 @@ class Cyclic(LeakCase):
     per_step: Any = 1
 
 
-@leak_case
 class RecursiveClosure(Cyclic):
-    tells = r"RecursiveClosure\.leak.*walk.*closure walk"
     cut = r"closure walk"
 
     def leak(self) -> None:
@@ -55,9 +53,7 @@ class Scaled(nn.Module):
         return self.weight * 2
 
 
-@leak_case
 class BoundMethodOnModule(Cyclic):
-    tells = r"Scaled.*\.call"
     cut = r"\.call"
 
     def leak(self) -> None:
@@ -69,9 +65,7 @@ class BoundMethodOnModule(Cyclic):
         module.call = weakref.WeakMethod(module.scaled)
 
 
-@leak_case
 class ModuleHookClosure(Cyclic):
-    tells = r"Scaled.*_forward_hooks.*ModuleHookClosure\.leak.*closure module"
     cut = r"closure module"
 
     def leak(self) -> None:
@@ -87,9 +81,7 @@ def _fail() -> None:
     raise ValueError("no such batch")
 
 
-@leak_case
 class ExceptionInLocal(Cyclic):
-    tells = r"ExceptionInLocal\.leak.*local kept"
     cut = r"local kept"
 
     def leak(self) -> None:
@@ -109,9 +101,7 @@ class ExceptionInLocal(Cyclic):
         assert batch is not kept
 
 
-@leak_case
 class ExceptionInLocalList(Cyclic):
-    tells = r"ExceptionInLocalList\.leak.*local errors"
     cut = r"local errors|\[i\]"
 
     def leak(self) -> None:
@@ -146,9 +136,7 @@ class _KeepsOutput(torch.autograd.Function):
         return grad, None
 
 
-@leak_case
 class ContextAttribute(Cyclic):
-    tells = r"_KeepsOutputBackward.*\.made"
     cut = r"\.made"
     per_step = 2
 
@@ -159,9 +147,7 @@ class ContextAttribute(Cyclic):
         _KeepsOutput.apply(self.leaf(), False)
 
 
-@leak_case
 class LeafHookOnItself(Cyclic):
-    tells = r"LeafHookOnItself\.leak.*closure leaf"
     cut = r"closure leaf"
 
     def leak(self) -> None:
@@ -180,9 +166,7 @@ class Pair:
         self.children: list[Any] = []
 
 
-@leak_case
 class ParentAndChild(Cyclic):
-    tells = r"Pair.*\.(parent|children)"
     cut = r"\.parent|\.children|\[i\]"
 
     def leak(self) -> None:
@@ -196,9 +180,7 @@ class ParentAndChild(Cyclic):
         parent.children.append(child)
 
 
-@leak_case
 class PartialOfItself(Cyclic):
-    tells = r"Pair.*\.again.*partial"
     cut = r"\.again|\.args|\[i\]"
 
     def leak(self) -> None:
@@ -218,7 +200,6 @@ class Cached:
         return self.tensor.numel()
 
 
-@leak_case
 class CachedMethodOnInstance(Cyclic):
     tells = r"Cached.*\.size"
 
@@ -256,10 +237,8 @@ class _Outer(_HooksItself):
         self.inner = _Inner(of_inner)
 
 
-@leak_case
 class ParentAndChildHooks(Cyclic):
     per_step = 2
-    tells = r"the hook _HooksItself\.restore\(\) of _\w+ module and .* \(cut both\)"
     cut = r"\[i\]"
 
     def leak(self) -> None:
@@ -290,9 +269,7 @@ class _Remembers(nn.Module):
         return None
 
 
-@leak_case
 class HooksOnChildAndItself(Cyclic):
-    tells = r"through .*_Remembers\.(remember|restore)\(\) and the hook _Remembers\.re\w+\(\).*\(cut both\)"
     cut = r"\[i\]"
 
     def leak(self) -> None:
@@ -303,11 +280,9 @@ class HooksOnChildAndItself(Cyclic):
             handle.remove()
 
 
-@leak_case
 class PatchedForward(Cyclic):
     """As accelerate.hooks.add_hook_to_module does."""
 
-    tells = r"through .*\._old_forward of Scaled module.* \(cut both\)"
     cut = r"\.(_old_)?forward"
 
     def leak(self) -> None:
@@ -324,9 +299,7 @@ class Tree(Pair):
     """Its parts know their parent."""
 
 
-@leak_case
 class TreeWithParents(Cyclic):
-    tells = r"through \.(parent|children) of Tree object"
     cut = r"\.parent|\.children"
 
     def leak(self) -> None:
@@ -344,9 +317,7 @@ class TreeWithParents(Cyclic):
             root.children.append(child)
 
 
-@leak_case
 class WeakrefCallback(Cyclic):
-    tells = r"Pair.*__callback__.*closure pair"
     cut = r"closure pair|\.watch"
 
     def leak(self) -> None:
@@ -366,9 +337,7 @@ class Slotted:
     owner: Any = None
 
 
-@leak_case
 class SlotsCycle(Cyclic):
-    tells = r"Slotted.*\.owner"
     cut = r"\.owner"
 
     def leak(self) -> None:
@@ -383,7 +352,6 @@ class SlotsCycle(Cyclic):
 Batch = namedtuple("Batch", "tensor notes")
 
 
-@leak_case
 class NamedTupleCycle(Cyclic):
     tells = r"Batch.*notes|Batch.*\[i\]"
 
@@ -396,9 +364,7 @@ class NamedTupleCycle(Cyclic):
         batch.notes.append(batch.tensor)
 
 
-@leak_case
 class TensorAttribute(Cyclic):
-    tells = r"Tensor.*\.owner"
     cut = r"\.owner|\.tensor"
 
     def leak(self) -> None:
@@ -425,9 +391,7 @@ class Wrapper(torch.Tensor):
         raise AssertionError("nobody may run an operator of this tensor")
 
 
-@leak_case
 class WrapperSubclass(Cyclic):
-    tells = r"Wrapper.*\.(same|inner)"
     cut = r"\.same"
 
     def leak(self) -> None:
@@ -439,7 +403,6 @@ class WrapperSubclass(Cyclic):
         wrapped.same = wrapped.inner
 
 
-@leak_case
 class GeneratorOfItsOwner(Cyclic):
     tells = r"generator GeneratorOfItsOwner\.leak.*batches"
 
@@ -462,7 +425,6 @@ class GeneratorOfItsOwner(Cyclic):
         pair.parent = list(map(id, batches()))
 
 
-@leak_case
 class TaskOfItself(Cyclic):
     tells = r"coroutine TaskOfItself\.leak.*waits"
 
@@ -497,7 +459,6 @@ class _Never:
 _CURRENT: contextvars.ContextVar[Any] = contextvars.ContextVar("current")
 
 
-@leak_case
 class ContextOfItself(Cyclic):
     tells = r"Context"
 
@@ -511,7 +472,6 @@ class ContextOfItself(Cyclic):
         context.run(_CURRENT.set, [self.tensor()])
 
 
-@leak_case
 class ClassPerStep(Cyclic):
     frees = False
     tells = r"class Local|ClassPerStep\.leak.*Local"
@@ -545,7 +505,6 @@ def _sized(table: torch.Tensor | None) -> type[Sized]:
     return Table
 
 
-@leak_case
 class SlottedClassPerStep(Cyclic):
     """No `__dict__` to lead back, but slots, a `super()` and a base that knows its subclasses."""
 
@@ -564,7 +523,6 @@ class SlottedClassPerStep(Cyclic):
         assert self.once().size() == 2
 
 
-@leak_case
 class ParamGroupHooks(Cyclic):
     """The 2024 stage backward: hook -> cell -> param_group -> intermediates -> grad node -> hook."""
 

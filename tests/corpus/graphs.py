@@ -10,7 +10,7 @@ import torch
 import torch._dynamo  # checkpoint imports it when it first runs, and that import keeps the frames that led to it
 from torch.utils.checkpoint import checkpoint
 
-from corpus.case import LeakCase, leak_case
+from corpus.case import LeakCase
 
 
 class HeldGraph(LeakCase):
@@ -18,9 +18,7 @@ class HeldGraph(LeakCase):
     freed_by = "program"
 
 
-@leak_case
 class LoggedLoss(HeldGraph):
-    tells = r"LoggedLoss.*\.losses"
     cut = r"\.losses"
 
     def begin(self) -> None:
@@ -33,11 +31,9 @@ class LoggedLoss(HeldGraph):
         self.losses.append(self.leaf().exp().sum().item())
 
 
-@leak_case
 class LossAfterBackward(HeldGraph):
     """Backward has freed what was saved: the leaf and its gradient are all that the graph keeps."""
 
-    tells = r"LossAfterBackward.*\.losses.*the leaf tensors \(with their \.grad\)"
     cut = r"\.losses"
     per_step = 2
 
@@ -55,9 +51,7 @@ class LossAfterBackward(HeldGraph):
         self.losses.append(loss.detach())
 
 
-@leak_case
 class LossesByName(HeldGraph):
-    tells = r"LossesByName.*\.history"
     cut = r"\.history|\['loss'\]"
 
     def begin(self) -> None:
@@ -70,9 +64,7 @@ class LossesByName(HeldGraph):
         self.history["loss"].append(self.leaf().sigmoid().mean().detach())
 
 
-@leak_case
 class RunningSum(HeldGraph):
-    tells = r"RunningSum.*\.total"
     cut = r"\.total"
 
     def begin(self) -> None:
@@ -85,9 +77,7 @@ class RunningSum(HeldGraph):
         self.total = self.total + self.leaf().exp().sum().detach()
 
 
-@leak_case
 class HiddenStateCarriedOver(HeldGraph):
-    tells = r"HiddenStateCarriedOver.*\.state"
     cut = r"\.state"
 
     def begin(self) -> None:
@@ -101,9 +91,7 @@ class HiddenStateCarriedOver(HeldGraph):
         self.state = torch.tanh(self.state.detach() * self.weight)
 
 
-@leak_case
 class FunctionalUpdates(HeldGraph):
-    tells = r"FunctionalUpdates.*\.weight"
     cut = r"\.weight"
 
     def begin(self) -> None:
@@ -118,9 +106,7 @@ class FunctionalUpdates(HeldGraph):
         self.weight = (self.weight - grad * self.weight).detach().requires_grad_()
 
 
-@leak_case
 class CheckpointedGraph(HeldGraph):
-    tells = r"CheckpointedGraph.*\.outputs"
     cut = r"\.outputs"
 
     def begin(self) -> None:
@@ -137,11 +123,9 @@ class CheckpointedGraph(HeldGraph):
         return made
 
 
-@leak_case
 class CheckpointedTraining(HeldGraph):
     """A pack hook that holds what the checkpointed function closes over; its clean variant trains."""
 
-    tells = r"CheckpointedTraining.*\.losses"
     cut = r"\.losses"
 
     def begin(self) -> None:
@@ -168,11 +152,9 @@ class CheckpointedTraining(HeldGraph):
         return lambda weight: (weight * scale).exp().sum()
 
 
-@leak_case
 class HookOfATensorThatIsGone(HeldGraph):
     """One hook on each graph piles up nowhere: the graphs do."""
 
-    tells = r"HookOfATensorThatIsGone.*\.outputs"
     cut = r"\.outputs"
 
     def begin(self) -> None:
@@ -199,9 +181,7 @@ def _twice(given: torch.Tensor) -> torch.Tensor:
     return given.exp().tanh().sum()
 
 
-@leak_case
 class GradNodeKept(HeldGraph):
-    tells = r"GradNodeKept.*\.nodes"
     cut = r"\.nodes"
 
     def begin(self) -> None:
@@ -214,11 +194,9 @@ class GradNodeKept(HeldGraph):
         self.nodes.append(type(self.leaf().exp().sum().grad_fn))
 
 
-@leak_case
 class OffloadedSavedTensors(HeldGraph):
     """Payloads of saved-tensor hooks: what the pack hook made is held by the graph."""
 
-    tells = r"OffloadedSavedTensors.*\.losses"
     cut = r"\.losses"
 
     def begin(self) -> None:
@@ -235,11 +213,9 @@ class OffloadedSavedTensors(HeldGraph):
             return self.leaf().exp().sum()
 
 
-@leak_case
 class BoundedLosses(HeldGraph):
     """A bound that is far is no reason to keep graphs; the clean variant keeps numbers."""
 
-    tells = r"BoundedLosses.*\.recent.*Its bound is too high"
     cut = r"\.recent"
 
     def begin(self) -> None:

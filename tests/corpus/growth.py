@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from corpus.case import LeakCase, leak_case
+from corpus.case import LeakCase
 
 
 class Growing(LeakCase):
@@ -27,9 +27,7 @@ class Growing(LeakCase):
         self.count = 0
 
 
-@leak_case
 class GrowingList(Growing):
-    tells = r"GrowingList.*\.outputs"
     cut = r"\.outputs"
 
     def begin(self) -> None:
@@ -43,9 +41,7 @@ class GrowingList(Growing):
         del self.outputs[:-2]
 
 
-@leak_case
 class GrowingDict(Growing):
-    tells = r"GrowingDict.*\.by_step"
     cut = r"\.by_step"
 
     def begin(self) -> None:
@@ -58,11 +54,9 @@ class GrowingDict(Growing):
         self.by_step[0] = self.tensor()
 
 
-@leak_case
 class HeldInTwoPlaces(Growing):
     """Neither cut alone frees anything; of the clean variant's two places one is emptied, and one has a bound."""
 
-    tells = r"HeldInTwoPlaces.*(\.rows|\.by_step)"
     cut = r"^(\.rows|\.by_step)$"
 
     def begin(self) -> None:
@@ -78,9 +72,7 @@ class HeldInTwoPlaces(Growing):
         self.by_step[0] = self.rows[-1]
 
 
-@leak_case
 class GrowingSet(Growing):
-    tells = r"GrowingSet.*\.seen"
     cut = r"\.seen"
 
     def begin(self) -> None:
@@ -93,9 +85,7 @@ class GrowingSet(Growing):
         self.seen = {self.tensor()}
 
 
-@leak_case
 class GrowingDeque(Growing):
-    tells = r"GrowingDeque.*\.recent"
     cut = r"\.recent"
 
     def begin(self) -> None:
@@ -109,9 +99,7 @@ class GrowingDeque(Growing):
         self.bounded.append(self.tensor())
 
 
-@leak_case
 class GrowingDefaultDict(Growing):
-    tells = r"GrowingDefaultDict.*\.by_name"
     cut = r"\.by_name|\['loss'\]"
 
     def begin(self) -> None:
@@ -124,9 +112,7 @@ class GrowingDefaultDict(Growing):
         self.by_name["loss"][:] = [self.tensor()]
 
 
-@leak_case
 class GrowingOrderedDict(Growing):
-    tells = r"GrowingOrderedDict.*\.cache"
     cut = r"\.cache"
 
     def begin(self) -> None:
@@ -139,9 +125,7 @@ class GrowingOrderedDict(Growing):
         self.cache[0] = self.tensor()
 
 
-@leak_case
 class GrowingKeys(Growing):
-    tells = r"GrowingKeys.*\.seen"
     cut = r"\.seen"
 
     def begin(self) -> None:
@@ -157,9 +141,7 @@ class GrowingKeys(Growing):
 MODULE_LEVEL: list[Any] = []
 
 
-@leak_case
 class GrowingModuleGlobal(Growing):
-    tells = r"module corpus.growth.*\.MODULE_LEVEL"
     cut = r"\.MODULE_LEVEL"
 
     def leak(self) -> None:
@@ -176,9 +158,7 @@ class Registry:
     entries: ClassVar[list[Any]] = []
 
 
-@leak_case
 class GrowingClassAttribute(Growing):
-    tells = r"Registry.*\.entries"
     cut = r"\.entries"
 
     def leak(self) -> None:
@@ -209,9 +189,7 @@ def _last() -> Callable[[Any], None]:
     return record
 
 
-@leak_case
 class GrowingClosure(Growing):
-    tells = r"closure rows"
     cut = r"closure rows"
 
     def begin(self) -> None:
@@ -229,9 +207,7 @@ def _defaulted(row: Any, rows: list[Any] = []) -> int:  # noqa: B006
     return len(rows)
 
 
-@leak_case
 class GrowingDefaultArgument(Growing):
-    tells = r"_defaulted.*__defaults__"
     cut = r"__defaults__|\[0\]"
 
     def leak(self) -> None:
@@ -255,9 +231,7 @@ def _bounded_table(step: int, prime: int) -> torch.Tensor:
     return torch.ones(prime) * step
 
 
-@leak_case
 class GrowingLruCache(Growing):
-    tells = r"_table.*cached result"
     cut = r"_table|cached result"
 
     def leak(self) -> None:
@@ -279,9 +253,7 @@ class _Link:
         self.before = before
 
 
-@leak_case
 class GrowingLinkedList(Growing):
-    tells = r"GrowingLinkedList.*\.head"
     cut = r"\.head"
 
     def begin(self) -> None:
@@ -294,9 +266,7 @@ class GrowingLinkedList(Growing):
         self.head = _Link(self.tensor(), None)
 
 
-@leak_case
 class GrowingTensorAttribute(Growing):
-    tells = r"Tensor.*\.history"
     cut = r"\.history"
 
     def begin(self) -> None:
@@ -310,11 +280,9 @@ class GrowingTensorAttribute(Growing):
         self.state.history = [self.tensor()]  # type: ignore[attr-defined]
 
 
-@leak_case
 class GrowingParameterRecords(Growing):
     """An object on a parameter that keeps records of it."""
 
-    tells = r"Parameter.*\.records"
     cut = r"\.rows"
 
     def begin(self) -> None:
@@ -328,9 +296,7 @@ class GrowingParameterRecords(Growing):
         self.weight.records.rows = [self.tensor()]  # type: ignore[attr-defined]
 
 
-@leak_case
 class GrowingQueue(Growing):
-    tells = r"GrowingQueue.*\.waiting"
     cut = r"\.queue|\.waiting"
 
     def begin(self) -> None:
@@ -352,11 +318,9 @@ def _collect(rows: list[Any]) -> Any:
         rows.append((yield))
 
 
-@leak_case
 class GrowingInGenerator(Growing):
     """One generator that always waits, and whose list grows: no generators pile up."""
 
-    tells = r"local rows of .*\.collector in watch\(\) gains tensors every step.*GrowingInGenerator"
     cut = "local rows"
 
     def begin(self) -> None:
@@ -384,11 +348,9 @@ class _Writer(threading.Thread):
         self.over.wait()
 
 
-@leak_case
 class GrowingInThread(Growing):
     """One thread that lives and owns what grows: no threads pile up."""
 
-    tells = r"\.waiting\.queue.* gains tensors every step"
     cut = r"\.queue|\.waiting"
 
     def begin(self) -> None:
@@ -408,9 +370,7 @@ class GrowingInThread(Growing):
         self.writer.join()
 
 
-@leak_case
 class GrowingTensor(Growing):
-    tells = r"The tensor in .*\.seen.* is larger at each snapshot.*GrowingTensor.*torch\.cat"
     cut = r"\.seen"
 
     def begin(self) -> None:
@@ -423,11 +383,9 @@ class GrowingTensor(Growing):
         self.seen = torch.cat([self.seen, self.tensor()])[-self.prime :].clone()
 
 
-@leak_case
 class GrowingOptimizerState(Growing):
     """State of parameters that are gone; the clean variant is a history that the optimizer itself keeps and bounds."""
 
-    tells = r"SGD optimizer.*\.state"
     cut = r"\.state"
 
     def begin(self) -> None:
@@ -448,7 +406,6 @@ class GrowingOptimizerState(Growing):
         return loss
 
 
-@leak_case
 class GrowingContextVariable(Growing):
     tells = r"Context.*rows"
 
@@ -463,9 +420,7 @@ class GrowingContextVariable(Growing):
         self.context.run(_ROWS.set, (self.tensor(),))
 
 
-@leak_case
 class GrowingParamGroups(Growing):
-    tells = r"SGD optimizer.*\.param_groups"
     cut = r"\.param_groups"
 
     def begin(self) -> None:
@@ -478,7 +433,6 @@ class GrowingParamGroups(Growing):
         self.optimizer.param_groups[0]["params"] = [nn.Parameter(self.tensor())]
 
 
-@leak_case
 class GrowingModuleBuffers(Growing):
     tells = r"Module module"
 
@@ -494,7 +448,6 @@ class GrowingModuleBuffers(Growing):
         self.module.register_buffer("seen", self.tensor())
 
 
-@leak_case
 class GrowingParameterList(Growing):
     tells = r"ParameterList module"
 
@@ -513,9 +466,7 @@ class _Slotted:
     rows: list[Any] = field(default_factory=list)
 
 
-@leak_case
 class GrowingSlots(Growing):
-    tells = r"_Slotted.*\.rows"
     cut = r"\.rows"
 
     def begin(self) -> None:
@@ -531,9 +482,7 @@ class GrowingSlots(Growing):
 _Named = namedtuple("_Named", "rows")
 
 
-@leak_case
 class GrowingNamedTuple(Growing):
-    tells = r"_Named.*(\.rows|\[i\])"
     cut = r"\.rows|\[0\]"
 
     def begin(self) -> None:
@@ -546,9 +495,7 @@ class GrowingNamedTuple(Growing):
         self.named.rows[:] = [self.tensor()]
 
 
-@leak_case
 class GrowingObjectArray(Growing):
-    tells = r"GrowingObjectArray.*\.array.*ndarray"
     cut = r"\.array|\[i\]"
 
     def begin(self) -> None:
@@ -563,11 +510,9 @@ class GrowingObjectArray(Growing):
         self.array[0] = self.tensor()
 
 
-@leak_case
 class GrowingWrappers(Growing):
     """Wrapper subclasses, whose memory is that of an inner tensor."""
 
-    tells = r"GrowingWrappers.*\.shards"
     cut = r"\.shards"
 
     def begin(self) -> None:
@@ -584,9 +529,7 @@ class GrowingWrappers(Growing):
         self.shards = [Wrapper(self.tensor())]
 
 
-@leak_case
 class SnapshotsOfWeights(Growing):
-    tells = r"SnapshotsOfWeights.*\.snapshots"
     cut = r"\.snapshots"
 
     def begin(self) -> None:
@@ -601,11 +544,9 @@ class SnapshotsOfWeights(Growing):
         self.average.mul_(0.9).add_(self.weight.detach(), alpha=0.1)
 
 
-@leak_case
 class ReplayBuffer(Growing):
     """With a capacity that is reached, filling up is no leak."""
 
-    tells = r"ReplayBuffer.*\.memory"
     cut = r"\.memory"
 
     def begin(self) -> None:
@@ -623,9 +564,7 @@ class ReplayBuffer(Growing):
         self.place = (self.place + 1) % self.capacity
 
 
-@leak_case
 class GradientsKept(Growing):
-    tells = r"GradientsKept.*\.gradients"
     cut = r"\.gradients"
 
     def begin(self) -> None:
@@ -647,9 +586,7 @@ class GradientsKept(Growing):
         self.optimizer.step()
 
 
-@leak_case
 class BoundMethodsKept(Growing):
-    tells = r"BoundMethodsKept.*\.callbacks"
     cut = r"\.callbacks"
 
     def begin(self) -> None:
@@ -672,7 +609,6 @@ class Measured(nn.Module):
         return self.weight.numel()
 
 
-@leak_case
 class CachedMethodsKeepModules(Growing):
     """The results are numbers and the bound is far, but each key is a module."""
 
@@ -698,11 +634,9 @@ class Fitted(nn.Module):
         self.check = self.forward
 
 
-@leak_case
 class GrowingListOfModels(Growing):
     """One growth of the list, though each model brings two storages, and none goes free before gc has run."""
 
-    tells = r"\.models in .* gains Fitted modules"
     cut = r"\.models$"
     per_step = 2
 
@@ -721,11 +655,9 @@ class GrowingListOfModels(Growing):
 CLIENTS, NAMED = nn.Module(), nn.Module()
 
 
-@leak_case
 class GrowingModules(Growing):
     """A module under a new name at each step, as of one client after another."""
 
-    tells = r"CLIENTS gains Linear modules.*\.client\{i\}"
     cut = r"\.client\{i\}"
 
     def _client(self) -> nn.Module:
@@ -744,11 +676,9 @@ class GrowingModules(Growing):
         CLIENTS._modules.clear()
 
 
-@leak_case
 class GrowingAttributes(Growing):
     """Attributes under names that no number tells apart, the last two of which stay in the clean variant."""
 
-    tells = r"NAMED gains tensors"
     cut = r"\.\{name\}"
 
     def leak(self) -> None:

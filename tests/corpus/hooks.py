@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from corpus.case import LeakCase, leak_case
+from corpus.case import LeakCase
 
 
 class PiledUp(LeakCase):
@@ -23,7 +23,6 @@ class PiledUp(LeakCase):
         self.handle = register(hook)
 
 
-@leak_case
 class ForwardHookEachStep(PiledUp):
     tells = r"ForwardHookEachStep\.leak.*_forward_hooks"
 
@@ -39,7 +38,6 @@ class ForwardHookEachStep(PiledUp):
         self.once(self.module.register_forward_hook, lambda *_: seen)
 
 
-@leak_case
 class BackwardPreHookEachStep(PiledUp):
     tells = r"BackwardPreHookEachStep\.leak.*_backward_pre_hooks"
 
@@ -55,7 +53,6 @@ class BackwardPreHookEachStep(PiledUp):
         self.once(self.module.register_full_backward_pre_hook, lambda *_: seen)
 
 
-@leak_case
 class ParameterHookEachStep(PiledUp):
     tells = r"ParameterHookEachStep\.leak.*closure scale"
 
@@ -71,7 +68,6 @@ class ParameterHookEachStep(PiledUp):
         self.once(self.weight.register_hook, lambda grad: grad * scale[:2])
 
 
-@leak_case
 class PostAccumulateHookEachStep(PiledUp):
     tells = r"PostAccumulateHookEachStep\.leak.*closure scale"
 
@@ -87,7 +83,6 @@ class PostAccumulateHookEachStep(PiledUp):
         self.once(self.weight.register_post_accumulate_grad_hook, lambda weight: weight.mul_(scale[:2]))
 
 
-@leak_case
 class AccumulateGradHookEachStep(PiledUp):
     tells = r"AccumulateGradHookEachStep\.leak.*closure scale"
 
@@ -104,7 +99,6 @@ class AccumulateGradHookEachStep(PiledUp):
         self.once(self.node.register_hook, lambda *_: scale.mean() and None)
 
 
-@leak_case
 class OptimizerHookEachStep(PiledUp):
     tells = r"OptimizerHookEachStep\.leak.*_optimizer_step_post_hooks"
 
@@ -120,7 +114,6 @@ class OptimizerHookEachStep(PiledUp):
         self.once(self.optimizer.register_step_post_hook, lambda *_: seen)
 
 
-@leak_case
 class GlobalModuleHookEachStep(PiledUp):
     tells = (
         r"GlobalModuleHookEachStep\.leak.*_global_forward_hooks|_global_forward_hooks.*GlobalModuleHookEachStep\.leak"

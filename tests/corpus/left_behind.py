@@ -1,4 +1,4 @@
-"""Ways in which a block of code leaves tensors behind: each is set up before the block, which is what it returns.
+"""Blocks of code that leave tensors behind; of some, what they need is set up before the block.
 
 What is left is garbage, for gc or for ever, or something alive holds it.
 """
@@ -33,29 +33,27 @@ class Thing:
         self.me = self
 
 
-class KeepsOutput(torch.autograd.Function):
-    """Stores its output where it closes a cycle."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        ctx.output = x * 2
-        return ctx.output  # type: ignore[no-any-return]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
-        return grads[0]
-
-
 class Named(torch.Tensor):
     """A tensor of a class of its own."""
 
 
-def garbage(way: Callable[[], Block]) -> Callable[[], Block]:
+def garbage(block: Block) -> Block:
+    GARBAGE[block.__name__] = lambda: block
+    return block
+
+
+def garbage_of_setup(way: Callable[[], Block]) -> Callable[[], Block]:
+    """The function sets up what is there before the block, which it returns."""
     GARBAGE[way.__name__] = way
     return way
 
 
-def kept(way: Callable[[], Block]) -> Callable[[], Block]:
+def kept(block: Block) -> Block:
+    KEPT[block.__name__] = lambda: block
+    return block
+
+
+def kept_of_setup(way: Callable[[], Block]) -> Callable[[], Block]:
     KEPT[way.__name__] = way
     return way
 
@@ -72,180 +70,85 @@ def leaf() -> torch.Tensor:
 
 
 @garbage
-def list_of_itself() -> Block:
-    def block() -> None:
-        items: list[Any] = [tensor()]
-        items.append(items)
-
-    return block
+def list_of_itself() -> None:
+    items: list[Any] = [tensor()]
+    items.append(items)
 
 
 @garbage
-def recursive_closure() -> Block:
-    def block() -> None:
+def suspended_generator() -> None:
+    def one_by_one(own: list[Any]) -> Any:
         held = tensor()
+        yield own
+        yield held
 
-        def again(depth: int) -> int:
-            return again(depth - 1) if depth else held.numel()
-
-        again(1)
-
-    return block
-
-
-@garbage
-def context_of_its_output() -> Block:
-    return lambda: KeepsOutput.apply(leaf())
+    items: list[Any] = []
+    items.append(one_by_one(items))
+    next(items[0])
 
 
 @garbage
-def error_with_its_frame() -> Block:
-    def fail() -> None:
-        held = tensor()
-        raise ValueError(held.numel())
-
-    def block() -> None:
-        try:
-            fail()
-        except ValueError as error:
-            kept_error = error
-        assert kept_error.__traceback__ is not None
-
-    return block
+def hook_over_its_tensor() -> None:
+    hidden = leaf() * 2
+    hidden.register_hook(lambda grad, own=hidden: grad + own)
 
 
 @garbage
-def suspended_generator() -> Block:
-    def block() -> None:
-        def one_by_one(own: list[Any]) -> Any:
-            held = tensor()
-            yield own
-            yield held
-
-        items: list[Any] = []
-        items.append(one_by_one(items))
-        next(items[0])
-
-    return block
+def saved_tensor_whose_python_object_is_gone() -> None:
+    items: list[Any] = [(leaf() * tensor()).sum()]
+    items.append(items)
 
 
 @garbage
-def hook_over_its_tensor() -> Block:
-    def block() -> None:
-        hidden = leaf() * 2
-        hidden.register_hook(lambda grad, own=hidden: grad + own)
-
-    return block
+def numpy_view() -> None:
+    items: list[Any] = [tensor().numpy()]
+    items.append(items)
 
 
 @garbage
-def metadata_of_its_node() -> Block:
-    def block() -> None:
-        hidden = leaf() * 2
-        assert hidden.grad_fn is not None
-        hidden.grad_fn.metadata["own"] = hidden
-
-    return block
+def storage_alone() -> None:
+    items: list[Any] = [tensor().untyped_storage()]
+    items.append(items)
 
 
 @garbage
-def saved_by_identity() -> Block:
-    def block() -> None:
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
-            leaf().exp()
-
-    return block
+def sparse() -> None:
+    items: list[Any] = [torch.eye(SIZE).to_sparse()]
+    items.append(items)
 
 
 @garbage
-def gradient_with_its_graph() -> Block:
-    def block() -> None:
-        weight = leaf()
-        (weight**3).sum().backward(create_graph=True)
+def cached_method() -> None:
+    class Cached:
+        @functools.lru_cache  # noqa: B019 - the leak itself
+        def held(self) -> torch.Tensor:
+            return tensor()
 
-    return block
-
-
-@garbage
-def saved_tensor_whose_python_object_is_gone() -> Block:
-    def block() -> None:
-        items: list[Any] = [(leaf() * tensor()).sum()]
-        items.append(items)
-
-    return block
+    Cached().held()
 
 
 @garbage
-def numpy_view() -> Block:
-    def block() -> None:
-        items: list[Any] = [tensor().numpy()]
-        items.append(items)
-
-    return block
-
-
-@garbage
-def storage_alone() -> Block:
-    def block() -> None:
-        items: list[Any] = [tensor().untyped_storage()]
-        items.append(items)
-
-    return block
+def after_the_blocks_own_collection() -> None:
+    thing = Thing()
+    gc.collect()
+    thing.held = tensor()
+    del thing
 
 
 @garbage
-def sparse() -> Block:
-    def block() -> None:
-        items: list[Any] = [torch.eye(SIZE).to_sparse()]
-        items.append(items)
-
-    return block
+def made_old_by_the_block() -> None:
+    thing = Thing()
+    thing.held = tensor()
+    gc.collect()
 
 
 @garbage
-def cached_method() -> Block:
-    def block() -> None:
-        class Cached:
-            @functools.lru_cache  # noqa: B019 - the leak itself
-            def held(self) -> torch.Tensor:
-                return tensor()
-
-        Cached().held()
-
-    return block
-
-
-@garbage
-def after_the_blocks_own_collection() -> Block:
-    def block() -> None:
-        thing = Thing()
-        gc.collect()
-        thing.held = tensor()
-        del thing
-
-    return block
-
-
-@garbage
-def made_old_by_the_block() -> Block:
-    def block() -> None:
-        thing = Thing()
-        thing.held = tensor()
-        gc.collect()
-
-    return block
-
-
-@garbage
-def frozen_and_thawed_by_the_block() -> Block:
-    def block() -> None:
-        thing = Thing()
-        thing.held = tensor()
-        del thing
-        gc.freeze()
-        gc.unfreeze()
-
-    return block
+def frozen_and_thawed_by_the_block() -> None:
+    thing = Thing()
+    thing.held = tensor()
+    del thing
+    gc.freeze()
+    gc.unfreeze()
 
 
 # ---- garbage of what was there before
@@ -267,17 +170,17 @@ def hold(thing: Thing) -> None:
     thing.held = tensor()
 
 
-@garbage
+@garbage_of_setup
 def old_thing_dropped() -> Block:
     return dropped(hold)
 
 
-@garbage
+@garbage_of_setup
 def old_thing_filled_and_dropped() -> Block:
     return dropped(lambda thing: None, hold)
 
 
-@garbage
+@garbage_of_setup
 def old_tensor_moved_into_a_cycle() -> Block:
     box = [tensor()]
 
@@ -288,7 +191,7 @@ def old_tensor_moved_into_a_cycle() -> Block:
     return block
 
 
-@garbage
+@garbage_of_setup
 def old_storage_moved_into_a_cycle() -> Block:
     box = [tensor()]
     box[0].untyped_storage()
@@ -300,7 +203,7 @@ def old_storage_moved_into_a_cycle() -> Block:
     return block
 
 
-@garbage
+@garbage_of_setup
 def old_parameter_with_other_data() -> Block:
     def fill(thing: Thing) -> None:
         thing.held = torch.nn.Parameter(torch.ones(3))
@@ -311,7 +214,7 @@ def old_parameter_with_other_data() -> Block:
     return dropped(fill, use)
 
 
-@garbage
+@garbage_of_setup
 def old_tensor_swapped() -> Block:
     def fill(thing: Thing) -> None:
         thing.held = torch.ones(3)
@@ -319,7 +222,7 @@ def old_tensor_swapped() -> Block:
     return dropped(fill, lambda thing: torch.utils.swap_tensors(thing.held, tensor()))
 
 
-@garbage
+@garbage_of_setup
 def old_tensor_of_another_class() -> Block:
     def use(thing: Thing) -> None:
         thing.held.__class__ = Named
@@ -327,7 +230,7 @@ def old_tensor_of_another_class() -> Block:
     return dropped(hold, use)
 
 
-@garbage
+@garbage_of_setup
 def old_tensor_with_a_new_gradient() -> Block:
     def fill(thing: Thing) -> None:
         thing.held = leaf()
@@ -335,7 +238,7 @@ def old_tensor_with_a_new_gradient() -> Block:
     return dropped(fill, lambda thing: thing.held.sum().backward())
 
 
-@garbage
+@garbage_of_setup
 def old_node_alone() -> Block:
     def fill(thing: Thing) -> None:
         thing.held = (leaf() * tensor()).sum().grad_fn
@@ -343,7 +246,7 @@ def old_node_alone() -> Block:
     return dropped(fill)
 
 
-@garbage
+@garbage_of_setup
 def old_sum_of_losses() -> Block:
     def fill(thing: Thing) -> None:
         thing.held = torch.zeros(())
@@ -354,7 +257,7 @@ def old_sum_of_losses() -> Block:
     return dropped(fill, use)
 
 
-@garbage
+@garbage_of_setup
 def old_module_with_hooks_on_itself() -> Block:
     def fill(thing: Thing) -> None:
         thing.held = torch.nn.Linear(SIZE, 1)
@@ -367,27 +270,27 @@ def old_module_with_hooks_on_itself() -> Block:
 
 
 @kept
-def nothing() -> Block:
-    return lambda: None
+def nothing() -> object:
+    return None
 
 
 @kept
-def nothing_after_work() -> Block:
-    return lambda: torch.nn.Linear(SIZE, 3)(tensor()).sum().backward()
+def nothing_after_work() -> object:
+    return torch.nn.Linear(SIZE, 3)(tensor()).sum().backward()
 
 
 @kept
-def of_the_module() -> Block:
-    return lambda: module_list.append(tensor())
+def of_the_module() -> object:
+    return module_list.append(tensor())
 
 
-@kept
+@kept_of_setup
 def of_an_old_list() -> Block:
     items: list[Any] = []
     return lambda: items.append(tensor())
 
 
-@kept
+@kept_of_setup
 def of_an_old_thing() -> Block:
     thing = Thing()
 
@@ -397,13 +300,13 @@ def of_an_old_thing() -> Block:
     return block
 
 
-@kept
+@kept_of_setup
 def gradients_of_an_old_model() -> Block:
     model = torch.nn.Linear(SIZE, 3)
     return lambda: model(tensor()).sum().backward()
 
 
-@kept
+@kept_of_setup
 def optimizer_of_an_old_model() -> Block:
     model = torch.nn.Linear(SIZE, 3)
     optimizer = torch.optim.Adam(model.parameters())
@@ -416,7 +319,7 @@ def optimizer_of_an_old_model() -> Block:
     return block
 
 
-@kept
+@kept_of_setup
 def graph_of_an_old_sum() -> Block:
     total = torch.zeros(())
 
@@ -427,7 +330,7 @@ def graph_of_an_old_sum() -> Block:
     return block
 
 
-@kept
+@kept_of_setup
 def hook_of_an_old_tensor() -> Block:
     weight, held = leaf(), tensor()
     product = weight * 2
@@ -439,38 +342,35 @@ def hook_of_an_old_tensor() -> Block:
     return block
 
 
-@kept
+@kept_of_setup
 def in_a_numpy_view() -> Block:
     items: list[Any] = []
     return lambda: items.append(tensor().numpy())
 
 
-@kept
+@kept_of_setup
 def in_a_cache() -> Block:
     cached = functools.lru_cache(lambda key: tensor())
     return lambda: cached(1)
 
 
 @kept
-def of_a_thread() -> Block:
-    def block() -> None:
-        of_thread.held = tensor()
-
-    return block
+def of_a_thread() -> None:
+    of_thread.held = tensor()
 
 
 @kept
-def of_a_context() -> Block:
-    return lambda: of_context.set(tensor())
+def of_a_context() -> object:
+    return of_context.set(tensor())
 
 
-@kept
+@kept_of_setup
 def old_tensor_gone() -> Block:
     box = [tensor()]
     return box.clear
 
 
-@kept
+@kept_of_setup
 def old_graph_gone() -> Block:
     box = [(leaf() * tensor()).sum()]
     assert box[0].grad_fn is not None

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from corpus.case import LeakCase, leak_case
+from corpus.case import LeakCase
 
 
 class NativeHold(LeakCase):
@@ -18,7 +18,6 @@ class NativeHold(LeakCase):
     frees = False
 
 
-@leak_case
 class ForgottenReference(NativeHold):
     """A C extension that takes a reference and never gives it back."""
 
@@ -42,7 +41,6 @@ class ForgottenReference(NativeHold):
             ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(address))
 
 
-@leak_case
 class ValuesOfTorchFutures(NativeHold):
     per_step = 1
 
@@ -62,7 +60,6 @@ class ValuesOfTorchFutures(NativeHold):
         self.futures.append(future)
 
 
-@leak_case
 class AutocastRegionNeverLeft(NativeHold):
     """A cache that is emptied only when the outermost region is left."""
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from corpus.case import LeakCase, leak_case
+from corpus.case import LeakCase
 
 
 class Uncollectable(LeakCase):
@@ -17,9 +17,7 @@ class Uncollectable(LeakCase):
     freed_by = "never"
 
 
-@leak_case
 class TensorHookOnItself(Uncollectable):
-    tells = r"TensorHookOnItself\.leak.*closure y"
     cut = r"closure y"
     per_step = 2
 
@@ -33,9 +31,7 @@ class TensorHookOnItself(Uncollectable):
         y.register_hook(lambda grad: grad + seen).remove()
 
 
-@leak_case
 class TensorHookOnLaterTensor(Uncollectable):
-    tells = r"TensorHookOnLaterTensor\.leak.*closure z"
     cut = r"closure z"
 
     def leak(self) -> None:
@@ -50,9 +46,7 @@ class TensorHookOnLaterTensor(Uncollectable):
         y.register_hook(lambda grad: grad * seen)
 
 
-@leak_case
 class NodePreHook(Uncollectable):
-    tells = r"NodePreHook\.leak.*closure y"
     cut = r"closure y"
     per_step = 2
 
@@ -65,9 +59,7 @@ class NodePreHook(Uncollectable):
         y.grad_fn.register_prehook(lambda grads: (grads[0] + y,)).remove()
 
 
-@leak_case
 class NodePostHook(Uncollectable):
-    tells = r"NodePostHook\.leak.*closure y"
     cut = r"closure y"
     per_step = 2
 
@@ -81,9 +73,7 @@ class NodePostHook(Uncollectable):
         y.grad_fn.register_hook(lambda given, made: print(seen) if made is None else None)
 
 
-@leak_case
 class NodeMetadata(Uncollectable):
-    tells = r"metadata"
     cut = r"\['output'\]|metadata"
     per_step = 2
 
@@ -96,7 +86,6 @@ class NodeMetadata(Uncollectable):
         y.grad_fn.metadata["output"] = y.detach()
 
 
-@leak_case
 class CreateGraph(Uncollectable):
     tells = r"\.grad"
 
@@ -112,7 +101,6 @@ class CreateGraph(Uncollectable):
         torch.autograd.grad((weight * weight).sum(), weight, create_graph=True)
 
 
-@leak_case
 class IdentitySavedTensorHooks(Uncollectable):
     tells = r"saved result"
 
@@ -125,7 +113,6 @@ class IdentitySavedTensorHooks(Uncollectable):
             self.leaf().exp()
 
 
-@leak_case
 class PackedInTuple(Uncollectable):
     tells = r"saved result"
 
@@ -138,7 +125,6 @@ class PackedInTuple(Uncollectable):
             self.leaf().sigmoid()
 
 
-@leak_case
 class ObjectArrayOfItself(Uncollectable):
     tells = r"ndarray"
     per_step = 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from corpus.case import LeakCase, leak_case
+from corpus.case import LeakCase
 
 
 class HeldView(LeakCase):
@@ -18,9 +18,7 @@ class HeldView(LeakCase):
         self.kept: list[Any] = []
 
 
-@leak_case
 class SliceKept(HeldView):
-    tells = r"SliceKept.*\.kept"
     cut = r"\.kept"
 
     def leak(self) -> None:
@@ -30,9 +28,7 @@ class SliceKept(HeldView):
         self.kept.append(self.tensor()[:3].clone())
 
 
-@leak_case
 class DetachedSliceKept(HeldView):
-    tells = r"DetachedSliceKept.*\.kept"
     cut = r"\.kept"
 
     def leak(self) -> None:
@@ -42,9 +38,7 @@ class DetachedSliceKept(HeldView):
         self.kept.append((self.leaf() + 1).detach()[0].item())
 
 
-@leak_case
 class NumpyViewKept(HeldView):
-    tells = r"NumpyViewKept.*\.kept.*ndarray"
     cut = r"\.kept"
 
     def leak(self) -> None:
@@ -54,12 +48,10 @@ class NumpyViewKept(HeldView):
         self.kept.append(self.tensor().numpy()[:3].copy())
 
 
-@leak_case
 class WholeNumpyKept(HeldView):
     """The array spans the whole storage: no view to blame, but a list that grows."""
 
     rule = "step-growth"
-    tells = r"WholeNumpyKept.*\.kept.*ndarray"
     cut = r"\.kept"
 
     def leak(self) -> None:
@@ -69,9 +61,7 @@ class WholeNumpyKept(HeldView):
         self.kept.append(float(self.tensor().numpy().sum()))
 
 
-@leak_case
 class MemoryviewKept(HeldView):
-    tells = r"MemoryviewKept.*\.kept.*memoryview"
     cut = r"\.kept"
 
     def leak(self) -> None:
@@ -81,9 +71,7 @@ class MemoryviewKept(HeldView):
         self.kept.append(bytes(memoryview(self.tensor().numpy())[:3]))
 
 
-@leak_case
 class NarrowKept(HeldView):
-    tells = r"NarrowKept.*\.kept"
     cut = r"\.kept"
 
     def leak(self) -> None:
@@ -93,11 +81,9 @@ class NarrowKept(HeldView):
         self.kept.append(self.tensor().narrow(0, 1, 2).contiguous().clone())
 
 
-@leak_case
 class ExpandedKept(HeldView):
     """One number of a large storage, shown many times: the view seems larger than it needs to be."""
 
-    tells = r"ExpandedKept.*\.kept"
     cut = r"\.kept"
 
     def leak(self) -> None:
@@ -107,9 +93,7 @@ class ExpandedKept(HeldView):
         self.kept.append(self.tensor()[:1].clone().expand(4 * self.prime))
 
 
-@leak_case
 class BaseKept(HeldView):
-    tells = r"BaseKept.*\.kept.*\._base"
     cut = r"\.kept"
 
     def leak(self) -> None:
@@ -123,10 +107,8 @@ class BaseKept(HeldView):
         self.kept.append(view)
 
 
-@leak_case
 class StorageObjectKept(HeldView):
     rule = "step-growth"
-    tells = r"StorageObjectKept.*\.kept"
     cut = r"\.kept"
 
     def leak(self) -> None:

@@ -10,7 +10,6 @@ from support.heap_text import heap_from
 from leakscope.findings import judge
 from leakscope.findings.model import Finding, Findings, LineKind, by_kind
 from leakscope.findings.rules.object_growth import Collects, ObjectFacts
-from leakscope.report.messages.sentences import title
 from leakscope.run.model import Ended, Look, Rank, Run, Step
 from leakscope.run.rows import EndKind, GainingContainer, Occasion
 
@@ -64,7 +63,7 @@ def test_what_is_gained_each_step_is_a_leak_and_no_gap() -> None:
     assert (finding.facts.items_per_step, finding.facts.collects) == (2.0, Collects.LIST)
     assert finding.cut is not None
     assert (finding.cut.written, finding.cut.frees_bytes) == ("log in main()", 1600 * KIB)
-    assert title(finding) == "log in main() gains 2 str per step, 200.00 KiB per step, and is never emptied"
+    assert (finding.facts.item, finding.subject) == ("str", "log in main()")
 
 
 def test_all_that_was_counted_stands_on_its_line() -> None:
@@ -102,8 +101,7 @@ def test_a_little_is_a_note() -> None:
 def test_a_bound_that_is_not_reached_is_a_note_with_its_size_when_full() -> None:
     finding = only(looks(EVEN, "frame main -> local log -> list log {items} maxlen=100"))
 
-    assert (finding.severity, title(finding)) == ("note", title(finding))
-    assert finding.settled_by is not None
+    assert finding.severity == "note" and finding.settled_by is not None
 
 
 def test_what_a_tensors_cut_frees_as_well_is_told_with_it() -> None:
@@ -131,7 +129,7 @@ def test_what_an_object_gains_under_new_names_is_told_as_attributes() -> None:
     finding = only(looks(EVEN, "frame main -> local agent -> object Agent {items}"))
 
     assert isinstance(finding.facts, ObjectFacts) and finding.facts.collects == Collects.ATTRIBUTES
-    assert title(finding).startswith("agent in main() gains attributes (2 str per step), ")
+    assert finding.subject == "agent in main()"
 
 
 def test_a_cache_that_filled_at_once_and_gains_a_trickle_is_a_note() -> None:

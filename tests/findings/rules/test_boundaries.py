@@ -1,0 +1,111 @@
+"""What stands exactly at a bound, and what stands one beyond it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support import examples
+
+from leakscope.findings.candidates import Course as GrowthCourse
+from leakscope.findings.candidates import _by_counters, _has_stopped, _to_the_end, course
+from leakscope.findings.capacity import AtEnd, at_end_of_run
+from leakscope.findings.counters import Counted, also_grows
+from leakscope.findings.facts import FreedBy
+from leakscope.findings.growth import Series
+from leakscope.findings.library import Course, _course
+from leakscope.findings.merge import _of_any_item
+from leakscope.findings.model import Sighting
+from leakscope.findings.rules.rank_skew import _median_of_others
+from leakscope.run.model import Ended, Rank, Step
+from leakscope.run.rows import CountsAtStep, EndKind, MemoryThere
+
+MIB = 1 << 20
+
+
+def rank_of(*levels: float) -> Rank:
+    """Steps from 1 on, at whose ends so many MiB are counted."""
+    steps = tuple(Step(k, 0.1, round(level * MIB), None) for k, level in enumerate(levels, 1))
+    return Rank(0, steps, (), Ended(EndKind.FINISHED, 0, len(steps)))
+
+
+@pytest.mark.parametrize(("steps", "found"), [(40, True), (39, False)])
+def test_counters_rise_over_eight_steps_of_each_half(steps: int, found: bool) -> None:
+    """Looks at 8 and 24 of 40: two halves of eight steps before the last look, two after it."""
+    line = Series((2, 4, 8, 24), (MIB, MIB, MIB, 17 * MIB))
+    longer = _by_counters(rank_of(*range(steps)), line, items=4)
+    assert longer == (Series((*line.steps, 40), (*line.bytes, 33 * MIB)) if found else None)
+    assert _by_counters(rank_of(*range(steps)), line, items=3) is None
+
+
+def test_what_began_late_is_followed_to_the_end_of_the_main_code() -> None:
+    line, rank = Series((3, 5, 7, 9), (0, 0, 0, 2 * MIB)), rank_of(*range(20))
+    assert _to_the_end(rank, line, 20, 13 * MIB) == Series((3, 5, 7, 9, 20), (0, 0, 0, 2 * MIB, 13 * MIB))
+    for wrong in ((line, 9, 13 * MIB), (line, 20, 2 * MIB), (Series((7, 9), (0, 2 * MIB)), 20, 13 * MIB)):
+        assert _to_the_end(rank, *wrong) is None
+    assert _to_the_end(rank_of(*[9] * 20), line, 20, 13 * MIB) is None, "the counters do not bear it out"
+
+
+def test_growth_at_each_step_has_stopped_where_the_last_look_saw_none() -> None:
+    stopped = Series((3, 5, 7, 9), (2 * MIB, 4 * MIB, 6 * MIB, 6 * MIB))
+    assert _has_stopped(rank_of(*range(8), 7, 7), stopped, MIB)
+    assert not _has_stopped(rank_of(0, 9, *[9] * 8), stopped, MIB), "not at each step by the counters"
+    paused = Series((3, 5, 7, 9), (2 * MIB, 2 * MIB, 6 * MIB, 6 * MIB))
+    assert not _has_stopped(rank_of(*range(8), 7, 7), paused, MIB)
+
+
+def test_a_pause_at_the_end_is_growth_unless_that_levels_off() -> None:
+    assert Series((3, 5, 7, 9, 10), (0, 100, 200, 300, 300)).grew_lately
+    assert not Series((3, 5, 7, 9, 10), (0, 100, 200, 201, 201)).grew_lately
+    assert not Series((3, 5, 7, 9, 11), (0, 100, 200, 300, 300)).grew_lately
+
+
+@pytest.mark.parametrize(("full", "told"), [(2000, 2000), (2100, 0)])
+def test_a_forecast_reaches_twenty_times_as_far_as_the_run(full: int, told: int) -> None:
+    rank = replace(rank_of(*range(100)), host_memory=(MemoryThere("the host's memory", (99 + full - 100) * MIB),))
+    leak = replace(
+        examples.cycle_finding(), freed_by=FreedBy.PROGRAM, bytes_per_step=1.0 * MIB, retained_bytes=9 * MIB,
+        sightings=(Sighting(0, 9, 9 * MIB),),
+    )  # fmt: skip
+    assert at_end_of_run(examples.run(rank), [leak]) == AtEnd(100 * MIB, told)
+
+
+def test_descriptors_of_a_kind_that_was_not_there_count_from_none() -> None:
+    rows = tuple(CountsAtStep(k, {"/dev/null": 1, **({"pipe": 3 * k} if k > 3 else {})}) for k in range(3, 10))
+    (found,) = also_grows(replace(rank_of(*range(10)), counts=rows), 2, MIB)
+    assert (found.what, found.by, found.before, found.now) == (Counted.DESCRIPTORS, (("pipe", 27),), 1, 28)
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "course"),
+    [((5, 5), Course.UNKNOWN), ((5, 5, 5), Course.STEADY), ((5, 7, 5), Course.VARIES), ((5, 6, 7, 8), Course.GROWS)],
+)
+def test_the_course_of_what_a_library_keeps(bytes_: tuple[int, ...], course: Course) -> None:
+    assert _course(Series(tuple(range(3, 3 + len(bytes_))), bytes_)) == course
+
+
+def test_a_finding_without_a_cut_is_merged_as_it_is() -> None:
+    found = replace(examples.cycle_finding(), cut=None)
+    assert _of_any_item(found) is found
+
+
+@pytest.mark.parametrize(("rose", "late"), [(7, True), (8, False)])
+def test_garbage_is_freed_late_where_it_rises_by_less_than_half_of_what_is_made(rose: int, late: bool) -> None:
+    seen = tuple(Sighting(rank, step, 10 + (step - 3) * rose // 4) for rank in (0, 1) for step in (3, 7))
+    found = replace(examples.cycle_finding(), bytes_per_step=8.0, sightings=seen)
+    assert found.freed_late == late
+    assert not replace(found, bytes_per_step=0.0).freed_late
+
+
+@pytest.mark.parametrize(("own", "others"), [(1, 6.5), (4, 5), (9, 2.5), (6, 2.5)])
+def test_the_median_of_the_others_leaves_one_out(own: int, others: float) -> None:
+    assert _median_of_others([1, 4, 9] if own != 6 else [1, 4, 6], own) == others
+
+
+def test_counters_of_another_device_acquit_nothing() -> None:
+    line = Series((3, 5, 7, 9), (2 * MIB, 4 * MIB, 6 * MIB, 8 * MIB))
+    rank = rank_of(*range(10), *[9] * 20)
+    assert course(rank, line, MIB) == GrowthCourse.STOPPED
+    *steps, last = rank.steps
+    moved = replace(rank, steps=(*steps, replace(last, counted_on="cuda")))
+    assert course(moved, line, MIB) == GrowthCourse.WENT_ON
