@@ -97,7 +97,7 @@ def test_a_failing_test_is_told_once_and_of_the_test_alone(
             for words in ("exit status", "Run   ", "same command", "0 steps", "no step detected", "rank  steps")
         )
     assert "3.91 KiB retained in 1 storage after the block" in block and "step" not in block
-    assert "1 tensor leak, 12.00 MiB left behind by 3 repeats, each of them a step (1 to 3)" in repeated
+    assert "1 tensor leak, 12.00 MiB retained by 3 repeats, each of them a step (1 to 3)" in repeated
 
 
 BROKEN = """

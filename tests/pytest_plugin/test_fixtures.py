@@ -80,15 +80,15 @@ def test_fixtures_are_judged_on_request(pytester: pytest.Pytester) -> None:
         [
             "leakscope: each test may leave 64.00 KiB of tensor memory behind, and its fixtures",
             "*ERROR at teardown of test_both*",
-            "set-up of fixture leaves_at_set_up: 1 tensor leak, 1.00 MiB left behind, 64.00 KiB allowed",
-            "tear-down of fixture leaves_at_tear_down, *: 1 tensor leak, 1.00 MiB left behind, 64.00 KiB allowed",
+            "set-up of fixture leaves_at_set_up: 1 tensor leak, 1.00 MiB retained, 64.00 KiB allowed",
+            "tear-down of fixture leaves_at_tear_down, *: 1 tensor leak, 1.00 MiB retained, 64.00 KiB allowed",
             "*ERROR at teardown of test_fails*",
             "*AssertionError: of itself*",
             "*ERROR at teardown of test_session_begins*",
             "set-up of fixture of_the_session: 1 tensor leak, *",
             "*ERROR at teardown of TestCase.test_it*",
             "set-up of setUpClass of TestCase: 1 tensor leak, *",
-            "tear-down of fixture is_a_cycle: 1 tensor leak, 1.00 MiB left behind, 64.00 KiB allowed",
+            "tear-down of fixture is_a_cycle: 1 tensor leak, 1.00 MiB retained, 64.00 KiB allowed",
         ]
     )
     told = result.stdout.str()

@@ -41,7 +41,7 @@ def test_only_what_these_calls_add_is_growth(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("-p", "no:asyncio")
     result.assert_outcomes(passed=2, failed=2)
     told = result.stdout.str()
-    assert "1 tensor leak, 12.00 KiB left behind by 3 repeats, each of them a step (1 to 3), 11.00 KiB allowed" in told
+    assert "1 tensor leak, 12.00 KiB retained by 3 repeats, each of them a step (1 to 3), 11.00 KiB allowed" in told
     assert "of itself" in told and "test_allowed" not in told.partition("short test summary")[2]
 
 
@@ -143,6 +143,6 @@ def test_doctests_are_judged_and_what_cannot_be_judged_or_called_again_is_told(p
     pytester.makeconftest(CONFTEST)
     result = pytester.runpytest_inprocess("--doctest-modules", "-p", "no:asyncio")
     result.assert_outcomes(passed=2, failed=1, warnings=2)
-    result.stdout.fnmatch_lines(["1 tensor leak, 4.00 MiB left behind, 1.00 KiB allowed"])
+    result.stdout.fnmatch_lines(["1 tensor leak, 4.00 MiB retained, 1.00 KiB allowed"])
     result.stdout.fnmatch_lines(["*no_tensor_leaks: a DoctestItem cannot be called again: its growth was not judged"])
     result.stdout.fnmatch_lines(["*leakscope did not judge it: a OwnWay runs in a way of its own"])
