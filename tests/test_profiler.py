@@ -166,7 +166,7 @@ def test_check_finds_a_cycle_whenever_gc_collects_and_blames_nothing_that_was_th
 def test_a_block_has_no_steps_to_grow_by() -> None:
     with leakscope.watch() as block:
         leave_a_cycle()
-    assert why_text(block.findings) == "1 tensor leak, 3.91 KiB left behind"
+    assert why_text(block.findings) == "1 tensor leak, 3.91 KiB retained"
     assert [finding.bytes_per_step for finding in block.findings.findings] == [0.0] and not block.findings.gc_advice
 
 

@@ -48,7 +48,7 @@ def leave_a_cycle() -> None:
 def test_what_the_list_held_before_is_not_counted(warmup: int) -> None:
     KEPT[:] = [torch.ones(1 << 20)]
     try:
-        with pytest.raises(leakscope.LeaksFound, match=r"1 tensor leak, 3.00 KiB left behind") as caught:
+        with pytest.raises(leakscope.LeaksFound, match=r"1 tensor leak, 3.00 KiB retained") as caught:
             leakscope.check(add_a_kib, repeats=3, warmup=warmup, fail=True, allowance=3 * 1024 - 1)
     finally:
         KEPT.clear()

@@ -52,7 +52,7 @@ def test_an_uncaught_failure_is_told_with_its_holders(failed: RecordedRun, runs:
     run = read_run(failed.folder)
     assert run.ranks[0].lifetimes == (), "--no-lifetimes"
     told = run_text(judge(run).out_of_memory)
-    assert "out of memory in step 3 at train.py:10 forward: 4096.00 TiB were wanted" in told[0]
+    assert "out of memory in step 3 at train.py:10 forward when allocating 4096.00 TiB" in told[0]
     assert "4.00 MiB in 1 storage: hidden in forward(), train.py:8" in told[2]
     assert "the script catches is not recorded" in told[-1]
     text = FORMATS["text"](run, judge(run))
@@ -177,7 +177,7 @@ def test_the_peers_of_a_failing_rank_are_looked_at_too(
     run = read_run(tmp_path / "run")
     assert run.ranks[0].ended.how in ("killed", "raised"), "by the launcher, or of the peer that is gone"
     told = run_text(judge(run).out_of_memory)
-    assert "Rank 1: out of memory in step 3 at train.py:14 train: 4096.00 TiB were wanted" in told[0]
+    assert "Rank 1: out of memory in step 3 at train.py:14 train when allocating 4096.00 TiB" in told[0]
     assert "4.00 MiB in 1 storage: mine in train(), train.py:12" in told[2]
     place = next(k for k, text in enumerate(told) if text.startswith("Rank 0: "))
     assert told[place].startswith("Rank 0: when rank 1's allocation failed, storages of ")
