@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -21,10 +20,10 @@ import click
 from leakscope.errors import LeakscopeError
 from leakscope.options import Options
 from leakscope.report.rendering import WIDTH
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, plural
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from rich.console import Console
 
     from leakscope.run.model import Run
 
@@ -46,7 +45,7 @@ def have_streams() -> None:
 
 
 def tell(text: str, painted: bool = False) -> str:
-    """Write to stdout, in its encoding; why that could not be done, "" where it was or where nobody reads on.
+    """Write to stdout in its encoding; return the reason if that failed, "" otherwise or if the reader is gone.
 
     `painted`: with colours, which are not to be taken out again.
     Python would say of what is left in a buffer that cannot be written that it ignored an error, and exit with 120.
@@ -60,14 +59,14 @@ def tell(text: str, painted: bool = False) -> str:
 
 
 def tell_or_fail(text: str, painted: bool = False) -> None:
-    """As `tell`, for a command that does nothing else. Raises LeakscopeError."""
+    """As `tell`, but raise LeakscopeError if stdout cannot be written."""
     problem = tell(text, painted)
     if problem:
         raise LeakscopeError(problem)
 
 
 def settle() -> None:
-    """To be called at the very end."""
+    """Flush the standard streams at exit, ignoring errors."""
     for stream, number in ((sys.stdout, _STDOUT), (sys.stderr, _STDERR)):
         try:
             if stream is not None:
@@ -77,7 +76,7 @@ def settle() -> None:
 
 
 def note(text: str, prefix: str = "leakscope:") -> None:
-    """A note on stderr, one line, where somebody can read it; a path in it may hold what moves a cursor."""
+    """Print a one-line note on stderr, with unprintable characters escaped."""
     try:
         line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
         click.echo(f"{prefix} {in_encoding_of(sys.stderr, line)}", err=True)
@@ -86,7 +85,7 @@ def note(text: str, prefix: str = "leakscope:") -> None:
 
 
 _DRAWN = {"┬─": "|-", "├─": "|-", "╰→": "`-", "│": "|", "─": "-", "↓": "v", "→": "->"}
-"""What traces are drawn with to what stands for it, as wide, where an encoding does not have all of it."""
+"""Box characters to ASCII of the same width, for encodings that lack one of them."""
 
 
 def in_encoding_of(stream: TextIO | None, text: str) -> str:
@@ -109,29 +108,22 @@ def _has(encoding: str, text: str) -> bool:
 
 
 def _forget(number: int) -> None:
-    """What waits in the buffers of a stream goes nowhere."""
+    """Discard what is left in the buffers of a stream."""
     with suppress(OSError), open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), number)
 
 
 NARROWEST, WIDEST = 60, 120
-"""Columns between which the text is set, however narrow or wide the terminal is; chosen."""
+"""Limits of a report's width on a terminal (heuristic: traces need 60, long lines are hard to read)."""
 DUMB = ("dumb", "unknown")
-"""TERM of what moves no cursor and has no colours."""
-_LINK_PROGRAMS = ("iTerm.app", "WezTerm", "vscode", "Hyper", "ghostty", "Tabby", "rio", "mintty", "WarpTerminal")
-"""TERM_PROGRAM of terminals that open links (OSC 8); the others print them as text, or show nothing."""
-_LINK_TERMS = ("xterm-kitty", "xterm-ghostty", "foot", "foot-extra", "alacritty", "contour")
-"""TERM of such terminals."""
-_LINK_MARKS = ("KITTY_WINDOW_ID", "WT_SESSION", "KONSOLE_VERSION", "ALACRITTY_WINDOW_ID", "DOMTERM")
-"""Variables that such terminals set."""
-_VTE = 5000
-"""VTE_VERSION of the first VTE (GNOME Terminal, Tilix, ...) that opens links: 0.50."""
+"""Values of TERM without cursor movement and colour."""
 STYLES: tuple[tuple[str, str], ...] = (
     (r"`[^`\n]+`", "cyan"),
     (r"^[A-Z][a-z]+:?(?= )", "bold"),
     (r"^.+\n=+$", "bold"),
     (r"^\d+\. .+$", "bold"),
-    (r"^   (?:cut|edit|advice|freed by|made at|added at|suggestion|cycle|seen|see)\b(?= )", "bold"),
+    (r"^   (?:Cut|Advice|Freed by|Made at|Added at|Cycle|Seen|See):", "bold"),
+    (r"^   (?:Added at|Suggested fix) \([a-z ]+\):", "bold"),
     (r"^ +\d+ \| .*$", "dim"),
     (r"^ +(?:adds|edit) +\d+ \| .*$", "yellow"),
     (r"^ +> (?:holds|adds|edit) +\d+ \| .*$", "bold red"),
@@ -142,125 +134,93 @@ STYLES: tuple[tuple[str, str], ...] = (
     (r"measured [\d.]+(?: [KMGT]?i?B)? of [\d.]+ [KMGT]?i?B", "green"),
     (r"^! .+$", "red"),
     (r"^(?:Failed|Hung|Memory)\b", "bold red"),
-    (r"^Verdict:?\s+(?P<word>LEAKS)\b", "bold red"),
-    (r"^Verdict:?\s+(?P<word>CLEAN)\b", "bold green"),
-    (r"^Verdict:?\s+(?P<word>INCONCLUSIVE)\b", "bold yellow"),
+    (r"^Verdict:?\s+LEAKS\b", "bold red"),
+    (r"^Verdict:?\s+CLEAN\b", "bold green"),
+    (r"^Verdict:?\s+INCONCLUSIVE\b", "bold yellow"),
 )
-"""Pattern to the style of what it finds, of its group `word` where it has one; a later one is laid over an earlier."""
+"""Pattern to the style of its matches; later ones take precedence."""
 
 
-@dataclass(frozen=True)
-class Terminal:
-    """What stdout, or another stream, can show."""
+def console_of(stream: TextIO | None) -> Console:
+    """Rich's console for a stream: it decides on colours and links, by NO_COLOR, FORCE_COLOR, TERM and the stream."""
+    from rich.console import Console
 
-    width: int = WIDTH
-    colour: bool = False
-    links: bool = False
+    return Console(file=StringIO() if stream is None or stream.closed else stream, highlight=False)
 
 
-def terminal_of(stream: TextIO | None, environ: Mapping[str, str]) -> Terminal:
-    """`NO_COLOR` and `TERM=dumb` switch colours off, `FORCE_COLOR` on; no terminal has none, and 110 columns."""
-    is_terminal = stream is not None and not stream.closed and stream.isatty()
-    plain = bool(environ.get("NO_COLOR")) or environ.get("TERM") in DUMB
-    colour = not plain and (is_terminal or bool(environ.get("FORCE_COLOR")))
-    if not is_terminal:
-        return Terminal(colour=colour)
-    columns = shutil.get_terminal_size((WIDTH, 24)).columns
-    return Terminal(min(max(columns, NARROWEST), WIDEST), colour, _takes_links(environ))
+def stdout_console() -> Console:
+    """The console of the current stdout."""
+    return console_of(sys.stdout)
 
 
-def _takes_links(environ: Mapping[str, str]) -> bool:
-    if environ.get("TERM") in DUMB or "TMUX" in environ or "STY" in environ:
-        return False
-    vte = environ.get("VTE_VERSION", "")
-    return (
-        environ.get("TERM_PROGRAM") in _LINK_PROGRAMS
-        or environ.get("TERM") in _LINK_TERMS
-        or any(environ.get(mark) for mark in _LINK_MARKS)
-        or (vte.isdigit() and int(vte) >= _VTE)
-    )
-
-
-def stdout_terminal() -> Terminal:
-    """What stdout is now."""
-    return terminal_of(sys.stdout, os.environ)
+def columns_of(console: Console) -> int:
+    """Width of a report: that of the terminal within limits, else always the same."""
+    on_terminal = console.file.isatty()
+    return min(max(console.width, NARROWEST), WIDEST) if on_terminal else WIDTH
 
 
 def files_of(run: Run) -> dict[str, Path]:
-    """Files as the text names them to where they lie: the page, and those of the user's source that are there."""
+    """Existing files as the text names them, by their path: the page and the user's sources."""
     page = [os.path.join(run.folder, "report.html")] if run.folder else []
     return {name: Path(name).absolute() for name in (*run.sources, *page) if os.path.isfile(name)}
 
 
-def painted(text: str, terminal: Terminal, files: Mapping[str, Path]) -> str:
-    """The text with colours and links as far as the terminal takes them; without their codes it is what it was."""
-    if not terminal.colour and not terminal.links:
+def painted(text: str, console: Console, files: Mapping[str, Path]) -> str:
+    """The text with colours and links if the console has them."""
+    if console.color_system is None:
         return text
-    from rich.color import ColorSystem
-    from rich.console import Console
     from rich.text import Text
 
     told = Text(text, end="")
-    if terminal.colour:
-        _colour(told)
-    if terminal.links:
-        _link(told, files)
-    styled = told.render(Console(file=StringIO()))
-    return "".join(s.style.render(s.text, color_system=ColorSystem.STANDARD) if s.style else s.text for s in styled)
-
-
-def _colour(told: Text) -> None:
     for pattern, style in STYLES:
-        for match in re.finditer(pattern, told.plain, re.MULTILINE):
-            told.stylize(style, *match.span("word" if "word" in match.re.groupindex else 0))
-
-
-def _link(told: Text, files: Mapping[str, Path]) -> None:
-    if not files:
-        return
-    longest_first = "|".join(re.escape(name) for name in sorted(files, key=len, reverse=True))
-    for match in re.finditer(rf"(?<![\w/.-])({longest_first})(?::\d+)?(?![\w/-])", told.plain):
-        told.stylize(f"link {files[match[1]].as_uri()}", *match.span())
+        told.highlight_regex(f"(?m){pattern}", style)
+    if files:
+        longest_first = "|".join(re.escape(name) for name in sorted(files, key=len, reverse=True))
+        for match in re.finditer(rf"(?<![\w/.-])({longest_first})(?::\d+)?(?![\w/-])", told.plain):
+            told.stylize(f"link {files[match[1]].as_uri()}", *match.span())
+    with console.capture() as captured:
+        console.print(told, soft_wrap=True, end="")
+    return captured.get()
 
 
 _POLL_S = 0.25
-"""Seconds between two readings for a bar: the eye follows it, and it costs nothing."""
+"""Seconds between updates of the progress bar."""
 _NOTE_S = 60.0
-"""Seconds between two lines where there is no bar: a log of a night has some hundred of them."""
+"""Seconds between progress lines without a bar: some hundred in a log of a night."""
 
 _WIDE = 110
-"""Columns from which on there is room for a bar beside the words."""
+"""Width from which on there is room for a bar."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where the ranks are."""
+    """Progress of the ranks."""
 
     step: int = 0
-    """Of the rank that is furthest."""
+    """Highest step of any rank."""
     counted: int | None = None
-    """Bytes that the rank with most had counted at its last step."""
+    """Counted bytes of the rank with most memory, at its last step."""
     per_step: float | None = None
-    """By which that rank's rose a step since warm-up; None before."""
+    """Growth of that rank per step since warm-up; None during it."""
     looks: int = 0
-    """Of the rank that was looked at most."""
+    """Most heap snapshots of any rank."""
     ranks: int = 1
     steps: int | None = None
-    """At which the run ends."""
+    """The step at which the run ends."""
 
     def __str__(self) -> str:
-        """As in `step 1,240 of 2,000, 3.20 GiB counted (+1.20 MiB a step), 4 looks`."""
+        """As in `step 1,240 of 2,000, 3.20 GiB counted (+1.20 MiB a step), 4 snapshots`."""
         of = " at most" if self.ranks > 1 else ""
         sign = "+" if (self.per_step or 0) >= 0 else "-"
         rate = "" if self.per_step is None else f" ({sign}{bytes_text(abs(self.per_step))} a step)"
         counted = "" if self.counted is None else f", {bytes_text(self.counted)} counted{of}{rate}"
         end = "" if self.steps is None else f" of {self.steps:,}"
-        return f"step {self.step:,}{end}{counted}, {self.looks} look{'' if self.looks == 1 else 's'}"
+        return f"step {self.step:,}{end}{counted}, {plural(self.looks, 'snapshot')}"
 
 
 @dataclass
 class Following:
-    """Reads what ranks append to their files, and nothing twice."""
+    """Reads new rows of the ranks' files."""
 
     folder: Path
     warmup: int
@@ -268,7 +228,7 @@ class Following:
     _tails: dict[Path, _Tail] = field(default_factory=dict)
 
     def read(self) -> Standing:
-        """Where they are now."""
+        """The current progress."""
         for path in self.folder.glob("rank_*/steps.jsonl"):
             self._tails.setdefault(path, _Tail(path)).read(self.warmup)
         begun = [tail for tail in self._tails.values() if tail.step]
@@ -331,7 +291,7 @@ def _counted(line: bytes) -> tuple[int, int] | None:
 
 @contextmanager
 def progress(options: Options, every: float = _NOTE_S) -> Iterator[None]:
-    """Tell while the block runs how far the ranks are; nothing where the run is told to be quiet.
+    """Show the progress of the ranks while the block runs, unless the run is quiet.
 
     A single rank prints straight to the terminal, and would print into a bar: there it is a line now and then, too.
     """
@@ -346,7 +306,7 @@ def progress(options: Options, every: float = _NOTE_S) -> Iterator[None]:
 
 
 def follow(following: Following, over: threading.Event, every: float, tell: Callable[[Standing], None]) -> None:
-    """Tell every so many seconds where the ranks are, from the first step on, until it is over."""
+    """Report progress every `every` seconds, from the first step until `over` is set."""
     while not over.wait(every):
         standing = following.read()
         if standing.step:

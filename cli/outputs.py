@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from leakscope_cli.console import files_of, in_encoding_of, note, painted, stdout_terminal
+from leakscope_cli.console import columns_of, files_of, in_encoding_of, note, painted, stdout_console
 
 from leakscope.errors import LeakscopeError
 from leakscope.report.formats import OWN, PICTURES, Format, format_named, format_names
@@ -149,15 +149,15 @@ def for_stdout(
     """
     from leakscope.report.text.page import render
 
-    terminal, files = stdout_terminal(), files_of(run)
+    console, files = stdout_console(), files_of(run)
     if form.name == TEXT:
         page = page or next((name for name in files if name.endswith("report.html")), "")
-        text = render(run, findings, verbose, terminal.width, page)
+        text = render(run, findings, verbose, columns_of(console), page)
     elif isinstance(form, OfAnyWidth):
-        text = form.set_in(run, findings, terminal.width)
+        text = form.set_in(run, findings, columns_of(console))
     else:
         return rendered(form, run, findings, verbose), False
-    return painted(in_encoding_of(sys.stdout, text), terminal, files), terminal.colour or terminal.links
+    return painted(in_encoding_of(sys.stdout, text), console, files), console.color_system is not None
 
 
 def write_files(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from difflib import get_close_matches
-from io import StringIO
 
 import click
-from leakscope_cli.console import Terminal, stdout_terminal, tell_or_fail
+from leakscope_cli.console import columns_of, stdout_console, tell_or_fail
 
 from leakscope.errors import LeakscopeError
 from leakscope.findings.rules import rules
@@ -34,21 +32,12 @@ def rule(name: str | None) -> None:
         instead = f"did you mean {' or '.join(near)}?" if near else "`leakscope rule` lists them"
         raise LeakscopeError(f"there is no rule {name}; {instead}")
     page = known[name].help
-    on_terminal = sys.stdout is not None and sys.stdout.isatty()
-    tell_or_fail(_rendered(page, stdout_terminal()) if on_terminal else page, painted=on_terminal)
-
-
-def _rendered(page: str, terminal: Terminal) -> str:
-    """Markdown set for a terminal."""
-    from rich.console import Console
+    console = stdout_console()
+    if not console.is_terminal:
+        tell_or_fail(page)
+        return
     from rich.markdown import Markdown
 
-    console = Console(
-        file=StringIO(),
-        width=terminal.width,
-        force_terminal=True,
-        color_system="standard" if terminal.colour else None,
-    )
     with console.capture() as captured:
-        console.print(Markdown(page, hyperlinks=terminal.links))
-    return captured.get()
+        console.print(Markdown(page, hyperlinks=False), width=columns_of(console))
+    tell_or_fail(captured.get(), painted=True)

@@ -18,21 +18,20 @@ from leakscope_cli.console import DUMB, in_encoding_of, note, tell_or_fail
 from leakscope_cli.targets import newest_run
 
 from leakscope.errors import LeakscopeError
+from leakscope.report.rendering import Line, fitting, laid_out, width_of
 from leakscope.run.status import RankStanding, RunStanding, standing_of
 from leakscope.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-HEADS = ("rank", "process", "state", "step", "each", "last step", "counted", "a step", "looks", "last look")
-_RIGHT = ("rank", "process", "step", "each", "counted", "a step", "looks")
+HEADS = ("rank", "process", "state", "step", "each", "last step", "counted", "a step", "snapshots", "last snapshot")
+_RIGHT = ("rank", "process", "step", "each", "counted", "a step", "snapshots")
 _COLOURS = {"stuck": "bold red", "raised": "red", "killed": "red", "hung": "red", "lost": "red", "looking": "cyan"}
-_LEFT_OUT = ("process", "looks", "last look", "each", "last step")
-"""Columns that a narrow terminal does not get, in the order in which they go."""
-_BETWEEN = 2
-"""Spaces between two columns."""
+_LEFT_OUT = ("process", "snapshots", "last snapshot", "each", "last step")
+"""Columns hidden on a narrow terminal, in this order."""
 _AROUND = 6
-"""Lines of a terminal beside the rows of the table."""
+"""Lines of the terminal not used by rows of the table."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -58,7 +57,7 @@ def status(folder: Path | None, watch: bool | None, every: float, as_json: bool)
     check_run_folder(folder, "status")
     can_watch = sys.stdout.isatty() and os.environ.get("TERM") not in DUMB
     if watch and (as_json or not can_watch):
-        raise LeakscopeError("--watch refreshes a table in place, which takes a terminal; leave it out, or --json")
+        raise LeakscopeError("--watch requires a terminal and cannot be combined with --json")
     standing = standing_of(folder)
     if as_json:
         tell_or_fail(json.dumps({"format": 1, **asdict(standing)}, indent=2))
@@ -84,60 +83,51 @@ def _watch(folder: Path, every: float) -> None:
 
 
 def as_text(standing: RunStanding, columns: int = 80) -> str:
-    """What is printed once, with all ranks; its table is no wider than so many columns."""
-    rows = [HEADS, *map(cells, standing.ranks)]
-    shown = _fitting(rows, columns)
-    lines = ((" " * _BETWEEN).join(_aligned(row, rows, shown)).rstrip() for row in rows)
-    text = "\n".join([*_above(standing), "", *lines, *_not_shown(shown), *_below(standing)])
-    told: str = in_encoding_of(sys.stdout, text)
+    """The status of all ranks; the table is at most `columns` wide."""
+    rows = [*map(cells, standing.ranks)]
+    shown = fitting(HEADS, rows, _LEFT_OUT, columns)
+    table = _table(shown)
+    for row in rows:
+        table.add_row(*(row[place] for place in shown))
+    lines: list[Line] = [*_above(standing), "", table, *_not_shown(shown), *_below(standing)]
+    told: str = in_encoding_of(sys.stdout, "\n".join(laid_out(lines, max(columns, width_of(table)))))
     return told
 
 
-def _widths(rows: Sequence[Sequence[str]], shown: Sequence[int]) -> list[int]:
-    return [max(len(row[place]) for row in rows) for place in shown]
+def _table(shown: Sequence[int]) -> Table:
+    from rich.table import Table
 
-
-def _fitting(rows: Sequence[Sequence[str]], columns: int) -> list[int]:
-    """Places of the columns that are shown, for lines that do not wrap."""
-    shown, leaving = list(range(len(HEADS))), list(_LEFT_OUT)
-    while leaving and sum(width + _BETWEEN for width in _widths(rows, shown)) - _BETWEEN > columns:
-        shown.remove(HEADS.index(leaving.pop(0)))
-    return shown
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="", title_justify="left")
+    for place in shown:
+        table.add_column(HEADS[place], justify="right" if HEADS[place] in _RIGHT else "left", no_wrap=True)
+    return table
 
 
 def _not_shown(shown: Sequence[int]) -> Iterator[str]:
     missing = [head for place, head in enumerate(HEADS) if place not in shown]
     if missing:
-        yield f"not shown in so few columns: {', '.join(missing)}; --json has all"
-
-
-def _aligned(row: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> Iterator[str]:
-    for place, width in zip(shown, _widths(rows, shown), strict=True):
-        yield row[place].rjust(width) if HEADS[place] in _RIGHT else row[place].ljust(width)
+        yield f"hidden in a terminal this narrow: {', '.join(missing)}; use --json for all"
 
 
 def _as_table(standing: RunStanding, most: int, columns: int) -> Table:
-    from rich.table import Table
     from rich.text import Text
 
-    above, below = "\n".join(_above(standing)), "\n".join(_below(standing))
-    table = Table(
-        title=Text(above), caption=Text(below.strip()), title_justify="left", caption_justify="left", box=None
-    )
-    places = _fitting([HEADS, *map(cells, standing.ranks)], columns - _BETWEEN)  # rich pads the table itself
-    for place in places:
-        table.add_column(HEADS[place], justify="right" if HEADS[place] in _RIGHT else "left", no_wrap=True)
+    shown = fitting(HEADS, [*map(cells, standing.ranks)], _LEFT_OUT, columns)
+    table = _table(shown)
+    table.title, table.caption = Text("\n".join(_above(standing))), Text("\n".join(_below(standing)).strip())
+    table.caption_justify = "left"
     first = sorted(standing.ranks, key=lambda rank: (rank.state not in _COLOURS, rank.rank))
-    shown = sorted(first[: max(most, 1)], key=lambda rank: rank.rank)
-    for rank in shown:
-        table.add_row(*(cells(rank)[place] for place in places), style=_COLOURS.get(rank.state, ""))
-    if len(shown) < len(standing.ranks):
-        table.add_row("", f"and {len(standing.ranks) - len(shown)} more ranks: --once shows all")
+    ranks = sorted(first[: max(most, 1)], key=lambda rank: rank.rank)
+    for rank in ranks:
+        row = cells(rank)
+        table.add_row(*(row[place] for place in shown), style=_COLOURS.get(rank.state, ""))
+    if len(ranks) < len(standing.ranks):
+        table.add_row("", f"and {len(standing.ranks) - len(ranks)} more ranks: --once shows all")
     return table
 
 
 def _above(standing: RunStanding) -> Iterator[str]:
-    goes = "goes on" if standing.goes_on else "has ended"
+    goes = "running" if standing.goes_on else "finished"
     of = f" of {standing.steps:,}" if standing.steps is not None else ""
     step = max((rank.step for rank in standing.ranks), default=0)
     yield f"{' '.join(standing.command)}: {goes}, step {step:,}{of}"
@@ -150,11 +140,11 @@ def _below(standing: RunStanding) -> Iterator[str]:
     if standing.interim:
         yield f"report so far: {standing.interim}"
     if not standing.goes_on:
-        yield f"`leakscope report {standing.folder}` tells it"
+        yield f"see `leakscope report {standing.folder}`"
 
 
 def cells(rank: RankStanding) -> tuple[str, ...]:
-    """What the table says of a rank."""
+    """The cells of a rank."""
     ago = "" if rank.since_step is None else f"{seconds_text(rank.since_step)} ago"
     look = "" if rank.last_look_step is None else f"at step {rank.last_look_step:,}"
     since_look = f", {seconds_text(rank.since_look)} ago" if rank.since_look is not None and ago else ""
@@ -165,7 +155,7 @@ def cells(rank: RankStanding) -> tuple[str, ...]:
         rank.state,
         f"{rank.step:,}",
         "" if rank.step_seconds is None else seconds_text(rank.step_seconds),
-        ago if rank.step or not ago else f"none yet, recorded for {ago.removesuffix(' ago')}",
+        ago if rank.step or not ago else f"none yet, recording for {ago.removesuffix(' ago')}",
         "" if rank.counted_bytes is None else bytes_text(rank.counted_bytes),
         "" if rate is None else f"{'+' if rate >= 0 else '-'}{bytes_text(abs(rate))}",
         str(rank.looks),

@@ -160,7 +160,7 @@ def test_a_profiler_records_over_several_cells_again_and_again(cells: dict[str, 
 
 
 def test_it_is_shown_as_a_table_and_as_pictures(cells: dict[str, str]) -> None:
-    assert "to let go, type what you no longer need, in this order" in cells["table"]
+    assert "To free memory, run the lines you no longer need, in this order:" in cells["table"]
     assert cells["html"].count("<tr>") == 6
     assert "In[2]:1" in cells["html"]
     assert cells["svg"].startswith("<svg")

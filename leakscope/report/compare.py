@@ -26,42 +26,43 @@ HEADINGS = {
     Change.WORSE: "Worse",
     Change.PERSISTING: "Persisting",
     Change.BETTER: "Better",
-    Change.NOT_SEEN: "Not seen: it may be there all the same",
+    Change.NOT_SEEN: "Not seen: may still be present",
     Change.SUPPRESSED: "Suppressed in the new run",
     Change.FIXED: "Fixed",
 }
-"""What stands above the leaks of each kind."""
+"""Heading of each kind of change."""
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The most memory that a run had."""
+    """Peak memory of a run."""
 
     bytes: int
     rank: int
     is_allocators: bool
-    """The allocator's own peak; else the most that was counted at the end of a step."""
+    """The allocator's peak, else the highest count at the end of a step."""
 
 
 def headline(comparison: Comparison) -> str:
-    """`1 leak is new, 1 worse, 2 fixed`, or which run could not be judged."""
+    """`leaks: 1 new, 1 worse, 2 fixed`, or which run is inconclusive."""
     lost = [name for name, side in (("BASE", comparison.base), ("NEW", comparison.new)) if not side.could_be_judged]
     if lost:
         said = {"BASE": "new or worse", "NEW": "fixed or better"}
         unsaid = " or ".join(said[name] for name in lost)
-        return f"{' and '.join(lost)} could not be judged, so nothing is said to be {unsaid}"
+        verb = "is" if len(lost) == 1 else "are"
+        return f"{' and '.join(lost)} {verb} inconclusive, so no leak can be called {unsaid}"
     counted = [f"{len(of)} {change.replace('_', ' ')}" for change in Change if (of := comparison.of(change))]
     if comparison.exit_status:
         return f"leaks: {', '.join(counted)}"
-    return f"no leak is new or worse{': ' if counted else ''}{', '.join(counted)}"
+    return f"no new or worse leaks{': ' if counted else ''}{', '.join(counted)}"
 
 
 def unrelated_text(comparison: Comparison) -> str:
-    """That the runs seem to be unrelated; "" where they are not."""
+    """A warning that the runs appear unrelated; "" if they are related."""
     if comparison.are_related:
         return ""
     scripts = " and ".join(script_of(side.run) for side in (comparison.base, comparison.new))
-    return f"The runs seem to be unrelated: they ran {scripts}, and have no finding in common."
+    return f"The runs appear unrelated: they ran {scripts} and share no finding."
 
 
 def side_text(side: Judged) -> str:
@@ -74,12 +75,12 @@ def side_text(side: Judged) -> str:
 
 
 def run_name(side: Judged) -> str:
-    """Its folder, as it was given; else the script's name."""
+    """The run's folder as given, else the script's name."""
     return side.run.folder or script_of(side.run)
 
 
 def peak_of(side: Judged) -> Peak | None:
-    """Of the rank that had most; None where nothing was counted."""
+    """The peak of the rank with the most memory; None if nothing was counted."""
     own = [(s.peak_bytes, number) for number, s in side.findings.ranks.items() if s.peak_bytes is not None]
     counted = [
         (step.counted_bytes, rank.number)
@@ -94,52 +95,48 @@ def peak_of(side: Judged) -> Peak | None:
 
 
 def peaks_text(comparison: Comparison) -> str:
-    """`2.10 GiB on rank 0 -> 1.90 GiB on rank 1`; "" where nothing was counted."""
+    """`2.10 GiB on rank 0 -> 1.90 GiB on rank 1`; "" if nothing was counted."""
     peaks = [peak_of(side) for side in (comparison.base, comparison.new)]
     if not any(peaks):
         return ""
-    told = " -> ".join(
-        "not known" if peak is None else f"{bytes_text(peak.bytes)} on rank {peak.rank}" for peak in peaks
-    )
+    told = " -> ".join("unknown" if peak is None else f"{bytes_text(peak.bytes)} on rank {peak.rank}" for peak in peaks)
     known = [peak.is_allocators for peak in peaks if peak is not None]
-    return told if all(known) else f"{told}, the most that was counted at the end of a step"
+    return told if all(known) else f"{told} (highest count at the end of a step)"
 
 
 def rate_text(leak: Compared) -> str:
-    """`128.00 KiB -> 256.00 KiB a step`: of the runs that have it; by rank where the ranks are not as many."""
+    """`128.00 KiB -> 256.00 KiB a step`, per rank if the numbers of ranks differ."""
     both = [finding for finding in (leak.base, leak.new) if finding is not None]
     if not any(finding.bytes_per_step for finding in both):
         return " -> ".join(f"{bytes_text(finding.retained_bytes)} held" for finding in both)
     alike = len({len(finding.ranks) for finding in both}) == 1
     rates = [finding.bytes_per_step if alike else rank_rate(finding) for finding in both]
     told = " -> ".join(dict.fromkeys(map(bytes_text, rates)))
-    made = " made each step and freed late" if leak.finding.freed_late else " a step"
-    as_before = ", as before" if len(both) > 1 and "->" not in told else ""
-    return f"{told}{made}{as_before}{'' if alike else ' on each of its ranks'}"
+    made = " allocated each step and freed late" if leak.finding.freed_late else " a step"
+    as_before = ", unchanged" if len(both) > 1 and "->" not in told else ""
+    return f"{told}{made}{as_before}{'' if alike else ' per rank'}"
 
 
 def line_of(finding: Finding) -> str:
-    """The line to edit, else where it was made."""
+    """The line to edit, else the allocation site."""
     found = (place_of(place) for place in (line_to_edit(finding), *finding.made_at))
     return next((place.at for place in found if place is not None), "")
 
 
 def unseen_text(leak: Compared) -> str:
-    """Why the other run could not have shown it; "" for all other leaks."""
+    """Why the other run could not have shown a leak that it does not have; "" for other leaks."""
     if leak.change != Change.NOT_SEEN:
         return ""
     other = "NEW" if leak.new is None else "BASE"
     if leak.unseen is None:
-        return f"{other} could not be judged"
+        return f"{other} is inconclusive"
     if leak.unseen.ranks == leak.finding.ranks:
         return f"{'that rank' if len(leak.unseen.ranks) == 1 else 'those ranks'} could not be judged in {other}"
     if leak.unseen.ranks:
         ranks = "rank" if len(leak.unseen.ranks) == 1 else "ranks"
         return f"{ranks} {listed_numbers(leak.unseen.ranks)} could not be judged in {other}"
     begun = leak.finding.first_step
-    return (
-        f"{other} was looked at up to step {leak.unseen.until} only, and in BASE it was first seen after step {begun}"
-    )
+    return f"{other} has snapshots only up to step {leak.unseen.until}; BASE first shows it after step {begun}"
 
 
 def where_text(leak: Compared) -> str:
@@ -151,13 +148,13 @@ def where_text(leak: Compared) -> str:
 
 
 def page_title(comparison: Comparison) -> str:
-    """`leakscope: before against after`, by the names of the folders."""
+    """`leakscope: after against before`, from the names of the folders."""
     names = (PurePath(run_name(side)).name for side in (comparison.new, comparison.base))
     return f"leakscope: {' against '.join(names)}"
 
 
 def comparison_text(comparison: Comparison, width: int = WIDTH) -> str:
-    """All of it, without colour."""
+    """The comparison as text, without colour."""
     return text_page(_text_lines(cleaned(comparison)), width)
 
 
@@ -181,7 +178,7 @@ def _text_lines(comparison: Comparison) -> Iterator[Line]:
 
 
 def comparison_markdown(comparison: Comparison) -> str:
-    """As GitHub reads it; what comes from the runs is escaped."""
+    """The comparison as GitHub Markdown; text from the runs is escaped."""
     return "\n".join(_markdown_lines(cleaned(comparison))) + "\n"
 
 
@@ -210,11 +207,11 @@ def _markdown_lines(comparison: Comparison) -> Iterator[str]:
 
 
 _COLOURS = {0: Verdict.CLEAN, 2: Verdict.INCONCLUSIVE}
-"""Exit status to the verdict whose colour it has; else that of leaks."""
+"""Exit status to the verdict whose colour is used; leaks otherwise."""
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """The whole page, without a script or an outside address; everything that came from the runs is escaped."""
+    """The comparison as an HTML page without scripts or external resources; text from the runs is escaped."""
     comparison = cleaned(comparison)
     return html_page(
         "comparison.html",
@@ -235,11 +232,11 @@ def comparison_html(comparison: Comparison) -> str:
 
 
 FORMAT = 1
-"""Number of this format: it rises when a key goes or changes its meaning."""
+"""Format number, increased when a key is removed or changes its meaning."""
 
 
 def comparison_json(comparison: Comparison) -> str:
-    """What is unknown is null; bytes a step are those of all ranks together."""
+    """The comparison as JSON; unknown is null, and bytes per step are totals over all ranks."""
     data = {
         "format": FORMAT,
         "leakscope": comparison.new.run.leakscope or None,

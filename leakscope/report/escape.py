@@ -1,4 +1,4 @@
-"""What comes from the run, without the characters that no terminal, page or XML file should see."""
+"""Escapes characters from the run that could harm a terminal, a page or an XML file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cleaned(value: T) -> T:
 
 
 def _cleaned(value: Any) -> Any:
-    """What has nothing to be cleaned is passed on as it is, not copied: of a thousand ranks that is nearly all."""
+    """Returns values without such characters unchanged instead of copying them, which is nearly all of a large run."""
     if isinstance(value, str):
         return value if value.isascii() and value.isprintable() else "".join(map(_character, value))
     if value is None or isinstance(value, (int, float)):
@@ -50,7 +50,7 @@ def _are_same(now: Collection[object], before: Collection[object]) -> bool:
 
 @cache
 def _names(kind: Any) -> tuple[str, ...]:
-    """Fields of that kind of dataclass that are cleaned; none of anything else."""
+    """Names of the fields of a dataclass to clean."""
     if issubclass(kind, (HeapGraph, Step)) or not is_dataclass(kind):
         return ()
     left = ROWS if kind is Rank else frozenset()
@@ -65,5 +65,5 @@ def _character(character: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text with each run of spaces and line ends as one space."""
+    """Collapse whitespace and line breaks into single spaces."""
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""The user's own lines around a finding: the cut, the lines that add to it, the suggested edit."""
+"""Source excerpts of a finding: the cut, the lines that add to it, the suggested fix."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from leakscope.report.messages.held import line_to_edit
 from leakscope.report.trace_marks import PLACES_SHOWN, closes_cycle, kept_line, source_line
 from leakscope.run.model import Run
 
-ADDED_AT = "added at (found in the source):"
-"""Opens the lines that put something there; nobody has seen them run."""
-SUGGESTION = "suggestion (advice, not tried):"
-"""Opens an edit."""
+ADDED_AT = "Added at (from static analysis):"
+"""Label of lines found by static analysis, which were not observed to run."""
+SUGGESTION = "Suggested fix (unverified):"
+"""Label of a suggested fix."""
 
 
 def edit_lines(suggestion: Suggestion) -> tuple[str, ...]:
@@ -33,7 +33,7 @@ def _compared(edit: Suggestion) -> Iterator[str]:
 
 
 def edit_text(finding: Finding) -> str:
-    """The edit as a sentence without its full stop; "" where there is none."""
+    """The suggested fix as a sentence without full stop; "" if there is none."""
     edit = finding.suggestion
     if edit is None:
         return ""
@@ -61,36 +61,36 @@ def adding_lines(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
 
 
 class LineMark(StrEnum):
-    """Why a line is shown."""
+    """The reason that a line is shown."""
 
     HOLDS = "holds"
-    """What is to be cut belongs to what is made there."""
+    """Creates the object whose reference is to be cut."""
     ADDS = "adds"
-    """It puts something where the cut is."""
+    """Adds to the container to cut."""
     EDIT = "edit"
-    """The suggested edit is of this line."""
+    """Changed by the suggested fix."""
     NEAR = ""
-    """It stands beside one of the others."""
+    """Context."""
 
 
 @dataclass(frozen=True)
 class ExcerptLine:
-    """One line of the user's source."""
+    """A line of the user's source."""
 
     number: int
     text: str
-    """Without the indentation that all lines of the excerpt have, and without tabs."""
+    """Without common indentation and tabs."""
     mark: LineMark
     to_edit: bool = False
-    """The one to begin at."""
+    """The line to edit first."""
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Lines of one file, in order; where numbers are missing, so are lines."""
+    """Lines of one file in order, not necessarily consecutive."""
 
     file: str
-    """As places name it: `train.py`."""
+    """The file's name as in places: `train.py`."""
     lines: tuple[ExcerptLine, ...]
 
 
@@ -137,12 +137,12 @@ def _lines(
 
 @dataclass(frozen=True)
 class Stretch:
-    """Hops of a trace that follow one another."""
+    """Consecutive hops of a trace."""
 
     hops: range
     """Their positions."""
     is_folded: bool
-    """They need not be seen first."""
+    """Hidden at first."""
 
 
 def folded_trace(finding: Finding, least: int = 2) -> tuple[Stretch, ...]:

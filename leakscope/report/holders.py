@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from markupsafe import Markup
-
 from leakscope.findings.live_objects import Alive, HeldNow, Keeper, Kept, LettingGo, Part, Typed, Ways
 from leakscope.report.escape import one_line
-from leakscope.report.rendering import json_text
+from leakscope.report.rendering import UNLIMITED, figures, html_page, json_text, laid_out
 from leakscope.units import bytes_text, plural
 
 _KEPT = {
-    Kept.WAITS_FOR_GC: "garbage that waits for gc",
-    Kept.NEVER_FREED: "cycles that gc never frees",
+    Kept.WAITS_FOR_GC: "garbage awaiting gc",
+    Kept.NEVER_FREED: "uncollectable cycles",
 }
 _PARTS = {
     Part.PARAMETERS: "parameters and buffers of ",
@@ -23,8 +21,8 @@ _PARTS = {
     Part.NONE: "",
 }
 _KEEPERS = {
-    Keeper.OUTPUTS: "what the session has shown",
-    Keeper.SHOWN: "what the session has shown",
+    Keeper.OUTPUTS: "outputs displayed by the session",
+    Keeper.SHOWN: "outputs displayed by the session",
     Keeper.LAST_ERROR: "the last error",
     Keeper.TRACEBACK: "the last error",
     Keeper.DEBUGGER: "the debugger",
@@ -32,22 +30,22 @@ _KEEPERS = {
 OUTPUTS = ("get_ipython().user_ns_hidden.update(_=None, __=None, ___=None)", "%reset -f out")
 """IPython hides copies of the last three outputs, which its own `%reset -f out` leaves there
 (IPython/core/displayhook.py, update_user_ns and flush)."""
-TYPE = "to let go, type what you no longer need, in this order"
-HIDES = "this torch does not show all that C++ holds: what would be freed cannot be told"
+TYPE = "To free memory, run the lines you no longer need, in this order:"
+HIDES = "This torch version hides some C++ references, so the bytes that would be freed are unknown."
 
 
 def alive_headline(alive: Alive) -> str:
-    """How much is alive."""
+    """The total of live tensor memory."""
     if not alive.storages and not alive.bytes:
         return "no tensor memory is alive"
-    where = "" if alive.device == "cpu" else f" (the allocator of {alive.device} was asked, too)"
+    where = "" if alive.device == "cpu" else f" (including the allocator of {alive.device})"
     return f"tensor memory alive: {bytes_text(alive.bytes)} in {plural(alive.storages, 'storage')}{where}"
 
 
 def holder(alive: Alive, held: HeldNow) -> str:
-    """Who holds it."""
+    """The holder's name."""
     if held.kept == Kept.UNSEEN:
-        return "no tensor that can be reached: native code, or the allocator's rounding"
+        return "no reachable tensor: native code or allocator rounding"
     if held.kept == Kept.NATIVE:
         return f"native code or a running call ({held.name})"
     if held.kept == Kept.ERROR:
@@ -56,7 +54,7 @@ def holder(alive: Alive, held: HeldNow) -> str:
 
 
 def freed(held: HeldNow) -> str:
-    """What would be freed."""
+    """The bytes that would be freed."""
     if held.letting_go is None:
         return "-"
     text = bytes_text(held.letting_go.bytes)
@@ -64,12 +62,12 @@ def freed(held: HeldNow) -> str:
 
 
 def together(held: HeldNow) -> str:
-    """What has to go where that is not just the holder; "" where it is."""
+    """What must be deleted to free it; "" if that is only the holder."""
     going = held.letting_go
     if going is None or held.kept == Kept.WAITS_FOR_GC:
         return ""
     if held.part == Part.GRADIENTS:
-        return "when zero_grad(set_to_none=True) has dropped them"
+        return "after zero_grad(set_to_none=True)"
     several = needed(going)
     if held.kept != Kept.PROGRAM or several == (held.name,):
         return ""
@@ -77,12 +75,12 @@ def together(held: HeldNow) -> str:
 
 
 def needed(going: LettingGo) -> tuple[str, ...]:
-    """All that has to go: references as written, and what the session keeps."""
+    """Everything to delete: references as written, and references of the session."""
     return tuple(dict.fromkeys((*going.written, *_kept_by(going.keepers))))
 
 
 def _kept_by(keepers: Sequence[Keeper]) -> tuple[str, ...]:
-    """What the session keeps, each once; the cell before has either failed or shown what it gave."""
+    """References of the interactive session: its displayed outputs or its last error."""
     of_error = {Keeper.LAST_ERROR, Keeper.TRACEBACK, Keeper.DEBUGGER} & {*keepers}
     cell = _KEEPERS[Keeper.LAST_ERROR if of_error else Keeper.OUTPUTS]
     return tuple(dict.fromkeys(_KEEPERS.get(keeper, cell) for keeper in keepers))
@@ -97,7 +95,7 @@ def _and(parts: tuple[str, ...]) -> str:
 
 
 def to_type(steps: Sequence[Typed]) -> Iterator[tuple[str, str]]:
-    """(Lines to type, what they free once those above are typed; "" where nothing yet)."""
+    """(lines to run, bytes they free after the lines above; "" if none yet)."""
     for step in steps:
         yield "\n".join(_lines(step)), f"{bytes_text(step.bytes)} would be freed" if step.bytes else ""
 
@@ -121,19 +119,19 @@ def _lines(step: Typed) -> Iterator[str]:
 
 
 def ways_headline(ways: Ways) -> str:
-    """How many ways lead to which memory."""
+    """The number of reference paths to a tensor."""
     count = len(ways.ways) + ways.more
-    number = plural(count, "way") if ways.all_counted else f"more than {plural(count, 'way')}"
+    number = plural(count, "reference path") if ways.all_counted else f"more than {plural(count, 'reference path')}"
     if count == 0 and not ways.keepers:
-        return f"{ways.label}, {bytes_text(ways.bytes)}: nothing but the call that asks holds it"
-    return f"{ways.label}, {bytes_text(ways.bytes)}: {number} to it from what is alive"
+        return f"{ways.label}, {bytes_text(ways.bytes)}: held only by this call"
+    return f"{ways.label}, {bytes_text(ways.bytes)}: {number} from live objects"
 
 
 def ways_freed(ways: Ways) -> str:
-    """What frees it."""
+    """What must be deleted to free the tensor."""
     going = ways.letting_go
     if going is None:
-        return "no four references free it" if ways.ways else ""
+        return "no set of up to four references frees it" if ways.ways else ""
     gc = ", after gc.collect()" if going.after_gc else ""
     several = needed(going)
     if not several:
@@ -142,17 +140,17 @@ def ways_freed(ways: Ways) -> str:
 
 
 def kept_besides(ways: Ways) -> str:
-    """What of the session, or which garbage, leads there, too; "" where nothing does."""
+    """References of the session, or garbage, that also hold the tensor; "" if none."""
     names = [*_kept_by(ways.keepers)]
-    names += ["garbage that waits for gc"] if ways.of_garbage else []
-    return f"it is also kept by {_and(tuple(names))}" if names else ""
+    names += ["garbage awaiting gc"] if ways.of_garbage else []
+    return f"also kept by {_and(tuple(names))}" if names else ""
 
 
 _HEAD = ("held", "would be freed", "holder", "line")
 
 
 def alive_as_text(alive: Alive, headline: str = "") -> str:
-    """A line for each holder, below a headline; below it what else has to go, at the end what to type."""
+    """A table of holders with what else must be deleted, and the lines to run."""
     return "\n".join(_alive(alive, headline or alive_headline(alive)))
 
 
@@ -168,12 +166,12 @@ def _alive(alive: Alive, headline: str) -> Iterator[str]:
         rows.append((bytes_text(alive.smaller_bytes), "-", f"{plural(alive.smaller, 'smaller holder')}", ""))
         below.append("")
     yield ""
-    widths = [max(len(row[k]) for row in (_HEAD, *rows)) for k in range(3)]
-    yield _row(_HEAD, widths)
-    for row, more in zip(rows, below, strict=True):
-        yield _row(row, widths)
+    head, *lines = laid_out([figures(rows, "rrll", _HEAD)], UNLIMITED)
+    yield head
+    for line, more in zip(lines, below, strict=True):
+        yield line
         if more:
-            yield " " * (sum(widths[:2]) + 6) + more
+            yield " " * (head.index(_HEAD[2]) + 2) + more
     if alive.typed:
         yield ""
         yield TYPE
@@ -187,12 +185,8 @@ def _typed(steps: Sequence[Typed]) -> Iterator[str]:
         yield f"  {last}    # {frees}" if frees else f"  {last}"
 
 
-def _row(row: Sequence[str], widths: Sequence[int]) -> str:
-    return f"{row[0]:>{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}".rstrip()
-
-
 def ways_as_text(ways: Ways) -> str:
-    """A line for each way, and what frees the memory."""
+    """A list of reference paths, and what frees the memory."""
     return "\n".join(_ways(ways))
 
 
@@ -209,67 +203,46 @@ def _ways(ways: Ways) -> Iterator[str]:
     yield from _typed(ways.typed)
 
 
-_CELL = "padding: 3px 10px; vertical-align: top; text-align: "
-_NUMBER = Markup('style="' + _CELL + 'right; white-space: nowrap"')
-_TEXT = Markup('style="' + _CELL + 'left"')
-_ROW = Markup("<tr><td {0}>{1}</td><td {0}>{2}</td><td {3}>{4}</td><td {3}>{5}</td></tr>")
-_COMMAND = Markup('<pre style="margin: 2px 0 6px 10px; font-family: monospace">{}{}</pre>')
-_CODE = Markup("<code>{}</code>")
-_QUIET = Markup('<div style="opacity: 0.75">{}</div>')
-
-
 def alive_as_html(alive: Alive) -> str:
-    """The table, and what to type."""
-    parts = [Markup("<p><b>{}</b></p>").format(alive_headline(alive))]
-    if alive.lines:
-        if alive.hides:
-            parts.append(Markup("<p>{}</p>").format(HIDES))
-        rows = [_line(alive, held) for held in alive.lines]
-        if alive.smaller:
-            smaller = plural(alive.smaller, "smaller holder")
-            rows.append(_ROW.format(_NUMBER, bytes_text(alive.smaller_bytes), "-", _TEXT, smaller, ""))
-        head = Markup("<tr><th {0}>held</th><th {0}>would be freed</th><th {1}>holder</th><th {1}>line</th></tr>")
-        parts.append(
-            Markup('<table style="border-collapse: collapse"><thead>{}</thead><tbody>{}</tbody></table>').format(
-                head.format(_NUMBER, _TEXT), Markup("").join(rows)
+    """The table of holders and the lines to run."""
+    return html_page(
+        "holders.html",
+        headline=alive_headline(alive),
+        warning=HIDES if alive.lines and alive.hides else "",
+        rows=[
+            (
+                bytes_text(held.bytes),
+                freed(held),
+                one_line(holder(alive, held)),
+                one_line(together(held)),
+                held.where,
             )
-        )
-    if alive.typed:
-        parts.append(Markup("<p>{}</p>{}").format(TYPE, _typed_html(alive.typed)))
-    return str(Markup('<div class="leakscope">{}</div>').format(Markup("").join(parts)))
-
-
-def _typed_html(steps: Sequence[Typed]) -> Markup:
-    return Markup("").join(
-        _COMMAND.format(text, Markup('    <span style="opacity: 0.75"># {}</span>').format(frees) if frees else "")
-        for text, frees in to_type(steps)
+            for held in alive.lines
+        ],
+        smaller=plural(alive.smaller, "smaller holder") if alive.smaller else "",
+        smaller_bytes=bytes_text(alive.smaller_bytes),
+        paths=(),
+        notes=[TYPE] if alive.typed else [],
+        commands=list(to_type(alive.typed)),
+        picture="",
     )
-
-
-def _line(alive: Alive, held: HeldNow) -> Markup:
-    more = one_line(together(held))
-    name = _CODE.format(one_line(holder(alive, held))) + (_QUIET.format(more) if more else "")
-    return _ROW.format(_NUMBER, bytes_text(held.bytes), freed(held), _TEXT, name, held.where)
 
 
 def ways_as_html(ways: Ways, svg: str) -> str:
-    """The ways in words, and the picture of them where there is one."""
-    items = Markup("").join(
-        Markup("<li>{}{}</li>").format(
-            _CODE.format(one_line(way.written)),
-            Markup(" ({})").format(way.where) if way.where else "",
-        )
-        for way in ways.ways
+    """A list of reference paths, with their picture if there is one."""
+    more = f"and {'' if ways.all_counted else 'more than '}{ways.more} more" if ways.more else ""
+    return html_page(
+        "holders.html",
+        headline=ways_headline(ways),
+        warning="",
+        rows=(),
+        paths=[{"written": one_line(way.written), "where": way.where} for way in ways.ways],
+        notes=[text for text in (more, kept_besides(ways), ways_freed(ways)) if text],
+        commands=list(to_type(ways.typed)),
+        picture=svg,
     )
-    parts = [Markup("<p><b>{}</b></p><ol>{}</ol>").format(ways_headline(ways), items)]
-    if ways.more:
-        parts.append(Markup("<p>and {}{} more</p>").format("" if ways.all_counted else "more than ", ways.more))
-    parts += [Markup("<p>{}</p>").format(text) for text in (kept_besides(ways), ways_freed(ways)) if text]
-    parts.append(_typed_html(ways.typed))
-    picture = Markup('<div style="overflow-x: auto">{}</div>').format(Markup(svg)) if svg else ""
-    return str(Markup('<div class="leakscope">{}{}</div>').format(Markup("").join(parts), picture))
 
 
 def as_json(told: Alive | Ways) -> str:
-    """The fields as they are named; unknown is null, bytes are numbers."""
+    """The fields of the dataclass as JSON; unknown is null."""
     return json_text(asdict(told), indent=1).rstrip()

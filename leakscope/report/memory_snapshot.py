@@ -21,7 +21,7 @@ from leakscope.memory_snapshot.sites import Site, SiteBytes, SiteKind
 from leakscope.memory_snapshot.verdict import Comparison, Concern, ConcernKind, SnapshotsReport, judge_snapshots
 from leakscope.report import charts
 from leakscope.report.escape import cleaned, one_line
-from leakscope.report.rendering import html_page, json_text
+from leakscope.report.rendering import UNLIMITED, Line, figures, html_page, json_text, text_page, wrapped
 from leakscope.run.model import Rank, Run
 from leakscope.run.rows import Occasion
 from leakscope.units import bytes_text, like_text, one_of_each, plural, seconds_text
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 
 _MOST_STREAMS = 4
-"""Streams told at the most, chosen."""
+"""Maximum number of streams listed (heuristic)."""
 _MOST_POOLS = 8
-"""Private pools told at the most, chosen."""
+"""Maximum number of private pools listed (heuristic)."""
 _PRESET = {"pinned_num_register_threads": "1"}
-"""Settings of torch that are not off unasked (c10/cuda/CUDAAllocatorConfig.h)."""
+"""Settings whose default in torch is not off (c10/cuda/CUDAAllocatorConfig.h)."""
 _ANSWERS = {
-    True: "would have been enough at best",
+    True: "enough at best",
     False: "not enough",
-    None: "whether that is enough is not told",
+    None: "unknown whether that is enough",
 }
-"""Whether a remedy would have helped, in words."""
-_NO_RELEASES = "no release was recorded, so what was idle then is not told"
+"""Whether a remedy would have been enough."""
+_NO_RELEASES = "no release was recorded, so idle memory at that point is unknown"
 _MOST_SITES = 3
-"""Places told in the first line, chosen."""
+"""Allocation sites in the first line (heuristic)."""
 
 
 def verdict_line(report: SnapshotsReport) -> str:
@@ -63,8 +63,8 @@ def verdict_line(report: SnapshotsReport) -> str:
     devices = [(device, snapshot) for snapshot in report.snapshots for device in snapshot.devices]
     if not parts and judgement.verdict == Verdict.CLEAN:
         fewest = min((device.growth for device, _ in devices), key=lambda growth: growth.steps)
-        how = ", inferred from allocations that repeat themselves" if fewest.inferred else ""
-        parts.append(f"nothing grew at every one of {fewest.steps} steps{how}")
+        how = " (inferred from repeated allocations)" if fewest.inferred else ""
+        parts.append(f"no growth over {fewest.steps} steps{how}")
     highest, its = max(devices, key=lambda pair: pair[0].peak_bytes)
     if highest.peak_bytes:
         parts.append(peak_holders_text(highest) + (f" ({snapshot_title(its)})" if several else ""))
@@ -97,11 +97,11 @@ def concern_text(concern: Concern, several: bool) -> str:
     origin = (
         "" if not several else f" on rank {concern.rank}" if concern.rank is not None else f" in {concern.snapshot}"
     )
-    made = f"; made at {where}" if concern.site and concern.site.kind != SiteKind.UNKNOWN else ""
+    made = f"; allocated at {where}" if concern.site and concern.site.kind != SiteKind.UNKNOWN else ""
     amount, of = bytes_text(concern.bytes), bytes_text(concern.of_bytes)
     if concern.kind == ConcernKind.OUT_OF_MEMORY:
         alive = bytes_text(concern.alive_bytes)
-        return f"out of memory{origin}: {where} asked for {amount} with {alive} alive and {of} of the device free"
+        return f"out of memory{origin}: {where} requested {amount} with {alive} alive and {of} of the device free"
     if concern.kind == ConcernKind.GROWTH:
         per_step = bytes_text(concern.per_step)
         kept = f"{concern.steps} steps in a row, {amount} alive at the end"
@@ -109,13 +109,13 @@ def concern_text(concern: Concern, several: bool) -> str:
     if concern.kind == ConcernKind.RANK_EXCESS:
         return f"{where} holds {amount} more on rank {concern.rank} than on its peers ({of})"
     if concern.kind == ConcernKind.PENDING_FREES:
-        return f"{amount} of dead tensors wait for another stream{origin} (record_stream{made})"
+        return f"{amount} of freed tensors await another stream{origin} (record_stream{made})"
     return f"{amount} of {of} reserved is stuck between live blocks{origin}"
 
 
 def host_text(host: HostReport) -> str:
     """Pinned host memory, which torch 2.14 and later may record."""
-    unknown = f", and {host.unknown} whose size this file gives under an unknown name" if host.unknown else ""
+    unknown = f", and {host.unknown} of unknown size" if host.unknown else ""
     return (
         f"pinned host memory: {bytes_text(host.active_bytes)} active of {bytes_text(host.reserved_bytes)} "
         f"in {host.segments} segments{unknown}"
@@ -128,14 +128,14 @@ def snapshot_title(snapshot: SnapshotReport) -> str:
 
 
 def peak_text(device: DeviceReport) -> str:
-    """Peak and where it stands in the trace."""
+    """The peak and its event."""
     if device.peak_event < 0:
         return "unknown without a history"
     return f"{bytes_text(device.peak_bytes)} after event {device.peak_event} of {device.events}"
 
 
 def history_text(device: DeviceReport) -> str:
-    """How many events the file has of a device, and whether they go back to the beginning."""
+    """The number of events of a device, and whether the history is complete."""
     return f"{device.events} events, history {device.history}"
 
 
@@ -161,7 +161,7 @@ def device_facts(device: DeviceReport) -> tuple[tuple[str, str], ...]:
         rows.append(("private pools", f"{len(private) - _MOST_POOLS} more, smaller ones"))
     if device.growth.marker:
         growth = device.growth
-        how = f"inferred, as allocations repeat themselves from {growth.marker} on"
+        how = f"inferred from allocations that repeat from {growth.marker} on"
         marked = f"each from one {growth.marker} to the next"
         rows.append(("steps", f"{growth.steps} complete, {how if growth.inferred else marked}"))
     return tuple(row for row in rows if row[0])
@@ -187,7 +187,7 @@ def label_text(label: Labelled) -> str:
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
-    """The allocator's settings that are not as torch has them unasked; empty where all are."""
+    """The allocator settings that differ from torch's defaults."""
     plain = {"", "0", "0.0", "-1", "False", "None", "[]", "{}"}
     own = {name: value for name, value in settings.items() if value not in plain and _PRESET.get(name) != value}
     return ", ".join(f"{name}={value}" for name, value in own.items())
@@ -214,12 +214,12 @@ def _active_blocks(device: DeviceReport) -> int:
 
 
 def failure_texts(device: DeviceReport) -> tuple[str, ...]:
-    """One sentence for each moment memory ran out."""
+    """One sentence per out-of-memory event."""
     texts = []
     for failure in device.out_of_memory:
         when = "" if failure.at is None else f", {seconds_text(failure.at)} into the trace"
         texts.append(
-            f"event {failure.event}{when}: {_place(failure.site)} asked for {bytes_text(failure.requested_bytes)}; "
+            f"event {failure.event}{when}: {_place(failure.site)} requested {bytes_text(failure.requested_bytes)}; "
             f"{bytes_text(failure.alive_bytes)} alive of {bytes_text(failure.reserved_bytes)} reserved, "
             f"device free {bytes_text(failure.device_free_bytes)}"
         )
@@ -227,13 +227,13 @@ def failure_texts(device: DeviceReport) -> tuple[str, ...]:
 
 
 def failure_lines(device: DeviceReport) -> tuple[str, ...]:
-    """One sentence for each moment memory ran out, and the arithmetic of the first."""
+    """One sentence per out-of-memory event, and the arithmetic of the first."""
     told = [f"Out of memory at {text}" for text in failure_texts(device)]
     return (*told[:1], *(line for failure in device.out_of_memory[:1] for line in room_texts(failure)), *told[1:])
 
 
 def room_texts(failure: OutOfMemory) -> tuple[str, ...]:
-    """The arithmetic of one failure, line by line: what was missing, what lay idle, what would have helped."""
+    """The arithmetic of an out-of-memory event: missing and idle memory, and possible remedies."""
     room = failure.room
     if room is None:
         return (_NO_RELEASES,)
@@ -294,7 +294,7 @@ def _help_text(remedy: Help, room: Room) -> str:
             return f"{made}, and {brought}{most} were missing: not enough"
         return f"{made}, {remedy.bytes / remedy.of_bytes:.0%} less of it is {brought}{most}"
     if remedy.remedy == Remedy.EXPANDABLE_SEGMENTS and room.expandable:
-        return f"{remedy.remedy}: are in use already"
+        return f"{remedy.remedy}: already in use"
     what = {
         Remedy.EMPTY_CACHE: f"{brought} in segments that held nothing",
         Remedy.EXPANDABLE_SEGMENTS: f"{brought} of idle pieces could have been used together",
@@ -304,21 +304,20 @@ def _help_text(remedy: Help, room: Room) -> str:
 
 
 LOOKS_SHOWN = 8
-"""Looks at the most, chosen, of one rank."""
+"""Maximum number of heap snapshots listed per rank and device (heuristic)."""
 _NATIVE_SITES_SHOWN = 6
-"""Places at the most, chosen, of one look."""
+"""Maximum number of allocation sites per heap snapshot (heuristic)."""
 _HEADS = ("step", "device", "reserved", "active", "held", "for gc", "native", "pending", "outside")
 _LEGEND = (
-    "active = held by something alive + for gc (nothing alive holds it) + native (no storage found) + pending (dead, "
-    "another stream has it); outside: used on the device and not reserved here, other "
-    "processes included"
+    "active = held (by a live object) + for gc (unreachable) + native (no storage found) + pending (freed, in use by "
+    "another stream); outside: used on the device but not reserved by this process, other processes included"
 )
 
 
-def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[str]:
-    """For the terminal; nothing where no accelerator's allocator was looked at.
+def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[Line]:
+    """The section of the text report; nothing without an accelerator's allocator.
 
-    `groups`: ranks that did the same, of which one is told.
+    `groups`: ranks that behaved the same, of which one is shown.
     """
     stories = _stories(run, groups)
     if not any(looks or rank.snapshots for rank, _, looks in stories):
@@ -328,24 +327,24 @@ def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[str
     for rank, more, looks in stories:
         if looks:
             yield like_text(rank.number, more)
-            yield from _look_table(
-                [_HEADS, *(_cells(look) for look in looks[-LOOKS_SHOWN * len({look.device for look in looks}) :])]
-            )
-            yield from (f"    {text}" for text in _native(looks))
-        yield from (f"  {one_line(text)}" for text in snapshot_texts(rank.snapshots))
+            last = looks[-LOOKS_SHOWN * len({look.device for look in looks}) :]
+            yield figures(map(_cells, last), "r" * len(_HEADS), _HEADS, indent=2)
+            yield from (line for text in _native(looks) for line in wrapped(text, "    ", "  "))
+        yield from (line for text in snapshot_texts(rank.snapshots) for line in wrapped(one_line(text), "  "))
     if any(looks for _, _, looks in stories):
-        yield f"({_LEGEND})"
+        yield from wrapped(f"({_LEGEND})", "", "  ")
+    yield ""
 
 
 def _stories(run: Run, groups: Sequence[Sequence[int]]) -> list[tuple[Rank, int, tuple[DeviceLook, ...]]]:
-    """Of the ranks that are told: how many others they stand for, and what was seen of their devices."""
+    """(rank, number of further ranks like it, its device records) of each rank shown."""
     told = one_of_each((rank.number for rank in run.ranks if rank.device_blocks or rank.snapshots), groups)
     return [(rank, told[rank.number], cleaned(device_looks(rank))) for rank in run.ranks if rank.number in told]
 
 
 def device_text(run: Run) -> str:
-    """`1.00 GiB reserved on cuda:0 by rank 2, 960.00 MiB active`: of the rank that has reserved most at its last look;
-    "" where no accelerator's allocator was looked at.
+    """`1.00 GiB reserved on cuda:0 by rank 2, 960.00 MiB active`: of the rank that reserved most at its last
+    snapshot; "" without an accelerator's allocator.
     """
     last = [(looks[-1], rank.number) for rank in run.ranks if (looks := cleaned(device_looks(rank)))]
     if not last:
@@ -354,14 +353,8 @@ def device_text(run: Run) -> str:
     of_rank = f" by rank {number}" if len(run.ranks) > 1 else ""
     return (
         f"{bytes_text(most.reserved)} reserved on {most.kind}:{most.device}{of_rank}, {bytes_text(most.active)} active "
-        f"at the last look"
+        f"at the last heap snapshot"
     )
-
-
-def _look_table(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADS))]
-    for row in rows:
-        yield "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
 
 
 def _cells(look: DeviceLook) -> tuple[str, ...]:
@@ -372,7 +365,7 @@ def _cells(look: DeviceLook) -> tuple[str, ...]:
 
 
 def _native(looks: tuple[DeviceLook, ...]) -> tuple[str, ...]:
-    """Where the last look's native blocks were made."""
+    """The allocation sites of the last snapshot's native blocks."""
     sites = [
         site
         for look in looks
@@ -380,15 +373,15 @@ def _native(looks: tuple[DeviceLook, ...]) -> tuple[str, ...]:
         for site in look.sites
     ]
     return tuple(
-        f"native: {bytes_text(s.bytes)} in {plural(s.count, 'block')}, made at {one_line(s.where)}"
+        f"native: {bytes_text(s.bytes)} in {plural(s.count, 'block')}, allocated at {one_line(s.where)}"
         for s in sites[:_NATIVE_SITES_SHOWN]
     )
 
 
 def device_section(run: Run, groups: Sequence[Sequence[int]] = ()) -> Markup | None:
-    """For the page, everything escaped; None where there is nothing to say. `run` is cleaned already.
+    """The section of the page, escaped; None without an accelerator's allocator. `run` is cleaned already.
 
-    `groups`: ranks that did the same, of which one is told.
+    `groups`: ranks that behaved the same, of which one is shown.
     """
     from markupsafe import Markup
 
@@ -411,122 +404,138 @@ def device_section(run: Run, groups: Sequence[Sequence[int]] = ()) -> Markup | N
 
 
 _ROWS = 10
-"""Places at the most, chosen, of one table."""
+"""Maximum number of allocation sites per table (heuristic)."""
+_LABEL = 24
+"""Maximum length of a name in the table of ranks; the title below is complete."""
 
 
 def snapshot_text(report: SnapshotsReport) -> str:
     """The report as plain text, the verdict first; ends with a line feed."""
-    report = cleaned(report)
-    lines = [one_line(verdict_line(report))]
+    return text_page(_text(cleaned(report)), UNLIMITED)
+
+
+def _text(report: SnapshotsReport) -> Iterator[Line]:
+    yield one_line(verdict_line(report))
+    several = len(report.snapshots) > 1
     if len(report.judgement.concerns) > 1:
-        several = len(report.snapshots) > 1
-        lines += [
-            "",
-            "Noticed",
-            *(f"  - {one_line(concern_text(concern, several))}" for concern in report.judgement.concerns),
-        ]
+        yield from ("", "Concerns")
+        yield from (f"  - {one_line(concern_text(concern, several))}" for concern in report.judgement.concerns)
     if report.comparison is not None:
-        lines += _comparison(report.comparison)
-    if len(report.snapshots) > 1 and report.comparison is None:
-        lines += _ranks(report.snapshots)
+        yield from _comparison(report.comparison)
+    elif several:
+        yield from _ranks(report.snapshots)
     for snapshot in report.snapshots:
-        lines += ["", one_line(snapshot_title(snapshot))]
-        settings = settings_text(snapshot.settings)
-        lines += [f"  settings: {one_line(settings)}"] if settings else []
+        yield from ("", one_line(snapshot_title(snapshot)))
+        if settings := settings_text(snapshot.settings):
+            yield f"  settings: {one_line(settings)}"
         for device in snapshot.devices:
-            lines += _device(device, len(snapshot.devices) > 1)
+            yield from _device(device, len(snapshot.devices) > 1)
         if snapshot.host is not None:
-            lines.append(f"  {host_text(snapshot.host)}")
-    return "\n".join(lines) + "\n"
+            yield f"  {host_text(snapshot.host)}"
 
 
-def _device(device: DeviceReport, several: bool) -> list[str]:
-    lines = [f"  device {device.device}"] if several else []
-    rows = device_facts(device)
-    width = max(len(label) for label, _ in rows)
-    lines += [f"  {label:<{width}}  {one_line(text)}" for label, text in rows]
-    lines += [f"  note: {note}" for note in device.notes]
-    lines += [f"  out of memory at {one_line(text)}" for text in failure_texts(device)]
+def _device(device: DeviceReport, several: bool) -> Iterator[Line]:
+    if several:
+        yield f"  device {device.device}"
+    yield figures([(label, one_line(text)) for label, text in device_facts(device)], "ll", indent=2)
+    yield from (f"  note: {note}" for note in device.notes)
+    yield from (f"  out of memory at {one_line(text)}" for text in failure_texts(device))
     for failure in device.out_of_memory[:1]:
-        lines += [f"    {text}" for text in room_texts(failure)]
-        lines += _sites("alive when memory ran out, by first user frame", failure.alive_sites)
+        yield from (f"    {text}" for text in room_texts(failure))
+        yield from _sites("alive when memory ran out, by first user frame", failure.alive_sites)
     if device.moment is not None:
         moment = device.moment
-        lines.append(
+        yield (
             f"  after event {moment.event}: {bytes_text(moment.alive_bytes)} alive of "
             f"{bytes_text(moment.reserved_bytes)} reserved; {kinds_text(moment.categories)}"
         )
-        lines += _sites("alive then, by first user frame", moment.sites)
-    lines += _regions(device)
+        yield from _sites("alive then, by first user frame", moment.sites)
+    yield from _regions(device)
     if device.labels:
-        lines.append("  made in compiled regions, or under metadata that the script has set")
-        lines += [
-            f"    {bytes_text(label.peak_bytes):>12} at most  {bytes_text(label.at_peak_bytes):>12} at the peak  "
-            f"{bytes_text(label.end_bytes):>12} at the end  {label.allocations:>4}x  {one_line(label_text(label))}"
+        yield "  allocated in compiled regions or under user metadata"
+        rows = [
+            (
+                f"{bytes_text(label.peak_bytes)} at most",
+                f"{bytes_text(label.at_peak_bytes)} at the peak",
+                f"{bytes_text(label.end_bytes)} at the end",
+                f"{label.allocations}x",
+                one_line(label_text(label)),
+            )
             for label in device.labels[:_ROWS]
         ]
-    growing = device.growth.growing
-    if growing:
-        lines.append("  allocated each step and never freed")
-        lines += [
-            f"    {bytes_text(grown.bytes_per_step):>12} a step  {bytes_text(grown.kept_bytes):>12} kept  "
-            f"{grown.steps:>4} steps  {one_line(grown.site.where)}"
+        yield figures(rows, "rrrrl", indent=4)
+    if growing := device.growth.growing:
+        yield "  allocated each step and never freed"
+        grown_rows = [
+            (
+                f"{bytes_text(grown.bytes_per_step)} a step",
+                f"{bytes_text(grown.kept_bytes)} kept",
+                f"{grown.steps} steps",
+                one_line(grown.site.where),
+            )
             for grown in growing[:_ROWS]
         ]
-    lines += _sites("alive at the end, by first user frame", device.end_sites)
+        yield figures(grown_rows, "rrrl", indent=4)
+    yield from _sites("alive at the end, by first user frame", device.end_sites)
     if device.peak_event >= 0:
-        lines += _sites("alive at the peak, by first user frame", device.peak_sites)
-    return lines
+        yield from _sites("alive at the peak, by first user frame", device.peak_sites)
 
 
-def _regions(device: DeviceReport) -> list[str]:
-    lines = ["  within annotated regions, with the kinds when most was alive"] if device.regions else []
+def _regions(device: DeviceReport) -> Iterator[Line]:
+    rows: list[tuple[str, ...]] = []
     for region, kinds in list(zip(device.regions, device.region_categories, strict=True))[:_ROWS]:
-        most, left = bytes_text(region.peak_bytes), bytes_text(region.left_bytes)
-        name = one_line(region.name)
-        lines.append(f"    {most:>12} at most  {left:>12} left by the last  {region.times:>4}x  {name}")
-        lines += [f"    {'':>12} {each_kind_text(kinds)}"] if kinds else []
-    return lines
+        most, left = f"{bytes_text(region.peak_bytes)} at most", f"{bytes_text(region.left_bytes)} left by the last"
+        rows.append((most, left, f"{region.times}x", one_line(region.name)))
+        if kinds:
+            rows.append(("", "", "", f"  {each_kind_text(kinds)}"))
+    if rows:
+        yield "  within annotated regions, with categories at the peak"
+        yield figures(rows, "rrrl", indent=4)
 
 
-def _sites(heading: str, sites: Sequence[SiteBytes]) -> list[str]:
+def _sites(heading: str, sites: Sequence[SiteBytes]) -> Iterator[Line]:
     if not sites:
-        return []
-    lines = [f"  {heading}"]
+        return
+    rows = []
     for entry in sites[:_ROWS]:
         through = f", through {entry.site.through}" if entry.site.through else ""
-        lines.append(f"    {bytes_text(entry.bytes):>12} {entry.count:>7}x  {one_line(entry.site.where + through)}")
-        lines += [f"    {'':>12} {'':>8}    from {one_line(caller)}" for caller in entry.callers]
-    if len(sites) > _ROWS:
-        rest = sites[_ROWS:]
-        lines.append(f"    {bytes_text(sum(entry.bytes for entry in rest)):>12} {'':>8}  in {len(rest)} more places")
-    return lines
+        rows.append((bytes_text(entry.bytes), f"{entry.count}x", one_line(entry.site.where + through)))
+        rows += [("", "", f"  from {one_line(caller)}") for caller in entry.callers]
+    if rest := sites[_ROWS:]:
+        rows.append((bytes_text(sum(entry.bytes for entry in rest)), "", f"in {len(rest)} more places"))
+    yield f"  {heading}"
+    yield figures(rows, "rrl", indent=4)
 
 
-def _ranks(snapshots: Sequence[SnapshotReport]) -> list[str]:
-    lines = ["", f"{'':<24} {'end':>12} {'peak':>12} {'reserved':>12} {'pending':>12}"]
+def _ranks(snapshots: Sequence[SnapshotReport]) -> Iterator[Line]:
+    rows = []
     for snapshot in snapshots:
         name = f"rank {snapshot.rank}" if snapshot.rank is not None else snapshot.name
         for device in snapshot.devices:
-            label = one_line(f"{name}, device {device.device}" if len(snapshot.devices) > 1 else name)
-            figures = (device.requested_bytes, device.peak_bytes, device.reserved_bytes, device.pending.bytes)
-            lines.append(f"{label[:24]:<24} " + " ".join(f"{bytes_text(figure):>12}" for figure in figures))
-    return lines
+            label = one_line(f"{name}, device {device.device}" if len(snapshots) > 1 else name)
+            sizes = (device.requested_bytes, device.peak_bytes, device.reserved_bytes, device.pending.bytes)
+            rows.append((label[:_LABEL], *map(bytes_text, sizes)))
+    yield ""
+    yield figures(rows, "lrrrr", ("", "end", "peak", "reserved", "pending"))
 
 
-def _comparison(comparison: Comparison) -> list[str]:
-    lines = [
-        "",
-        one_line(f"{comparison.new.name} against {comparison.base.name}: end {signed(comparison.end_bytes)}, "
-                 f"peak {signed(comparison.peak_bytes)}, reserved {signed(comparison.reserved_bytes)}"),
-        f"  {'end':>13} {'peak':>13}  place",
-    ]  # fmt: skip
-    for site in comparison.sites[: 2 * _ROWS]:
-        end, peak = site.new_end_bytes - site.base_end_bytes, site.new_peak_bytes - site.base_peak_bytes
-        lines.append(f"  {signed(end):>13} {signed(peak):>13}  {one_line(site.where)}")
+def _comparison(comparison: Comparison) -> Iterator[Line]:
+    yield ""
+    yield one_line(
+        f"{comparison.new.name} against {comparison.base.name}: end {signed(comparison.end_bytes)}, "
+        f"peak {signed(comparison.peak_bytes)}, reserved {signed(comparison.reserved_bytes)}"
+    )
+    rows = [
+        (
+            signed(site.new_end_bytes - site.base_end_bytes),
+            signed(site.new_peak_bytes - site.base_peak_bytes),
+            one_line(site.where),
+        )
+        for site in comparison.sites[: 2 * _ROWS]
+    ]
+    yield figures(rows, "rrl", ("end", "peak", "place"), indent=2)
     if not comparison.sites:
-        lines.append("  no place differs")
-    return lines
+        yield "  no place differs"
 
 
 def signed(count: int) -> str:
@@ -535,7 +544,7 @@ def signed(count: int) -> str:
 
 
 def _device_chart(report: SnapshotReport, device: DeviceReport) -> Markup:
-    """The chart of one device, with the peak and the failures pointed at; empty without a history."""
+    """The chart of one device, with peak and failures marked; empty without a history."""
     from markupsafe import Markup
 
     moments = [charts.Moment(device.peak_event, f"peak {bytes_text(device.peak_bytes)}")]
@@ -619,7 +628,7 @@ def snapshot_json(report: SnapshotsReport) -> str:
 
 
 _SITES_SHOWN = 12
-"""Places at the most, chosen, of one device."""
+"""Maximum number of allocation sites per device on the run's page (heuristic)."""
 
 
 def snapshot_texts(reports: Sequence[SnapshotReport]) -> list[str]:

@@ -9,19 +9,19 @@ from leakscope.findings.model import Finding
 from leakscope.units import ranks_text
 
 FEW = 8
-"""Ranks, chosen, that are told each by itself."""
+"""Maximum number of ranks listed individually (heuristic)."""
 _FAR = 2.0
-"""Times what its peers hold, or that part of it, from which a rank is told beside them; chosen."""
+"""Ratio to the median above or below which a rank is listed as an outlier (heuristic)."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Ranks that saw a leak at the same looks."""
+    """Ranks that saw a leak in the same snapshots."""
 
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     sizes: tuple[tuple[int, ...], ...]
-    """Of each rank, the bytes at each of the steps."""
+    """Bytes of each rank at each step."""
 
     def at_each_step(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """(step, bytes of each rank, the smallest first)."""
@@ -29,26 +29,26 @@ class Seen:
         return tuple(zip(self.steps, columns, strict=True))
 
     def rows(self) -> tuple[tuple[str, tuple[float, ...]], ...]:
-        """(whose, bytes at each step): of few ranks each, of many what they have in common and who is far from it."""
+        """(label, bytes at each step): each rank, or statistics and outliers if there are many."""
         each = self.each()
         columns = [column for _, column in self.at_each_step()]
         if len(self.ranks) <= FEW:
             return each
         if len(each) == 1:
-            return (("on each rank", each[0][1]), ("together", tuple(map(sum, columns))))
-        in_all = (("smallest", min), ("median", median), ("largest", max), ("together", sum))
+            return (("on each rank", each[0][1]), ("total", tuple(map(sum, columns))))
+        in_all = (("smallest", min), ("median", median), ("largest", max), ("total", sum))
         far = tuple((f"rank {rank}", self.sizes[self.ranks.index(rank)]) for rank in self._far()[:FEW])
         return (*((name, tuple(of(column) for column in columns)) for name, of in in_all), *far)
 
     def each(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """(ranks, bytes at each step): those with the same bytes together."""
+        """(ranks, bytes at each step), with equal ranks merged."""
         alike: dict[tuple[int, ...], list[int]] = {}
         for rank, sizes in zip(self.ranks, self.sizes, strict=True):
             alike.setdefault(sizes, []).append(rank)
         return tuple((ranks_text(ranks), sizes) for sizes, ranks in alike.items())
 
     def _far(self) -> list[int]:
-        """Ranks that at the last look held far more or far less than most of the others did."""
+        """Ranks far from the median at the last snapshot."""
         last = [sizes[-1] for sizes in self.sizes]
         middle = median(last)
         found = zip(self.ranks, last, strict=True)
@@ -56,7 +56,7 @@ class Seen:
 
 
 def seen_together(finding: Finding) -> tuple[Seen, ...]:
-    """The ranks that saw it at the same looks together, by the smallest rank."""
+    """Ranks grouped by the snapshots in which they saw it, ordered by the smallest rank."""
     of_ranks: dict[int, dict[int, int]] = {}
     for sighting in finding.sightings:
         of_ranks.setdefault(sighting.rank, {})[sighting.step] = sighting.bytes

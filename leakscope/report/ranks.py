@@ -23,44 +23,44 @@ from leakscope.units import bytes_span, bytes_text, count_span, plural, seconds_
 
 @dataclass(frozen=True)
 class RankStory:
-    """Figures and sentences of one rank, ready to be set in a table."""
+    """Figures and sentences of one rank."""
 
     number: int
     ended: str
     badly: bool
     how: EndKind
     ending: tuple[str, ...]
-    """What ranks that ended in the same way have in common, however many steps that took them."""
+    """Equal for ranks that ended in the same way, whatever their number of steps."""
     error: str
-    """What `ended` does not say of it."""
+    """The error, unless `ended` contains it."""
     stack: tuple[str, ...]
     printed_by_python: bool
-    """Whether the stack is a traceback, which Python has printed as well."""
+    """Whether the stack is a traceback that Python has printed too."""
     opens_the_report: bool
-    """Whether its end is what `failure_text` tells of a run of one rank."""
+    """Whether `failure_text` describes its end if it is the only rank."""
     log: str
     steps: int
     counted_bytes: int | None
-    """At the last look, else at the last step."""
+    """At the last snapshot, else at the last step."""
     growth_per_step: float | None
-    """Of the counted bytes, over the steps after warm-up."""
+    """Growth of the counted bytes per step after warm-up."""
     explained_bytes: int | None
     leaked_bytes: int
-    """Held by this rank's leaks at their last sighting."""
+    """Bytes held by this rank's leaks when they were last seen."""
     predicted_bytes: int | None
-    """What the last look said a collection would free."""
+    """What a collection would free, according to the last snapshot."""
     gc_freed_bytes: int | None
     gc: str
-    """What the gc diff at the end found, beside the prediction; "" where none was taken."""
+    """The result of the final garbage collection beside the prediction; "" without one."""
     own_collections: str
-    """The program's own collections; "" where it had none."""
+    """Garbage collections during the run; "" if there were none."""
     looking: str
-    """What looking cost."""
+    """The cost of snapshots."""
     summary: RankSummary
     categories: Mapping[str, int]
     notes: tuple[str, ...]
     not_read: tuple[str, ...]
-    """What looks could not judge."""
+    """What snapshots could not judge."""
 
 
 def rank_stories(run: Run, findings: Findings) -> tuple[RankStory, ...]:
@@ -112,7 +112,9 @@ def _ending(ended: Ended) -> tuple[str, ...]:
 def _processes(rank: Rank) -> tuple[str, ...]:
     if not rank.processes or not rank.steps:
         return ()
-    return (f"the script started {processes_text(rank.processes)}; they are not seen, start them with --ranks instead",)
+    return (
+        f"the script started {processes_text(rank.processes)}, which are not recorded; start them with --ranks instead",
+    )
 
 
 def _counted(rank: Rank, summary: RankSummary) -> int | None:
@@ -132,7 +134,7 @@ def counted_steps(rank: Rank) -> list[tuple[int, int]]:
 
 
 def _growth(rank: Rank, warmup: int) -> float | None:
-    """As the verdict tells it; over all steps where they are few."""
+    """The rate used by the verdict, or over all steps if there are few."""
     rate = counted_rate(rank, warmup)
     counted = [(number, size) for number, size in counted_steps(rank) if number > warmup]
     if rate is not None or not counted or counted[-1][0] == counted[0][0]:
@@ -141,7 +143,7 @@ def _growth(rank: Rank, warmup: int) -> float | None:
 
 
 def _leaked(findings: Findings) -> Mapping[int, int]:
-    """Of each rank, the bytes of its leaks at their last sightings there."""
+    """The bytes of each rank's leaks when they were last seen."""
     total: Counter[int] = Counter()
     for finding in leaks(findings):
         last = {s.rank: s.bytes for s in sorted(finding.sightings, key=lambda sighting: sighting.step)}
@@ -154,11 +156,13 @@ def _gc(rank: Rank, summary: RankSummary) -> str:
     if diff is None:
         if summary.freed_by_gc_bytes is None:
             return ""
-        return f"collecting freed {bytes_text(summary.freed_by_gc_bytes)} in {seconds_text(summary.gc_seconds)}"
+        return f"garbage collection freed {bytes_text(summary.freed_by_gc_bytes)} in {seconds_text(summary.gc_seconds)}"
     generations = " + ".join(bytes_text(freed) for freed in diff.freed_bytes[:3])
-    text = f"collecting freed {bytes_text(sum(diff.freed_bytes))} in {seconds_text(sum(diff.seconds))}"
+    text = f"garbage collection freed {bytes_text(sum(diff.freed_bytes))} in {seconds_text(sum(diff.seconds))}"
     if len(diff.freed_bytes) > 1:
-        full = f"; {plural(diff.collections, 'full collection')} until nothing more went" if diff.collections else ""
+        full = (
+            f"; {plural(diff.collections, 'full collection')} until nothing more was freed" if diff.collections else ""
+        )
         text += f" (generations 0, 1, 2: {generations}{full})"
     return f"{text}; predicted {bytes_text(diff.predicted_bytes)}"
 
@@ -171,13 +175,13 @@ def _own_collections(rank: Rank) -> str:
     freed = sum(c.freed_bytes or 0 for c in collections)
     cost = seconds_text(sum(c.seconds for c in collections))
     count = plural(len(collections), "collection")
-    return f"the program's own gc: {count} ({full} full), {cost}, {bytes_text(freed)} freed"
+    return f"gc during the run: {count} ({full} full), {cost}, {bytes_text(freed)} freed"
 
 
 def looking_text(run: Run) -> str:
-    """`4 looks (960.0 ms)`, of the rank that looked for longest; "" where none did."""
+    """`4 snapshots (960.0 ms)`, of the rank that spent most on them; "" where none did."""
     spent = max(((sum(look.seconds for look in rank.looks), len(rank.looks)) for rank in run.ranks), default=(0.0, 0))
-    return f"{plural(spent[1], 'look')} ({seconds_text(spent[0])})" if spent[1] else ""
+    return f"{plural(spent[1], 'snapshot')} ({seconds_text(spent[0])})" if spent[1] else ""
 
 
 def _looking(rank: Rank) -> str:
@@ -185,12 +189,12 @@ def _looking(rank: Rank) -> str:
         return ""
     spent = sum(look.seconds for look in rank.looks)
     stopped = sum(look.stopped_seconds for look in rank.looks)
-    count = plural(len(rank.looks), "look")
-    return f"{count}, {seconds_text(spent)} in all, the program stood still for {seconds_text(stopped)}"
+    count = plural(len(rank.looks), "snapshot")
+    return f"{count}, {seconds_text(spent)} in total, program paused for {seconds_text(stopped)}"
 
 
 _ALWAYS = 3
-"""The first columns; the others stand there where some rank has something in them."""
+"""Number of columns always shown; the others appear if a rank has a value."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +206,7 @@ class Column:
     span: Callable[[Iterable[float]], str] = bytes_span
 
     def text(self, stories: Iterable[RankStory]) -> str:
-        """From the smallest to the largest where they differ; `-` where it is not known."""
+        """The value, as a range if ranks differ; `-` if it is unknown."""
         listed = [self.of(story) for story in stories]
         known = [value for value in listed if value is not None]
         return " or ".join([*([self.span(known)] if known else []), *(["-"] if len(known) < len(listed) else [])])
@@ -218,11 +222,11 @@ COLUMNS = (
     Column("gc would free", lambda story: story.predicted_bytes),
     Column("gc freed", lambda story: story.gc_freed_bytes),
 )
-"""Allocated: what the process has of its allocator at the last look. In tensors: of the storages found there."""
+"""Allocated: what the process has of its allocator at the last snapshot. In tensors: of the storages found there."""
 
 
 def columns_of(stories: Sequence[RankStory], whole: bool = False) -> tuple[Column, ...]:
-    """Without those in which no rank has anything, but for the first; all where the `whole` is asked for."""
+    """The columns with values, or all if `whole`."""
     return tuple(
         column
         for place, column in enumerate(COLUMNS)
@@ -235,24 +239,24 @@ MANY = 8
 one that died.
 """
 _FEW = 2
-"""Ranks, chosen, that are outliers where they are far from all others; more of them are a group of their own."""
+"""Maximum size of a set of outliers; more ranks form a group of their own (heuristic)."""
 _SHARE = 0.25
-"""Of a figure: ranks between whose figures there is no larger gap hold about the same; chosen."""
+"""Relative gap between neighbouring figures up to which they count as equal (heuristic)."""
 _SPREADS = 6 * 1.4826
-"""Median absolute deviations, chosen: six standard deviations where figures are spread as a normal distribution is."""
+"""Distance of an outlier in median absolute deviations: six standard deviations of a normal distribution."""
 _FLOOR = 4 << 20
-"""Bytes by which processes that do the same differ anyhow; chosen."""
+"""Bytes by which identical processes differ in practice (heuristic)."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of a rank that its peers' are set beside."""
+    """A figure by which a rank is compared with its peers."""
 
     said: str
-    """`{}` stands for it, or for the smallest and the largest of many."""
+    """A clause in which `{}` is the value or range."""
     of: Callable[[RankStory], float | None]
     floor: int
-    """Figures that differ by less are the same."""
+    """Smaller differences are ignored."""
     span: Callable[[Iterable[float]], str] = bytes_span
 
 
@@ -264,7 +268,7 @@ FIGURES = (
     Figure("had a peak of {}", lambda story: story.summary.peak_bytes, _FLOOR),
     Figure("has {} allocated", lambda story: story.counted_bytes, 4 * _FLOOR),
 )
-"""By which ranks are told apart, in this order; the allocator of a CPU rank counts all of its process."""
+"""Figures that split groups, in this order; on the CPU the allocator counts the whole process."""
 
 
 @dataclass(frozen=True)
@@ -276,7 +280,7 @@ class RankGroup:
     fingerprints: tuple[str, ...]
     """Of the leaks that its ranks have."""
     apart: tuple[str, ...] = ()
-    """What sets it apart from its peers, each a clause: `leaked 96.00 MiB, 30 peers 1.20 to 1.40 MiB`."""
+    """Clauses that distinguish it from its peers: `leaked 96.00 MiB, 30 peers 1.20 to 1.40 MiB`."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -285,22 +289,22 @@ class RankGroup:
 
     @property
     def story(self) -> RankStory:
-        """Of the rank that is told and drawn for all of them."""
+        """The story of the rank that represents the group."""
         return self.stories[0]
 
     @property
     def representative(self) -> int:
-        """Number of the rank that is told and drawn for all of them."""
+        """Number of the rank that represents the group."""
         return self.story.number
 
     @property
     def badly(self) -> bool:
-        """Whether its ranks ended otherwise than by reaching their end."""
+        """Whether its ranks did not finish."""
         return self.story.badly
 
     @property
     def outlying(self) -> bool:
-        """Whether it stands out: it ended badly, or its figures are far from those of its peers."""
+        """Whether it failed or its figures are far from those of its peers."""
         return self.badly or bool(self.apart)
 
 
@@ -328,7 +332,7 @@ def rank_groups(run: Run, findings: Findings) -> tuple[RankGroup, ...]:
 
 
 def _ended_badly(run: Run, stories: Iterable[RankStory], prints: Mapping[int, tuple[str, ...]]) -> Iterable[RankGroup]:
-    """Each alone, but for the many that ended as one another."""
+    """Failed ranks, each alone unless more than `MANY` failed in the same way."""
     first = first_to_fail(run)
     same: dict[object, list[RankStory]] = {}
     for story in stories:
@@ -342,7 +346,7 @@ def _ended_badly(run: Run, stories: Iterable[RankStory], prints: Mapping[int, tu
 
 
 def _skewed(findings: Findings) -> frozenset[int]:
-    """Ranks of which a finding says that they keep what their peers let go; none where that is no exception."""
+    """Ranks with a rank-skew finding; empty if there are more than `MANY`."""
     found = [f for f in findings.findings if f.rule == RuleName.RANK_SKEW]
     ranks = frozenset(rank for finding in found for rank in finding.ranks)
     return ranks if len(ranks) <= MANY else frozenset()
@@ -353,7 +357,7 @@ def _alike(peers: Sequence[RankStory], prints: tuple[str, ...], skewed: frozense
     usual = [[story for story in peers if story.number not in skewed]]
     for story in peers:
         if story.number in skewed:
-            yield RankGroup((story,), prints, ("keeps what its peers let go",))
+            yield RankGroup((story,), prints, ("retains memory that other ranks release",))
     outliers: dict[int, tuple[RankStory, list[str]]] = {}
     for figure in FIGURES:
         split: list[list[RankStory]] = []
@@ -368,7 +372,7 @@ def _alike(peers: Sequence[RankStory], prints: tuple[str, ...], skewed: frozense
 
 
 def _split(group: list[RankStory], figure: Figure) -> tuple[list[list[RankStory]], list[tuple[RankStory, str]]]:
-    """Ranks with about the same figure together, and those that are far from all others, with what sets them apart."""
+    """Ranks grouped by similar figures, and outliers with the clause that distinguishes them."""
     known = {story.number: value for story in group if (value := figure.of(story)) is not None}
     unknown = [story for story in group if story.number not in known]
     clusters = _clusters(sorted(known.items(), key=lambda item: (item[1], item[0])), figure)
@@ -387,7 +391,7 @@ def _split(group: list[RankStory], figure: Figure) -> tuple[list[list[RankStory]
 
 
 def _clusters(values: Sequence[tuple[int, float]], figure: Figure) -> list[list[tuple[int, float]]]:
-    """(rank, value) in the order of the values, parted where a gap is larger than what is about the same."""
+    """Sorted (rank, value) pairs, split at large gaps."""
     clusters = [[pair] for pair in values[:1]]
     for (_, below), pair in pairwise(values):
         if pair[1] - below > max(figure.floor, _SHARE * max(abs(below), abs(pair[1]))):
@@ -401,7 +405,7 @@ def _middle(cluster: Sequence[tuple[int, float]]) -> float:
 
 
 def _reach(cluster: Sequence[tuple[int, float]], figure: Figure) -> float:
-    """How far from the middle of a group a rank may be to belong to it."""
+    """Maximum distance from the median of a group."""
     middle = _middle(cluster)
     spread = median(abs(value - middle) for _, value in cluster)
     return max(_SPREADS * spread, _SHARE * abs(middle), figure.floor)
@@ -415,7 +419,7 @@ def _clause(figure: Figure, value: float, peers: Sequence[tuple[int, float]]) ->
 def notes_together(
     groups: Sequence[RankGroup], texts: Callable[[RankStory], Iterable[str]]
 ) -> tuple[tuple[tuple[int, ...], tuple[str, ...]], ...]:
-    """(ranks, what is known of just these); what is known of a rank that stands for others comes first."""
+    """(ranks, texts that apply to exactly these), those of representative ranks first."""
     first = [group.story for group in groups]
     others = [story for group in groups for story in group.stories[1:]]
     of_ranks: dict[str, list[int]] = {}
@@ -429,12 +433,12 @@ def notes_together(
 
 
 def notes_of(story: RankStory) -> Iterator[str]:
-    """What its reader should know."""
+    """Notes of a rank."""
     yield from (text for text in story.notes if text)
 
 
 def all_of(story: RankStory) -> Iterator[str]:
-    """All that is known of a rank beside the figures of the table."""
+    """All notes of a rank, its memory by category and its garbage collections."""
     named = {"leaked": GARBAGE} if not story.leaked_bytes else {}  # nothing was found to leak, so that is all of it
     categories = sorted(story.categories.items(), key=lambda item: (-item[1], item[0]))
     sorted_memory = ", ".join(

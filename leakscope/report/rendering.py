@@ -1,105 +1,179 @@
-"""Fits text into a terminal of any width and script."""
+"""The text, HTML and JSON output that every report shares."""
 
 from __future__ import annotations
 
 import json
 import re
-import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import lru_cache
+from io import StringIO
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.segment import Segment
 
 WIDTH = 110
-"""Columns where nothing says how many there are: what two terminals side by side have on a wide screen."""
-
-
-class Block(Protocol):
-    """Some lines of the report, not yet of any width."""
-
-    def lines(self, width: int) -> Iterator[str]:
-        """Its lines, no wider than so many columns where that can be done."""
-        ...
-
-
-Line = str | Block
-"""What the parts of the report are made of: a line as it is, or what is yet to be broken into lines."""
+"""Width without a terminal: two terminals side by side on a wide screen."""
+UNLIMITED = 100_000
+"""Columns of a report that is not wrapped; rich needs a number, and no line of a report is longer."""
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A text that is broken between words."""
+    """Text wrapped between words."""
 
     text: str
     first: str
-    """What its first line begins with."""
+    """Prefix of the first line."""
     rest: str
-    """What its other lines begin with."""
+    """Prefix of the other lines."""
+    most: int | None = None
+    """Maximum number of lines; a longer text ends in `...`."""
 
-    def lines(self, width: int) -> Iterator[str]:
-        """At least one."""
-        yield from _broken(self.text, width, self.first, self.rest) or [self.first]
-
-
-@dataclass(frozen=True)
-class Shortened:
-    """A paragraph of so many lines at the most: where it is longer, its end is left out and `...` says so."""
-
-    paragraph: Paragraph
-    most: int
-
-    def lines(self, width: int) -> Iterator[str]:
-        """At least one."""
-        told = list(self.paragraph.lines(width))
-        yield from told[: self.most - 1]
-        if len(told) > self.most:
-            yield cropped(f"{told[self.most - 1]} ...", width)
-        else:
-            yield from told[self.most - 1 :]
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        """At least one line."""
+        width = options.max_width
+        first, *others = broken(self.text, width - cells(self.first)) or [""]
+        lines = [self.first + first]
+        if others:  # broken again: the other lines may begin elsewhere
+            remaining = self.text.expandtabs().lstrip()[len(first.lstrip()) :].lstrip()
+            lines += [self.rest + line for line in broken(remaining, width - cells(self.rest))]
+        if self.most is not None and len(lines) > self.most:
+            lines = [*lines[: self.most - 1], cropped(f"{lines[self.most - 1]} ...", width)]
+        yield from segments(lines)
 
 
 @dataclass(frozen=True)
 class Cropped:
-    """A line that is of no use in pieces: what does not fit is left out."""
+    """A line that is truncated instead of wrapped."""
 
     text: str
 
-    def lines(self, width: int) -> Iterator[str]:
-        """One."""
-        yield cropped(self.text, width)
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        """One line."""
+        yield from segments([cropped(self.text, options.max_width)])
 
 
-def short_field(name: str, text: str, most: int, indent: str = "", column: int = 9) -> Line:
-    """A name and, in its own column, what there is to say of it in so many lines."""
-    text = " ".join(text.splitlines())
-    return Shortened(Paragraph(text, f"{indent}{name.ljust(column)}", indent + " " * column), most)
+Line: TypeAlias = "str | RenderableType"
+"""An element of a text report: a finished line, or a rich renderable laid out at the report's width."""
 
 
-def field_lines(name: str, text: str, indent: str = "", column: int = 9) -> Iterator[Line]:
-    """A name and, in its own column, what there is to say of it."""
+def segments(lines: Iterable[str]) -> Iterator[Segment]:
+    """Finished lines as rich segments."""
+    from rich.segment import Segment
+
+    for line in lines:
+        yield Segment(line)
+        yield Segment.line()
+
+
+def short_field(name: str, text: str, most: int, indent: str = "", column: int = 9) -> Paragraph:
+    """A name and, in a column of its own, a text of at most `most` lines."""
+    return Paragraph(" ".join(text.splitlines()), f"{indent}{name.ljust(column)}", indent + " " * column, most)
+
+
+def field_lines(name: str, text: str, indent: str = "", column: int = 9) -> Iterator[Paragraph]:
+    """A name and, in a column of its own, a text."""
     yield from wrapped(text, f"{indent}{name.ljust(column)}", indent + " " * column)
 
 
-def wrapped(text: str, first: str, rest: str | None = None) -> Iterator[Line]:
-    """A paragraph for each line of `text`: after `first`, then after `rest`."""
+def wrapped(text: str, first: str, rest: str | None = None) -> Iterator[Paragraph]:
+    """One paragraph per line of `text`, prefixed by `first`, then by `rest`."""
     rest = first if rest is None else rest
     for paragraph in text.splitlines() or [""]:
         yield Paragraph(paragraph, first, rest)
         first = rest
 
 
+def figures(
+    rows: Iterable[Sequence[str]], justify: str, heads: Sequence[str] = (), indent: int = 0, wraps: bool = False
+) -> RenderableType:
+    """A table without rules and with two spaces between columns.
+
+    Args:
+        rows: The cells of each row.
+        justify: `l` or `r` for each column.
+        heads: Names of the columns; () for a table without a head.
+        indent: Spaces before each line.
+        wraps: Whether the last column alone is broken where there is no room for all; else all of them are.
+
+    """
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=bool(heads), header_style="", pad_edge=False, padding=(0, 2, 0, 0))
+    for place, side in enumerate(justify):
+        table.add_column(
+            Text(heads[place]) if heads else "",
+            justify="right" if side == "r" else "left",
+            no_wrap=wraps and place < len(justify) - 1,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(Text(_AMOUNT.sub(_UNBROKEN, cell)) for cell in row))
+    return Padding(table, (0, 0, 0, indent), expand=False) if indent else table
+
+
+def fitting(heads: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str], width: int) -> list[int]:
+    """Positions of the columns of a table that fit a terminal.
+
+    Columns named in `spare` are dropped in that order; the others are kept even if they do not fit.
+    """
+    shown, leaving = list(range(len(heads))), list(spare)
+    while leaving and width_of(figures(*_chosen(heads, rows, shown))) > width:
+        shown.remove(heads.index(leaving.pop(0)))
+    return shown
+
+
+def _chosen(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[int]
+) -> tuple[list[list[str]], str, list[str]]:
+    return [[row[place] for place in shown] for row in rows], "l" * len(shown), [heads[place] for place in shown]
+
+
+def width_of(table: RenderableType) -> int:
+    """Width of a table that is not wrapped."""
+    return layout_console(UNLIMITED).measure(table).maximum
+
+
+@lru_cache(maxsize=8)
+def layout_console(width: int) -> Console:
+    """A console that renders plain text of a fixed width, independent of environment and terminal."""
+    from rich.console import Console
+
+    return Console(
+        file=StringIO(),
+        width=width,
+        height=25,
+        color_system=None,
+        force_terminal=False,
+        force_jupyter=False,
+        legacy_windows=False,
+        _environ={},
+    )
+
+
 def laid_out(lines: Iterable[Line], width: int = WIDTH) -> Iterator[str]:
-    """All of it as lines no wider than so many columns; those that came as they are stay so."""
+    """Lay out elements as lines of at most `width` columns; finished lines are passed through."""
+    console = layout_console(width)
     for line in lines:
-        yield from [line] if isinstance(line, str) else line.lines(width)
+        if isinstance(line, str):
+            yield line
+        else:
+            for pieces in console.render_lines(line, pad=False):
+                yield "".join(piece.text for piece in pieces).replace(_UNBROKEN, " ").rstrip()
 
 
 def text_page(lines: Iterable[Line], width: int = WIDTH) -> str:
-    """A whole text report of so many columns, without trailing spaces and with one line feed at its end."""
+    """A text report without trailing spaces that ends with one line feed."""
     return "\n".join(line.rstrip() for line in laid_out(lines, width)).rstrip() + "\n"
 
 
 def html_page(template: str, filters: Mapping[str, Callable[..., Any]] | None = None, /, **content: Any) -> str:
-    """A template of `report/html`, filled in; all text is escaped."""
+    """Render a template of `report/html`, escaping all values."""
     from leakscope.report.html import environment
 
     made = environment()
@@ -108,12 +182,12 @@ def html_page(template: str, filters: Mapping[str, Callable[..., Any]] | None = 
 
 
 def json_text(data: Any, indent: int = 2) -> str:
-    """A JSON document with one line feed at its end; NaN and Infinity raise ValueError."""
+    """A JSON document that ends with one line feed; NaN and Infinity raise ValueError."""
     return json.dumps(data, indent=indent, allow_nan=False) + "\n"
 
 
 def cells(text: str) -> int:
-    """Columns that a terminal takes for it: two for a wide character, as of Chinese, none for an accent."""
+    """Width on a terminal: two columns for a wide character (Chinese), none for a combining accent."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -122,7 +196,7 @@ def cells(text: str) -> int:
 
 
 def cropped(text: str, width: int) -> str:
-    """The text, its end replaced by `...` where it is wider than so many columns."""
+    """The text, truncated to `width` columns with `...`."""
     if cells(text) <= width:
         return text
     from rich.cells import set_cell_size
@@ -130,19 +204,15 @@ def cropped(text: str, width: int) -> str:
     return set_cell_size(text, width - 3).rstrip(" .") + "..."
 
 
-_FILLER = "\0"
-"""Stands before each wide character while lines are broken: textwrap counts characters. No text that is told has it."""
-_UNBROKEN = "\1"
-"""Stands for a space that is between a number and its unit."""
+_UNBROKEN = "\ufffe"
+"""Stands for a space that is between a number and its unit while lines are broken. It is no character of Unicode,
+so that `cleaned` leaves none in a text, and rich counts it as one column."""
 _AMOUNT = re.compile(r"(?<=\d) (?=(?:[KMGT]i)?B\b)")
 
 
-def _broken(text: str, width: int, first: str, rest: str) -> list[str]:
-    parts = [_AMOUNT.sub(_UNBROKEN, text), first, rest]
-    wide = any(not part.isascii() and cells(part) != len(part) for part in parts)
-    if wide:
-        parts = ["".join(_FILLER + char if cells(char) > 1 else char for char in part) for part in parts]
-    text, first, rest = parts
-    room = width - 1 if wide else width
-    lines = textwrap.wrap(text, room, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
-    return [line.replace(_FILLER, "").replace(_UNBROKEN, " ") for line in lines]
+def broken(text: str, width: int) -> list[str]:
+    """Wrap text between words, and within words that are too wide."""
+    from rich.text import Text
+
+    lines = Text(_AMOUNT.sub(_UNBROKEN, text)).wrap(layout_console(UNLIMITED), max(width, 1), tab_size=8)
+    return [plain for line in lines if (plain := line.plain.replace(_UNBROKEN, " ").rstrip())]

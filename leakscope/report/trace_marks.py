@@ -28,7 +28,7 @@ def _may_be_at_fault(holder: Hop, held: Hop) -> bool:
 
 
 PLACES_SHOWN = 3
-"""Places that made the tensors of a finding, at most: the others are in `findings.json`."""
+"""Maximum number of allocation sites shown; `findings.json` has all."""
 
 
 def allocation_sites(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
@@ -39,19 +39,19 @@ def allocation_sites(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
     return tuple(zip(places, shown, strict=True))
 
 
-NO_TRACE = "No trace: nothing that Python or autograd knows leads to this memory."
-"""In place of a trace that nobody knows."""
+NO_TRACE = "No reference path from a Python or autograd root."
+"""Shown instead of an unknown trace."""
 
 
 def says_why(finding: Finding) -> tuple[bool, ...]:
-    """Whether each hop's reason is to be told: not where it repeats that of the hop before."""
+    """Whether to show each hop's reason: not if it repeats the previous one."""
     hops = finding.trace
     later = ((before.status, before.reason) != (hop.status, hop.reason) for before, hop in pairwise(hops))
     return (*(True for _ in hops[:1]), *later)
 
 
 def closes_cycle(finding: Finding, index: int) -> bool:
-    """Whether the trace is back where it began at this hop, and starts anew from the cycle at the next."""
+    """Whether the trace returns to its start at this hop, closing a cycle."""
     return index < len(finding.trace) - 1 and not finding.trace[index].reference
 
 
@@ -67,22 +67,22 @@ def further_paths(finding: Finding) -> Iterator[tuple[int, CutReference]]:
 
 
 def holds_by(hop: Hop, reference: CutReference) -> bool:
-    """Whether an object of a path holds the next one by a reference to cut."""
+    """Whether a hop holds the next one through a reference to cut."""
     return not set(hop.references).isdisjoint(reference.indexes)
 
 
 @dataclass(frozen=True)
 class KeptLine:
-    """A line of the user's source that was kept with the run."""
+    """A line of source recorded with the run."""
 
     name: str
-    """Of its file, in `Run.sources`."""
+    """Key of its file in `Run.sources`."""
     number: int
     text: str
 
 
 def kept_line(run: Run, where: str) -> KeptLine | None:
-    """The user's own line that `train.py:12 main` points at; None where its source was not kept."""
+    """The source line that `train.py:12 main` points at; None if the source was not recorded."""
     place = place_of(where)
     if place is None:
         return None
@@ -94,6 +94,6 @@ def kept_line(run: Run, where: str) -> KeptLine | None:
 
 
 def source_line(run: Run, where: str) -> str:
-    """The text of that line; "" where its source was not kept."""
+    """The text of that line; "" if the source was not recorded."""
     line = kept_line(run, where)
     return "" if line is None else line.text.strip()

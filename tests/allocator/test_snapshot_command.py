@@ -52,7 +52,7 @@ def test_text_opens_with_the_verdict(leaking: Path) -> None:
         "leaks: train.py:12 step keeps 2.00 MiB more each step (9 steps in a row, 20.00 MiB alive at the end); "
         "peak 20.00 MiB: 20.00 MiB of train.py:12 step; 20.00 MiB at the end"
     )
-    assert "      20.00 MiB      10x  train.py:12 step".strip() in "\n".join(lines)
+    assert any(line.split() == ["20.00", "MiB", "10x", "train.py:12", "step"] for line in lines)
     assert any(
         line.split() == ["2.00", "MiB", "a", "step", "20.00", "MiB", "kept", "9", "steps", "train.py:12", "step"]
         for line in lines
@@ -129,7 +129,7 @@ def test_moment_of_failure_stands_on_the_page(tmp_path: Path) -> None:
     )
     report = examine([written(tmp_path / "a.pickle", data)])
     assert snapshot_text(report).startswith(
-        "leaks: out of memory: an unknown place asked for 1.00 GiB with 20.00 MiB alive and 5 B of the device free; "
+        "leaks: out of memory: an unknown place requested 1.00 GiB with 20.00 MiB alive and 5 B of the device free; "
         "train.py:12 step keeps 2.00 MiB more each step"
     )
     assert 'class="moment failure"' in snapshot_html(report)

@@ -193,7 +193,7 @@ def test_without_a_release_in_the_trace_nothing_is_told_to_be_idle(read: Read) -
     there = [segment(block(BASE, 80 * MIB), block(BASE + 80 * MIB, 20 * MIB, "inactive"))]
     (device,) = analyse(read(snapshot(there, trace))).devices
     assert device.out_of_memory[0].room is None
-    assert room_texts(device.out_of_memory[0]) == ("no release was recorded, so what was idle then is not told",)
+    assert room_texts(device.out_of_memory[0]) == ("no release was recorded, so idle memory at that point is unknown",)
 
 
 def test_of_many_failures_the_last_is_told_too(read: Read) -> None:

@@ -171,7 +171,7 @@ def test_pinned_blocks_of_an_unknown_form_are_counted_and_cost_nothing_else(read
         8,
     )
     assert report.devices[0].active_bytes == 512
-    assert host_text(report.host).endswith("8 B in 1 segments, and 1 whose size this file gives under an unknown name")
+    assert host_text(report.host).endswith("8 B in 1 segments, and 1 of unknown size")
 
 
 WITHOUT_LINE = frame("a.py", "x", "f")  # type: ignore[arg-type]

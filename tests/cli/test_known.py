@@ -72,10 +72,10 @@ def test_what_was_not_seen_is_not_fixed(leakscope: Command, script: Write, tmp_p
     }  # fmt: skip
     for name in ("short", "broken"):
         assert told[name].stderr == (
-            "leakscope: NEW could not be judged, so nothing is said to be fixed or better; record it again\n"
+            "leakscope: NEW is inconclusive, so no leak can be called fixed or better; record it again\n"
         )
-        assert "fixed" not in told[name].stdout.replace("to be fixed", "") and "(exit status 2)" in told[name].stdout
-    assert "no leak is new or worse: 1 fixed" in told["mended"].stdout
+        assert "fixed" not in told[name].stdout.replace("called fixed", "") and "(exit status 2)" in told[name].stdout
+    assert "no new or worse leaks: 1 fixed" in told["mended"].stdout
     assert "- 256.00 KiB -> 512.00 KiB a step: kept gains" in told["faster"].stdout
     assert "at faster/grow.py:10" in told["faster"].stdout
     assert leakscope("compare", "runs/short", "runs/base").returncode == 2

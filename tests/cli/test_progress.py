@@ -29,12 +29,12 @@ def append(folder: Path, rank: int, *counted: int | None, begin: int = 1, end: s
     [
         (
             Standing(1240, int(3.2 * 1024) * MIB, 1.2 * MIB, 4),
-            "step 1,240, 3.20 GiB counted (+1.20 MiB a step), 4 looks",
+            "step 1,240, 3.20 GiB counted (+1.20 MiB a step), 4 snapshots",
         ),
-        (Standing(3, 5 * MIB, None, 1), "step 3, 5.00 MiB counted, 1 look"),
-        (Standing(9, 5 * MIB, -2.0 * MIB, 2, 8), "step 9, 5.00 MiB counted at most (-2.00 MiB a step), 2 looks"),
-        (Standing(9, None, None, 0), "step 9, 0 looks"),
-        (Standing(9, None, None, 2, steps=4000), "step 9 of 4,000, 2 looks"),
+        (Standing(3, 5 * MIB, None, 1), "step 3, 5.00 MiB counted, 1 snapshot"),
+        (Standing(9, 5 * MIB, -2.0 * MIB, 2, 8), "step 9, 5.00 MiB counted at most (-2.00 MiB a step), 2 snapshots"),
+        (Standing(9, None, None, 0), "step 9, 0 snapshots"),
+        (Standing(9, None, None, 2, steps=4000), "step 9 of 4,000, 2 snapshots"),
     ],
 )
 def test_a_line_says_step_memory_and_looks(standing: Standing, told: str) -> None:
@@ -104,7 +104,7 @@ def test_where_there_is_no_terminal_it_is_a_line_now_and_then(
     with progress(Options(script="train.py", folder=tmp_path, quiet=quiet), every=0.001):
         assert heard.was_written.wait(0.05 if quiet else 20) != quiet
     assert set(heard.getvalue().splitlines()) == (
-        set() if quiet else {"[leakscope] step 4, 1.00 MiB counted (+0 B a step), 0 looks"}
+        set() if quiet else {"[leakscope] step 4, 1.00 MiB counted (+0 B a step), 0 snapshots"}
     )
 
 

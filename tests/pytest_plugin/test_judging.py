@@ -57,7 +57,7 @@ def test_a_leak_is_told_at_length_once_and_in_a_line_after_that() -> None:
     first = failing_text(RUN, findings, leaks, (), KIB)
     again = failing_text(RUN, findings, leaks, {"b41c07e2"}, KIB)
     assert first.splitlines()[0] == again.splitlines()[0] == "1 tensor leak, 768.00 KiB left behind, 1.00 KiB allowed"
-    assert "freed by" in first and "Told by an earlier test" not in first
+    assert "Freed by:" in first and "Told by an earlier test" not in first
     assert again.splitlines()[2:] == [
         "Told by an earlier test, and in leakscope's summary:",
         "- [b41c07e2] 768.00 KiB: closure `extract` in stage_backward_weight holds itself and every intermediate of...",

@@ -85,7 +85,7 @@ def test_each_leak_is_told_once_with_its_tests(pytester: pytest.Pytester) -> Non
         "            test_many.py::test_one[3000]",
     ]
     text = result.stdout.str()
-    assert text.count("freed by  gc") == 2, "at length once for each leak"
+    assert text.count("Freed by: ") == 2, "at length once for each leak"
     assert text.count("Told by an earlier test") == 2
     assert field(lines, "judged") == "4 tests: 3 failed, 0 inconclusive, 1 passed"
     assert field(lines, "unjudged").startswith("tests that failed otherwise: 1; fixtures")

@@ -74,7 +74,7 @@ def test_one_line_says_how_much_who_since_when_and_what_to_do(changes: dict[str,
 def test_the_text_has_a_section_of_its_own_the_largest_first() -> None:
     grads = replace(late(), facts=OthersFacts(2 * MIB, Releaser.GRADIENT, MIB), retained_bytes=2 * MIB, cut=None)
     text = render(*told(grads, late(arguments=("out",))), verbose=True)
-    section = text[text.index("Avoidable memory (2): never a leak") : text.index("Ranks\n")]
+    section = text[text.index("Avoidable memory (2): not a leak") : text.index("Ranks\n")]
     first, second = (" ".join(line.split()) for line in section.split("\n- ")[1:])
     assert first == (
         "rank 0: `out in main()` at train.py:31: 12.00 MiB at the step's peak, last used at train.py:34; let go of it "

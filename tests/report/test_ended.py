@@ -75,7 +75,7 @@ def test_the_report_opens_with_it_and_says_it_in_no_other_words(ended: Ended, to
 
 def test_a_script_that_fails_before_its_first_step_is_not_told_to_mark_steps() -> None:
     text = FORMATS["text"](*examples.failed_as(ENDS[1][0]))
-    assert "Verdict  INCONCLUSIVE: before the first step there is nothing to judge (exit status 1)" in text
+    assert "Verdict  INCONCLUSIVE: nothing to judge before the first step (exit status 1)" in text
     assert "Why  " not in text and "Next  " not in text and "Profiler" not in text
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from leakscope.findings.model import Finding, Findings
 from leakscope.report.escape import cleaned
-from leakscope.report.excerpt import LineMark, edit_lines, excerpts
+from leakscope.report.excerpt import SUGGESTION, LineMark, edit_lines, excerpts
 from leakscope.report.formats.finding_details import detail_lines
 from leakscope.report.messages.ended import ended_badly, ended_text, error_text
 from leakscope.report.messages.held import cut_name, held_text, line_to_edit
@@ -88,8 +88,8 @@ def render(run: Run, findings: Findings) -> str:
         else:
             text += part
     if left_out:
-        told = f"{plural(left_out, 'section')} left out: a comment takes {MOST:,} characters"
-        text += f"{told}. The run's report.html and findings.json have all.\n"
+        told = f"{plural(left_out, 'section')} omitted: a comment is limited to {MOST:,} characters"
+        text += f"{told}. See report.html and findings.json of the run.\n"
     return text
 
 
@@ -114,7 +114,7 @@ def _head(run: Run, findings: Findings) -> list[str]:
         f"- **rank {rank.number}** {plain(ended_text(rank))} {plain(error_text(rank))}".rstrip() for rank in bad[:_ROWS]
     ]
     if len(bad) > _ROWS:
-        lines.append(f"- {plural(len(bad) - _ROWS, 'more rank')} ended badly")
+        lines.append(f"- {plural(len(bad) - _ROWS, 'more rank')} failed")
     return [*lines, ""] if bad else lines
 
 
@@ -163,7 +163,7 @@ def _detail(run: Run, finding: Finding) -> list[str]:
         ]
         lines += [code(excerpt.file), "", *block(numbered), ""]
     if finding.suggestion is not None:
-        lines += [f"Suggestion, not tried, at {code(finding.suggestion.where)}:", ""]
+        lines += [f"{SUGGESTION} {code(finding.suggestion.where)}", ""]
         lines += [*block(edit_lines(finding.suggestion), "diff"), ""]
     lines += [*block(detail_lines(finding)), ""]
     return [*lines, f"**Advice:** {sentence(advice(finding))}"] if advice(finding) else lines
@@ -173,8 +173,8 @@ def _aside(findings: Findings) -> list[list[str]]:
     sections = (
         ("Suppressed", findings.suppressed),
         ("Avoidable memory", avoidable(findings)),
-        ("Held by libraries: no leak", library(findings)),
-        ("Notes: too small to judge, or no leak by themselves", notes(findings)),
+        ("Held by libraries: not a leak", library(findings)),
+        ("Notes: too small to judge, or not a leak", notes(findings)),
     )
     return [folded(f"{heading} ({len(found)})", _list(found)) for heading, found in sections if found]
 

@@ -119,7 +119,7 @@ def related_locations(run: Run, finding: Finding) -> list[dict[str, Any]]:
     added = [place for reference in references for place in reference.added_at]
     told = [
         (line, text)
-        for text, places in (("added here (found in the source)", added), ("made here", finding.made_at))
+        for text, places in (("added here (from static analysis)", added), ("allocated here", finding.made_at))
         for line in dict.fromkeys(_lines(run, places))
     ]
     return [

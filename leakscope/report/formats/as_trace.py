@@ -237,7 +237,7 @@ def _names(rank: Rank) -> Iterator[_Event]:
     pid = rank.number
     yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": f"rank {pid}"}}
     yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
-    for tid, name in ((STEPS, "steps"), (LOOKS, "looks of leakscope")):
+    for tid, name in ((STEPS, "steps"), (LOOKS, "leakscope snapshots")):
         yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
 
 
@@ -252,7 +252,7 @@ def _of_rank(rank: Rank, most: int) -> Iterator[_Event]:
 
 
 def _interval(rank: Rank, interval: Interval) -> Iterator[_Event]:
-    name, tid = ("look at step", LOOKS) if interval.is_look else ("step", STEPS)
+    name, tid = ("snapshot at step", LOOKS) if interval.is_look else ("step", STEPS)
     yield {
         "ph": "X",
         "name": f"{name} {interval.step}",

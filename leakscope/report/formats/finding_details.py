@@ -28,7 +28,7 @@ def cut_line(finding: Finding) -> str:
     if finding.cut is None:
         return ""
     where = f", held at {finding.cut.where}" if finding.cut.where else ""
-    return f"cut {cut_name(finding.cut)}{where}{also_text(finding.cut)}: {would_be_freed(finding)}"
+    return f"Cut: {cut_name(finding.cut)}{where}{also_text(finding.cut)}: {would_be_freed(finding)}"
 
 
 def detail_lines(finding: Finding) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ def detail_lines(finding: Finding) -> tuple[str, ...]:
         cut_line(finding),
         *(f"{ADDED_AT} {place}" for place in added),
         edit_text(finding) if finding.cut is not None else "",
-        "" if holds_nothing(finding) else f"freed by {freed_text(finding)}",
-        *(f"made at {place}" for place in finding.made_at),
+        "" if holds_nothing(finding) else f"Freed by: {freed_text(finding)}",
+        *(f"Made at: {place}" for place in finding.made_at),
     ]
     return tuple(line.rstrip() for line in lines if line)

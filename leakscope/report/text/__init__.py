@@ -1,1 +1,1 @@
-"""What is read in a terminal."""
+"""The text report."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from leakscope.findings.facts import FreedBy
 from leakscope.findings.model import Finding, Hop
@@ -31,7 +31,17 @@ from leakscope.report.messages.held import (
 from leakscope.report.messages.sections import of_block
 from leakscope.report.messages.sentences import advice, title
 from leakscope.report.occurrences import seen_together
-from leakscope.report.rendering import Cropped, Line, Paragraph, cells, field_lines, short_field, wrapped
+from leakscope.report.rendering import (
+    Cropped,
+    Line,
+    Paragraph,
+    broken,
+    cells,
+    field_lines,
+    segments,
+    short_field,
+    wrapped,
+)
 from leakscope.report.trace_marks import (
     NO_TRACE,
     allocation_sites,
@@ -42,10 +52,13 @@ from leakscope.report.trace_marks import (
     suspects,
 )
 from leakscope.run.model import Run
-from leakscope.units import bytes_span, bytes_text, ranks_text
+from leakscope.units import bytes_span, bytes_text, plural, ranks_text
 
-CLOSED = "the cycle is closed; from it on to the memory:"
-"""Where a trace has gone once around."""
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+CLOSED = "back to the start of the cycle; then:"
+"""Marks the end of the cycle in a trace."""
 
 
 def trace_lines(finding: Finding, least: int = 0) -> Iterator[Line]:
@@ -57,7 +70,7 @@ def trace_lines(finding: Finding, least: int = 0) -> Iterator[Line]:
     folded = [stretch.hops for stretch in folded_trace(finding, least) if stretch.is_folded] if least else []
     for index, hop in enumerate(finding.trace):
         if any(index in hops for hops in folded):
-            yield from (f"   │    ... {len(hops)} more between" for hops in folded if index == hops.start)
+            yield from (f"   │    ({plural(len(hops), 'hop')} hidden)" for hops in folded if index == hops.start)
             continue
         yield from _object(finding, index)
         stem = _stem(finding, index)
@@ -75,10 +88,10 @@ def trace_lines(finding: Finding, least: int = 0) -> Iterator[Line]:
 
 
 def further_path_lines(finding: Finding) -> Iterator[Line]:
-    """The reference paths over the references to cut that the trace does not lead over."""
+    """The paths through references to cut that the trace does not contain."""
     for _, reference in further_paths(finding):
         yield ""
-        yield "   held as well by:"
+        yield "   also held by:"
         last = len(reference.path) - 1
         for index, hop in enumerate(reference.path):
             branch = "╰→ " if index == last else "┬─ " if index == 0 else "├─ "
@@ -87,11 +100,11 @@ def further_path_lines(finding: Finding) -> Iterator[Line]:
             yield from wrapped(f"{one_line(hop.object)}{place}", f"   {branch}", stem)
             if index < last:
                 is_cut = holds_by(hop, reference)
-                yield _Reference(one_line(hop.reference), stem, "   <- cut here, too" if is_cut else "", is_cut)
+                yield _Reference(one_line(hop.reference), stem, "   <- cut here too" if is_cut else "", is_cut)
 
 
 def folded_trace_lines(finding: Finding) -> Iterator[Line]:
-    """The root, the cut and the memory; of what lies between, how much there is."""
+    """The root, the cut and the memory, with the number of hops hidden in between."""
     yield from _without_trace(finding)
     stretches = folded_trace(finding, least=1)
     folded = {stretch.hops.start: len(stretch.hops) for stretch in stretches if stretch.is_folded}
@@ -101,7 +114,7 @@ def folded_trace_lines(finding: Finding) -> Iterator[Line]:
         for index in stretch.hops:
             yield from _object(finding, index)
             hop, stem = finding.trace[index], _stem(finding, index)
-            more = f" ... {folded[index + 1]} more between" if index + 1 in folded else ""
+            more = f" ({plural(folded[index + 1], 'hop')} hidden)" if index + 1 in folded else ""
             if closes_cycle(finding, index):
                 yield from wrapped(CLOSED + more, stem)
             elif hop.reference and index < len(finding.trace) - 1:
@@ -125,48 +138,49 @@ def _stem(finding: Finding, index: int) -> str:
 
 
 def _mark(finding: Finding, hop: Hop, index: int, cut_frees: bool = False, others: bool = False) -> str:
-    """What there is to say of a reference: that it is the one to cut, and what that would free."""
+    """The mark of a reference: whether it is the one to cut, and the bytes that cutting it frees."""
     if finding.cut is not None and index == finding.cut_position:
         frees = f": {cut_frees_text(finding.cut)}" if cut_frees else ""
         return f"   <- cut here{also_text(finding.cut)}{frees}"
-    return f"   (cutting it would free {bytes_text(hop.frees_bytes)})" if others and hop.frees_bytes else ""
+    return f"   (cutting this frees {bytes_text(hop.frees_bytes)})" if others and hop.frees_bytes else ""
 
 
 @dataclass(frozen=True)
 class _Reference:
-    """The reference that leads from one object of the trace to the next."""
+    """A reference from one object of the trace to the next."""
 
     name: str
     stem: str
     mark: str
     underlined: bool
 
-    def lines(self, width: int) -> Iterator[str]:
-        """Its name, and the mark behind it or, where there is no room for that, below."""
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        """Its name, followed by the mark, which moves to a line of its own if it does not fit."""
+        width = options.max_width
         lead = f"{self.stem}↓ "
         room = width - len(lead)
-        pieces = textwrap.wrap(self.name, room) or [""]
+        pieces = broken(self.name, room) or [""]
         for number, piece in enumerate(pieces):
             closing = number == len(pieces) - 1
             inline = self.mark if closing and cells(piece) + cells(self.mark) <= room else ""
-            yield lead + piece + inline
+            yield from segments([lead + piece + inline])
             lead = f"{self.stem}  "
             if self.underlined:
-                yield lead + "~" * cells(piece)
+                yield from segments([lead + "~" * cells(piece)])
             if closing and self.mark and not inline:
-                yield from Paragraph(self.mark.strip(), lead, lead).lines(width)
+                yield Paragraph(self.mark.strip(), lead, lead)
 
 
 INDENT = "   "
-"""Before a field of a finding."""
+"""Indentation of a finding's fields."""
 COLUMN = 10
-"""Columns that the name of a field takes."""
+"""Width of the column of field names."""
 SIGHTINGS_SHOWN = 4
-"""Looks, the last ones, and ranks that looked at other steps: a line of each."""
+"""Maximum number of snapshots listed (the last ones), and of groups of ranks with the same snapshots."""
 
 
 def finding_lines(run: Run, finding: Finding, number: int, least: int = 0) -> Iterator[Line]:
-    """One finding: its title, its trace, its cut, and what there is to do; `least` as `trace_lines` has it."""
+    """A finding in full: title, trace, cut, fix and advice; `least` as in `trace_lines`."""
     yield from wrapped(f"{number}. {title(finding)}", "", "   ")
     block = of_block(run)
     held = held_text(finding, "after the block") if block else f"{held_text(finding)}; {seen_text(finding)}"
@@ -175,25 +189,25 @@ def finding_lines(run: Run, finding: Finding, number: int, least: int = 0) -> It
     if not holds_nothing(finding):
         yield from _held(run, finding, least)
     if advice(finding):
-        yield from field_lines("advice", advice(finding), INDENT, COLUMN)
+        yield from field_lines("Advice:", advice(finding), INDENT, COLUMN)
     yield from _made_at(run, finding)
     if not block:
-        yield from field_lines("seen", _sightings(finding), INDENT, COLUMN)
+        yield from field_lines("Seen:", _sightings(finding), INDENT, COLUMN)
     yield from see_lines(finding)
 
 
 def see_lines(finding: Finding) -> Iterator[Line]:
-    """What of leakscope's own backward does without it: the lines to write, and what they do instead."""
+    """The function of `leakscope.backward` that avoids the leak, and the lines that use it."""
     if finding.see is None:
         return
     for index, line in enumerate(finding.see.lines):
-        first = f"{INDENT}{('' if index else 'see').ljust(COLUMN)}| "
+        first = f"{INDENT}{('' if index else 'See:').ljust(COLUMN)}| "
         yield Paragraph(line, first, f"{INDENT}{' ' * COLUMN}|     ")
     yield from field_lines("", f"{finding.see.name} {finding.see.does}.", INDENT, COLUMN)
 
 
 def _held(run: Run, finding: Finding, least: int) -> Iterator[Line]:
-    """What holds the memory, what to cut, and who frees it."""
+    """The trace, the cut, and what frees the memory."""
     if trace := list(trace_lines(finding, least)):
         yield from trace
         yield from further_path_lines(finding)
@@ -201,12 +215,12 @@ def _held(run: Run, finding: Finding, least: int) -> Iterator[Line]:
     yield from _cut(run, finding)
     yield from _added(run, finding)
     if cycle := cycle_text(finding):
-        yield from field_lines("cycle", cycle, INDENT, COLUMN)
-    yield from field_lines("freed by", freed_text(finding), INDENT, COLUMN)
+        yield from field_lines("Cycle:", cycle, INDENT, COLUMN)
+    yield from field_lines("Freed by:", freed_text(finding), INDENT, COLUMN)
 
 
 def _added(run: Run, finding: Finding) -> Iterator[Line]:
-    """The lines that add to what is cut, and the edit of one that would mend it."""
+    """The lines that add to the container to cut, and the suggested fix."""
     if lines := adding_lines(run, finding):
         yield f"{INDENT}{ADDED_AT}"
         for place, line in lines:
@@ -219,7 +233,7 @@ def _added(run: Run, finding: Finding) -> Iterator[Line]:
 
 def _made_at(run: Run, finding: Finding) -> Iterator[Line]:
     for index, (place, line) in enumerate(allocation_sites(run, finding)):
-        yield from field_lines("made at" if index == 0 else "", place, INDENT, COLUMN)
+        yield from field_lines("Made at:" if index == 0 else "", place, INDENT, COLUMN)
         yield from _source(line)
 
 
@@ -231,18 +245,18 @@ def _source(line: str) -> Iterator[Line]:
 def _cut(run: Run, finding: Finding) -> Iterator[Line]:
     cut = finding.cut
     if cut is None:
-        yield from field_lines("cut", no_cut_text(finding), INDENT, COLUMN)
+        yield from field_lines("Cut:", no_cut_text(finding), INDENT, COLUMN)
         return
     where = f", held at {cut.where}" if cut.where else ""
     text = f"`{cut_name(cut)}`{where}{also_text(cut)}: {would_be_freed(finding)}"
-    yield from field_lines("cut", text, INDENT, COLUMN)
+    yield from field_lines("Cut:", text, INDENT, COLUMN)
     yield from _source(source_line(run, cut.where))
     if proof := proved_text(finding):
         yield from field_lines("", proof, INDENT, COLUMN)
 
 
 def _sightings(finding: Finding) -> str:
-    """Ranks that saw it at the same looks together, with the smallest and the largest size of theirs."""
+    """Snapshots and sizes, with ranks that have the same snapshots merged."""
     told = []
     for seen in (together := seen_together(finding))[:SIGHTINGS_SHOWN]:
         steps = seen.at_each_step()
@@ -251,17 +265,17 @@ def _sightings(finding: Finding) -> str:
         each = " each" if len(seen.ranks) > 1 else ""
         told.append(f"{ranks_text(seen.ranks)}{each} ({more}{shown})")
     rest = sorted(rank for seen in together[SIGHTINGS_SHOWN:] for rank in seen.ranks)
-    return "; ".join([*told, *([f"{ranks_text(rest)} at other looks"] if rest else [])]) or "at no judged look"
+    return "; ".join([*told, *([f"{ranks_text(rest)} in other snapshots"] if rest else [])]) or "in no judged snapshot"
 
 
 QUOTED = 5
-"""Lines of source, chosen, from which on none is quoted that only stands beside."""
+"""Excerpts of more lines omit context lines (heuristic: keeps a finding on half a screen)."""
 ADVICE = 3
-"""Lines of advice at most, chosen."""
+"""Maximum lines of advice (heuristic: keeps a finding on half a screen)."""
 
 
 def brief_finding_lines(run: Run, finding: Finding, number: int) -> Iterator[Line]:
-    """Its title, the user's lines with the guilty one marked, the cut, and the trace folded."""
+    """A finding in short: title, source excerpt with the line to edit marked, cut, and folded trace."""
     yield from wrapped(f"{number}. {title(finding)}", "", "   ")
     yield from wrapped(_figures(run, finding), INDENT)
     yield ""
@@ -272,10 +286,10 @@ def brief_finding_lines(run: Run, finding: Finding, number: int) -> Iterator[Lin
     yield from _edit(run, finding, bool(quoted))
     if advice(finding):
         beside = bool(quoted) + (finding.see is not None)
-        yield short_field("advice", advice(finding), ADVICE - beside, INDENT, COLUMN)
+        yield short_field("Advice:", advice(finding), ADVICE - beside, INDENT, COLUMN)
     yield from see_lines(finding)
     if not holds_nothing(finding) and (finding.freed_by != FreedBy.PROGRAM or finding.cut is None):
-        yield short_field("freed by", freed_text(finding), 1, INDENT, COLUMN)
+        yield short_field("Freed by:", freed_text(finding), 1, INDENT, COLUMN)
     if finding.see is None:
         yield from _brief_made_at(run, finding)
     if not holds_nothing(finding) and (trace := list(folded_trace_lines(finding))):
@@ -313,48 +327,47 @@ def _excerpts(run: Run, finding: Finding) -> Iterator[Line]:
 
 
 def _brief_cut(finding: Finding, is_named: bool) -> Iterator[Line]:
-    """What to cut, and what that frees; `is_named`: the report opens with it, and the trace shows it."""
+    """The cut and the bytes it frees; `is_named` omits its name, which the report and the trace already show."""
     cut = finding.cut
     if cut is None:
-        yield from field_lines("cut", no_cut_text(finding), INDENT, COLUMN)
+        yield from field_lines("Cut:", no_cut_text(finding), INDENT, COLUMN)
         return
     place = line_to_edit(finding)
     where = f" at {place}" if place else ""
     name = "" if is_named else f"`{cut_name(cut)}`{where}{also_text(cut)}: "
     text = ", ".join(filter(None, (would_be_freed(finding), measured_text(finding))))
-    yield from field_lines("cut", f"{name}{text}", INDENT, COLUMN)
+    yield from field_lines("Cut:", f"{name}{text}", INDENT, COLUMN)
 
 
 def _edit(run: Run, finding: Finding, quoted: bool) -> Iterator[Line]:
-    """The suggested edit; where no source was kept, the places that add to what is cut."""
+    """The suggested fix; without recorded source, the places that add to the container to cut."""
     if not quoted:
         places = ", ".join(place for place, _ in adding_lines(run, finding))
         if places:
-            yield from field_lines("added at", places, INDENT, COLUMN)
+            yield from field_lines("Added at:", places, INDENT, COLUMN)
     if finding.suggestion is not None:
         lines = edit_lines(finding.suggestion)
         stays = "".join(line[0] for line in lines).strip(" -")
         whole = " " in stays or "@" in stays
-        told = f"{'at' if whole else _how(lines)} {finding.suggestion.where}, advice, not tried:"
-        yield from field_lines("edit", told, INDENT, COLUMN)
+        yield from wrapped(f"{SUGGESTION} {'edit' if whole else _how(lines)} {finding.suggestion.where}", INDENT)
         added = [line for line in lines if line.startswith("+")]
         for line in added if quoted and added and not whole else lines:  # what goes, or stays, is quoted above
             yield Paragraph(line[1:], f"{INDENT}{' ' * COLUMN}{line[0]}", f"{INDENT}{' ' * COLUMN}    ")
 
 
 def _how(lines: Sequence[str]) -> str:
-    """What becomes of the line that is edited."""
+    """The kind of edit, as a verb."""
     if not any(line.startswith("+") for line in lines):
-        return "without"
+        return "remove"
     if any(line.startswith("-") for line in lines):
-        return "in place of"
-    return "before" if lines[0].startswith("+") else "after"
+        return "replace"
+    return "insert before" if lines[0].startswith("+") else "insert after"
 
 
 def _brief_made_at(run: Run, finding: Finding) -> Iterator[Line]:
-    """Where most of its tensors were made, in a line."""
+    """The main allocation site, in one line."""
     sites = allocation_sites(run, finding)
     for place, line in sites[:1]:
         more = f" and {len(finding.made_at) - 1} more" if len(finding.made_at) > 1 else ""
-        told = f"{INDENT}{'made at'.ljust(COLUMN)}{place}{more}"
+        told = f"{INDENT}{'Made at:'.ljust(COLUMN)}{place}{more}"
         yield Cropped(f"{told} | {line}" if line else told)

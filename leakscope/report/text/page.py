@@ -39,27 +39,27 @@ from leakscope.run.model import Run
 from leakscope.units import bytes_span, bytes_text, plural, ranks_text
 
 AVOIDABLE_SHOWN = 12
-"""Lines at the most, chosen: the largest; the page has all of them."""
+"""Maximum number of lines, the largest first (heuristic: half a screen); the page lists all."""
 
 
 def avoidable_lines(run: Run, findings: Findings) -> Iterator[Line]:
-    """A line for each holder, the largest first; nothing where nothing could be avoided."""
+    """One line per holder of avoidable memory, the largest first."""
     found = avoidable(findings)
     if not found:
         return
-    heading = f"Avoidable memory ({len(found)}): never a leak"
+    heading = f"Avoidable memory ({len(found)}): not a leak"
     yield from (heading, "=" * len(heading))
     for finding in found[:AVOIDABLE_SHOWN]:
         yield from wrapped(avoidable_text(run, finding), "- ", "  ")
     if len(found) > AVOIDABLE_SHOWN:
-        yield f"- and {len(found) - AVOIDABLE_SHOWN} smaller ones: see the page"
+        yield f"- and {len(found) - AVOIDABLE_SHOWN} smaller ones: see report.html"
     yield ""
 
 
 def verdict_lines(run: Run, findings: Findings, groups: Sequence[Sequence[int]] = ()) -> Iterator[Line]:
-    """What a report opens with: how the run failed, where it did, the verdict, why, and what to do next.
+    """The head of a report: how the run failed, if it did, the verdict, the reason, and the next step.
 
-    `groups`: ranks that did the same, of which one is told.
+    `groups`: ranks that behaved the same, of which one is shown.
     """
     name, failure = failure_text(run)
     if failure:
@@ -67,7 +67,7 @@ def verdict_lines(run: Run, findings: Findings, groups: Sequence[Sequence[int]] 
     distinct = leaks(findings)
     count = f": {plural(len(distinct), 'distinct leak')}" if distinct else ""
     nothing = failure and not steps_of(run) and not distinct
-    count = ": before the first step there is nothing to judge" if nothing else count
+    count = ": nothing to judge before the first step" if nothing else count
     count = f": {grows}" if (grows := growing_text(run, findings)) else count
     yield from field_lines("Verdict", f"{findings.verdict.upper()}{count}{exit_text(run, findings)}")
     if hung := hung_text(run):
@@ -83,14 +83,14 @@ def verdict_lines(run: Run, findings: Findings, groups: Sequence[Sequence[int]] 
 
 
 def about_lines(run: Run) -> Iterator[Line]:
-    """What ran, and where all of it lies."""
+    """The command and the run's folder."""
     yield from field_lines("Run", about_text(run))
     if run.folder:
         yield from field_lines("Folder", run.folder)
 
 
 def last_lines(run: Run, findings: Findings) -> Iterator[Line]:
-    """The verdict once more, for who sees only the end."""
+    """The verdict repeated as the last line."""
     distinct = leaks(findings)
     what = f": {cut_in_short(distinct)}" if distinct else ""
     what = f": {grows}" if (grows := growing_text(run, findings)) else what
@@ -101,7 +101,7 @@ def last_lines(run: Run, findings: Findings) -> Iterator[Line]:
 
 
 def about_text(run: Run, whole: bool = True) -> str:
-    """`train.py: 2 ranks, 12 steps by Adam.step, 4 looks (960.0 ms), cpu, torch 2.13.0, native heap reader`; not
+    """`train.py: 2 ranks, 12 steps by Adam.step, 4 snapshots (960.0 ms), cpu, torch 2.13.0, native heap reader`; not
     `whole`: up to the device.
     """
     steps = f"{plural(steps_of(run), 'step')} {clock_text(run)}".strip()
@@ -113,23 +113,23 @@ def about_text(run: Run, whole: bool = True) -> str:
 
 
 COLUMN = 11
-"""Columns that the names take."""
+"""Width of the column of names."""
 SHOWN = 3
-"""Findings that decide nothing, and notes of ranks, at most; chosen."""
+"""Maximum number of findings that do not affect the verdict, and of notes of ranks (heuristic)."""
 GROUPS = 6
-"""Groups of ranks that have a line each, at most; chosen."""
+"""Maximum number of groups of ranks with a line each; more are shown as a table (heuristic)."""
 LINES = {"Run": 1, "Page": 4, "More": 4, "Also grows": 4}
-"""Lines of what has not two at the most; chosen."""
+"""Maximum lines of a field, where it is not two."""
 _FIGURES: Mapping[str, Callable[[RankStory], float | None]] = {
     "allocated": lambda story: story.counted_bytes,
     "more each step": lambda story: max(story.growth_per_step or 0, 0),
     "leaked": lambda story: story.leaked_bytes,
 }
-"""What is said of ranks to what it is."""
+"""Figures of ranks by their label."""
 
 
 def closing_lines(run: Run, findings: Findings, groups: tuple[RankGroup, ...], page: str) -> Iterator[Line]:
-    """Where the growth went, what could be avoided, how the ranks ended, and where there is more."""
+    """The footer: growth, avoidable memory, ranks, and where to find details."""
     if findings.avoidable_over is not None:  # it decides
         yield from avoidable_lines(run, findings)
     at_length = len(groups) > GROUPS or any(group.badly for group in groups)
@@ -163,7 +163,7 @@ def _named(name: str, text: str) -> Iterator[tuple[str, str]]:
 
 
 def _growth(findings: Findings) -> Iterator[tuple[str, str]]:
-    """Of the rank that grew most."""
+    """The growth of the rank that grew most."""
     tables = [grown for grown, _, _ in ledger_table(findings)]
     if tables:
         most = max(tables, key=lambda grown: (grown.bytes, -grown.rank))
@@ -181,9 +181,9 @@ def _avoidable(findings: Findings) -> Iterator[tuple[str, str]]:
 
 
 def _listed(name: str, found: tuple[Finding, ...], findings: Findings) -> Iterator[tuple[str, str]]:
-    """Each; how many they are where there are leaks to mend first."""
+    """One line per finding, or only their number if there are leaks."""
     if found and leaks(findings):
-        yield name, f"{plural(len(found), 'finding')} beside, no leak"
+        yield name, f"{plural(len(found), 'finding')} (not counted as a leak)"
         return
     for index, finding in enumerate(found[:SHOWN]):
         told = f"{title(finding)}; {held_text(finding)}; {finding.rule} [{finding.fingerprint}]"
@@ -193,7 +193,7 @@ def _listed(name: str, found: tuple[Finding, ...], findings: Findings) -> Iterat
 
 
 def _workers(findings: Findings) -> Iterator[tuple[str, str]]:
-    """The loader whose workers took most."""
+    """The loader whose workers used the most memory."""
     found = [loader for loaders in findings.loaders.values() for loader in loaders]
     if found:
         largest = max(found, key=lambda loader: loader.unique_bytes)
@@ -202,20 +202,20 @@ def _workers(findings: Findings) -> Iterator[tuple[str, str]]:
 
 
 def _also_grows(findings: Findings, alike: Sequence[Sequence[int]]) -> Iterator[tuple[str, str]]:
-    """Each count with what to do; of several at most the first ones."""
+    """Other growing counts, at most `SHOWN`, each with advice."""
     for text in run_text(findings.also_grows, alike)[:SHOWN]:
         yield "Also grows", text
 
 
 def _collecting(findings: Findings) -> Iterator[tuple[str, str]]:
-    """What freezing would save, where that is told and nothing has to be mended first."""
+    """The time that `gc.freeze` would save, unless there are leaks."""
     saves = [fact for fact in findings.gc_advice if isinstance(fact, FreezeSaves) and fact.share is not None]
     if saves and not leaks(findings):
-        yield "Collecting", run_text(saves)[0]
+        yield "GC", run_text(saves)[0]
 
 
 def _ranks(run: Run, groups: tuple[RankGroup, ...]) -> Iterator[tuple[str, str]]:
-    """Ranks that did the same in a line, then what the reader should know of a rank's recording."""
+    """One line per group of ranks, then notes on their recording."""
     told = [_group_text(run, group) for group in groups] + _notes_of_ranks(run, groups)
     for index, text in enumerate(told):
         yield "" if index else "Ranks", text
@@ -246,15 +246,15 @@ def _notes_of_ranks(run: Run, groups: tuple[RankGroup, ...]) -> list[str]:
 
 
 TOLD = 3
-"""Leaks that are told at some length, chosen: the first ones, on half a screen each."""
+"""Number of leaks shown in short, half a screen each (heuristic); the rest get one line."""
 LISTED = 20
-"""Leaks that have a line at least, chosen."""
+"""Maximum number of leaks listed (heuristic)."""
 LEAST_IN_TEST = 12
-"""Objects between the cut and the memory that a failing test counts instead of telling them, chosen: half a screen."""
+"""Number of consecutive hops from which on a failing test hides them (heuristic: half a screen)."""
 HEADINGS = {
     "leak": "Leaks",
-    "library": "Held by libraries: no leak",
-    "note": "Notes: too small to judge, or no leak by themselves",
+    "library": "Held by libraries: not a leak",
+    "note": "Notes: too small to judge, or not a leak",
 }
 
 
@@ -293,26 +293,22 @@ def _whole(run: Run, findings: Findings) -> Iterator[Line]:
     yield from worker_lines(findings)
     yield from _aside(run, findings, whole=True)
     yield from (*rank_lines(run, findings, rank_groups(run, findings), verbose=True), "")
-    if device := list(device_lines(run)):
-        yield from (*(line for text in device for line in wrapped(text, "", "  ")), "")
+    yield from device_lines(run)
     yield from small_print(run, findings, verbose=True)
     yield from last_lines(run, findings)
 
 
 def render_in_test(run: Run, findings: Findings) -> str:
-    """What a failing test says was left behind: nothing on a command, its ranks and how they ended."""
+    """The findings of a failing test, without command and ranks."""
     run, findings = cleaned(run), cleaned(findings)
     distinct = leaks(findings)
-    lines = [*field_lines("Next", f"{first_cut(distinct)}."), ""] if distinct else []
+    lines: list[Line] = []
+    if distinct:
+        lines += [*field_lines("Next", f"{first_cut(distinct)}."), ""]
     lines += _section(run, "leak", distinct, whole=True, least=LEAST_IN_TEST)
     lines += _aside(run, findings, whole=False)
-    lines += [
-        line
-        for rank in run.ranks
-        for look in rank.looks
-        for text in look.unjudged
-        for line in wrapped(text, "- ", "  ")
-    ]
+    for text in (text for rank in run.ranks for look in rank.looks for text in look.unjudged):
+        lines += wrapped(text, "- ", "  ")
     return text_page(lines)
 
 
@@ -322,7 +318,7 @@ def _aside(run: Run, findings: Findings, whole: bool) -> Iterator[Line]:
 
 
 def _section(run: Run, name: str, shown: Sequence[Finding], whole: bool, least: int = 0) -> Iterator[Line]:
-    """Findings under their heading; a line each where they are not told whole. `least` as `trace_lines` has it."""
+    """Findings under a heading, in full if `whole`, else one line each; `least` as in `trace_lines`."""
     if not shown:
         return
     heading = f"{HEADINGS[name]} ({len(shown)})"
@@ -334,5 +330,5 @@ def _section(run: Run, name: str, shown: Sequence[Finding], whole: bool, least: 
 
 
 def _folded(finding: Finding) -> Iterator[Line]:
-    """A finding that decides nothing, in a line."""
+    """A finding in one paragraph."""
     yield from wrapped(f"{title(finding)}; {held_text(finding)}; {finding.rule} [{finding.fingerprint}]", "- ", "  ")

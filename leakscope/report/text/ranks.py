@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from leakscope.findings.model import Finding, Findings
 from leakscope.report.escape import cleaned
@@ -38,31 +39,44 @@ from leakscope.report.ranks import (
     notes_together,
     rank_groups,
 )
-from leakscope.report.rendering import WIDTH, Line, Paragraph, cells, field_lines, text_page, wrapped
+from leakscope.report.rendering import (
+    WIDTH,
+    Line,
+    Paragraph,
+    field_lines,
+    figures,
+    fitting,
+    text_page,
+    width_of,
+    wrapped,
+)
 from leakscope.run.model import Run
 from leakscope.units import bytes_text, count_span, like_text, listed_numbers, plural, ranks_text
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 from leakscope.verdict import Verdict
 
 LISTED_SHOWN = 30
-"""Lines of what was alive at the end: a screenful."""
+"""Maximum lines of the memory retained at exit: a screenful."""
 UNJUDGED_SHOWN = 12
-"""Lines of what was not judged, chosen."""
+"""Maximum lines of what was not judged (heuristic)."""
 BRIEF = 4
-"""Lines of a list at most, chosen, where not all is told."""
+"""Maximum items of a list without `verbose` (heuristic)."""
 
 
 def small_print(run: Run, findings: Findings, verbose: bool, groups: Sequence[Sequence[int]] = ()) -> Iterator[Line]:
     """Lists under their headings; without `verbose` those that help with this verdict.
 
-    `groups`: ranks that did the same, of which one is told.
+    `groups`: ranks that behaved the same, of which one is shown.
     """
     for heading, items, is_shown in (
         ("Not judged", _unjudged(findings, verbose), True),
         ("Suppressed", _suppressed(findings), True),
-        ("What else grows", run_text(findings.also_grows, groups), verbose),
-        ("Memory that lay unused", run_text(findings.drag, groups), verbose),
-        ("What collecting would do", run_text(findings.gc_advice, groups), verbose),
-        ("Alive after the script's main code had returned", _listed(findings, groups), verbose or not steps_of(run)),
+        ("Non-tensor growth", run_text(findings.also_grows, groups), verbose),
+        ("Idle memory", run_text(findings.drag, groups), verbose),
+        ("Garbage collection", run_text(findings.gc_advice, groups), verbose),
+        ("Retained at exit", _listed(findings, groups), verbose or not steps_of(run)),
     ):
         if items and is_shown:
             yield heading
@@ -96,21 +110,21 @@ def _listed(findings: Findings, groups: Sequence[Sequence[int]]) -> list[str]:
 
 
 def more_lines(count: int) -> list[str]:
-    """What stands for those that are left out."""
+    """The line that stands for omitted items."""
     return [f"and {count} more"] if count > 0 else []
 
 
 _LEAST = 5
-"""The first columns, of which none is left out for want of room."""
+"""The first columns, which are shown even if the terminal is too narrow."""
 _LISTED = 4
-"""Rows of numbers, chosen, that the first cell lists whole."""
+"""Maximum ranges of numbers in the first cell (heuristic)."""
 _COUNTED = 4
-"""Ranks, chosen, from which on a row says how many it is of."""
+"""Number of ranks above which a row gives their count (heuristic)."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Ranks that are told together."""
+    """A row of the table of ranks."""
 
     stories: tuple[RankStory, ...]
     leaks: tuple[int, ...] = ()
@@ -129,13 +143,11 @@ def table(rows: Sequence[Row], whole: bool) -> Iterator[Line]:
     lines = []
     for row in rows:
         leaks = [listed_numbers(row.leaks) or "none"] if with_leaks else []
-        figures = (column.text(row.stories) for column in shown)
-        lines.append((_ranks(row), *leaks, *figures))
+        lines.append((_ranks(row), *leaks, *(column.text(row.stories) for column in shown)))
     spare = [column.head for column in COLUMNS[_LEAST:]]
-    needed = len([head for head in heads if whole or head not in spare])
-    yield _Table((heads, *lines), several, needed)
+    yield _Table(heads, tuple(lines), () if whole else tuple(head for head in reversed(heads) if head in spare))
     if any("-" in cell.split() for line in lines for cell in line[1:]):
-        yield "(- is unknown)"
+        yield "(-: unknown)"
 
 
 def _ranks(row: Row) -> str:
@@ -146,40 +158,34 @@ def _ranks(row: Row) -> str:
 
 @dataclass(frozen=True)
 class _Table:
+    heads: tuple[str, ...]
+    """That of the first column is `ranks` where its cells are lists of ranks."""
     rows: tuple[tuple[str, ...], ...]
-    """The heads first."""
-    several: bool
-    """Whether the first cells are lists of ranks, not numbers."""
-    needed: int
-    """The first columns, of which none is left out."""
+    spare: tuple[str, ...]
+    """Columns that may be dropped, in this order, if the terminal is too narrow."""
 
-    def lines(self, width: int) -> Iterator[str]:
-        """A table, of as many columns as there is room for; without room each row is a paragraph that names them."""
-        widths = [max(map(cells, column)) for column in zip(*self.rows, strict=True)]
-        fitting = max(
-            (count for count in range(len(widths) + 1) if sum(widths[:count]) + 2 * count - 2 <= width), default=0
-        )
-        if fitting >= self.needed:
-            for first, *others in self.rows:
-                rest = "  ".join(cell.rjust(size) for cell, size in zip(others, widths[1:fitting], strict=False))
-                yield f"{first.ljust(widths[0]) if self.several else first.rjust(widths[0])}  {rest}"
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        """A table of the columns that fit, or one paragraph per row if too few do."""
+        shown = fitting(self.heads, self.rows, self.spare, options.max_width)
+        justify = ("l" if self.heads[0] == "ranks" else "r") + "r" * (len(shown) - 1)
+        rows = [[row[place] for place in shown] for row in self.rows]
+        table = figures(rows, justify, [self.heads[place] for place in shown])
+        if width_of(table) <= options.max_width:
+            yield table
             return
-        heads, *rows = self.rows
-        for first, *others in rows:
-            figures = ", ".join(f"{head} {cell}" for head, cell in zip(heads[1:], others, strict=True))
-            yield from Paragraph(f"{first}: {figures}", "  rank " if first.isdigit() else "  ranks ", "    ").lines(
-                width
-            )
+        for first, *others in self.rows:
+            told = ", ".join(f"{head} {cell}" for head, cell in zip(self.heads[1:], others, strict=True))
+            yield Paragraph(f"{first}: {told}", "  rank " if first.isdigit() else "  ranks ", "    ")
 
 
 _ROWS = 16
-"""Groups of ranks, chosen, that have a line; and sets of ranks whose notes are told."""
+"""Maximum number of groups of ranks with a line, and of sets of ranks with notes (heuristic)."""
 _WHOLE = 3
-"""Groups of ranks that ended badly, chosen, of which more than a line is told."""
+"""Number of failed groups shown with their error and stack (heuristic)."""
 
 
 def rank_lines(run: Run, findings: Findings, groups: Sequence[RankGroup], verbose: bool = False) -> Iterator[Line]:
-    """How the ranks ended, a table, and what else is known of them; nothing where the report has said it all.
+    """How the ranks ended, a table of their figures, and notes; nothing if the report has said it all.
 
     A line for each group of ranks that did the same; `verbose`: for each rank.
     """
@@ -201,7 +207,7 @@ def _ends(groups: Sequence[RankGroup], verbose: bool) -> Iterator[Line]:
         yield from _badly(group, alone, place < _WHOLE, verbose)
     if len(badly) > _ROWS and not verbose:
         ranks = ranks_text(sorted(rank for group in badly[_ROWS:] for rank in group.ranks))
-        yield from wrapped(f"! {ranks} ended badly too: --rank N tells of each", "", "    ")
+        yield from wrapped(f"! {ranks} also failed: --rank N shows each", "", "    ")
     well: dict[tuple[str, ...], list[RankStory]] = {}
     for group in groups:
         if not group.badly:
@@ -214,20 +220,20 @@ def _ends(groups: Sequence[RankGroup], verbose: bool) -> Iterator[Line]:
 
 
 def _badly(group: RankGroup, alone: bool, whole: bool, verbose: bool) -> Iterator[Line]:
-    """Ranks that ended badly, in the words of the first of them."""
+    """A group of failed ranks, with the message of the first."""
     story = group.story
     told = alone and story.opens_the_report and not verbose
     if not told:
         yield from wrapped(f"! {ranks_text(group.ranks)} {story.ended}", "", "    ")
         if len({(each.ended, each.error) for each in group.stories}) > 1:
-            yield from wrapped(f"(as rank {story.number} says it; the others' words differ)", "    ")
+            yield from wrapped(f"(message of rank {story.number}; the others differ)", "    ")
     if not whole and not verbose:
         return
     yield from error_lines(story, stack=not (told and story.printed_by_python), log=not told)
 
 
 def error_lines(story: RankStory, stack: bool, log: bool) -> Iterator[Line]:
-    """What a rank said of its end beside how it ended."""
+    """The error, stack and log of a rank."""
     if story.error:
         yield from wrapped(story.error, "    error: ", "           ")
     for line in story.stack if stack else ():
@@ -241,7 +247,7 @@ def _well(stories: Sequence[RankStory], are_all: bool) -> Iterator[Line]:
     many = len(stories) > 1
     who = f"all {len(stories)} ranks" if are_all and many else ranks_text(story.number for story in stories)
     other = [story.steps for story in stories if story.steps != first.steps]
-    more = f", some of them after {count_span(other)}" if other else ""
+    more = f", some after {count_span(other)}" if other else ""
     yield from wrapped(f"  {who} {first.ended}{more}", "", "    ")
     for story in stories:
         yield from error_lines(story, stack=True, log=True)
@@ -261,11 +267,11 @@ def _table(
     yield from table(rows[:_ROWS], whole=False)
     if rest := groups[_ROWS:]:
         ranks = ranks_text(sorted(rank for group in rest for rank in group.ranks))
-        yield from wrapped(f"and {len(rest)} more groups, {ranks}: --verbose tells of each", "")
+        yield from wrapped(f"and {len(rest)} more groups, {ranks}: --verbose shows each", "")
 
 
 def _told_of_each(groups: Sequence[RankGroup], verbose: bool) -> Iterator[Line]:
-    """What is known of ranks beside their figures."""
+    """Notes on ranks."""
     together = notes_together(groups, all_of if verbose else notes_of)
     shown = together if verbose else together[:_ROWS]
     for ranks, texts in sorted(shown):
@@ -275,50 +281,47 @@ def _told_of_each(groups: Sequence[RankGroup], verbose: bool) -> Iterator[Line]:
             yield from wrapped(text, "    ", "      ")
     if rest := sorted({rank for ranks, _ in together[len(shown) :] for rank in ranks}):
         yield ""
-        yield from wrapped(f"notes on {ranks_text(rest)} are left out: --rank N tells those of a rank", "  ", "    ")
+        yield from wrapped(f"notes on {ranks_text(rest)} are omitted: --rank N shows them", "  ", "    ")
 
 
 _RANKS_SHOWN = 4
-"""Ranks whose lines are listed; chosen."""
+"""Maximum number of ranks with a growth breakdown (heuristic)."""
 
 
 def ledger_lines(findings: Findings, groups: Sequence[Sequence[int]] = (), verbose: bool = False) -> Iterator[Line]:
     """One line for each kind of growth, and for each leak, of the ranks that grew most; nothing where none grew.
 
-    `groups`: ranks that did the same, of which one is told. `verbose`: then the growth between each two looks.
+    `groups`: ranks that behaved the same, of which one is shown. `verbose`: also the growth between snapshots.
     """
     tables = sorted(ledger_table(findings, groups), key=lambda table: (-table[0].bytes, table[0].rank))
     if not tables:
         return
-    yield "Where the growth went"
-    yield "====================="
+    yield "Growth breakdown"
+    yield "================"
     for grown, more, lines in tables[:_RANKS_SHOWN]:
         yield from wrapped(f"{like_text(grown.rank, more)}: {rose_text(grown, rate=False)}", "", "  ")
-        for size, per_step, what in lines:
-            first = f"  {bytes_text(size):>12}  {bytes_text(per_step):>12} a step  "
-            yield from wrapped(what, first, " " * len(first))
+        rows = [(bytes_text(size), f"{bytes_text(per_step)} a step", what) for size, per_step, what in lines]
+        yield figures(rows, "rrl", indent=2, wraps=True)
         for interval in findings.ledgers[grown.rank] if verbose else ():
             rose = bytes_text(interval.grown)
             told = f"steps {interval.from_step} to {interval.to_step}: {rose}: {lines_text(interval.lines)}"
             yield from wrapped(told, "  ", "    ")
     if rest := sum(1 + more for _, more, _ in tables[_RANKS_SHOWN:]):
-        yield f"and {plural(rest, 'more rank')} that grew by less"
+        yield f"and {plural(rest, 'more rank')} with less growth"
     yield ""
 
 
 def worker_lines(findings: Findings) -> Iterator[Line]:
-    """The loaders of each rank with what makes up the memory of their workers; nothing where none has workers."""
+    """The memory of each DataLoader's workers; nothing without workers."""
     found = [(rank, loader) for rank, loaders in sorted(findings.loaders.items()) for loader in loaders]
     if not found:
         return
-    yield from ("Loader workers", "==============")
+    yield from ("DataLoader workers", "==================")
     for rank, loader in found:
         of_rank = f"rank {rank}: " if len(findings.ranks) > 1 else ""
         yield from wrapped(f"{of_rank}{loader_text(loader)}", "", "  ")
-        for line in loader.lines:
-            if line.bytes:
-                first = f"  {bytes_text(line.bytes):>12}  "
-                yield from wrapped(worker_line_text(line), first, " " * len(first))
+        rows = [(bytes_text(line.bytes), worker_line_text(line)) for line in loader.lines if line.bytes]
+        yield figures(rows, "rl", indent=2, wraps=True)
         each = (
             f"worker {one.worker}: {bytes_text(one.unique_bytes)} unique, {bytes_text(one.proportional_bytes)} "
             f"proportional, grew by {bytes_text(one.grew_bytes)}"
@@ -330,11 +333,11 @@ def worker_lines(findings: Findings) -> Iterator[Line]:
 
 
 _COLUMN = 16
-"""Columns that the name of a figure takes."""
+"""Width of the column of names."""
 
 
 def render_ranks(run: Run, findings: Findings, numbers: Sequence[int], width: int = WIDTH) -> str:
-    """All that is known of these ranks, one after the other, as text; they are ranks of the run."""
+    """The full report of some ranks of the run, one after the other."""
     run, findings = cleaned(run), cleaned(findings)
     groups = rank_groups(run, findings)
     lines = [line for number in numbers for line in _rank(run, findings, groups, number)]
@@ -351,9 +354,9 @@ def _rank(run: Run, findings: Findings, groups: Sequence[RankGroup], number: int
     yield from field_lines("ended", story.ended, "", _COLUMN)
     yield from error_lines(story, stack=True, log=False)
     others = [rank for rank in group.ranks if rank != number]
-    like = f"{ranks_text(others)} did the same" if others else "no other rank did the same"
+    like = f"{ranks_text(others)} behaved the same" if others else "no other rank behaved the same"
     if len(run.ranks) > 1:
-        yield from field_lines("beside others", "; ".join([*group.apart, like]), "", _COLUMN)
+        yield from field_lines("peers", "; ".join([*group.apart, like]), "", _COLUMN)
     for column in COLUMNS:
         yield from field_lines(column.head, column.text((story,)), "", _COLUMN)
     if story.log:
@@ -363,15 +366,17 @@ def _rank(run: Run, findings: Findings, groups: Sequence[RankGroup], number: int
         yield from wrapped(sentence, "- ", "  ")
     yield from _findings(findings, own, number)
     yield from ledger_lines(own, verbose=True)
-    if device := list(device_lines(alone)):
-        yield from (*(line for text in device for line in wrapped(text, "", "  ")), "")
+    yield from device_lines(alone)
     yield from small_print(alone, own, verbose=True)
     if notes := list(all_of(story)):
-        yield from ("Notes", "=====", *(line for text in notes for line in wrapped(text, "- ", "  ")), "")
+        yield from ("Notes", "=====")
+        for text in notes:
+            yield from wrapped(text, "- ", "  ")
+        yield ""
 
 
 def _of_rank(findings: Findings, number: int) -> Findings:
-    """What of the findings is of that rank."""
+    """The findings restricted to one rank."""
     return replace(
         findings,
         findings=tuple(f for f in findings.findings if number in f.ranks),
@@ -388,7 +393,7 @@ def _of_rank(findings: Findings, number: int) -> Findings:
 
 
 def _findings(findings: Findings, own: Findings, number: int) -> Iterator[Line]:
-    """The findings that it has, numbered as in the report, and how large they were there at each look."""
+    """The findings of a rank, numbered as in the report, with their size at each snapshot."""
     numbers = {finding.fingerprint: place for place, finding in enumerate(leaks(findings), 1)}
     for finding in own.findings:
         which = f"leak {numbers[finding.fingerprint]}" if finding.fingerprint in numbers else finding.severity

@@ -141,5 +141,5 @@ def test_what_the_cell_before_has_shown_is_no_error_and_goes_by_itself() -> None
     tensor big -> storage -> storage big 500
     """
     alive = alive_now(as_ipython(heap_from(NOTEBOOK + shown)))
-    assert together(alive.lines[0]) == "when big and what the session has shown are all gone"
+    assert together(alive.lines[0]) == "when big and outputs displayed by the session are all gone"
     assert [step.bytes for step in alive.typed if step.variables == ("big",)] == [500]

@@ -57,8 +57,8 @@ def test_the_report_tells_drag_and_the_idle_part_of_the_peak_in_every_form() -> 
     assert "256.00 KiB of it were not used again: 256.00 KiB your code could let go of." in told[1]
     found = judge(replace(run, folder=""))
     data, page = (FORMATS[form](run, found) for form in ("json", "html"))
-    assert "Memory that lay unused" not in FORMATS["text"](run, found)
+    assert "\nIdle memory\n" not in FORMATS["text"](run, found)
     text = render(run, found, verbose=True)
-    assert "Memory that lay unused" in text and "256.00 KiB your code could let go of" in " ".join(text.split())
+    assert "\nIdle memory\n" in text and "256.00 KiB your code could let go of" in " ".join(text.split())
     assert "256.00 KiB your code could let go of" in data and '"gc_advice"' in data
     assert "256.00 KiB your code could let go of" in page

@@ -69,7 +69,7 @@ def test_the_batch_is_found_and_named_and_never_a_leak(script: Callable[[str], P
     page = leakscope("report", "run", "--verbose").stdout
     (line,) = [paragraph for paragraph in page.split("\n- ") if paragraph.startswith("`batch")]
     line = " ".join(line.split("\n\n")[0].split())
-    assert "Avoidable memory (1): never a leak\n" in page
+    assert "Avoidable memory (1): not a leak\n" in page
     assert line == (
         "`batch in train()` at train.py:13: 4.00 MiB at the step's peak, last used at train.py:9; let go of it and the "
         "peak falls by 4.00 MiB. batch is an argument of a running call: hand it over in a list that the callee "

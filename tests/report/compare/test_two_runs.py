@@ -52,7 +52,7 @@ def test_text_as_it_is_read() -> None:
     assert [line for line in lines if line.endswith(")") and line.split()[0] in {"New", "Worse", "Persisting", "Fixed"}
             and "(1)" in line] == ["New (1)", "Worse (1)", "Persisting (1)", "Fixed (1)"]  # fmt: skip
     assert any(line.startswith("- 256.00 KiB -> 1.00 MiB a step: ") for line in lines)
-    assert any(line.startswith("- 256.00 KiB a step, as before: ") for line in lines)
+    assert any(line.startswith("- 256.00 KiB a step, unchanged: ") for line in lines)
 
 
 def test_json_has_a_number_and_what_is_unknown_is_null() -> None:
@@ -68,17 +68,15 @@ def test_json_has_a_number_and_what_is_unknown_is_null() -> None:
 
 def test_a_run_that_could_not_be_judged_is_said_first() -> None:
     found = compare(judged(growth_finding()), judged(verdict=Verdict.INCONCLUSIVE))
-    assert headline(found) == "NEW could not be judged, so nothing is said to be fixed or better"
+    assert headline(found) == "NEW is inconclusive, so no leak can be called fixed or better"
     for render in FORMATS.values():
-        assert "NEW could not be judged, so nothing is said to be fixed or better" in " ".join(render(found).split())
+        assert "NEW is inconclusive, so no leak can be called fixed or better" in " ".join(render(found).split())
     both = compare(judged(verdict=Verdict.INCONCLUSIVE), judged(verdict=Verdict.INCONCLUSIVE))
-    assert (
-        headline(both) == "BASE and NEW could not be judged, so nothing is said to be new or worse or fixed or better"
-    )
+    assert headline(both) == "BASE and NEW are inconclusive, so no leak can be called new or worse or fixed or better"
 
 
 def test_unrelated_scripts_are_said_to_be() -> None:
-    said = "The runs seem to be unrelated: they ran train.py and other.py"
+    said = "The runs appear unrelated: they ran train.py and other.py"
     for name in ("text", "html"):
         assert said in " ".join(FORMATS[name](compare(judged(growth_finding()), judged(name="other.py"))).split())
         assert "unrelated" not in FORMATS[name](changed())
@@ -100,13 +98,13 @@ def test_rates_of_runs_with_other_ranks_are_by_the_rank() -> None:
     one, two = judged(growth_finding()), judged(growth_finding())
     seen = growth_finding().sightings
     more = replace(growth_finding(), sightings=(*seen, *(replace(s, rank=1) for s in seen)))
-    assert " on each of its ranks" in rate_text(compare(one, judged(more)).leaks[0])
-    assert " on each of its ranks" not in rate_text(compare(one, two).leaks[0])
+    assert " per rank" in rate_text(compare(one, judged(more)).leaks[0])
+    assert " per rank" not in rate_text(compare(one, two).leaks[0])
 
 
 def test_peaks_of_allocator_and_of_counters_are_told_apart() -> None:
     (_, findings), (_, other) = examples.leaking(), examples.clean()
-    assert "counted at the end of a step" in peaks_text(changed())
+    assert "count at the end of a step" in peaks_text(changed())
     peaked = Judged(run(rank(0)), findings), Judged(run(rank(0)), other)
     assert peaks_text(compare(*peaked)).count(" on rank ") == 2
 

@@ -33,10 +33,10 @@ def test_a_run_that_says_too_much_is_cut_short_and_says_so() -> None:
     many = tuple(replace(findings.findings[1], fingerprint=f"{number:08x}") for number in range(1000))
     text = FORMATS["markdown"](run, replace(findings, findings=many))
     assert len(text) <= MOST and list(problems(text)) == []
-    assert "| and 950 more |" in text and "sections left out: a comment takes 65,000 characters" in text
+    assert "| and 950 more |" in text and "sections omitted: a comment is limited to 65,000 characters" in text
     long = replace(findings.findings[1], made_at=tuple(f"train.py:{line} f" for line in range(1, 9000)))
     text = FORMATS["markdown"](run, replace(findings, findings=(long, *findings.findings)))
-    assert len(text) <= MOST and "1 section left out" in text and text.count("<details>") == 4
+    assert len(text) <= MOST and "1 section omitted" in text and text.count("<details>") == 4
 
 
 @pytest.mark.parametrize("lines", [["```"], ["````", "x"], ["~~~", "</details>"], ["a\nb```", "    ```"], []])

@@ -22,7 +22,7 @@ def _told(*words: str) -> Result:
 def test_all_of_one_rank_and_nothing_of_the_others() -> None:
     text = render_ranks(*many(64), [8])
     assert text.startswith("Rank 8 of 64 ranks\n=====")
-    assert "ranks 0, 16, 24, 32, 40, 48, 56 did the same" in text
+    assert "ranks 0, 16, 24, 32, 40, 48, 56 behaved the same" in text
     assert "leak 1: closure `extract`" in text and "leak 2: `trainer.losses`" in text
     assert "step 3: 387.00 KiB, step 5: 643.00 KiB, step 9: 1.13 MiB, step 11: 1.38 MiB" in text
     assert "rank 8: counted memory rose" in text and "steps 3 to 5: 3.01 MiB: leak: extract 3.00 MiB" in text
@@ -32,7 +32,7 @@ def test_all_of_one_rank_and_nothing_of_the_others() -> None:
 
 def test_a_rank_that_stands_out_says_by_what() -> None:
     text = " ".join(render_ranks(*many(16), [KILLED, OUTLYING]).split())
-    assert "killed by SIGKILL after 5 steps beside others no other rank did the same" in text
+    assert "killed by SIGKILL after 5 steps peers no other rank behaved the same" in text
     assert "holds 900.00 MiB in tensors" in text
     assert text.index(f"Rank {KILLED} of") < text.index(f"Rank {OUTLYING} of")
 

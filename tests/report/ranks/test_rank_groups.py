@@ -120,7 +120,7 @@ def test_a_rank_of_which_a_finding_says_that_it_keeps_more_stands_alone() -> Non
     skew = replace(_seen_on(growth_finding(), 2), rule=RuleName.RANK_SKEW, severity=Severity.NOTE, facts=Said("", ""))
     groups = rank_groups(_run([STOPPED] * 5), _findings([MIB] * 5, skew))
     assert _ranks(groups) == [(2,), (0, 1, 3, 4)]
-    assert groups[0].apart == ("keeps what its peers let go",)
+    assert groups[0].apart == ("retains memory that other ranks release",)
 
 
 @pytest.mark.parametrize(

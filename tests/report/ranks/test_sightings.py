@@ -31,15 +31,15 @@ def test_few_ranks_are_told_each_and_those_with_the_same_bytes_together() -> Non
 def test_of_many_ranks_that_are_alike_one_row_says_all() -> None:
     assert _only(dict.fromkeys(range(64), MIB)).rows() == (
         ("on each rank", (3 * MIB, 5 * MIB)),
-        ("together", (192 * MIB, 320 * MIB)),
+        ("total", (192 * MIB, 320 * MIB)),
     )
 
 
 def test_of_many_ranks_the_range_and_who_is_far_from_it() -> None:
     rows = dict(_only({rank: (9 if rank == 7 else 1 + rank % 2) * MIB for rank in range(64)}).rows())
     assert rows["smallest"] == (3 * MIB, 5 * MIB) and rows["largest"] == rows["rank 7"] == (27 * MIB, 45 * MIB)
-    assert rows["together"][0] == sum((9 if rank == 7 else 1 + rank % 2) for rank in range(64)) * 3 * MIB
-    assert list(rows) == ["smallest", "median", "largest", "together", "rank 7"]
+    assert rows["total"][0] == sum((9 if rank == 7 else 1 + rank % 2) for rank in range(64)) * 3 * MIB
+    assert list(rows) == ["smallest", "median", "largest", "total", "rank 7"]
 
 
 def test_ranks_that_looked_at_other_steps_are_apart() -> None:

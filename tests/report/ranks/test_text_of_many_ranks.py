@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from support import examples
@@ -14,16 +14,14 @@ from leakscope.report.rendering import laid_out
 from leakscope.report.text.page import render
 from leakscope.report.text.ranks import rank_lines
 
-GOLDEN = Path(__file__).parent / "eight_ranks.txt"
-
 
 def _ranks(count: int, verbose: bool = False, width: int = 110) -> list[str]:
     run, findings = many(count)
     return list(laid_out(rank_lines(run, findings, rank_groups(run, findings), verbose), width))
 
 
-def test_text_of_eight_ranks_is_the_golden_text() -> None:
-    assert "\n".join(line.rstrip() for line in _ranks(8)) + "\n" == GOLDEN.read_text(encoding="utf-8")
+def test_text_of_eight_ranks_is_the_golden_text(golden: Callable[[str, str], None]) -> None:
+    golden("eight_ranks.txt", "\n".join(_ranks(8)) + "\n")
 
 
 def test_a_line_for_each_group_however_many_ranks() -> None:

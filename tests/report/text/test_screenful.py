@@ -44,9 +44,9 @@ def test_it_names_the_line_what_cutting_frees_and_that_it_was_measured() -> None
         " holds 222 | def collect(output: Any, grad: Any) -> None:",
         "> edit 230 | collect(outputs, grads)",
         "measured 72.00 of 72.00 MiB",
-        "   edit      after train.py:230, advice, not tried:\n             + del collect\n",
+        "   Suggested fix (unverified): insert after train.py:230\n             + del collect\n",
         "↓ closure collect   <- cut here\n",
-        "... 6 more between\n   ╰→ tensor memory",
+        "(6 hops hidden)\n   ╰→ tensor memory",
     ):
         assert said in text
     assert " ".join(text.split()).endswith("at train.py:230, would free 72.00 MiB (exit status 23)")
@@ -60,22 +60,22 @@ def test_a_failing_test_counts_a_long_stretch_of_the_trace(more: int) -> None:
     trace = (*finding.trace[: (finding.cut_position or 0) + 2], *far, finding.trace[-1])
     run, findings = examples.leaking()
     text = render_in_test(run, replace(findings, findings=(replace(finding, trace=trace),)))
-    assert (f"   │    ... {between} more between\n   ╰→ " in text) == (more > 0)
+    assert (f"   │    ({between} hops hidden)\n   ╰→ " in text) == (more > 0)
     assert ("↓ .far_3\n" in text) == (more == 0)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("a(b)", "a(b.item())", "in place of train.py:12, advice, not tried:\n             + a(b.item())\n"),
-        ("a(b)", "a(b)\ndel b", "after train.py:12, advice, not tried:\n             + del b\n"),
-        ("a(b)", "", "without train.py:12, advice, not tried:\n             - a(b)\n"),
+        ("a(b)", "a(b.item())", "replace train.py:12\n             + a(b.item())\n"),
+        ("a(b)", "a(b)\ndel b", "insert after train.py:12\n             + del b\n"),
+        ("a(b)", "", "remove train.py:12\n             - a(b)\n"),
     ],
 )
 def test_an_edit_says_what_becomes_of_the_line(before: str, after: str, said: str) -> None:
     run, findings = examples.leaking()
     edited = replace(examples.growth_finding(), suggestion=Suggestion("train.py:12", before, after))
-    assert f"   edit      {said}" in render(run, replace(findings, findings=(edited,)))
+    assert f"   Suggested fix (unverified): {said}" in render(run, replace(findings, findings=(edited,)))
 
 
 def test_of_many_leaks_the_first_are_told_and_the_others_have_a_line() -> None:
@@ -91,7 +91,7 @@ def test_what_is_to_be_cut_is_named_where_the_trace_does_not_show_it() -> None:
     run, findings = examples.leaking()
     unseen = Cut((CutReference(".losses", "train.py:12", "self.losses in fit()"),), 8)
     told = render(run, replace(findings, findings=(replace(examples.growth_finding(), cut=unseen),)))
-    assert "   cut       `self.losses in fit()` at train.py:12: 8 B would be freed" in told
+    assert "   Cut:      `self.losses in fit()` at train.py:12: 8 B would be freed" in told
 
 
 def test_what_went_wrong_is_told_whole() -> None:

@@ -11,7 +11,7 @@ VARYING = (
     (re.compile(r"^\[W\d{4} [^\n]*TCPStore\.cpp.*?^<omitting python frames>\n", re.MULTILINE | re.DOTALL), ""),
     (re.compile(r"\d{8}_\d{6}"), "20261123_080000"),
     (re.compile(r"\d+(?:\.\d+)? ?(?:ms|s)\b"), "1.0 s"),
-    (re.compile(r"\d+ looks \("), "7 looks ("),
+    (re.compile(r"\d+ snapshots \("), "7 snapshots ("),
     (re.compile(r"\d+(?:\.\d+)?% of the time"), "1% of the time"),
     (re.compile(r"\b0x[0-9a-f]{6,}\b"), "0x7f0000000000"),
     (re.compile(r"\b(process|pid) \d+"), r"\1 1234"),
