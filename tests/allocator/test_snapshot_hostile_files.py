@@ -183,11 +183,7 @@ def test_truncated_anywhere_is_refused(which: int) -> None:
     assert not any(examined(data[:length]) for length in range(0, len(data) - 1, 3))
 
 
-<<<<<<< HEAD
-@settings(max_examples=60, deadline=2000, suppress_health_check=[HealthCheck.too_slow])
-=======
 @settings(max_examples=100, deadline=2000, suppress_health_check=[HealthCheck.too_slow])
->>>>>>> units3
 @given(st.integers(0, 2), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=12))
 def test_overwritten_bytes_never_crash(which: int, edits: list[tuple[int, int]]) -> None:
     data = bytearray(SMALL[which])
@@ -202,11 +198,7 @@ OPCODES = [
 ]  # fmt: skip
 
 
-<<<<<<< HEAD
-@settings(max_examples=50, deadline=2000)
-=======
 @settings(max_examples=100, deadline=2000)
->>>>>>> units3
 @given(st.lists(st.sampled_from(OPCODES), max_size=60))
 def test_opcodes_in_any_order_never_crash(parts: list[bytes]) -> None:
     examined(b"\x80\x04" + b"".join(parts) + b".")
