@@ -77,7 +77,7 @@ def test_memory_that_nothing_explains_says_so() -> None:
     text = FORMATS["text"](run, replace(findings, findings=(told,)))
     assert NO_TRACE in text
     assert "native code; whether gc can free it is unknown" in text and "the referrer is unknown" in text
-    assert "Read the first leak below, and run" in text.replace("\n         ", " ")
+    assert "Read the first leak below, and rerun" in text.replace("\n         ", " ")
 
 
 @pytest.mark.process
@@ -114,7 +114,7 @@ def test_sections_follow_the_leaks() -> None:
 
 def test_a_killed_rank_is_named_before_the_peer_that_raised_because_of_it() -> None:
     text = FORMATS["text"](*examples.killed())
-    assert text.startswith("Failed   Rank 1 was killed by SIGKILL after 5 steps. Its log: logs/rank_1.log\nVerdict")
+    assert text.startswith("Failed   Rank 1 was killed by SIGKILL after 5 steps. Log: logs/rank_1.log\nVerdict")
     assert "! rank 0 failed with RuntimeError: Connection closed by peer [127.0.0.1]:29500 after 5 steps" in text
     assert "! rank 2 ended without a status before its first step" in text
 
@@ -123,7 +123,7 @@ def test_an_error_that_only_repeats_the_end_is_left_out() -> None:
     text = FORMATS["text"](
         *examples.failed_as(Ended("killed", 137, 5, error="killed by SIGKILL", log="logs/rank_0.log"))
     )
-    assert "The script was killed by SIGKILL after 5 steps. Its log: logs/rank_0.log" in " ".join(text.split())
+    assert "The script was killed by SIGKILL after 5 steps. Log: logs/rank_0.log" in " ".join(text.split())
     assert text.count("killed by SIGKILL") == 1 and "error:" not in text
 
 

@@ -42,7 +42,7 @@ ENDS = [
     ),
     (
         Ended(EndKind.KILLED, 137, 5, "killed by SIGKILL", log="logs/0.log"),
-        ("Failed", "The script was killed by SIGKILL after 5 steps. Its log: logs/0.log"),
+        ("Failed", "The script was killed by SIGKILL after 5 steps. Log: logs/0.log"),
     ),
     (
         Ended(EndKind.KILLED, 137, 5, "killed by SIGKILL", out_of_memory_kills=1),

@@ -49,7 +49,7 @@ def test_it_names_the_line_what_cutting_frees_and_that_it_was_measured() -> None
         "(6 hops hidden)\n   ╰→ tensor memory",
     ):
         assert said in text
-    assert " ".join(text.split()).endswith("at train.py:230, would free 72.00 MiB (exit status 23)")
+    assert " ".join(text.split()).endswith("at train.py:230, frees 72.00 MiB (exit status 23)")
 
 
 @pytest.mark.parametrize("more", [0, 1, 60])
@@ -91,7 +91,7 @@ def test_what_is_to_be_cut_is_named_where_the_trace_does_not_show_it() -> None:
     run, findings = examples.leaking()
     unseen = Cut((CutReference(".losses", "train.py:12", "self.losses in fit()"),), 8)
     told = render(run, replace(findings, findings=(replace(examples.growth_finding(), cut=unseen),)))
-    assert "   Cut:      `self.losses in fit()` at train.py:12: 8 B would be freed" in told
+    assert "   Cut:      `self.losses in fit()` at train.py:12: frees 8 B" in told
 
 
 def test_what_went_wrong_is_told_whole() -> None:
