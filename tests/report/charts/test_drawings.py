@@ -10,6 +10,7 @@ import pytest
 from support import examples
 
 from leakscope.findings.model import Cut, CutReference, CycleReference, Hop
+from leakscope.report import FORMATS
 from leakscope.report.drawing import Arrow, Box, Drawing, inline_svgs, merged, of_finding, whole_drawing
 from leakscope.report.html.cards import finding_on_page
 
@@ -176,10 +177,15 @@ def test_a_drawing_is_well_formed_and_marks_the_cut() -> None:
 
 
 @pytest.mark.process
-def test_without_dot_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_dot_the_page_has_the_path_alone_and_says_how_to_get_the_drawing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PATH", "")
-    drawing = of_finding(examples.cycle_finding())
-    assert drawing is not None and inline_svgs([drawing]) == []
+    run, findings = examples.leaking()
+    drawable = [finding for finding in findings.findings if of_finding(finding) is not None]
+    page = FORMATS["html"](run, findings)
+    assert 'class="drawing"' not in page and page.count("Install Graphviz") == len(drawable) > 0
+    assert page.count('<ol class="trace">') >= len(drawable)
 
 
 def test_nothing_to_draw() -> None:
