@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from itertools import permutations, zip_longest
 
 from leakscope.findings.backward_hint import see
@@ -115,6 +116,33 @@ class OpenCase:
     """What grows, as the user would write it."""
 
 
+class Source(StrEnum):
+    """What the candidates of one heap graph are made of."""
+
+    TENSORS = "tensors"
+    NODES = "grad nodes"
+    """In a graph of their own, which begins as that of the look."""
+    ARRAYS = "arrays"
+    """Numpy arrays and their like."""
+    OBJECTS = "objects"
+    """Other objects that are no tensors."""
+
+
+@dataclass(frozen=True)
+class JudgedCandidate:
+    """A candidate and what the rules make of it."""
+
+    candidate: Candidate
+    source: Source
+    finding: Finding
+    grew: str = ""
+    """What grows, as the user would write it, where it cannot be said whether it is a leak; "" elsewhere."""
+    is_apart: bool = True
+    """False for grad nodes that are told with tensors, or not at all."""
+    became: str = ""
+    """Fingerprint of the finding that it has become part of."""
+
+
 @dataclass(frozen=True)
 class RankCase:
     """What is known of one rank while it is judged by itself."""
@@ -127,31 +155,21 @@ class RankCase:
     looks: tuple[Look, ...] = ()
     """Those that growth is read from."""
     groups: GroupsOverLooks = field(default_factory=GroupsOverLooks)
-    candidates: tuple[Candidate, ...] = ()
-    arrays: tuple[Candidate, ...] = ()
-    """Candidates of numpy arrays and their like, then those of other objects that are no tensors."""
-    graphs: tuple[Candidate, ...] = ()
-    """Candidates of grad nodes, in a graph of their own that begins as that of the look."""
     balances: tuple[Balance, ...] = ()
     """One for each look."""
+    judged: tuple[JudgedCandidate, ...] = ()
+    """All candidates, by their sources in the order of these."""
     findings: tuple[Finding, ...] = ()
-    """In the order of the candidates until those with one cut are merged."""
-    graph_findings: tuple[Finding, ...] = ()
-    """In the order of the candidates of grad nodes until those of tensors that are kept are told with these."""
-    became: tuple[str, ...] = ()
-    """Fingerprint of the finding that each candidate has become part of."""
-    array_findings: tuple[Finding, ...] = ()
-    arrays_became: tuple[str, ...] = ()
-    """The same of the candidates of arrays."""
     open_cases: tuple[OpenCase, ...] = ()
-    array_open_cases: tuple[OpenCase, ...] = ()
-    leaking: tuple[Candidate, ...] = ()
-    """Candidates that are leaks."""
     gaps: tuple[Finding, ...] = ()
     """Growth that was counted and that no storage explains."""
     scattered: tuple[Finding, ...] = ()
     """Growth under ever new names."""
     unjudged: tuple[Unjudged, ...] = ()
+
+    def of(self, *sources: Source) -> list[JudgedCandidate]:
+        """The candidates of some sources."""
+        return [one for one in self.judged if one.source in sources]
 
 
 @dataclass(frozen=True)
@@ -209,23 +227,59 @@ kept about their rate.
 """
 
 
-def find_candidates(case: RankCase) -> RankCase:
-    """Candidates: groups that grow, and garbage that comes back; of arrays only what something alive keeps gaining,
-    and of grad nodes.
+def candidates_by_source(case: RankCase) -> dict[Source, list[Candidate]]:
+    """Groups that grow, and garbage that comes back; of arrays only what something alive keeps gaining, and of grad
+    nodes.
     """
     nodes = with_nodes_for_storages(case.rank, case.looks, bytes_a_node(case.balances))
     of_nodes = candidates_of(nodes, judged_looks(nodes, case.warmup)) if nodes else []
     counted = counted_rate(case.rank, case.warmup) if of_nodes else None
     arrays = with_arrays_for_storages(case.rank)
     growing = candidates_of(arrays, judged_looks(arrays, case.warmup)) if arrays else []
-    return replace(
-        case,
-        candidates=tuple(candidates_among(case.rank, case.groups)),
+    return {
+        Source.TENSORS: [_unless_accumulated(each, case) for each in candidates_among(case.rank, case.groups)],
+        Source.ARRAYS: [each for each in growing if not each.group.freed],
         # The graph of one step, larger at each look by chance, is let go of with its step: no counter goes up. What a
         # container gains is attributed, whatever else moves the counters meanwhile.
-        graphs=tuple(c for c in of_nodes if counted is None or c.gaining >= 0 or counted >= _COUNTED * c.per_step),
-        arrays=tuple(candidate for candidate in growing if not candidate.group.freed),
+        Source.NODES: [
+            each for each in of_nodes if counted is None or each.gaining >= 0 or counted >= _COUNTED * each.per_step
+        ],
+    }
+
+
+def judge_candidates(case: RankCase) -> RankCase:
+    """Rules: a finding for each candidate, a note where something speaks against a leak."""
+    candidates = candidates_by_source(case)
+    built = {of: [build_with_problems(each, case.thresholds) for each in candidates[of]] for of in candidates}
+    problems = dict.fromkeys(problem for of in built for _, problems in built[of] for problem in problems)
+    on_accelerator = any(look.heap.device for look in case.looks)
+    tensors = [finding for finding, _ in built[Source.TENSORS]]
+    arrays = [of_arrays(finding, case.rank.number) for finding, _ in built[Source.ARRAYS]]
+    nodes = [
+        of_nodes(finding, candidate, on_accelerator)
+        for (finding, _), candidate in zip(built[Source.NODES], candidates[Source.NODES], strict=True)
+    ]
+    together = weighed_together(
+        (*tensors, *nodes), (*candidates[Source.TENSORS], *candidates[Source.NODES]), case.thresholds
     )
+    findings = {
+        Source.TENSORS: together[: len(tensors)],
+        Source.NODES: together[len(tensors) :],
+        Source.ARRAYS: arrays,
+    }
+    judged = (
+        JudgedCandidate(candidate, of, downgraded(finding, candidate), _open_case(finding, candidate))
+        for of in findings
+        for candidate, finding in zip(candidates[of], findings[of], strict=True)
+    )
+    return replace(case, judged=tuple(judged), unjudged=(*case.unjudged, *problems))
+
+
+def _open_case(finding: Finding, candidate: Candidate) -> str:
+    """What grows, where it cannot be said whether it is a leak of the script's own; "" elsewhere."""
+    if not is_open(finding, candidate) or finding.origin != Origin.APPLICATION:
+        return ""
+    return finding.cut.written if finding.cut else finding.subject
 
 
 _SMALL = 1 / 16
@@ -233,7 +287,7 @@ _SMALL = 1 / 16
 not."""
 
 
-def find_objects(case: RankCase) -> RankCase:
+def judge_objects(case: RankCase) -> RankCase:
     """Findings of objects that are no tensors; what one cut lets go of with tensors is told with those."""
     rank = with_objects_for_storages(case.rank)
     if rank is None:
@@ -241,25 +295,18 @@ def find_objects(case: RankCase) -> RankCase:
     looks = judged_looks(rank, case.warmup)
     # whatever is asked for, caches of Python and of libraries fill by a little
     thresholds = replace(case.thresholds, noise=NO_GROWTH)
-    growing = (replace(c, is_of_container=True) for c in candidates_of(rank, looks) if not c.group.freed)
-    candidates = [
-        replace(c, counted=counted_series(c, looks))
-        for c in growing
-        if c.per_step >= _SMALL * thresholds.of_data() or collects_hooks(c)
-    ]
-    findings = [of_objects(build_finding(c, thresholds), c, looks) for c in candidates]
-    told = [downgraded(finding, candidate) for finding, candidate in zip(findings, candidates, strict=True)]
-    open_cases = [
-        OpenCase(finding.fingerprint, finding.subject)
-        for finding, candidate in zip(findings, candidates, strict=True)
-        if is_open(finding, candidate) and finding.severity == Severity.LEAK
-    ]
-    return replace(
-        case,
-        arrays=(*case.arrays, *candidates),
-        array_findings=(*case.array_findings, *told),
-        array_open_cases=(*case.array_open_cases, *open_cases),
-    )
+    judged = []
+    for growing in candidates_of(rank, looks):
+        if growing.group.freed:
+            continue
+        candidate = replace(growing, is_of_container=True)
+        if candidate.per_step < _SMALL * thresholds.of_data() and not collects_hooks(candidate):
+            continue
+        candidate = replace(candidate, counted=counted_series(candidate, looks))
+        finding = of_objects(build_finding(candidate, thresholds), candidate, looks)
+        grew = finding.subject if is_open(finding, candidate) else ""
+        judged.append(JudgedCandidate(candidate, Source.OBJECTS, downgraded(finding, candidate), grew))
+    return replace(case, judged=(*case.judged, *judged))
 
 
 def take_looks(case: RankCase) -> RankCase:
@@ -290,20 +337,24 @@ def _unjudged(rank: Rank, looks: Sequence[Look]) -> list[Unjudged]:
 def explain_gaps(case: RankCase) -> RankCase:
     """Growth that was counted and that no storage explains, and which findings' graphs it is the memory of."""
     rank, looks = case.rank, case.looks
+    tensors, nodes = case.of(Source.TENSORS), case.of(Source.NODES)
     joined = native_findings(rank, looks, case.thresholds.counted)
-    balances = _without_nodes(case.balances) if case.graphs else case.balances
+    balances = _without_nodes(case.balances) if nodes else case.balances
     gaps = gap_findings(rank, looks, balances, case.warmup, case.thresholds.counted) if joined is None else joined
-    findings, graphs = with_graphs(case.findings, case.candidates, case.graph_findings, case.graphs)
-    told = zip(findings, case.candidates, strict=True)
-    leaking = tuple(candidate for finding, candidate in told if finding.severity == Severity.LEAK)
-    scattered = scattered_findings(rank, case.groups, case.candidates, case.warmup, case.thresholds)
+    candidates = [one.candidate for one in tensors]
+    findings, apart = with_graphs(
+        [one.finding for one in tensors], candidates, [one.finding for one in nodes], [one.candidate for one in nodes]
+    )
+    scattered = scattered_findings(rank, case.groups, candidates, case.warmup, case.thresholds)
     return replace(
         case,
-        findings=tuple(findings),
-        graph_findings=tuple(graphs),
+        judged=(
+            *(replace(one, finding=finding) for one, finding in zip(tensors, findings, strict=True)),
+            *(replace(one, is_apart=any(one.finding is graph for graph in apart)) for one in nodes),
+            *case.of(Source.ARRAYS, Source.OBJECTS),
+        ),
         gaps=tuple(gaps),
         scattered=tuple(scattered),
-        leaking=leaking,
     )
 
 
@@ -313,31 +364,6 @@ def _without_nodes(balances: Sequence[Balance]) -> list[Balance]:
     return [b if b.counted is None else replace(b, counted=b.counted - each * b.nodes) for b in balances]
 
 
-def apply_rules(case: RankCase) -> RankCase:
-    """Rules: a finding for each candidate, a note where something speaks against a leak."""
-    candidates = tuple(_unless_accumulated(candidate, case) for candidate in case.candidates)
-    case = replace(case, candidates=candidates)
-    built = [build_with_problems(candidate, case.thresholds) for candidate in case.candidates]
-    arrays = [build_with_problems(candidate, case.thresholds) for candidate in case.arrays]
-    of_tensors = [finding for finding, _ in built]
-    graphs = [build_with_problems(candidate, case.thresholds) for candidate in case.graphs]
-    on_accelerator = any(look.heap.device for look in case.looks)
-    of_graphs = [of_nodes(f, of, on_accelerator) for (f, _), of in zip(graphs, case.graphs, strict=True)]
-    weighed = weighed_together((*of_tensors, *of_graphs), (*case.candidates, *case.graphs), case.thresholds)
-    of_tensors, of_graphs = weighed[: len(of_tensors)], weighed[len(of_tensors) :]
-    others = [of_arrays(finding, case.rank.number) for finding, _ in arrays]
-    problems = [problem for _, problems in (*built, *arrays, *graphs) for problem in problems]
-    return replace(
-        case,
-        findings=_downgraded(of_tensors, case.candidates),
-        graph_findings=_downgraded(of_graphs, case.graphs),
-        open_cases=(*_open_cases(of_tensors, case.candidates), *_open_cases(of_graphs, case.graphs)),
-        array_findings=_downgraded(others, case.arrays),
-        array_open_cases=_open_cases(others, case.arrays),
-        unjudged=(*case.unjudged, *dict.fromkeys(problems)),
-    )
-
-
 def _unless_accumulated(candidate: Candidate, case: RankCase) -> Candidate:
     """A candidate that follows the input, unless the source makes it from its own previous value."""
     if candidate.follows is None:
@@ -345,19 +371,6 @@ def _unless_accumulated(candidate: Candidate, case: RankCase) -> Candidate:
     references = [reference.name for reference in candidate.references[: candidate.tensor_at]]
     itself = is_made_from_itself(case.sources, variable_of(references))
     return replace(candidate, follows=None) if itself else candidate
-
-
-def _downgraded(findings: Sequence[Finding], candidates: Sequence[Candidate]) -> tuple[Finding, ...]:
-    return tuple(downgraded(finding, candidate) for finding, candidate in zip(findings, candidates, strict=True))
-
-
-def _open_cases(findings: Sequence[Finding], candidates: Sequence[Candidate]) -> tuple[OpenCase, ...]:
-    """Those of the findings of which it cannot be said whether they are leaks."""
-    return tuple(
-        OpenCase(finding.fingerprint, finding.cut.written if finding.cut else finding.subject)
-        for finding, candidate in zip(findings, candidates, strict=True)
-        if is_open(finding, candidate) and finding.origin == Origin.APPLICATION
-    )
 
 
 _WRITTEN = (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR, ObjectKind.CLASS)
@@ -510,11 +523,11 @@ def judged_alone(case: RankCase) -> JudgedRank:
             case.looks,
             case.balances,
             case.groups,
-            tuple(zip(case.candidates, case.became, strict=True)),
-            tuple(zip(case.arrays, case.arrays_became, strict=True)),
+            [(one.candidate, one.became) for one in case.of(Source.TENSORS)],
+            [(one.candidate, one.became) for one in case.of(Source.ARRAYS, Source.OBJECTS)],
             named,
         ),
-        summary=summary(rank, case.leaking),
+        summary=summary(rank, [one.candidate for one in case.of(Source.TENSORS) if one.finding.is_leak]),
         held=held_at_last(rank),
         garbage=garbage_of(rank),
         listed=alive_at_end(rank),
@@ -575,48 +588,42 @@ def compare_ranks(case: Case) -> Case:
 
 def merge_by_cut(case: RankCase) -> RankCase:
     """Merge, in one rank: what one cut lets go of is one finding, arrays with the tensors that go with them."""
-    found = (*case.findings, *case.graph_findings)
-    alike = _with_hooks_of_one(with_one_cut(found), found, (*case.candidates, *case.graphs))
+    tensors, arrays = case.of(Source.TENSORS, Source.NODES), case.of(Source.ARRAYS, Source.OBJECTS)
+    apart = [one for one in tensors if one.is_apart]
+    found = [one.finding for one in apart]
+    alike = _with_hooks_of_one(with_one_cut(found), apart)
     findings = [_merged(found, places) for places in alike]
     part_of = {
         found[place].fingerprint: finding.fingerprint
         for finding, places in zip(findings, alike, strict=True)
         for place in places
     }
-    open_cases = tuple(
-        replace(open_case, fingerprint=part_of[open_case.fingerprint])
-        for open_case in case.open_cases
-        if open_case.fingerprint in part_of  # a graph's may be that of tensors by now
-    )
-    became = tuple(part_of[finding.fingerprint] for finding in case.findings)
-    arrays_became = [""] * len(case.array_findings)
-    each = [(place,) for place in range(len(case.array_findings))]
-    for places in _with_hooks_of_one(each, case.array_findings, case.arrays):
-        before, findings = findings, beside_tensors(findings, _merged(case.array_findings, places))
+    others = [one.finding for one in arrays]
+    names = [""] * len(arrays)
+    for places in _with_hooks_of_one([(place,) for place in range(len(arrays))], arrays):
+        before, findings = findings, beside_tensors(findings, _merged(others, places))
         name = next(new.fingerprint for new, old in zip_longest(findings, before) if new is not old)
         for place in places:
-            arrays_became[place] = name
-    return replace(
-        case,
-        findings=tuple(findings),
-        became=became,
-        arrays_became=tuple(arrays_became),
-        open_cases=(*open_cases, *(_renamed(one, case.array_findings, arrays_became) for one in case.array_open_cases)),
+            names[place] = name
+    # grad nodes that are told with tensors have become part of a finding where they have the same holder
+    judged = (
+        *(replace(one, became=part_of.get(one.finding.fingerprint, "")) for one in tensors),
+        *(replace(one, became=name) for one, name in zip(arrays, names, strict=True)),
     )
+    open_cases = tuple(OpenCase(one.became, one.grew) for one in judged if one.grew and one.became)
+    return replace(case, judged=judged, findings=tuple(findings), open_cases=open_cases)
 
 
-def _with_hooks_of_one(
-    alike: Sequence[tuple[int, ...]], findings: Sequence[Finding], candidates: Sequence[Candidate]
-) -> list[tuple[int, ...]]:
+def _with_hooks_of_one(alike: Sequence[tuple[int, ...]], judged: Sequence[JudgedCandidate]) -> list[tuple[int, ...]]:
     """Positions of findings that are one, those of hooks of one of several modules among those of the others."""
     joined = [list(places) for places in alike]
-    of_hooks = [places for places in joined if findings[places[0]].rule == RuleName.HOOK_PILEUP]
+    of_hooks = [places for places in joined if judged[places[0]].finding.rule == RuleName.HOOK_PILEUP]
     for places, others in permutations(of_hooks, 2):
         if not (places and others):
             continue
-        one, other = places[0], others[0]
-        same = (findings[one].severity, findings[one].noun) == (findings[other].severity, findings[other].noun)
-        if same and is_of_one_like(candidates[one], candidates[other]):
+        one, other = judged[places[0]], judged[others[0]]
+        same = (one.finding.severity, one.finding.noun) == (other.finding.severity, other.finding.noun)
+        if same and is_of_one_like(one.candidate, other.candidate):
             others.extend(places)
             places.clear()
     return [tuple(places) for places in joined if places]
@@ -628,12 +635,6 @@ def _merged(findings: Sequence[Finding], places: Sequence[int]) -> Finding:
     return merge_findings(
         [findings[place] for place in places], lambda finding: (finding is not first, by_weight(finding))
     )
-
-
-def _renamed(one: OpenCase, findings: Sequence[Finding], became: Sequence[str]) -> OpenCase:
-    """An open case of arrays with the fingerprint of the finding that its own has become part of."""
-    names = {finding.fingerprint: name for finding, name in zip(findings, became, strict=True)}
-    return replace(one, fingerprint=names.get(one.fingerprint, one.fingerprint))
 
 
 def name_upstream(case: Case) -> Case:
@@ -824,9 +825,8 @@ STAGES_OF_RANK: tuple[RankStage, ...] = (
     take_looks,
     group_looks,
     balance_looks,
-    find_candidates,
-    apply_rules,
-    find_objects,
+    judge_candidates,
+    judge_objects,
     explain_gaps,
     merge_by_cut,
     add_memory_of_rank,
