@@ -272,7 +272,15 @@ class Run:
         return f"<Run of {' '.join(self.command)[:80]!r}: {told}, {self.device}>"
 
     def warmup_of(self, rank: Rank) -> int:
-        """Steps of this rank that are not judged: warm-up begins again where another clock takes over."""
+        """Count the steps of a rank that are not judged; warm-up restarts when another step signal takes over.
+
+        Args:
+            rank: A rank of this run.
+
+        Returns:
+            The number of steps.
+
+        """
         return self.warmup + (0 if rank.clock is None else rank.clock.since)
 
 

@@ -108,7 +108,7 @@ def live_tensors() -> LiveTensors:
     >>> from leakscope.testing import live_tensors
     >>> def train(losses):
     ...     before = live_tensors()
-    ...     losses += [torch.ones(256), torch.ones(256)[1:]]
+    ...     losses += [torch.ones(256), torch.ones(256)]
     ...     return live_tensors().diff(before)
     >>> added = train([])
     >>> added.more, added.storages, added.bytes, added.lines[0].name

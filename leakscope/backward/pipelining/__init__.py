@@ -116,9 +116,12 @@ def install(release_outputs: bool = False) -> Installed:
             ``dw_builder`` and one whose outputs are DTensors keep their outputs. The stages of torch 2.15 release
             theirs by themselves, so there it changes nothing.
 
+    Returns:
+        The installation, which `uninstall` or the end of its `with` block undoes.
+
     Raises:
-        RuntimeError: torch was built without distributed support, or its schedules lack what `release_outputs` replaces
-            whose schedules lack what is wrapped; then nothing is installed.
+        RuntimeError: Torch was built without distributed support, or its schedules lack what `release_outputs`
+            replaces. Nothing is installed then.
 
     """
     if not torch.distributed.is_available():
