@@ -282,7 +282,7 @@ def test_garbage_that_is_made_every_step_and_freed_late_does_not_grow(how: str, 
     steps = tuple(replace(step, collections=(full,) if how == "renewed" else ()) for step in run.ranks[0].steps)
     found = judge(replace(run, ranks=(replace(run.ranks[0], steps=steps),)))
     (finding,) = found.findings
-    assert held_text(finding).startswith(f"{held}.00 MiB held") and said in held_text(finding)
+    assert held_text(finding).startswith(f"{held}.00 MiB retained") and said in held_text(finding)
     assert ("allocated per step, freed late" in why_text(found)) == (how == "renewed")
     assert ("growing" in why_text(found)) == (how == "garbage")
 

@@ -79,7 +79,7 @@ def test_compiling_at_first_is_not_told_and_compiling_again_and_again_is() -> No
     again = [{"step": step, "compiled": compiled(9 + step, step)} for step in STEPS]
     (grown,) = judged(counts=again)
     (text,) = run_text([grown])
-    assert "torch.compile has compiled 21 times from step 3 to 24; `forward` (model.py:12) again 24 times" in text
+    assert "torch.compile compiled 21 times from step 3 to 24; `forward` (model.py:12) recompiled 24 times" in text
     assert "because of `L['n'] == 3`" in text and "limit" not in text
     given_up = [{"step": step, "compiled": compiled(min(step, 8), min(step, 7), step > 8)} for step in STEPS]
     (grown,) = judged(counts=given_up)
@@ -104,5 +104,5 @@ def test_pinned_memory_and_private_pools_are_told_from_min_bytes_a_step_on() -> 
     assert [grown.what for grown in judged(**of_device(MIB))] == [Counted.PINNED_MEMORY, Counted.PRIVATE_POOLS]
     assert judged(**of_device(1 << 15)) == ()
     texts = run_text(judged(**of_device(MIB)))
-    assert "21.00 MiB more pinned host memory from step 3 to 24, 24.00 MiB now" in texts[0]
+    assert "21.00 MiB more pinned host memory from step 3 to 24, 24.00 MiB in total" in texts[0]
     assert "21.00 MiB more in private pools of the device" in texts[1]

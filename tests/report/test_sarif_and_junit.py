@@ -84,4 +84,7 @@ def test_junit_counts(name: str, failures: int, errors: int, skipped: int) -> No
 def test_junit_failure_carries_the_trace_and_the_cut() -> None:
     failure = junit("leaking").find("testcase/failure")
     assert failure is not None and failure.text is not None
-    assert "function extract" in failure.text and "cut closure extract, held at stage.py:41: frees 768.00 KiB" in failure.text
+    assert (
+        "function extract" in failure.text
+        and "cut closure extract, held at stage.py:41: frees 768.00 KiB" in failure.text
+    )

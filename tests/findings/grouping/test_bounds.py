@@ -101,7 +101,7 @@ def test_a_bound_above_a_quarter_of_all_memory_is_none(there: int | None, verdic
     assert found.verdict == verdict
     if there == 2000:
         assert title(found.findings[0]) == LARGE
-        assert "it holds 1000.00 MiB of the 1.95 GiB that there are" in advice(found.findings[0])
+        assert "1000.00 MiB of 1.95 GiB memory when full" in advice(found.findings[0])
 
 
 @pytest.mark.parametrize(("a_step", "verdict"), [(0.01, "clean"), (1.0, "leaks")])
@@ -270,7 +270,7 @@ def test_too_few_looks_that_saw_it_grow_are_inconclusive() -> None:
 
     found = judged(heap)
     assert (found.verdict, found.exit_status) == ("inconclusive", 0)
-    assert "too few looks saw train.rows grow" in why_text(found)
+    assert "too few snapshots to tell growth of train.rows from warm-up" in why_text(found)
 
 
 def test_what_one_cut_frees_is_one_finding() -> None:

@@ -148,7 +148,7 @@ NOTES = {
         "outside the torch allocator grows by 32.00 MiB per step",
     ),
     "retries": (rank(device=[counters(step, retries=step) for step in STEPS]), "was full 9 times, in 3 steps"),
-    "caught": (rank(device_out_of_memory=[failure(2), failure(4)]), "ran out 2 times and the script went on"),
+    "caught": (rank(device_out_of_memory=[failure(2), failure(4)]), "ran out 2 times and the script continued"),
 }
 
 
@@ -199,7 +199,7 @@ def test_the_failure_that_ended_the_script_opens_the_report_and_one_that_was_cau
     assert "1.00 MiB free, the limit is 80.00 GiB" in texts[1]
     assert "when the allocation failed, 8.00 MiB of storages were alive" in texts[2]
     (caught,) = [finding for finding in told.findings if finding.rule == "allocator"]
-    assert "ran out once and the script went on" in title(caught)
+    assert "ran out once and the script continued" in title(caught)
 
 
 @pytest.mark.parametrize(("name", "looked", "told"), [

@@ -111,7 +111,9 @@ def test_who_else_keeps_the_buffers_is_said_and_what_the_library_alone_would_fre
     heap.refer("loss", ".grad_fn", "AccumulateGrad", "grad graph")
     heap.refer("AccumulateGrad", ".variable", "buffer 1", "grad graph")
     (finding,) = judged(*[heap.graph()] * 3)
-    assert finding.retained_bytes == 256 * KIB and "Kept by losses in train() too: 1 of 2 storages." in advice(finding)
+    assert finding.retained_bytes == 256 * KIB and "Also retained by losses in train(): 1 of 2 storages." in advice(
+        finding
+    )
     assert finding.cut is not None and finding.cut.frees_bytes == 128 * KIB
 
 
@@ -125,7 +127,7 @@ def test_the_tensor_itself_counts_before_a_graph_that_saved_it() -> None:
     heap.refer("backward_state", "['intermediates']", "AddmmBackward0", "item")
     heap.refer("AddmmBackward0", "saved mat1", "chunk", "saved")
     (finding,) = judged(*[heap.graph()] * 3)
-    assert "PipelineStage.output_chunks" in title(finding) and "['intermediates'] too: all of it" in advice(finding)
+    assert "PipelineStage.output_chunks" in title(finding) and "['intermediates']: all of it" in advice(finding)
 
 
 def test_gradients_in_receive_buffers_are_told_apart_from_the_buffers() -> None:
@@ -225,7 +227,7 @@ def test_outputs_whose_sends_torch_keeps_too_say_so_and_no_single_cut_frees_them
     heap.refer(work, "send buffer", "gradient", "wire")
     found = late_release_findings(peak_rank(heap.graph(), storages(heap, "output 0", "output 1", "gradient")), 1)
     cached, sent = sorted(found, key=lambda f: -f.retained_bytes)
-    assert cached.cut is None and "Kept by send handles of _step_microbatches() too: all of it." in advice(cached)
+    assert cached.cut is None and "Also retained by send handles of _step_microbatches(): all of it." in advice(cached)
     assert sent.retained_bytes == 128 * KIB and "pytorch/pytorch#193903" in advice(sent)
     assert sent.cut is not None and sent.cut.frees_bytes == 128 * KIB
 
