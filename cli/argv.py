@@ -94,7 +94,7 @@ def _is_interpreter(word: str) -> bool:
     try:
         with open(word, "rb") as stream:
             return _PROGRAM.match(stream.readline(200)) is not None
-    except OSError:  # no such file here: what the shell would find
+    except OSError:  # no such file: expanded as the shell would
         return True
 
 
@@ -481,7 +481,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names if _may_be_beside(node.module))
         elif isinstance(node, ast.ImportFrom):
-            yield "." * node.level + (node.module or "")  # of a package: known nowhere
+            yield "." * node.level + (node.module or "")  # relative to a package
 
 
 def _may_be_beside(module: str) -> bool:

@@ -261,7 +261,7 @@ class _Tail:
             with self.path.open("rb") as stream:
                 stream.seek(self.offset)
                 new = stream.read()
-        except OSError:  # the folder is gone
+        except OSError:  # the folder was removed
             return
         whole = new[: new.rfind(b"\n") + 1]
         self.offset += len(whole)
@@ -330,7 +330,7 @@ def _notes(options: Options, every: float) -> AbstractContextManager[None]:
     def tell(standing: Standing) -> None:
         try:
             click.echo(f"[leakscope] {standing}", err=True)
-        except OSError:  # nobody can be told; the run goes on
+        except OSError:  # stderr is gone; the run continues
             return
 
     return _meanwhile(options, every, tell)

@@ -63,7 +63,7 @@ def inspect(ctx: click.Context, /, folder: Path | None, timeout: float, no_wait:
     into = _interim(folder, ranks, number)
     run, findings = report_so_far(folder, into)
     told, painted = for_stdout(format_named(TEXT), run, findings, page=str(into / "report.html"))
-    assert isinstance(told, str)  # as of the text
+    assert isinstance(told, str)  # as for the text
     tell_or_fail(told, painted)
     if silent:
         raise LeakscopeError(_silence(silent, timeout))

@@ -112,7 +112,7 @@ def _try(file: Path) -> None:
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         os.unlink(file)
         return
-    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # what waits for a reader, as a pipe does, is not opened twice
+    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # not opened twice: a pipe with a reader
         os.close(os.open(file, os.O_WRONLY))
 
 

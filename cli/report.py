@@ -212,9 +212,9 @@ def merge(
     if failed:
         raise LeakscopeError("; ".join(failed))
     form = on_stdout(asked)
-    assert form is not None  # the text, where nothing else was asked for
+    assert form is not None  # text by default
     told, painted = for_stdout(form, run, findings)
-    assert isinstance(told, str)  # pictures are of `report`
+    assert isinstance(told, str)  # for `report` only
     tell_or_fail(told, painted)
     if form.name != "text":
         note(f"report: {output / 'report.html'}")

@@ -237,7 +237,7 @@ def _begins(options: Options) -> str:
 def _import_what_judges() -> None:
     check_room()
     collecting = gc.isenabled()
-    gc.disable()  # what is imported stays, and would be gone through again and again
+    gc.disable()  # imported modules stay and would be scanned repeatedly
     try:
         import leakscope.findings
         import leakscope.run.reader  # noqa: F401
@@ -316,13 +316,13 @@ def _told_as_text(asked: Sequence[Asked]) -> bool:
 def _told(asked: Sequence[Asked], recorded: Run, findings: Findings) -> tuple[str, bool]:
     """What goes to stdout, and whether it is painted."""
     form = on_stdout(asked)
-    assert form is not None  # the text, where nothing else was asked for
+    assert form is not None  # text by default
     try:
         told, painted = for_stdout(form, recorded, findings)
     except LeakscopeError as error:  # another package's format
         note(str(error))
         told, painted = for_stdout(format_named(TEXT), recorded, findings)
-    assert isinstance(told, str)  # pictures are of `report`
+    assert isinstance(told, str)  # for `report` only
     return told, painted
 
 

@@ -217,7 +217,7 @@ def newest_run() -> Path:
     """The folder of the run that was begun last. Raises LeakscopeError where there is none."""
     begun: dict[Path, float] = {}
     for file in RUNS.glob("*/run.json"):
-        with suppress(OSError):  # it is being replaced
+        with suppress(OSError):  # about to be replaced
             begun[file.parent] = file.stat().st_mtime
     if not begun:
         raise LeakscopeError(f"no run found in {RUNS}; name the folder of one, as in leakscope report FOLDER")
@@ -270,7 +270,7 @@ def _check_kind(path: str) -> None:
 
 def _check_source(path: str) -> None:
     with tokenize.open(path) as stream, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the rank compiles it again, and says what there is to say
+        warnings.simplefilter("ignore")  # compiled again in the rank, which reports errors
         compile(stream.read(), path, "exec", dont_inherit=True)
 
 

@@ -42,7 +42,7 @@ from importlib import import_module
 from leakscope import originals as _originals  # noqa: F401 - imported early, before functions of Python's are replaced
 from leakscope._version import __version__
 
-TYPE_CHECKING = False  # typing's: `python -m leakscope` comes here with the working directory first on its path
+TYPE_CHECKING = False  # typing's own name: `python -m leakscope` runs with the working directory first on its path
 if TYPE_CHECKING:
     from leakscope.errors import LaunchFailed, LeakscopeError, Unreadable
     from leakscope.findings import Finding, Findings

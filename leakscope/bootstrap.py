@@ -19,7 +19,7 @@ import _imp
 import os
 import sys
 
-TYPE_CHECKING = False  # of typing, which would be imported ahead of the script
+TYPE_CHECKING = False  # from typing, which must not be imported before the script
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
@@ -103,7 +103,7 @@ class _OwnImports:
         front = _ahead_of_stdlib(sys.path)
         shadowed = [name for name in sys.modules.copy() if _is_from(name, front)]
         self._theirs = {below: sys.modules[below] for name in shadowed for below in _and_below(name)}
-        self._before = set(sys.modules) - set(self._theirs)  # from here on `leave` puts everything back
+        self._before = set(sys.modules) - set(self._theirs)  # from here on `leave` restores everything
         for name in self._theirs:
             sys.modules.pop(name, None)
         sys.modules.update(_hidden)
@@ -123,9 +123,9 @@ def hide(before: set[str]) -> None:
     known = {name.partition(".")[0] for name in before}
     for name in {name.partition(".")[0] for name in sys.modules.copy()} - known - set(_OURS):
         if name in sys.builtin_module_names or _imp.is_frozen(name):
-            continue  # found ahead of any file
+            continue  # takes precedence over any file
         spec = _PathFinder.find_spec(name, front)
-        if spec is None or spec.loader is None:  # none, or a folder that is no package unless nothing else is found
+        if spec is None or spec.loader is None:  # none, or a folder that is a package only if nothing else is found
             continue
         if spec.origin != getattr(getattr(sys.modules[name], "__spec__", None), "origin", None):
             for each in _and_below(name):
@@ -205,12 +205,12 @@ def _run() -> Any:
     sys.path = _own_path
     sys.modules[NAME] = sys.modules["__main__"]
     load_package()
-    # by the module's own name: that is how a look knows these frames as leakscope's
+    # under the module's own name, by which snapshots recognise these frames as leakscope's
     from leakscope.recorder.__main__ import main
 
     return main(sys.argv[1:])
 
 
 if __name__ == "__main__":
-    __name__ = NAME  # of these frames, too
+    __name__ = NAME  # including these frames
     sys.exit(_run())

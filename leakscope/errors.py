@@ -51,7 +51,7 @@ def unsupported_python() -> str:
     Reference counts and the layout of frames and instances differ between versions and builds, so that an answer from
     one that leakscope has not been run with may be wrong.
     """
-    import sysconfig  # reads the build's variables from a file: not for `leakscope --help`
+    import sysconfig  # reads the build's variables from a file: not needed for `leakscope --help`
 
     if sys.implementation.name != "cpython":
         return f"leakscope works with CPython only, and this is {sys.implementation.name}; run it with CPython"
@@ -78,7 +78,7 @@ def unsupported_torch() -> str:
     """One sentence where the installed torch is too old, else "". Does not import torch."""
     version = getattr(sys.modules.get("torch"), "__version__", None)
     if version is None:
-        from importlib import metadata  # 20 ms, which a process that has torch does not need
+        from importlib import metadata  # 20 ms that a process with torch does not need
 
         try:
             version = metadata.version("torch")

@@ -41,14 +41,14 @@ def read_lines(path: Path, most: int = MOST_BYTES) -> Iterator[bytes]:
         left = size
         while left and (line := stream.readline(left)):
             left -= len(line)
-            yield from line.splitlines()  # as the whole would be split: also where only a return ends a line
+            yield from line.splitlines()  # split as the whole is, also at a lone carriage return
 
 
 @contextmanager
 def _opened(path: Path, most: int) -> Iterator[tuple[BinaryIO, int]]:
     """A regular file that is open, and its bytes; what keeps it from being read is Unreadable."""
     try:
-        _size_of(os.stat(path), most)  # an open may already do something to a device
+        _size_of(os.stat(path), most)  # opening a device may have effects
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(opened, "rb") as stream:
             yield stream, _size_of(os.fstat(opened), most)
@@ -56,7 +56,7 @@ def _opened(path: Path, most: int) -> Iterator[tuple[BinaryIO, int]]:
         raise Unreadable("there is no such file") from None
     except OSError as error:
         raise Unreadable(f"it cannot be read ({error.strerror})") from None
-    except ValueError:  # a NUL in its name
+    except ValueError:  # a NUL in the name
         raise Unreadable("no file has such a name") from None
     except MemoryError:
         raise Unreadable("there is not memory enough to read it") from None
@@ -81,7 +81,7 @@ def parse_json(data: bytes) -> Any:
     """What some text says, in UTF-8; raises Unreadable."""
     try:
         value = _JSON.decode(data.decode())
-        some = b"\\ud" in data or b"\\uD" in data  # which is found a hundred times faster than a half of one
+        some = b"\\ud" in data or b"\\uD" in data  # found a hundred times faster than a surrogate
         return _whole(value) if some and _HALF.search(data) else value
     except RecursionError:
         raise Unreadable("it is nested too deeply") from None

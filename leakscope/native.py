@@ -45,7 +45,7 @@ def _wanted(module: str) -> Any:
 def _built(module: str) -> Any:
     try:
         built = import_module(module)
-    except (ImportError, SystemError):  # SystemError: a module that was built for another Python and lies about it
+    except (ImportError, SystemError):  # SystemError: a module built for another Python despite its name
         return None
     return None if _is_outdated(Path(str(built.__file__))) else built
 

@@ -138,7 +138,7 @@ def _bound(function: Any, names: dict[str, Any]) -> Any:
 def _os() -> Copy:
     in_c = vars(_of_c("posix"))
     path, generic = sys.modules["posixpath"], sys.modules["genericpath"]
-    os = vars(generic)["os"]  # `sys.modules["os"]` is a fake one while pyfakefs is active
+    os = vars(generic)["os"]  # `sys.modules["os"]` is a fake while pyfakefs is active
     generic_copy = _of_python(generic)
     path_copy = _of_python(path, genericpath=generic_copy)
     functions = {key: value for key, value in in_c.items() if isinstance(value, _Builtin) and key in vars(os)}
@@ -149,7 +149,7 @@ def _os() -> Copy:
 
 
 def _signal() -> Copy:
-    # not by `_of_c`: the initialization of this one sets the handler of SIGINT
+    # not by `_of_c`: initialising this one sets the handler of SIGINT
     import _signal as in_c
     import signal
 

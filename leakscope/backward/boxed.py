@@ -16,12 +16,12 @@ _LEAVES = (Tensor, GradientEdge, type(None))
 
 
 def empty(values: Any) -> None:
-    """Empty every list and dict of a nested container, so that nobody who still holds it holds a tensor."""
+    """Empty every list and dict of a nested container, so that other references to it keep no tensor."""
     if isinstance(values, list):
         for value in values:
             if not isinstance(value, _LEAVES):
                 break
-        else:  # the everyday case
+        else:  # the common case
             values.clear()
             return
     pending = [values]
@@ -35,11 +35,11 @@ def empty(values: Any) -> None:
 
 
 def deliver_late(roots: Roots) -> tuple[list[Tensor], list[Any]]:
-    """What to start the engine with, so that each output gradient goes to it when its node runs, and is then let go of.
+    """Roots to start the engine with, so that each output gradient arrives when its node runs.
 
-    The engine keeps the gradients it is started with until it is done. So it is started with placeholders of one
-    element, and a pre-hook on each output's own view node puts the real gradient in their place. The hooks returned are
-    to be taken out afterwards; their gradients go with them where the engine never came that far.
+    The engine keeps the gradients it is started with until it is done. It is therefore started with placeholders of one
+    element, and a pre-hook on each output's own view node replaces them by the real gradients. Remove the returned
+    hooks afterwards; they hold the gradients that the engine did not reach.
     """
     grads, hooks = [*roots.grads], []
     for place, start in enumerate(roots.starts):
@@ -71,20 +71,20 @@ class SavedBox:
     __slots__ = ("_entries", "_taken", "last")
 
     def __init__(self, tensors: tuple[Tensor, ...]) -> None:
-        # detach() shares storage and version counter but not the graph: an output kept with its grad_fn would hold
-        # the node that holds the box, a cycle no collector sees.
+        # detach() shares storage and version counter but not the graph: keeping an output with its grad_fn would
+        # hold the node that holds the box, a cycle that no collector sees.
         self._entries = [(tensor.detach(), tensor._version) for tensor in tensors]
         self._taken = False
         self.last = False
-        """Whether the next to take them is the last one, though the engine keeps the graph."""
+        """Whether the next call is the last one, although the engine keeps the graph."""
 
     def drop(self) -> None:
-        """Let go of the tensors for good."""
+        """Release the tensors for good."""
         self._entries.clear()
         self._taken = True
 
     def take(self, keep: bool) -> list[Tensor]:
-        """The tensors in a list that belongs to the caller; the box is empty afterwards unless `keep`."""
+        """Return the tensors in a list owned by the caller; the box is emptied unless `keep`."""
         if self._taken:
             raise RuntimeError(
                 "the tensors saved for this backward were already taken or released; "

@@ -27,12 +27,12 @@ _FLAT = (tuple, list)
 def gather_roots(outputs: Any, output_grads: Any, ones: bool = False, boxed: bool = False) -> Roots:
     """Pair every differentiable output with its gradient.
 
-    Outputs that need no gradient are left out, as in torch. An output of one element with no gradient gets ones, and
-    so does, with `ones`, every output where no gradients are given. A gradient of another floating dtype is converted,
-    as by the engine. With `boxed` each tensor is replaced by its edge. Raises RuntimeError naming the output by
-    position or key where it cannot be differentiated, where a gradient is missing or does not fit (shape, dtype,
-    device), or where its graph was freed; AssertionError where the containers of outputs and gradients differ;
-    TypeError for tensors that `boxed` finds in tuples, which nobody can empty.
+    Outputs that need no gradient are left out, as in torch. An output of one element without a gradient gets ones; with
+    `ones`, every output does if no gradients are given. A gradient of another floating dtype is converted, as by the
+    engine. With `boxed` each tensor is replaced by its edge. Raises RuntimeError naming the output by position or key
+    if it cannot be differentiated, if a gradient is missing or does not fit (shape, dtype, device), or if its graph was
+    freed; AssertionError if the containers of outputs and gradients differ; TypeError for tensors that `boxed` finds in
+    tuples, which cannot be emptied.
     """
     roots = _gather_plain(outputs, output_grads, boxed)
     if boxed and not (roots and type(outputs) is list and type(output_grads) is list):
@@ -43,9 +43,9 @@ def gather_roots(outputs: Any, output_grads: Any, ones: bool = False, boxed: boo
 
 
 def _gather_plain(outputs: Any, output_grads: Any, boxed: bool) -> Roots | None:
-    """The everyday case, fitting tensors or edges in a flat list, in as few steps as can be; None where it is not.
+    """The common case, matching tensors or edges in a flat list, in as few operations as possible; None for others.
 
-    Run at each backward of each microbatch: on a small stage every line here is felt.
+    It runs for each backward of each microbatch: on a small stage every line here is measurable.
     """
     if type(outputs) not in _FLAT or type(output_grads) not in _FLAT or len(outputs) != len(output_grads):
         return None
@@ -124,7 +124,7 @@ def _gather_nested(outputs: Any, output_grads: Any, ones: bool, boxed: bool) -> 
 
 def _fitting_grad(name: str, value: Any, node: Node, number: int, grad: Any, ones: bool) -> Tensor:
     start = value if isinstance(value, Tensor) else node._input_metadata[number]
-    shape, dtype, device = tuple(start.shape), start.dtype, start.device  # a grad node's metadata gives a list
+    shape, dtype, device = tuple(start.shape), start.dtype, start.device  # a grad node's metadata may contain a list
     if grad is None:
         if ones and isinstance(value, Tensor):
             return torch.ones_like(value, requires_grad=False)
@@ -146,8 +146,8 @@ def _fitting_grad(name: str, value: Any, node: Node, number: int, grad: Any, one
 
 
 def _shrunk(node: Node, number: int, grad: Tensor) -> str:
-    """Why the shapes differ, where the forward made the output in the shape of its gradient."""
-    edges = [(node, number), *node.next_functions][:2]  # an edge made after the shrinking is one view further up
+    """Why the shapes differ, if the forward made the output in the shape of its gradient."""
+    edges = [(node, number), *node.next_functions][:2]  # an edge made after the shrinking is one view further
     made = [child._input_metadata[nr].shape for child, nr in edges if child is not None]
     if tuple(grad.shape) not in map(tuple, made):
         return ""
@@ -158,16 +158,16 @@ def _shrunk(node: Node, number: int, grad: Tensor) -> str:
 
 
 def handed_late(grad: Tensor) -> bool:
-    """Whether this output gradient goes to the engine at the moment its node runs, and not before."""
+    """Whether this output gradient is passed to the engine when its node runs, and not before."""
     if type(grad) is Tensor and grad.untyped_storage().nbytes() <= SMALL:
         return False
-    return not grad.is_nested  # which has no other sizes
+    return not grad.is_nested  # without other sizes
 
 
 def merge_duplicates(roots: Roots) -> Roots:
     """One start per edge: the gradients of an output that is listed twice are summed.
 
-    So each start's node meets exactly one gradient, which `deliver_late` relies on.
+    Each start's node then receives exactly one gradient, which `deliver_late` relies on.
     """
     if len(set(roots.nodes)) == len(roots.nodes):
         return roots

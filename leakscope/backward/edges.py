@@ -12,17 +12,17 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 LISTED = "_raw_saved_tensors"
-"""How a custom Function's node lists what it saved; it raises once that was freed."""
+"""How a custom Function's node lists what it saved; it raises once that is freed."""
 
 
 @cache
 def saved_names(kind: type) -> tuple[str, ...]:
-    """The names under which a type of grad node shows its saved tensors without running unpack hooks."""
+    """The names of a grad node type's saved tensors that can be read without running unpack hooks."""
     return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
 
 
 def variables(node: Node) -> list[Any]:
-    """What a node saved, each as torch shows it without running unpack hooks."""
+    """The saved tensors of a node, read without running unpack hooks."""
     found: list[Any] = []
     for name in saved_names(type(node)):
         saved = getattr(node, name)
@@ -34,10 +34,9 @@ def variables(node: Node) -> list[Any]:
 
 
 def freed(start: Node) -> bool:
-    """True where an earlier backward freed what the first nodes below `start` saved. Runs no unpack hook.
+    """Whether an earlier backward freed what the first nodes below `start` saved. Runs no unpack hook.
 
-    Looks down to the first node on each path that saved anything; a graph freed only further down still fails in
-    the engine.
+    Checks the first node on each path that saved anything; a graph freed only further down fails in the engine.
     """
     seen = {start}
     pending = [start]
@@ -58,7 +57,7 @@ def _emptied(node: Node, names: tuple[str, ...]) -> bool:
     for name in names:
         try:
             entry = getattr(node, name)
-        except RuntimeError:  # a custom Function's freed buffers refuse to be listed
+        except RuntimeError:  # freed buffers of a custom Function raise when listed
             return True
         for variable in entry if isinstance(entry, tuple) else (entry,):
             if variable.data is not None:
@@ -66,7 +65,7 @@ def _emptied(node: Node, names: tuple[str, ...]) -> bool:
             empty += 1
     if not empty:
         return False
-    # A freed and a never defined saved tensor both read None; only the checked access tells them apart. No hook holds
+    # A freed and an undefined saved tensor both read None; only the checked access tells them apart. No hook holds
     # a payload here, so none runs.
     try:
         getattr(node, names[0].replace("_raw_saved_", "_saved_"), None)
@@ -79,24 +78,24 @@ _CONTAINERS = (list, tuple, Mapping)
 
 
 SMALL = 4096
-"""Bytes up to which a gradient is not worth a hand-over of its own, which itself takes 2.5 KB and 13 us (measured)."""
+"""Bytes up to which a gradient is not delivered separately, which takes 2.5 KB and 13 us (measured)."""
 
 
 class OutputEdge(GradientEdge):
-    """An edge made by `output_edges`: its node is its own, so no other gradient and no user hook meets there."""
+    """An edge made by `output_edges`, with its own node, so that no other gradient and no user hook is involved."""
 
     __slots__ = ()
 
 
 class Output(NamedTuple):
-    """One tensor, edge or other value found in a (nested) stage output, with the gradient handed in for it."""
+    """One tensor, edge or other value in a (nested) stage output, with its gradient."""
 
     name: str
-    """Its place, as one would write it: ``output 1`` or ``output 'logits'[0]``."""
+    """Its position, as written in code: ``output 1`` or ``output 'logits'[0]``."""
     value: Any
     grad: Any
     skipped: bool
-    """True below a container whose gradient is None: torch's contract leaves such a container out altogether."""
+    """Whether it is below a container whose gradient is None: torch's contract omits such a container."""
     owner: Any
     """The container that holds the value, None for a bare output."""
 
@@ -171,7 +170,7 @@ def edge_of(tensor: Tensor, of_its_own: bool = False) -> GradientEdge:
 
 
 def owner_of(root: Tensor | GradientEdge) -> GradientEdge:
-    """What keeps the graph below a root alive, and not the root."""
+    """The object that keeps the graph below a root alive, without keeping the root."""
     return edge_of(root) if isinstance(root, Tensor) else root
 
 
@@ -198,7 +197,7 @@ def functions_keep_their_graph() -> bool:
 
 
 def gradient_edge(root: Tensor | GradientEdge) -> tuple[Node, int]:
-    """The grad node a root enters, and at which of its inputs."""
+    """The grad node of a root, and the index of its input."""
     if isinstance(root, Tensor) and root.grad_fn is not None:
         return root.grad_fn, root.output_nr
     edge = root if isinstance(root, GradientEdge) else get_gradient_edge(root)
@@ -206,10 +205,10 @@ def gradient_edge(root: Tensor | GradientEdge) -> tuple[Node, int]:
 
 
 def flatten(outputs: Any, grads: Any) -> Iterator[Output]:
-    """Walk a nested output beside its gradients, in the order of the outputs.
+    """Walk a nested output and its gradients in parallel, in the order of the outputs.
 
-    ``grads=None`` at the top means "no gradients given" for every output. Raises AssertionError where the containers
-    of outputs and gradients differ in kind, length or keys.
+    ``grads=None`` at the top means "no gradients given" for every output. Raises AssertionError if the containers of
+    outputs and gradients differ in kind, length or keys.
     """
     absent = grads is None
     pending = [Output("output", outputs, grads, False, None)]

@@ -18,7 +18,7 @@ from .edges import OutputEdge, flatten
 _run_engine: Any = getattr(graph, "_engine_run_backward", None)
 _transforms_active = torch._C._are_functorch_transforms_active
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, GradientEdge, OutputEdge})
-"""What no ``__torch_function__`` is asked about."""
+"""Types without ``__torch_function__``."""
 
 Grads = tuple[Tensor | None, ...]
 
@@ -46,20 +46,20 @@ def differentiate(starts: Sequence[Any], grads: Sequence[Tensor], ends: Sequence
 
 
 def _direct(starts: Sequence[Any], ends: Sequence[Any]) -> bool:
-    """Whether no start or end has a ``__torch_function__``, and no transform is active, that torch would ask first."""
+    """Whether no start or end has a ``__torch_function__`` and no transform is active, which torch would call first."""
     for one in starts:
         if type(one) not in _PLAIN:
             return False
-    for one in ends:  # in loops: a generator costs more than the rest of it
+    for one in ends:  # loops: a generator costs more than everything else here
         if type(one) not in _PLAIN:
             return False
     return _run_engine is not None and not _transforms_active()
 
 
 def release_frames(error: BaseException) -> None:
-    """Empty the finished frames that an exception and its causes hold, so that it pins no tensor.
+    """Clear the finished frames of an exception and its causes, so that it keeps no tensor alive.
 
-    File names and line numbers stay readable. Frames that still run (the caller's) are left alone.
+    File names and line numbers stay readable. Running frames (the caller's) are left alone.
     """
     seen: set[int] = set()
     pending: list[BaseException | None] = [error]
@@ -73,10 +73,10 @@ def release_frames(error: BaseException) -> None:
 
 
 def failed(what: str, error: Exception, outputs: Any, grads: Any, inputs: Any) -> RuntimeError:
-    """The error torch's contract asks for ("Failed to run stage backward"), to be raised from the original.
+    """The error that torch's contract requires ("Failed to run stage backward"), to be raised from the original.
 
-    Raise it where it is made: a frame that keeps its own error in a local closes a cycle through the error's traceback,
-    and an error that carries a tensor keeps that tensor in the cycle.
+    Raise it where it is made: a frame with its own error in a local closes a cycle through the error's traceback, and
+    an error that carries a tensor keeps that tensor in the cycle.
     """
     release_frames(error)
     return RuntimeError(
@@ -192,7 +192,7 @@ def _run(
 
 
 def _set_aside(values: list[Any], found: dict[int, Tensor], arrived: dict[int, Tensor], handles: list[Any]) -> None:
-    """Take what stands in the inputs' ``.grad`` away, and catch what will arrive at those that keep none."""
+    """Remove the inputs' ``.grad``, and catch what arrives at inputs that keep none."""
     for value in values:
         if isinstance(value, Tensor) and value.requires_grad:
             if not (value.is_leaf or value.retains_grad):

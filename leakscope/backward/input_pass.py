@@ -25,7 +25,7 @@ class Paths(NamedTuple):
     """The graph below the roots."""
 
     order: list[Node]
-    """Every node, those closer to the roots first."""
+    """Every node, those nearer to the roots first."""
     leads: dict[Node, int]
     """TO_INPUT, TO_WEIGHT, both or 0 for each node."""
     next: dict[Node, tuple[tuple[Node | None, int], ...]]
@@ -41,16 +41,16 @@ class Group:
 
     intermediates: list[Node] = field(default_factory=list)
     exits: list[list[Edge] | None] = field(default_factory=list)
-    """Per intermediate, the edges that leave the input path; None for a root that never was on it, and nothing for a
+    """For each intermediate, the edges that leave the input path; None for a root that was never on it, and empty for a
     weight's own node, whose gradient the input pass has ready.
     """
     weights: set[Node] = field(default_factory=set)
     clamped: bool = False
-    """Whether intermediates lie on each other's way to the weights, so that each is held to its own gradient."""
+    """Whether intermediates are on each other's path to the weights, so that each is clamped to its own gradient."""
 
 
 def trace_paths(roots: Iterable[Node], inputs: set[Node], input_ids: set[int], weight_ids: set[int]) -> Paths:
-    """Walk down from the roots. Leaves are known by the id of their variable, other inputs by their node."""
+    """Walk down from the roots. Leaves are identified by the id of their variable, other inputs by their node."""
     following: dict[Node, tuple[tuple[Node | None, int], ...]] = {}
     leads: dict[Node, int] = {}
     order: list[Node] = []
@@ -92,7 +92,7 @@ def trace_paths(roots: Iterable[Node], inputs: set[Node], input_ids: set[int], w
 
 
 def weight_groups(paths: Paths, roots: list[Node]) -> list[Group]:
-    """The groups, those closest to the roots first."""
+    """The groups, those nearest to the roots first."""
     leads, following = paths.leads, paths.next
     parent: list[int] = []
     label: dict[Node, int] = {}
@@ -126,7 +126,7 @@ def weight_groups(paths: Paths, roots: list[Node]) -> list[Group]:
 def _joined(
     starts: list[tuple[Node, list[Edge] | None]], parent: list[int], label: dict[Node, int], paths: Paths
 ) -> list[Group]:
-    """The starts that share weights in one group each, with the weights beside them."""
+    """The starts that share weights, in one group each, with those weights."""
     groups: dict[int, Group] = {}
     for index, (node, exits) in enumerate(starts):
         first = _find(parent, index)
@@ -149,7 +149,7 @@ def _find(parent: list[int], group: int) -> int:
 
 
 def exits_apart(group: Group, paths: Paths) -> bool:
-    """True where no exit lies on or below another or an off-path root: each can be asked for by itself."""
+    """Whether no exit is on or below another one or an off-path root, so that each can be requested separately."""
     exits = [edge[0] for edges in group.exits if edges is not None for edge in edges]
     if len(set(exits)) != len(exits):
         return False
@@ -185,7 +185,7 @@ def mask(node: Any, wanted: set[Node]) -> None:
     """Set ``ctx.needs_input_grad`` of a custom Function's node as if only `wanted` of its next nodes needed gradients.
 
     It has one entry per argument of forward, ``next_functions`` one per tensor argument; the arguments that need a
-    gradient are those with a next node, in the same order. The caller puts the old value back.
+    gradient are those with a next node, in the same order. The caller restores the old value.
     """
     answers = iter([child in wanted for child, _ in node.next_functions if child is not None])
     node.needs_input_grad = tuple(bool(needed) and next(answers, True) for needed in node.needs_input_grad)
@@ -198,7 +198,7 @@ ParamGroup = dict[str, Any]
 def input_pass(
     outputs: Any, output_grads: Any, input_values: Any, weights: Iterable[Tensor], park_grad: bool, boxed: bool
 ) -> tuple[InputGrads, list[ParamGroup]]:
-    """Run backward up to the inputs and record, group by group, what the weights' gradients will need later."""
+    """Run backward up to the inputs and record for each group what the weights' gradients will need later."""
     inputs = list(input_values)
     wanted: list[Tensor] = []
     places: dict[int, int] = {}
@@ -241,7 +241,7 @@ def input_pass(
 def _run(
     roots: Roots, wanted: list[Tensor], groups: list[Group], paths: Paths, boxed: bool
 ) -> tuple[InputGrads, list[ParamGroup]]:
-    """Run the engine down to the inputs, and catch what arrives at each intermediate on the way."""
+    """Run the engine down to the inputs, and catch what arrives at each intermediate."""
     param_groups = _param_groups(groups)
     catches: list[tuple[list[Any], int, int]] = []
     edges: list[GradientEdge] = []
@@ -281,7 +281,7 @@ def _run(
 
 
 def _groups(paths: Paths, roots: list[Node]) -> tuple[list[Group], set[Node]]:
-    """The groups, and the nodes on the input path that the weight pass will run again."""
+    """The groups, and the nodes on the input path that the weight pass runs again."""
     groups = weight_groups(paths, roots)
     joint = False
     for group in groups:
@@ -307,10 +307,10 @@ def _groups(paths: Paths, roots: list[Node]) -> tuple[list[Group], set[Node]]:
 
 
 def _ready_sooner(group: Group) -> bool:
-    """Whether the input pass had better compute these weights' gradients, and keep them in place of what reaches them.
+    """Whether the input pass should compute these weights' gradients and keep them in place of its intermediates'.
 
-    So it is with norms and with biases of their own: small vectors, each the sum of a whole activation's gradient,
-    for which the weight pass would need the activation too. A weight with hooks would hear from both passes.
+    This applies to norms and separate biases: small vectors, each the sum of a whole activation's gradient, for which
+    the weight pass would need the activation too. A weight with hooks would be notified in both passes.
     """
     weights: list[Any] = [node.variable for node in group.weights]  # type: ignore[attr-defined]
     for weight in weights:
@@ -321,13 +321,13 @@ def _ready_sooner(group: Group) -> bool:
     arriving: list[Any] = [meta for node in group.intermediates for meta in node._input_metadata]
     if any(meta.is_nested_tensor for meta in arriving):
         return False
-    longest = max((size for meta in arriving for size in meta.shape), default=0)  # many weights made flat are longer
+    longest = max((size for meta in arriving for size in meta.shape), default=0)  # many weights flattened take longer
     sizes = [weight.numel() for weight in weights]
     return all(size <= longest for size in sizes) and sum(sizes) < sum(prod(meta.shape) for meta in arriving)
 
 
 def _param_groups(groups: list[Group]) -> list[ParamGroup]:
-    """Torch's three keys, and of our own what the weight pass reads where it is there."""
+    """Torch's three keys, and our own that the weight pass reads if present."""
     waiting = {place: group.clamped for place, group in enumerate(groups)}
     return [
         {
@@ -385,7 +385,7 @@ def _park(inputs: list[Any], dinputs: InputGrads) -> None:
 
 
 def _detach(outputs: Any, paths: Paths) -> None:
-    """Cut the outputs off their graph, so that the caller's references do not keep what lies above the intermediates.
+    """Detach the outputs from their graph, so that the caller's references do not keep what is above the intermediates.
 
     A view cannot be detached in place. An output that the stage itself used further may be saved for the weights'
     gradients, and autograd refuses a saved tensor that was detached in place.

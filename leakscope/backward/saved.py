@@ -14,7 +14,7 @@ from .edges import variables
 
 
 class SavedHandle:
-    """One tensor saved by the forward, with the version it had."""
+    """One tensor saved by the forward, with its version."""
 
     __slots__ = ("_shape", "_tensor", "_version", "last")
 
@@ -24,16 +24,16 @@ class SavedHandle:
         self._tensor: torch.Tensor | None = tensor.detach()
         self._version = tensor._version
         self.last = False
-        """Whether the next to ask is the last one, so that nothing of ours holds the tensor while its node runs."""
+        """Whether the next access is the last one, so that the handle does not hold the tensor while its node runs."""
 
     def drop(self) -> None:
-        """Let go of the tensor; only what it looked like is kept."""
+        """Release the tensor; only its metadata is kept."""
         if self._tensor is not None:
             self._shape = tuple(self._tensor.shape)
             self._tensor = None
 
     def tensor(self) -> torch.Tensor:
-        """The tensor as it was saved. Raises RuntimeError where it was changed in place or dropped."""
+        """The tensor as it was saved. Raises RuntimeError if it was changed in place or dropped."""
         tensor = self._tensor
         if tensor is None:
             raise RuntimeError(
@@ -53,10 +53,10 @@ class SavedHandle:
 
 
 class _Saving(ContextDecorator, saved_tensors_hooks):
-    """A `droppable_saves` block. Each tensor saved in it passes here, so the hooks are the handle's own methods."""
+    """A `droppable_saves` block. Each tensor saved in it passes through here, so the hooks are the handle's methods."""
 
     ever = False
-    """Whether there was one, and so there may be handles."""
+    """Whether there has been one, so that there may be handles."""
 
 
 def droppable_saves() -> AbstractContextManager[None]:
@@ -82,14 +82,14 @@ def droppable_saves() -> AbstractContextManager[None]:
 
 
 def any_handles() -> bool:
-    """Can there be a tensor behind a handle anywhere?"""
+    """Whether there may be a tensor behind a handle."""
     return _Saving.ever
 
 
 class Dropping:
-    """While the input pass runs, let go of what some nodes, which will not run again, have saved: each as it runs.
+    """During the input pass, releases what nodes that will not run again have saved, each when it runs.
 
-    A node of torch's own unpacks what it saved once, a custom Function's backward as often as it likes.
+    A node of torch unpacks what it saved once, a custom Function's backward any number of times.
     """
 
     def __init__(self, nodes: list[Node]) -> None:
@@ -114,12 +114,12 @@ class Dropping:
             one.last = True
 
     def drop(self) -> None:
-        """Let go of all of it, also of what nodes saved that nothing has reached."""
+        """Release all of it, including what nodes saved that were not reached."""
         for one in self._saved:
             one.drop()
 
     def close(self) -> None:
-        """Take the hooks out; what was not dropped stays."""
+        """Remove the hooks; what was not dropped stays."""
         for hook in self._hooks:
             hook.remove()
         for one in self._last:
@@ -137,7 +137,7 @@ def _drop(saved: list[Any]) -> Any:
 def by_checkpoint(node: Node, once: bool = False) -> bool:
     """Whether a checkpoint recomputes what a node saved.
 
-    With `once`, whether one that has contexts of its own does, as selective checkpointing: they may be entered once.
+    With `once`, whether one with its own contexts does, such as selective checkpointing: they may be entered only once.
     """
     for variable in variables(node):
         payload = variable.data
@@ -151,7 +151,7 @@ def by_checkpoint(node: Node, once: bool = False) -> bool:
 
 
 def _recomputed_in(unpack: Any) -> Any:
-    """The context that a checkpoint recomputes in, None where it has none (torch/utils/checkpoint.py)."""
+    """The context in which a checkpoint recomputes, None without one (torch/utils/checkpoint.py)."""
     cells = _cells(unpack)
     inner = _cells(cells.get("unpack_hook"))
     frame = cells.get("frame") or inner.get("frame")

@@ -16,10 +16,10 @@ Grads = tuple[torch.Tensor | None, ...]
 
 
 def weight_pass(weights: list[torch.Tensor], param_groups: list[ParamGroup], retain_graph: bool, boxed: bool) -> Grads:
-    """Accumulate the gradients of `weights`, and say what stood in each ``.grad`` before."""
+    """Accumulate the gradients of `weights`, and return the previous ``.grad`` of each."""
     before = tuple([weight.grad for weight in weights])
     wanted = set(map(id, weights))
-    graphs: list[Any] = []  # kept to the end
+    graphs: list[Any] = []  # kept until the end
     clamped: list[ParamGroup] = []
     pending: list[ParamGroup] = []
     for group in param_groups:
@@ -41,7 +41,7 @@ def weight_pass(weights: list[torch.Tensor], param_groups: list[ParamGroup], ret
 
 
 def _others_wait(groups: list[ParamGroup]) -> bool:
-    """Whether groups of the same input pass that are still to come need what the call of these ones runs through.
+    """Whether later groups of the same input pass need what the call of these ones runs through.
 
     The call of clamped groups crosses the nodes between their intermediates, other groups' among them.
     """
@@ -55,14 +55,14 @@ def _others_wait(groups: list[ParamGroup]) -> bool:
 
 
 def _take(group: ParamGroup) -> tuple[list[Node], list[Grads], list[list[Edge] | None]]:
-    """Take what keeps the graph alive out of a group, so that it dies with the engine call."""
+    """Remove what keeps the graph alive from a group, so that it is freed with the engine call."""
     grads = group.pop("grads")
     intermediates = group.pop("intermediates")
     return intermediates, grads, group.pop("exits", None) or [None] * len(intermediates)
 
 
 def _run_group(group: ParamGroup, wanted: set[int], retain_graph: bool) -> None:
-    """Run one group whose intermediates do not lie on each other's way to its weights."""
+    """Run one group whose intermediates are not on each other's path to its weights."""
     targets = _targets(group, wanted)
     intermediates, grads, exits = _take(group)
     # What arrived at a weight's own node has been through the hooks of the weight, which run again.
@@ -83,10 +83,10 @@ def _run_group(group: ParamGroup, wanted: set[int], retain_graph: bool) -> None:
 
 
 def _run_clamped(groups: list[ParamGroup], wanted: set[int], retain_graph: bool) -> None:
-    """Run groups whose intermediates lie on each other's way in one call, each clamped to its own gradient.
+    """Run groups whose intermediates are on each other's path in one call, each clamped to its own gradient.
 
-    On the way from one intermediate to the next the engine computes the inputs' gradient once more; what arrives is
-    replaced by what the input pass caught. A non-reentrant checkpoint is so recomputed once, not once per group.
+    Between intermediates the engine computes the inputs' gradient once more; what arrives is replaced by what the input
+    pass caught. A non-reentrant checkpoint is thus recomputed once, not once per group.
     """
     starts: list[GradientEdge] = []
     start_grads: list[torch.Tensor] = []
@@ -115,10 +115,10 @@ def _through_exits(
     retain_graph: bool,
     overrides: list[tuple[Node, Grads]],
 ) -> tuple[list[GradientEdge], list[torch.Tensor]]:
-    """Run each intermediate by itself, no further than where it leaves the input path; start the rest from there.
+    """Run each intermediate separately, up to where it leaves the input path; start the rest from there.
 
-    For weights used by several layers: asking an intermediate for the weight itself would lead the engine through the
-    layers below. Biases and other leaves right at the exit are accumulated at once.
+    For weights used by several layers: requesting the weight itself from an intermediate would lead the engine through
+    the layers below. Biases and other leaves directly at the exit are accumulated at once.
     """
     starts: list[GradientEdge] = []
     start_grads: list[torch.Tensor] = []
@@ -149,7 +149,7 @@ def _through_exits(
                 starts.append(edge)
                 start_grads.append(grad)
                 reached.setdefault(edge.node, {})[edge.output_nr] = grad
-    # Asked for as an end, an exit already ran the hooks of its tensor; started from, it runs them again.
+    # Requested as an end, an exit has already run the hooks of its tensor; as a start, it runs them again.
     overrides += [
         (node, tuple(arrivals.get(number) for number in range(len(node._input_metadata))))
         for node, arrivals in reached.items()
@@ -193,7 +193,7 @@ def _accumulate(
 
 
 def _fit(starts: list[GradientEdge], grads: list[torch.Tensor]) -> bool:
-    """Whether the gradients have the shapes they had when they were caught; the caller may have put others there."""
+    """Whether the gradients have the shapes they had when they were caught; the caller may have replaced them."""
     for start, grad in zip(starts, grads, strict=True):
         made = start.node._input_metadata[start.output_nr]
         if type(grad) is not torch.Tensor or made.shape != [*grad.shape] or made.dtype is not grad.dtype:
@@ -209,7 +209,7 @@ def _answer(caught: Grads) -> Any:
 
 
 def _masked(starts: Iterable[tuple[Node, list[Edge] | None]]) -> list[tuple[Any, tuple[bool, ...]]]:
-    """Tell custom Functions which of their inputs' gradients this pass is about (pytorch#174017)."""
+    """Set which inputs' gradients this pass needs, for custom Functions (pytorch#174017)."""
     masks: list[tuple[Any, tuple[bool, ...]]] = []
     for node, edges in starts:
         if edges is not None and isinstance(node, BackwardCFunction):

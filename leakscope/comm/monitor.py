@@ -21,10 +21,10 @@ from leakscope.run.writer import RankFolder
 
 
 class Holdings:
-    """What Works and contexts hold in C++, read when a look asks, which is after its sweep.
+    """What Works and contexts hold in C++, read after the sweep of a heap snapshot.
 
-    A context's Python object is made for the question, so nothing but this would hold it: kept here, where the sweep
-    has not seen it, it counts as held by native code, as it is.
+    The Python object of a context is created for this reading. It is kept here, where the sweep has not seen it, so
+    that it counts as held by native code, which it is.
     """
 
     def __init__(self, log: OperationLog, contexts: ContextMonitor | None) -> None:
@@ -38,9 +38,9 @@ class Holdings:
 
 
 class CommMonitor:
-    """Follows what Python hands to a process group, by weak references alone; torch.distributed has to be there.
+    """Follows what Python passes to a process group, by weak references only; requires torch.distributed.
 
-    Rows go to `wire.jsonl` of the rank's folder; their moments are seconds since the monitor was made.
+    Rows go to `wire.jsonl` in the rank's folder; times are seconds since the monitor was created.
     """
 
     def __init__(self, folder: RankFolder, patches: Patches) -> None:
@@ -65,7 +65,7 @@ class CommMonitor:
         self._contexts.step = self._log.step
 
     def remove(self) -> None:
-        """Take everything out and write what is left to write; operations still open are written as they are."""
+        """Undo all changes and write what is left; open operations are written as they are."""
         self._poll()
         note = comm_patches.unseen()
         if note and self.patches.names:
@@ -79,15 +79,15 @@ class CommMonitor:
         self._file.close()
 
     def _lost(self, _: str) -> None:
-        """Nothing is noted any more: the last operation that is on record need not be the rank's last."""
+        """Recording has ended: the last recorded operation need not be the rank's last."""
         (self._folder.path / LAST_OPERATION).unlink(missing_ok=True)
 
     # while the script runs
 
     def step_ended(self, step: int) -> None:
-        """The step of this number is over; what follows belongs to the next."""
+        """Called when this step is over; what follows belongs to the next."""
         log = self._log
-        if log.used:  # a script that has not sent anything yet is not waiting for it
+        if log.used:  # a script that has not sent anything yet is not stuck
             log.last_event = CLOCK.perf_counter()
         log.settle()
         self._poll()
@@ -96,29 +96,29 @@ class CommMonitor:
             self._contexts.step_ended(step)
 
     def tick(self) -> None:
-        """From the watchdog's thread, ten times a second: what is stuck gets on disk."""
+        """Called by the watchdog ten times a second: writes stuck operations."""
         self._log.settle()
         self._file.tick(CLOCK.perf_counter())
 
     def write_all(self) -> None:
-        """What has not been written yet is, as it is now."""
+        """Write everything not written yet, in its current state."""
         self._log.settle()
         self._file.write_all()
 
     def last_event(self) -> float:
-        """Reading of the clock when something was last issued, waited for or completed."""
+        """Time of the last start, wait or completion."""
         return self._log.last_event
 
     def last_call(self) -> float:
-        """Reading of the clock when something was last issued, or somebody began to wait."""
+        """Time of the last start of an operation or wait."""
         return self._log.last_call
 
     def last_words(self) -> str:
-        """The last operation and what is being done with it, as `wire_last.bin` has it; "" where there was none."""
+        """The last operation and its state, as in `wire_last.bin`; "" if there was none."""
         return self._file.last.words()
 
     def _poll(self) -> None:
-        """See which Works and futures have completed without a wait for them; those written in Python are not asked."""
+        """Check which Works and futures have completed without a wait; those written in Python are not called."""
         log = self._log
         asked = c10d.Work.is_completed
         pending = [h for h in list(log.works.values()) if _is_pending(h.operations)]
@@ -136,27 +136,27 @@ class CommMonitor:
                 log.completed(followed.operations)
             del future
 
-    # for a look
+    # for a snapshot
 
     def holds(self) -> Holdings:
-        """(owner, what it holds in C++, name of the reference), for one look at the heap; to be let go of after it."""
+        """Yield (owner, what it holds in C++, name of the reference) for one heap snapshot; release it afterwards."""
         return Holdings(self._log, self._contexts)
 
     def last_uses(self) -> dict[int, CommUse]:
-        """Address of each storage alive to the last operation, or the context, that used it."""
+        """Map the address of each live storage to the last operation or context that used it."""
         by_contexts = {} if self._contexts is None else self._contexts.last_uses()
         self._log.settle()
         alive = [(address, mark) for address, mark in list(self._log.storages.items()) if mark() is not None]
         return by_contexts | {address: mark.operation.comm_use() for address, mark in alive}
 
     def own_objects(self) -> tuple[object, ...]:
-        """Objects of leakscope's own, which no look must show."""
+        """Objects of leakscope, which heap snapshots leave out."""
         parts = (self, self._log, self._calls, *(() if self._contexts is None else (self._contexts,)))
         return (*parts, *(part.__dict__ for part in parts))
 
 
 def is_there() -> bool:
-    """Whether this torch can communicate, and can be followed there."""
+    """Whether this torch has communication that can be followed."""
     return torch.distributed.is_available() and not lacks(Part.COMM)
 
 
@@ -165,6 +165,6 @@ def _is_pending(operations: tuple[Any, ...]) -> bool:
 
 
 def _capturing() -> bool:
-    """Asking a Work for completion is not allowed while a CUDA graph is captured."""
+    """Whether a CUDA graph is being captured, during which a Work must not be queried."""
     cuda: Any = torch.cuda
     return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())

@@ -19,7 +19,7 @@ from leakscope.run.writer import RankFolder
 
 
 class Channel:
-    """Operations of one direction with one peer and tag of a group; it counts them."""
+    """Operations in one direction with one peer and tag of a group, with their count."""
 
     __slots__ = ("direction", "group", "microbatch", "nth", "peer", "step", "tag", "texts")
 
@@ -27,20 +27,20 @@ class Channel:
         self.direction, self.peer, self.tag, self.group = direction, peer, tag, group
         self.step = 0
         self.microbatch = -1
-        """The latest operation's place in its step."""
+        """Position of the latest operation in its step."""
         self.nth = 0
-        """Operations in all."""
+        """Total number of operations."""
         self.texts: dict[tuple[str, int], tuple[Callable[..., None], bytes]] = {}
-        """(line, bytes) to what the file of the last operation says of such an operation, and what packs it."""
+        """(line, bytes), mapped to the text of such an operation in the file of the last operation, and its packer."""
 
 
 class Operation:
-    """A send, a receive or a collective. Moments are readings of the clock, None for what has not happened.
+    """A send, a receive or a collective. Times are readings of the clock, None for what has not happened.
 
-    Holds no tensor, storage or Work: `marks` and `work` are weak references that tell of their deaths.
+    Holds no tensor, storage or Work: `marks` and `work` are weak references with callbacks.
     """
 
-    # defaults of the class: an instance stores what differs, which halves the cost of making one
+    # class defaults: an instance stores only differences, which halves the cost of creating one
     failed = ""
     bytes = buffers = 0
     shape: Sequence[int] = ()
@@ -52,22 +52,22 @@ class Operation:
     storage_died: float | None = None
     work_died: float | None = None
     reused: float | None = None
-    """When the same storage was given to a later operation, which follows it from then on."""
+    """When the same storage was passed to a later operation, which follows it from then on."""
     dropped = False
-    """The Work died before anybody waited for it and before it was seen completed."""
+    """Whether the Work died before a wait and before it was seen to complete."""
     future = False
-    """Somebody has taken the Work's future, which outlives it and may be waited for instead."""
+    """Whether the Work's future was taken, which outlives it and may be waited for instead."""
     source: int | None = None
-    """Of a receive from anybody: who sent it."""
+    """The sender, for a receive from any source."""
     work: Any = None
     uses = 0
     """References to the first buffer before the operation was issued."""
     owners = 1
     """References that C++ took to a buffer for the operation."""
     tensors = storages = 0
-    """Python tensors and storages still to die."""
+    """Python tensors and storages that are still alive."""
     tensors_latest = storages_latest = 0.0
-    """Of several: when the last that is known died."""
+    """With several: when the last known one died."""
     written = False
 
     def __init__(self, number: int, channel: Channel, step: int, lines: tuple[str, str]) -> None:
@@ -79,17 +79,17 @@ class Operation:
             channel.nth,
         )
         self.lines = lines
-        """The user's line that issued it, and where that function was called from."""
+        """The user's line that issued it, and the line that called that function."""
         self.issued = 0.0
         self.marks: list[Any] = []
 
     @property
     def settled(self) -> bool:
-        """Nothing more can happen to it."""
+        """Whether nothing more can happen to it."""
         return self.work is None and (self.storages == 0 or self.reused is not None)
 
     def comm_use(self) -> CommUse:
-        """What a look says of a storage that it used."""
+        """The description for a heap snapshot of a storage that it used."""
         channel = self.channel
         peer = self.source if channel.peer is None else channel.peer
         return CommUse(
@@ -104,7 +104,7 @@ class Operation:
         )
 
     def row(self, zero: float) -> dict[str, Any]:
-        """One line of `wire.jsonl`; moments are seconds since `zero`."""
+        """The row in `wire.jsonl`; times are seconds since `zero`."""
         channel = self.channel
         row = {
             "id": self.id, "direction": channel.direction, "peer": channel.peer, "tag": channel.tag,
@@ -118,7 +118,7 @@ class Operation:
         return row
 
     def ends(self, zero: float) -> dict[str, Any]:
-        """What may still change after the line was written; a later line with the same `id` tells the rest."""
+        """What may still change after the row was written; a later row with the same `id` has the rest."""
         moments = ("waited", "completed", "tensor_died", "storage_died", "work_died")
         ends: dict[str, Any] = {name: _since(zero, getattr(self, name)) for name in moments}
         if self.reused is not None:
@@ -137,25 +137,25 @@ def _since(zero: float, moment: float | None) -> float | None:
 
 
 _MAX_CHANNELS = 20_000
-"""Channels kept of one group; a script may give every message a tag of its own."""
+"""Maximum channels kept per group; a script may give every message its own tag."""
 _MAX_GROUPS = 1000
-"""Python objects of groups that are kept apart."""
+"""Maximum Python objects of groups kept."""
 
 
 class Group:
-    """One group and the channels in it."""
+    """One group and its channels."""
 
     __slots__ = ("channels", "name", "ranks", "seen")
 
     def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
         self.name, self.ranks = name, ranks
         self.channels: dict[tuple[str, Any, Any], Channel] = {}
-        """(direction, rank of the group or None, tag) to the channel."""
+        """(direction, rank in the group or None, tag), mapped to the channel."""
         self.seen: Any = None
         """Weak reference to the Python object."""
 
     def open(self, direction: str, other: Any, tag: Any) -> Channel:
-        """A channel to be used for the first time."""
+        """Return a new channel."""
         if len(self.channels) > _MAX_CHANNELS:
             self.channels.clear()
         peer = self.rank(other) if type(other) is int else None
@@ -163,24 +163,24 @@ class Group:
         return channel
 
     def rank(self, place: int) -> int:
-        """The rank of the world that stands at this place of the group."""
+        """The world rank of this rank of the group."""
         return self.ranks[place] if 0 <= place < len(self.ranks) else place
 
     def place(self, rank: int | None) -> int | None:
-        """Where a rank of the world stands in the group."""
+        """The rank in the group of a world rank."""
         return self.ranks.index(rank) if rank in self.ranks else rank
 
 
 class Groups:
-    """All groups that have been used."""
+    """All groups in use."""
 
     def __init__(self) -> None:
         self.by_id: dict[int, Group] = {}
-        """Address to group, right where `seen` still is the one that is asked about."""
+        """Address, mapped to the group; valid if `seen` is still the same object."""
         self._by_name: dict[str, Group] = {}
 
     def of(self, group: Any) -> Group:
-        """The group of a ProcessGroup, or of one of its backends."""
+        """The group of a ProcessGroup or of one of its backends."""
         known = self.by_id.get(id(group))
         if known is not None and known.seen() is group:
             return known
@@ -199,17 +199,17 @@ class Groups:
         return known
 
     def named(self, name: Any) -> Group:
-        """The group that a functional operator means."""
+        """The group that a functional operator names."""
         known = self._by_name.get(_shown(name))
         return known if known is not None else self.of(group_named(name))
 
 
 def _name_of(group: Any) -> str:
-    try:  # by the class of torch, as a group written in Python may answer with code of its own
+    try:  # by the class of torch, since a group written in Python may override it
         if c10d.ProcessGroup in mro(type(group)):
             return _shown(str(vars(c10d.ProcessGroup)["group_name"].__get__(group)))
         return _shown(str(c10d.Backend.name(group)))
-    except RuntimeError:  # a group that torch.distributed has not made has no name
+    except RuntimeError:  # a group not created by torch.distributed has no name
         return type(group).__name__
 
 
@@ -218,30 +218,30 @@ def _shown(name: str) -> str:
 
 
 FULL_STEPS = 16
-"""Steps whose operations are all written; a long run keeps what is late, and its last steps."""
+"""First steps whose operations are all written; a long run keeps late ones and its last steps."""
 LAST_STEPS = 3
-"""Last steps whose operations are all written as well."""
+"""Last steps whose operations are all written."""
 _MAX_TEXTS = 1000
-"""Texts kept of one channel; a script may send tensors of ever new sizes."""
+"""Maximum texts kept per channel; a script may send tensors of ever new sizes."""
 STUCK_AFTER_S = 1.0
 """Seconds after which an operation is written although its step is not over."""
 
 
 class LastOperationFile:
-    """A small mapped file that says which comm operation a rank was at; it is right even after SIGKILL."""
+    """A small mapped file with the comm operation that a rank is in; correct even after SIGKILL."""
 
     def __init__(self, path: Path, zero: float) -> None:
         self.map: mmap.mmap | bytearray
         try:
             self.map = _mapped(path)
-        except OSError:  # the disk is full, or all files are open that may be: then only this process knows
+        except OSError:  # the disk is full, or the limit of open files is reached: then only this process knows
             self.map = bytearray(SIZE)
         self.zero = zero
         self.shown = 0
-        """Number of the operation that it is about."""
+        """Number of the operation in it."""
 
     def update(self, operation: Operation, state: bytes) -> None:
-        """`state` is one of those of `leakscope.run.operations`."""
+        """Write an operation; `state` is one of those in `leakscope.run.operations`."""
         if self.shown != operation.id:
             self.shown, o = operation.id, operation
             pack, text = text_of(o.channel, o.lines[0], o.bytes)
@@ -250,7 +250,7 @@ class LastOperationFile:
             self.map[:6] = state
 
     def words(self) -> str:
-        """`recv from rank 0, tag 3, at train.py:40 forward: waits`."""
+        """The text, as `recv from rank 0, tag 3, at train.py:40 forward: waits`."""
         last = unpack(bytes(self.map))
         if last is None:
             return ""
@@ -260,7 +260,7 @@ class LastOperationFile:
         return f"{last.direction}{peer}{tag}{at}: {last.state}"
 
     def close(self) -> None:
-        """Leave the file as it is; another thread that still waits goes on telling nobody."""
+        """Keep the file as it is; later updates by a waiting thread are ignored."""
         mapped, self.map = self.map, bytearray(self.map)
         if isinstance(mapped, mmap.mmap):
             mapped.close()
@@ -269,7 +269,7 @@ class LastOperationFile:
 def _mapped(path: Path) -> mmap.mmap:
     file = open_private(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
-        if os.write(file, bytes(SIZE)) < SIZE:  # all of it is there before it is mapped: a page that the disk refuses
+        if os.write(file, bytes(SIZE)) < SIZE:  # written in full before it is mapped: a page that the disk refuses
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # is a SIGBUS
         return mmap.mmap(file, SIZE)
     finally:
@@ -277,7 +277,7 @@ def _mapped(path: Path) -> mmap.mmap:
 
 
 def text_of(channel: Channel, issued_at: str, size: int) -> tuple[Callable[..., None], bytes]:
-    """What the file says of an operation besides its numbers, and what packs it: the same whenever it comes again."""
+    """The text of an operation without its numbers, and its packer; the same for equal operations."""
     known = channel.texts.get((issued_at, size))
     if known is not None:
         return known
@@ -297,23 +297,23 @@ def text_of(channel: Channel, issued_at: str, size: int) -> tuple[Callable[..., 
 
 
 class CommFile:
-    """Writes `wire.jsonl` from the main thread at step ends and from the watchdog's while an operation is stuck."""
+    """Writes `wire.jsonl`, from the main thread at the end of steps and from the watchdog for a stuck operation."""
 
     def __init__(self, folder: RankFolder, zero: float) -> None:
         self._folder, self._zero = folder, zero
         self.pending: list[Operation] = []
-        """Operations issued and not yet told; whoever issues one appends it."""
+        """Operations issued and not written yet; appended by whoever issues one."""
         self._recent: deque[Operation] = deque()
         self._amended: list[Operation] = []
         self._writing = _thread.allocate_lock()
         self.last = LastOperationFile(folder.path / NAME, zero)
 
     def amend(self, operation: Operation) -> None:
-        """Something happened to an operation whose line is on disk; called from finalizers, so it is written later."""
+        """Record a change of an operation that is already written; called by finalizers, so it is written later."""
         self._amended.append(operation)
 
     def step_ended(self, step: int) -> None:
-        """Write what is due at the end of a step; operations of this one get a step more to settle."""
+        """Write what is due at the end of a step; operations of this step get one more step to settle."""
         with self._writing:
             waiting: list[Operation] = []
             for operation in self.pending:
@@ -330,7 +330,7 @@ class CommFile:
             self._write_amended()
 
     def tick(self, now: float) -> None:
-        """Write what has been waiting for long; called by the watchdog, never waits for the main thread."""
+        """Write what has waited for long; called by the watchdog, never waits for the main thread."""
         if not self.pending or not self._writing.acquire(blocking=False):
             return
         try:
@@ -342,12 +342,12 @@ class CommFile:
             self._writing.release()
 
     def close(self) -> None:
-        """Write everything that has not been written, and nothing more."""
+        """Write everything that is left and stop."""
         self.write_all()
         self.last.close()
 
     def write_all(self) -> None:
-        """Write everything that has not been written."""
+        """Write everything that is left."""
         with self._writing:
             for operation in sorted([*self._recent, *self.pending], key=lambda o: o.id):
                 self._write(operation)

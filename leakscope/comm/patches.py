@@ -36,16 +36,16 @@ from leakscope.run.operations import WAITED, WAITING
 from leakscope.run.rows import Direction
 
 PLAIN: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
-"""Type to whether it is a tensor with memory of its own, as far as is known; `is_plain` finds out."""
+"""Type, mapped to whether it is a tensor with its own memory; filled by `is_plain`."""
 
 
 def argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str, missing: Any) -> Any:
-    """The argument at this place or of this name."""
+    """The argument at this position or of this name."""
     return args[place] if place < len(args) else kwargs.get(name, missing)
 
 
 def is_plain(value: Any) -> bool:
-    """Whether this is a tensor with memory of its own: not one of a type that answers for others, as a DTensor does."""
+    """Whether this is a tensor with its own memory, not of a type that stands for others, such as DTensor."""
     kind = type(value)
     plain = PLAIN.get(kind)
     if plain is None:
@@ -56,7 +56,7 @@ def is_plain(value: Any) -> bool:
 
 
 def tensors_among(values: Iterable[Any]) -> list[Any]:
-    """Plain tensors among arguments and in lists of them, each once, in order."""
+    """Plain tensors among arguments and lists of them, each once, in order."""
     tensors: dict[int, Any] = {}
     for value in values:
         for item in value if type(value) in (list, tuple) else (value,):
@@ -70,18 +70,18 @@ Call = Callable[..., Any]
 
 
 class Waits:
-    """What stands in the place of the methods of a Work and of a future, and what is called after them."""
+    """Replacements for methods of a Work and of a future, and the callbacks after them."""
 
     def __init__(self, log: OperationLog, guard: Guard) -> None:
         self._log, self._guard = log, guard
 
     def wait(self, called: Call) -> Call:
-        """`wait` and `synchronize` of a Work; takes the method and gives what stands in its place."""
+        """Replacement for `wait` and `synchronize` of a Work."""
         log, works, last, waits, guard = self._log, self._log.works, self._log.last, self._log.waits, self._guard
         deaf, failed = guard.deaf, guard.entry("failure of Work.wait", log.failed)
         begins, ended = (guard.entry(f"{moment} of Work.wait", CLOCK.perf_counter) for moment in ("beginning", "end"))
 
-        # written out, as what follows a wait runs with the caches as cold as they get
+        # written out: code after a wait runs with cold caches
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             work = args[0]
             handle = works.get(id(work))
@@ -118,7 +118,7 @@ class Waits:
         return wrapper
 
     def wait_for_future(self, called: Call) -> Call:
-        """`wait` of a future; takes the method and gives what stands in its place."""
+        """Replacement for `wait` of a future."""
         log, guard, name = self._log, self._guard, "Future.wait"
         deaf, failed = guard.deaf, guard.entry(f"failure of {name}", log.failed)
         begins = guard.guarded(f"beginning of {name}", self._future_waits)
@@ -148,7 +148,7 @@ class Waits:
     # after a method has returned
 
     def answered(self, answer: object, work: Any) -> None:
-        """`is_completed` of a Work: true once is true for ever."""
+        """`is_completed` of a Work; once true, it stays true."""
         if answer and (operations := _of(self._log.works, work)):
             self._log.completed(operations)
 
@@ -158,18 +158,18 @@ class Waits:
             self._log.completed(operations)
 
     def future_taken(self, future: Any, work: Any) -> None:
-        """`get_future` of a Work: whoever has it may wait for it instead."""
+        """`get_future` of a Work: its owner may wait for it instead."""
         if operations := _of(self._log.works, work):
             self._log.future_taken(operations, future)
 
     def goes_on(self, later: Any, future: Any, *_: Any, **__: Any) -> None:
-        """`future.then(...)` gives a future that is done later than its own."""
+        """`future.then(...)` returns a future that completes later."""
         if operations := _of(self._log.futures, future):
             self._log.future_taken(operations, later)
 
 
 def fail(guard: Guard, name: str, failed: Callable[..., object], about: Any, error: BaseException) -> None:
-    """Note that a call has raised; its error, which is being handled, is the script's and goes on."""
+    """Record that a call has raised; the script's error continues."""
     if guard.deaf:
         return
     try:
@@ -179,7 +179,7 @@ def fail(guard: Guard, name: str, failed: Callable[..., object], about: Any, err
 
 
 def _of(handles: dict[int, Any], handle_of: Any) -> Any:
-    """The operations of a Work or future; None for one that is not known."""
+    """The operations of a Work or future; None if it is unknown."""
     handle = handles.get(id(handle_of))
     return handle.operations if handle is not None and handle() is handle_of else None
 
@@ -191,27 +191,27 @@ COLLECTIVES = (
     "reduce_scatter_tensor_coalesced", "all_to_all_single", "alltoall_base", "alltoall", "barrier", "monitored_barrier",
     *OTHER_COLLECTIVES,
 )  # fmt: skip
-"""Methods of a process group that move tensors among all its ranks, or hold them back."""
+"""Methods of a process group that move tensors among all ranks, or synchronize them."""
 _ONE_LIST = ("allreduce", "broadcast", "reduce")
-"""Those of them that have all their tensors in the first argument."""
+"""Those of them with all tensors in the first argument."""
 _POINT_TO_POINT = {"send": Direction.SEND, "recv": Direction.RECV, "recv_anysource": Direction.RECV}
 
 _BY_PLACE = 4
-"""Arguments of a send or receive that torch.distributed hands by place: group, tensors, peer and tag."""
+"""Positional arguments of a send or receive from torch.distributed: group, tensors, peer and tag."""
 
 
 class Calls:
-    """Puts the wrappers in; everything goes into the list and out with it."""
+    """Installs the wrappers; all of them are in the list of patches and removed with it."""
 
     def __init__(self, log: OperationLog, patches: Patches) -> None:
         self._log, self._patches, self.guard = log, patches, patches.guard
         self.inside: set[int] = set()
-        """Threads in a call that is noted already; what it calls in turn is part of it."""
+        """Threads in a recorded call, whose inner calls are part of it."""
         self._met: set[type] = set()
         self._waits = Waits(log, patches.guard)
 
     def install(self) -> None:
-        """Wrap the classes of torch.distributed; those written in Python follow when they are first used."""
+        """Wrap the classes of torch.distributed; Python classes follow on first use."""
         # The classes are wrapped, not torch.distributed.isend: P2POp refuses any other function ("Invalid op"),
         # and torch.distributed.send goes through isend, so wrapping both would count twice.
         kinds = [kind for kind in vars(c10d).values() if isinstance(kind, type)]
@@ -247,10 +247,10 @@ class Calls:
                 self._patches.call_after(kind, name, after)
 
     def passes(self) -> bool:
-        """Whether a call is to go through unnoted: a forked child's, or part of one that is noted."""
+        """Whether a call is not recorded: in a forked child, or part of a recorded one."""
         return bool(self.guard.deaf) or _thread.get_ident() in self.inside
 
-    # classes written in Python: their own methods hide those that are wrapped
+    # Python classes: their own methods override the wrapped ones
 
     def _meet(self, made: Any, *_: Any, **__: Any) -> None:
         for kind in mro(type(made)):
@@ -277,7 +277,7 @@ class Calls:
         return self._collective(name, self.alone(called))
 
     def alone(self, called: Call) -> Call:
-        """The same call; what it passes on to a group below is not noted again."""
+        """Make the call without recording what it passes to an inner group."""
         inside = self.inside
 
         def within(*args: Any, **kwargs: Any) -> Any:
@@ -381,7 +381,7 @@ class Calls:
 
 
 def _entries(guard: Guard, name: str, log: OperationLog) -> tuple[Call, Call, Call]:
-    """What is to be called inside of `try` when an operation begins, was issued, or was refused."""
+    """Callbacks for the start, success and failure of an operation; call them inside `try`."""
     return (
         guard.entry(f"beginning of {name}", log.begin),
         guard.entry(f"issue of {name}", log.issued),
@@ -390,7 +390,7 @@ def _entries(guard: Guard, name: str, log: OperationLog) -> tuple[Call, Call, Ca
 
 
 _COPYING = ("all_reduce", "all_reduce_coalesced", "broadcast")
-"""Operators that send a copy of what they are given; the others send the thing itself."""
+"""Operators that send a copy of their input; the others send the input itself."""
 _COLLECTIVES = (
     *_COPYING, "all_reduce_", "all_reduce_coalesced_", "broadcast_",
     "all_gather_into_tensor", "all_gather_into_tensor_out",
@@ -399,14 +399,14 @@ _COLLECTIVES = (
 )  # fmt: skip
 _FUNCTIONAL_POINT_TO_POINT = {"isend": Direction.SEND, "irecv": Direction.RECV}
 _POINT_TO_POINT_ARGUMENTS = 4
-"""Tensor, peer, tag and group: torch hands them by place (torch/csrc/distributed/c10d/Functional.cpp)."""
+"""Tensor, peer, tag and group, passed by position (torch/csrc/distributed/c10d/Functional.cpp)."""
 _BATCHED_ARGUMENTS = 5
 """Directions, peers, tags, tensors and group."""
 _AUTOGRAD = ("all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single")
 
 
 class RecordedOperator:
-    """Stands in an operator's `_op` and calls what stood there."""
+    """Replacement for an operator's `_op`, which it calls."""
 
     __slots__ = ("__weakref__", "called", "wrapper")
 
@@ -414,7 +414,7 @@ class RecordedOperator:
         self.called, self.wrapper = called, wrapper
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As what stood there is called."""
+        """Call the original."""
         return self.wrapper(*args, **kwargs)
 
     # an operator's hash is that of its `_op`, and many tables have it as their key
@@ -429,7 +429,7 @@ class RecordedOperator:
 
 
 def install(log: OperationLog, calls: Calls, patches: Patches) -> None:
-    """Note what goes through the functional operators."""
+    """Record calls of the functional operators."""
     functional, autograd = functional_operators()
     for name in _COLLECTIVES:
         _replace(functional, name, partial(_collective, log, calls, name), patches)
@@ -442,11 +442,11 @@ def install(log: OperationLog, calls: Calls, patches: Patches) -> None:
 
 
 def unseen() -> str:
-    """One sentence on compiled code of this process that calls the operators without Python; "" where there is none."""
+    """A sentence if compiled code of this process calls the operators without Python; else ""."""
     config = inductor_options()
     if config is None or not frames_compiled():
         return ""
-    # an option may be gone from a later torch
+    # the option may be missing in a later torch
     options = [
         ("a C++ wrapper", getattr(config, "cpp_wrapper", False)),
         ("CUDA graphs", getattr(getattr(config, "triton", None), "cudagraphs", False)),
@@ -475,9 +475,9 @@ def _replace(namespace: Any, name: str, make: Callable[[Call], Call], patches: P
 def _noting(
     calls: Calls, name: str, begin: Callable[..., Any], ended: Callable[..., Any], failed: Call, called: Call
 ) -> Call:
-    """What stands for an operator: `begin` gives what to note of a call, None for one that goes through unnoted.
+    """Replacement for an operator: `begin` returns what to record of a call, None to skip it.
 
-    `ended` gets that and the result, `failed` that and the error.
+    `ended` receives that and the result, `failed` that and the error.
     """
     guard, alone = calls.guard, calls.alone(called)
     begin, deaf = guard.guarded(f"beginning of {name}", begin), guard.deaf
@@ -571,12 +571,12 @@ def _waits(log: OperationLog, calls: Calls, called: Call) -> Call:
 
 
 def _others(result: Any, buffers: Sequence[Any]) -> list[Any]:
-    """What an operator made to be waited for: `isend` gives an empty tensor, `irecv` its own buffer."""
+    """Results that an operator returns to be waited for: an empty tensor for `isend`, its own buffer for `irecv`."""
     return [tensor for tensor in _real((result,)) if all(tensor is not buffer for buffer in buffers)]
 
 
 def _real(values: Sequence[Any]) -> list[Any]:
-    """The tensors among them that have memory; tracing hands in others."""
+    """The tensors with memory among them; tracing passes others."""
     return [tensor for tensor in tensors_among(values) if _is_real(tensor)]
 
 

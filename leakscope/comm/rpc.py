@@ -26,19 +26,19 @@ from leakscope.run.rows import ContextsAtStep, OpenContext
 from leakscope.run.writer import RankFolder
 
 _WORKER_BITS = 48
-"""A context's id is the opening worker's id above these bits and a count in them.
+"""A context's id is the worker's id above these bits and a counter in them.
 
 From torch/csrc/distributed/autograd/context/container.h.
 """
 _MAX_MISSES = 2000
-"""Numbers in a row without an open context after which a worker's are taken to be all found."""
+"""Consecutive ids without an open context after which the search of a worker's contexts stops."""
 _MAX_CONTEXTS = 16
-"""Contexts told of one by one in a row on disk; the row counts them all."""
+"""Maximum contexts listed in one row on disk, which counts all."""
 DIRECTION = "dist_autograd context"
 
 
 class ContextMonitor:
-    """Notes where contexts are entered; everything else is read from torch's own container when it is asked."""
+    """Records where contexts are entered; everything else is read from torch's own container on demand."""
 
     def __init__(self, folder: RankFolder, patches: Patches) -> None:
         self.step = 1
@@ -58,7 +58,7 @@ class ContextMonitor:
         self._opened[number] = (users_line(sys._getframe(1)), self.step)
 
     def step_ended(self, step: int) -> None:
-        """Write one line of `contexts.jsonl` when something is open, or has just been closed."""
+        """Write a row of `contexts.jsonl` if a context is open or has just been closed."""
         counts = counters()
         if counts != (0, 0) or counts != self._last_counts:
             self._last_counts = counts
@@ -70,7 +70,7 @@ class ContextMonitor:
         self.step = step + 1
 
     def open_contexts(self) -> list[OpenContext]:
-        """Every context open on this worker, in the order of their ids."""
+        """Every open context of this worker, by id."""
         contexts = []
         for number in self._open_numbers():
             context, gradients = _retrieve(number)
@@ -82,7 +82,7 @@ class ContextMonitor:
         return contexts
 
     def holds(self, kept: list[Any]) -> Iterator[tuple[Any, Any, str]]:
-        """(context, what it holds in C++, name of the reference), for a look; contexts themselves go to `kept`."""
+        """Yield (context, what it holds in C++, name of the reference); contexts are added to `kept`."""
         for number in self._open_numbers():
             context, gradients = _retrieve(number)
             if context is None:
@@ -100,7 +100,7 @@ class ContextMonitor:
             del context
 
     def last_uses(self) -> dict[int, CommUse]:
-        """Address of each gradient's storage to the context that keeps it."""
+        """Map the address of each gradient's storage to the context that keeps it."""
         uses = {}
         for number in self._open_numbers():
             _, gradients = _retrieve(number)
@@ -111,7 +111,7 @@ class ContextMonitor:
         return uses
 
     def _open_numbers(self) -> list[int]:
-        """Ids of the open contexts: their number is known, and each worker counts its own up from 0."""
+        """Ids of the open contexts: their number is known, and each worker counts up from 0."""
         wanted, _ = counters()
         numbers: list[int] = []
         for worker in _workers_known() if wanted else ():
@@ -132,12 +132,12 @@ class ContextMonitor:
 
 
 def _address(tensor: Any) -> int:
-    """Of a tensor's storage."""
+    """Address of a tensor's storage."""
     return int(address_of_storage(tensor.untyped_storage()))
 
 
 def counters() -> tuple[int, int]:
-    """(open contexts, backward passes running) on this worker; zeros where no RPC agent was started."""
+    """Return (open contexts, running backward passes) of this worker; zeros without an RPC agent."""
     if not _started():
         return 0, 0
     counts = counts_of_contexts()
@@ -157,7 +157,7 @@ def _is_open(number: int) -> bool:
 
 
 def _retrieve(number: int) -> tuple[Any, list[Any]]:
-    """The context and the gradients it has gathered; (None, []) where it has just been released."""
+    """The context and its accumulated gradients; (None, []) if it has just been released."""
     autograd: Any = torch.distributed.autograd
     try:
         context = context_at(number)
@@ -167,7 +167,7 @@ def _retrieve(number: int) -> tuple[Any, list[Any]]:
 
 
 def _variables(number: int) -> list[Any]:
-    """The tensors that a context has gradients for; it holds them as the keys of its map."""
+    """The tensors for which a context has gradients; they are the keys of its map."""
     autograd: Any = torch.distributed.autograd
     try:
         return list(autograd.get_gradients(number))

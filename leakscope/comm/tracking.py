@@ -25,11 +25,11 @@ storage_of: Any = TensorBase.untyped_storage
 
 
 Moments = defaultdict["DeathRef", float]
-"""Readings of the clock at which the objects of these references died."""
+"""Times at which the referents of these weak references died."""
 
 
 class DeathRef(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference that is a key by itself; Python's has the hash of its object, which a dead tensor lacks."""
+    """A weak reference with its own identity as a key; Python's has the hash of its referent, if alive."""
 
     __slots__ = ("address",)
     __hash__ = object.__hash__
@@ -38,44 +38,44 @@ class DeathRef(weakref.ref):  # type: ignore[type-arg]
 
 
 class TensorRef(DeathRef):
-    """Of a tensor; its operation keeps it."""
+    """Reference to a tensor, kept by its operation."""
 
     __slots__ = ("operation",)
     operation: Operation
 
 
 class StorageRef(DeathRef):
-    """Of a storage, which may serve one operation after the other; knows the latest."""
+    """Reference to a storage, which may serve several operations in turn; has the latest."""
 
     __slots__ = ("operation",)
     operation: Operation
 
 
 class WorkRef(DeathRef):
-    """Of a Work; knows its operations: one, or all of a coalesced group."""
+    """Reference to a Work, with its operation, or those of a coalesced group."""
 
     __slots__ = ("asks", "number", "operations")
     operations: tuple[Operation, ...]
     number: int
-    """Of the latest of them."""
+    """Number of the latest of them."""
     asks: bool
-    """Something has to be read off when a wait for it has returned, see `OperationLog.ask`."""
+    """Whether something has to be read after a wait for it has returned, see `OperationLog.ask`."""
 
 
 class FutureRef(DeathRef):
-    """Of a future; knows the operations that whoever has it can wait for."""
+    """Reference to a future, with the operations that its owner can wait for."""
 
     __slots__ = ("operations",)
     operations: tuple[Operation, ...]
 
 
 def moments() -> Moments:
-    """Its `__getitem__` is the callback of the weak references."""
+    """A list of times whose `append` is the callback of the weak references."""
     return defaultdict(CLOCK.perf_counter)
 
 
 class WeakTracker:
-    """Whatever is followed now, and what has happened to it."""
+    """Everything that is followed, and what has happened to it."""
 
     def __init__(self, file: CommFile) -> None:
         self.file = file
@@ -83,14 +83,14 @@ class WeakTracker:
         self.futures: dict[int, FutureRef] = {}
         self.storages: dict[int, StorageRef] = {}
         self.waits: deque[tuple[WorkRef, float]] = deque()
-        """Works that have been waited for, and when the wait returned; not entered yet."""
+        """Works that were waited for, and when the wait returned; not processed yet."""
         self._moments: Moments = moments()
-        """Not entered yet."""
+        """Not processed yet."""
         self._note = self._moments.__getitem__
         self._settling = _thread.RLock()
 
     def attach(self, work: Any, operations: tuple[Operation, ...]) -> None:
-        """Hear of the death of a Work, and know it when somebody waits for it."""
+        """Watch the death of a Work, and recognise it in waits."""
         address = id(work)
         handle = self.works.get(address)
         if handle is not None and handle() is work:  # a backend that gives the same Work twice
@@ -105,7 +105,7 @@ class WeakTracker:
             operation.work = handle
 
     def follow(self, operation: Operation, tensors: Sequence[Any]) -> None:
-        """Hear of the deaths of tensors and of their storages; a storage is followed for its latest operation."""
+        """Watch the deaths of tensors and their storages; a storage is followed for its latest operation."""
         note = self._note
         for tensor in tensors:
             if type(tensor) is Tensor:
@@ -118,7 +118,7 @@ class WeakTracker:
             known = self.storages.get(address)
             if known is not None and known() is not None:
                 before = known.operation
-                if before is operation:  # another view of a storage that it has already
+                if before is operation:  # another view of a known storage
                     continue
                 before.reused = operation.issued
                 before.marks = [m for m in before.marks if m() is None or m() is not tensor]
@@ -130,7 +130,7 @@ class WeakTracker:
             operation.storages += 1
 
     def let_go(self, *tensors: Any) -> None:
-        """Take our weak references off: torch.utils.swap_tensors refuses a tensor that has any."""
+        """Remove the weak references: torch.utils.swap_tensors refuses tensors that have any."""
         for tensor in tensors:
             for mark in weakref.getweakrefs(tensor):
                 if type(mark) is TensorRef and mark in mark.operation.marks:
@@ -139,7 +139,7 @@ class WeakTracker:
                 del mark
 
     def future_taken(self, operations: tuple[Operation, ...], future: Any) -> None:
-        """Whoever has the future can wait for the operations without their Work."""
+        """Record that the owner of the future can wait for the operations without their Work."""
         for operation in operations:
             operation.future = True
         handle = FutureRef(future, self._note)
@@ -147,14 +147,14 @@ class WeakTracker:
         self.futures[handle.address] = handle
 
     def settle(self) -> None:
-        """Enter the waits and deaths since the last time; goes before every question what became of an operation."""
+        """Process waits and deaths since the last call; runs before every query of an operation."""
         died_at, storages = self._moments, self.storages
         with self._settling:
             while self.waits:
                 handle, moment = self.waits.popleft()
                 self.enter_wait(handle.operations, moment)
             while died_at:
-                died, moment = died_at.popitem()  # others may come meanwhile, in any thread
+                died, moment = died_at.popitem()  # other threads may add some meanwhile
                 if isinstance(died, TensorRef):
                     operation = died.operation
                     operation.tensors -= 1
@@ -194,12 +194,12 @@ class WeakTracker:
                 self.file.amend(operation)
 
     def changed(self, operation: Operation) -> None:
-        """Something happened to an operation; on disk it is amended."""
+        """Record a change of an operation, to be amended on disk."""
         if operation.written:
             self.file.amend(operation)
 
     def enter_wait(self, operations: Sequence[Operation], moment: float) -> None:
-        """A wait has returned at this moment."""
+        """Record the return of a wait at this time."""
         for operation in operations:
             if operation.waited is None:
                 operation.waited = moment
@@ -209,7 +209,7 @@ class WeakTracker:
                     self.file.amend(operation)
 
     def forget(self) -> None:
-        """Let go of every weak reference."""
+        """Drop every weak reference."""
         self.settle()
         for handle in self.works.values():
             for operation in handle.operations:
@@ -222,9 +222,9 @@ class WeakTracker:
 
 
 _MAX_BUFFERS = 8
-"""Buffers of one collective that are followed; its bytes count them all."""
+"""Maximum buffers followed per collective; its bytes count all."""
 _MAX_OWNERS = 8
-"""References to one buffer that C++ is believed to have taken for an operation; others may take some meanwhile."""
+"""Maximum references to one buffer attributed to an operation in C++; others may be created meanwhile."""
 
 _nbytes, _shape, _dtype, _is_cpu = (
     getattr(TensorBase, name).__get__ for name in ("nbytes", "shape", "dtype", "is_cpu")
@@ -233,21 +233,21 @@ _uses = uses_of_tensor
 
 
 class OperationLog(WeakTracker):
-    """Notes each operation as it is issued, waited for and seen completed; what it moved is followed."""
+    """Records each operation when it is issued, waited for and seen to complete, and follows its buffers."""
 
     def __init__(self, file: CommFile, zero: float) -> None:
         super().__init__(file)
         self.last, self._pending = file.last, file.pending
         self.step = 1
-        """The step that is running."""
+        """The current step."""
         self.last_event = zero
-        """When something was last issued, waited for or completed."""
+        """Time of the last start, wait or completion."""
         self.last_call = zero
-        """When something was last issued, or somebody began to wait."""
+        """Time of the last start of an operation or wait."""
         self.missed, self.why = 0, ""
-        """Notes that could not be made, and the reason for the latest."""
+        """Number of failed recordings, and the latest reason."""
         self.used = False
-        """Something has been issued."""
+        """Whether anything has been issued."""
         self._groups = Groups()
         self._seen = self._groups.by_id
         self._coalescing: dict[str, list[Operation]] = {}
@@ -258,10 +258,10 @@ class OperationLog(WeakTracker):
     def begin(
         self, direction: str, group: Any, other: Any, tag: Any, buffers: Sequence[Any], frame: FrameType | None
     ) -> Operation | None:
-        """Note an operation that is about to be handed to C++; `other` is a rank of the group, `frame` its caller's.
+        """Record an operation before it is passed to C++; `other` is a rank of the group, `frame` the caller's.
 
-        A functional operator gives the group's name, and then `other` is a rank of the world. None where noting it
-        failed, which is told at the end: the call goes through all the same.
+        For a functional operator, which names the group, `other` is a world rank. None if recording failed, which is
+        reported at the end; the call continues.
         """
         try:
             if type(group) is str:
@@ -279,7 +279,7 @@ class OperationLog(WeakTracker):
             else:
                 channel.microbatch += 1
             channel.nth += 1
-            # much is written out from here to `waited`: with the caches cold after a step each call costs a microsecond
+            # much is inlined from here to `waited`: with cold caches after a step each call costs a microsecond
             lines = users_lines(frame)
             operation = Operation(next(self._numbers), channel, step, lines)
             if buffers:
@@ -315,7 +315,7 @@ class OperationLog(WeakTracker):
             return None
 
     def issued(self, operation: Operation | None, work: Any, buffers: Sequence[Any]) -> None:
-        """It was handed over and this is its Work: None where it is done already, or is part of a coalesced group."""
+        """Record its Work: None if it is already done or part of a coalesced group."""
         if operation is None:
             return
         try:
@@ -335,14 +335,14 @@ class OperationLog(WeakTracker):
             self._miss(error)
 
     def _miss(self, error: Exception) -> None:
-        """Whatever goes wrong with a note is told at the end; the script's call goes through."""
+        """Count a failed recording, reported at the end; the script's call continues."""
         self.missed += 1
         self.why = f"{type(error).__name__}: {error}"
 
     def returned(self, operation: Operation | None, buffers: Sequence[Any], made: Sequence[Any] = ()) -> None:
-        """A functional operator has returned: these are its buffers, and its Work stays in C++.
+        """Record the buffers of a functional operator that has returned; its Work stays in C++.
 
-        `made` are other tensors that stand for it when it is waited for.
+        `made` are other tensors that can be waited for in its place.
         """
         if operation is None:
             return
@@ -360,18 +360,18 @@ class OperationLog(WeakTracker):
             self._miss(error)
 
     def refused(self, operation: Operation | None, error: BaseException) -> None:
-        """Handing it over raised."""
+        """Record that issuing it raised."""
         if operation is None:
             return
         self.failed((operation,), error)
         self._pending.append(operation)
 
     def start_coalescing(self, group: Any) -> None:
-        """From now on operations of this group have one Work together."""
+        """From now on operations of this group share one Work."""
         self._coalescing[self._groups.of(group).name] = []
 
     def end_coalescing(self, group: Any, work: Any) -> None:
-        """`work` is that of everything issued since `start_coalescing`."""
+        """`work` belongs to everything issued since `start_coalescing`."""
         operations = tuple(self._coalescing.pop(self._groups.of(group).name, ()))
         if operations and work is None:
             self.waited(operations)
@@ -381,18 +381,18 @@ class OperationLog(WeakTracker):
     # while somebody waits
 
     def waiting(self, operations: Sequence[Operation]) -> None:
-        """A wait has begun."""
+        """Record that a wait has begun."""
         self.last_call = CLOCK.perf_counter()
         self.last.update(operations[-1], WAITING)
 
     def waited(self, operations: Sequence[Operation]) -> None:
-        """A wait has returned."""
+        """Record that a wait has returned."""
         self.last_event = CLOCK.perf_counter()
         self.enter_wait(operations, self.last_event)
         self.last.update(operations[-1], WAITED)
 
     def ask(self, handle: WorkRef, work: Any) -> None:
-        """A wait for this Work has returned: who answered a receive from anybody, what holds a collective's result?"""
+        """After a wait: read the sender of a receive from any source, and what holds the result of a collective."""
         first = handle.operations[0]
         if first.channel.direction == Direction.RECV:
             self._came_from(first, work)
@@ -404,36 +404,36 @@ class OperationLog(WeakTracker):
                 del tensor
 
     def latest_of(self, tensor: Any) -> Operation | None:
-        """The operation that used a tensor's storage last; None where none did."""
+        """The last operation that used a tensor's storage; None if there is none."""
         mark = self.storages.get(address_of_storage(storage_of(tensor)))
         return None if mark is None or mark() is None else mark.operation
 
     def failed(self, operations: Sequence[Operation], error: BaseException) -> None:
-        """Handing them over, or a wait for them, has raised."""
+        """Record that issuing them, or a wait, has raised."""
         for operation in operations:
             operation.failed = type(error).__name__
             self.changed(operation)
         self.last.update(operations[-1], FAILED)
 
     def completed(self, operations: Sequence[Operation]) -> None:
-        """A Work or a future has been seen completed."""
+        """Record that a Work or future was seen to complete."""
         for operation in operations:
             if operation.completed is None:
                 operation.completed = self.last_event = CLOCK.perf_counter()
                 self.changed(operation)
 
     def _came_from(self, operation: Operation, work: Any) -> None:
-        """A receive from anybody was answered: by whom?"""
+        """Record the sender of a receive from any source."""
         try:
             place = source_of(work)
-        except RuntimeError:  # a backend that does not know
+        except RuntimeError:  # a backend that does not report it
             return
         operation.source = self._groups.named(operation.channel.group).rank(place)
 
-    # looks, steps, the end
+    # snapshots, steps, the end
 
     def holds(self) -> Iterator[tuple[Any, Any, str]]:
-        """(Work or future, tensor, name) for each buffer that one alive keeps in C++, once for each reference taken."""
+        """Yield (Work or future, tensor, name) for each buffer that a live one holds in C++, once per reference."""
         self.settle()
         handles: list[WorkRef | FutureRef] = [*self.works.values(), *self.futures.values()]
         for handle in handles:
@@ -441,7 +441,7 @@ class OperationLog(WeakTracker):
             if owner is None:
                 continue
             for operation in handle.operations:
-                # a collective that nobody waited for may have taken its result after its owners were counted
+                # a collective without a wait may have taken its result after its owners were counted
                 result = operation.waited is None and operation.channel.tag is None
                 for mark in list(operation.marks):
                     tensor = mark()
@@ -452,7 +452,7 @@ class OperationLog(WeakTracker):
             del owner
 
     def step_ended(self, step: int) -> None:
-        """The step of this number is over; what follows belongs to the next."""
+        """Called when this step is over; what follows belongs to the next."""
         self._coalescing.clear()  # a group whose block raised is never ended
         self.file.step_ended(step)
         self.step = step + 1

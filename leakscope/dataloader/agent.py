@@ -39,38 +39,38 @@ from leakscope.run.rows import GrowingInWorker, WorkerLook, to_line
 from leakscope.run.secrets import json_of
 
 _AT_ONCE_S = 0.25
-"""Seconds, chosen, that reading may take at once: a short run has a story of its workers for so much."""
+"""Seconds that sampling may take regardless of the budget, so that a short run has samples. Heuristic."""
 _SHARE_AT_FIRST = 0.05
-"""Share of the time so far, chosen, that the first readings may take."""
+"""Share of the elapsed time that the first samples may take. Heuristic."""
 _FIRST = 12
-"""Readings of the first sort, chosen."""
+"""Number of first samples. Heuristic."""
 _ENDS = 3
-"""Lives of workers, chosen, whose last reading counts as one of the first."""
+"""Worker lifetimes whose last sample counts as one of the first. Heuristic."""
 _SPACING_FACTOR = 1.1
-"""How many times further than the last one the next one is at least, by step number, after the first ones."""
+"""Minimum factor between the step numbers of samples after the first ones."""
 
 
 @dataclass
 class Readings:
-    """Decides on the readings of all workers of one rank."""
+    """Schedules the samples of all workers of one rank."""
 
     budget: float
     """Share of the run's time that leakscope may take."""
     spent: float = 0.0
-    """Seconds that reading has taken."""
+    """Seconds spent on sampling."""
     _taken: int = 0
     _ends: int = 0
     _last: int = 0
     _cost: float = 0.0
 
     def due(self, step: int, elapsed: float) -> bool:
-        """Is a reading due at the end of this step, `elapsed` seconds into the run?"""
+        """Whether a sample is due at the end of this step, `elapsed` seconds into the run."""
         if self._taken >= _FIRST and step < self._last * _SPACING_FACTOR:
             return False
         return self.affords(elapsed)
 
     def affords(self, elapsed: float, last: bool = False) -> bool:
-        """May the workers be read once more by now, for the `last` time in their life?"""
+        """Whether another sample is within the budget, the `last` in the workers' life or not."""
         after = self.spent + self._cost
         self._ends += last
         first = (
@@ -79,18 +79,18 @@ class Readings:
         return first or after <= self.budget * (elapsed + self._cost)
 
     def taken(self, step: int, seconds: float) -> None:
-        """Note what a reading cost."""
+        """Record the cost of a sample."""
         self._taken += 1
         self._last, self._cost = step, seconds
         self.spent += seconds
 
 
 _DEEPEST = 8
-"""References from a beginning that are followed, chosen."""
+"""Maximum references followed from a start. Heuristic."""
 _MOST = 4_000
-"""Objects that are looked into, chosen: some 4 ms."""
+"""Maximum objects examined. Heuristic: about 4 ms."""
 _FEW = 32
-"""Items up to which a container is looked into, chosen; of a larger one only the length is read."""
+"""Maximum length of a container that is examined; of a larger one only the length is read. Heuristic."""
 LRU_CACHE: Any = type(lru_cache(lambda: None))
 _NOT_INTO = (type, ModuleType, FunctionType)
 _file = vars(ModuleType)["__dict__"].__get__
@@ -98,19 +98,19 @@ _file = vars(ModuleType)["__dict__"].__get__
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where something stands, as its user would write it."""
+    """A place in the program, as written in code."""
 
     written: str
     """`self.samples`, `samples`, `Images.cache`."""
     owner: str
     """Qualified name of the class that has it, or the module's name."""
     file: str = ""
-    """Where that is written, "" for what is not the user's."""
+    """The file that defines it, "" if it is not the user's."""
     name: str = ""
-    """What is bound there."""
+    """The name that is bound."""
 
     def line(self) -> str:
-        """`train.py:12`, the line that sets it; "" where the source does not show it."""
+        """The line that sets it, as `train.py:12`; "" if unknown."""
         if not self.file:
             return ""
         in_module = self.written.startswith(self.name)
@@ -124,19 +124,19 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A container, or a function's cache."""
+    """A container, or the cache of a function."""
 
     obj: Any
     place: Place
 
 
 def containers_of(dataset: Any, modules: Sequence[str]) -> Iterator[Found]:
-    """Every container that is found from the dataset, then those of these modules."""
+    """Every container reachable from the dataset, then those of these modules."""
     yield from _Walk().from_each(dataset, modules)
 
 
 def users_modules() -> tuple[str, ...]:
-    """Names of the modules of the user's own; to find them touches every module."""
+    """Names of the user's modules; finding them visits every module."""
     found = []
     for name, module in list(sys.modules.items()):
         if type(module) is ModuleType and name != "__mp_main__":
@@ -147,7 +147,7 @@ def users_modules() -> tuple[str, ...]:
 
 
 class _Walk:
-    """One walk, level by level; each object is met once."""
+    """One breadth-first walk that visits each object once."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
@@ -210,7 +210,7 @@ class _Walk:
 
 
 def _is_followed(obj: Any) -> bool:
-    """Whether it is a container, a function's cache, a class of the user's or an object of Python code's."""
+    """Whether it is a container, a function cache, a class of the user or an instance of a Python class."""
     kind = type(obj)
     if kind is tuple or kind is LRU_CACHE or container_base(kind) is not None or _is_classes(obj, kind):
         return True
@@ -218,12 +218,12 @@ def _is_followed(obj: Any) -> bool:
 
 
 def _is_classes(obj: Any, kind: type) -> bool:
-    """Whether it is a class of the user's."""
+    """Whether it is a class of the user."""
     return issubclass(kind, type) and bool(_file_of(obj))
 
 
 def _file_of(kind: type) -> str:
-    """The file of a class of the user's, "" for any other."""
+    """The file of a class of the user, "" for any other."""
     module = type_dict(kind).get("__module__")
     found = sys.modules.get(module) if type(module) is str else None
     file = _file(found).get("__file__") if isinstance(found, ModuleType) else None
@@ -235,7 +235,7 @@ def _below(place: Place, written: str) -> Place:
 
 
 def _attribute(name: str, kind: type, place: Place) -> Place:
-    """An attribute of an instance: as its own class writes it, wherever the instance stands."""
+    """An attribute of an instance, as its class writes it."""
     file, owner = _file_of(kind), type_qualname(kind)
     if not file:
         return _below(place, f".{name}")
@@ -243,14 +243,14 @@ def _attribute(name: str, kind: type, place: Place) -> Place:
 
 
 _ITEMS_DEEPEST = 3
-"""Containers in each other that are looked into, chosen."""
+"""Maximum nesting of containers. Heuristic."""
 _MOST_ITEMS = 64
-"""Items of each that are looked at, chosen."""
+"""Maximum items examined per container. Heuristic."""
 _NBYTES: Any = np.ndarray.__dict__["nbytes"]
 
 
 def bytes_of(items: Sequence[tuple[Any, ...]]) -> int:
-    """Bytes of these items together: of tensors their storages, of arrays their data, and of Python objects."""
+    """Total bytes of these items: storages of tensors, data of arrays, and Python objects."""
     types = Types()
     found: dict[int, int] = {}
     for item in items:
@@ -263,7 +263,7 @@ def bytes_of(items: Sequence[tuple[Any, ...]]) -> int:
 
 
 def _parts(obj: Any, deep: int) -> Iterator[Any]:
-    """The object and what containers and records in it hold."""
+    """The object and the contents of containers and records in it."""
     yield obj
     kind = type(obj)
     base = tuple if kind is tuple else container_base(kind)
@@ -277,7 +277,7 @@ def _parts(obj: Any, deep: int) -> Iterator[Any]:
 
 
 def _data_bytes(obj: Any, types: Types) -> int:
-    """Bytes that `Measure` leaves to others: of tensors and arrays, and of large blocks of bytes."""
+    """Bytes that `Measure` excludes: tensors, arrays and large bytes objects."""
     kind = type(obj)
     if types.role(kind) is Role.TENSOR:
         with without_functions():
@@ -290,28 +290,28 @@ def _data_bytes(obj: Any, types: Types) -> int:
 
 
 _MOST_TOLD = 8
-"""Containers that one look tells, those with most bytes, chosen."""
+"""Maximum containers reported by one sample, those with most bytes. Heuristic."""
 _LEAST = 4096
-"""Bytes that one has to have gained to be told, chosen."""
+"""Minimum bytes gained to be reported. Heuristic."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """What a worker is told of itself."""
+    """The settings of a worker."""
 
     file: str
-    """Where its rows go: `loader_workers.jsonl` of the rank."""
+    """File for its rows: `loader_workers.jsonl` of the rank."""
     loader: int
     life: int
     number: int
     budget: float
     modules: tuple[str, ...]
-    """Of the user's own."""
+    """The user's modules."""
 
 
 @dataclass
 class _Seen:
-    """A container as it was when it was first seen, and what it has gained since."""
+    """A container when first seen, and its growth since."""
 
     length: int
     last: int
@@ -322,14 +322,16 @@ class _Seen:
 
 
 def run(worker: Worker, places: tuple[int, int], target: Callable[..., Any], *args: Any) -> Any:
-    """What runs in a worker, with looks in between; `places`: of its arguments, the dataset and the queue."""
-    with suppress(Exception):  # then it runs without
+    """Run the worker function and sample in between; `places` are the positions of dataset and queue
+    in its arguments.
+    """
+    with suppress(Exception):  # it then runs without
         begin(worker, *(args[place] for place in places))
     return target(*args)
 
 
 def begin(worker: Worker, dataset: Any, queue: Any) -> None:
-    """Have the worker look at itself whenever it asks this queue for what to load next."""
+    """Make the worker sample itself whenever it takes an index from this queue."""
     watch = _Watch(worker, dataset)
     get: Callable[..., Any] = queue.get
 
@@ -343,7 +345,7 @@ def begin(worker: Worker, dataset: Any, queue: Any) -> None:
 
 
 class _Watch:
-    """The looks of one worker at itself."""
+    """The samples of one worker."""
 
     def __init__(self, worker: Worker, dataset: Any) -> None:
         self._worker, self._dataset = worker, dataset
@@ -351,12 +353,12 @@ class _Watch:
         self._began = CLOCK.perf_counter()
         self._seen: dict[int, _Seen] = {}
         self.batches = 0
-        """Asked for so far."""
+        """Number of batches requested so far."""
         self._looked: int | None = None
         self._over = False
 
     def between_batches(self) -> None:
-        """Look if that is due; an error of ours ends the looking, and nothing else."""
+        """Sample if due; an internal error only ends the sampling."""
         now = CLOCK.perf_counter()
         if self._over or self._looked == self.batches or not self._readings.due(self.batches, now - self._began):
             return
@@ -387,12 +389,12 @@ class _Watch:
         grown.sort(key=lambda each: -each.bytes)
         worker = self._worker
         row = WorkerLook(worker.loader, worker.life, worker.number, self.batches, tuple(grown[:_MOST_TOLD]))
-        with open_file(worker.file, "ab", buffering=0, opener=open_private) as stream:  # at once: others add to it
+        with open_file(worker.file, "ab", buffering=0, opener=open_private) as stream:  # atomically: others add to it
             stream.write(json_of(to_line(row)) + b"\n")
 
 
 def _length(found: Found) -> int | None:
-    """How many items it has; None for what has a bound of its own, or cannot gain any."""
+    """Number of items; None for a container that is bounded or cannot grow."""
     kind = type(found.obj)
     if kind is LRU_CACHE:
         told = found.obj.cache_info()
@@ -404,7 +406,7 @@ def _length(found: Found) -> int | None:
 
 
 def _add(seen: _Seen, found: Found, more: int) -> None:
-    """Add what the newest items stand for."""
+    """Add a sample of the newest items, scaled to all."""
     items = _newest(found, more)
     if items:
         seen.item = item_text(items)

@@ -50,38 +50,38 @@ if TYPE_CHECKING:
     from leakscope.recorder.steps.policy import Schedule
 
 Pages = NDArray[np.int64]
-"""Numbers of pages, rising, each once."""
+"""Page numbers, ascending and distinct."""
 
 PAGE = resource.getpagesize()
 _KIB = 1024
 _ENTRY = 8
-"""Bytes that /proc/PID/pagemap has for each page (Documentation/admin-guide/mm/pagemap.rst)."""
+"""Bytes per page in /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst)."""
 _EXCLUSIVE = np.uint64(1 << 56)
-"""Bit of an entry: no other process has the page."""
+"""Bit of an entry: no other process maps the page."""
 _GAP = 64
-"""Pages between two that are asked for, up to which they are read in one go, chosen."""
+"""Maximum gap in pages that is read in one go. Heuristic."""
 _SHARED_TENSORS = "/dev/shm/torch_"
-"""Where torch puts what workers send (torch/csrc/refcount/..., NewProcessWideShmHandle)."""
+"""Where torch puts tensors that workers send (torch/csrc/refcount/..., NewProcessWideShmHandle)."""
 _BLOCK = 512
-"""Bytes of a block in what stat says."""
+"""Bytes of a block in stat."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What one process takes of the machine's memory, in bytes."""
+    """Memory of one process, in bytes."""
 
     unique: int
-    """Of no other process: what would be free if it ended (USS)."""
+    """Unique set size (USS): what would be freed if the process ended."""
     proportional: int
-    """With its share of what it has together with others (PSS)."""
+    """Proportional set size (PSS): including its share of pages shared with others."""
     anonymous: int
-    """Its own and shared since a fork, of no file."""
+    """Anonymous memory, private or shared since a fork."""
     mapped: int
-    """Those of the unique ones that are of files and of shared memory, as far as the kernel tells them apart."""
+    """The part of the unique bytes that belongs to files and shared memory, as far as the kernel distinguishes them."""
 
 
 def taken_by(pid: int) -> Taken | None:
-    """What a process takes; None where it has ended, or may not be read."""
+    """Memory of a process; None if it has ended or may not be read."""
     try:
         with open_file(f"/proc/{pid}/smaps_rollup", "rb") as stream:
             text = stream.read().decode("ascii", "replace")
@@ -107,7 +107,7 @@ def _fields(text: str) -> Iterator[tuple[str, str]]:
 
 
 def copied_bytes(pid: int, pages: Pages) -> int | None:
-    """Bytes of those pages, all of them shared at the fork, that the process has a copy of; None as in `taken_by`."""
+    """Bytes of those pages, all shared at the fork, that the process has copied; None as in `taken_by`."""
     count = 0
     try:
         with open_file(f"/proc/{pid}/pagemap", "rb", buffering=0) as stream:
@@ -123,14 +123,14 @@ def copied_bytes(pid: int, pages: Pages) -> int | None:
 
 
 def runs_of(pages: Pages) -> list[Pages]:
-    """The pages in stretches without large gaps."""
+    """The pages as stretches without large gaps."""
     return np.split(pages, np.flatnonzero(np.diff(pages) > _GAP) + 1) if len(pages) else []
 
 
 def sent_by(pids: Sequence[int]) -> Mapping[int, int]:
-    """Bytes by inode of the shared memory with tensors that these processes have sent, and still have open.
+    """Bytes by inode of shared memory with tensors that these processes have sent and still hold open.
 
-    Nobody maps what waits in a queue: it is in no process's figures, and only the open file shows it.
+    Queued tensors are unmapped, so no process's RSS includes them; only the open file shows them.
     """
     found: dict[int, int] = {}
     for pid in pids:
@@ -153,40 +153,40 @@ def _open_files(pid: int) -> Iterable[str]:
 
 
 LEAST_OBJECTS = 10_000
-"""Objects below which a container is no matter of memory, chosen."""
+"""Minimum objects of a container to be considered. Heuristic."""
 _LEAST_BYTES = 1 << 20
-"""The same of the bytes of its pages."""
+"""Minimum bytes of its pages. Heuristic."""
 _MOST_OBJECTS = 6_000_000
-"""Objects of one container that are asked where they lie, chosen: about half a second."""
+"""Objects of one container whose address is read. Heuristic: about half a second."""
 _DEEPEST = 4
-"""Containers in each other that are followed, chosen."""
+"""Maximum nesting of containers. Heuristic."""
 _MOST_TOLD = 4
-"""Containers that are told, the largest, chosen."""
+"""Maximum containers reported, the largest. Heuristic."""
 _HEAD = 24
-"""Bytes of a list ahead of the address of its items (CPython Include/cpython/listobject.h)."""
+"""Bytes of a list before the pointer to its items (CPython Include/cpython/listobject.h)."""
 _WORD = 8
 _CONTAINERS = (list, dict, tuple, set, frozenset, deque)
 
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """A large container, and the pages that its objects lie on."""
+    """A large container, and the pages of its objects."""
 
     told: SharedObjects
     pages: Pages
 
 
 class SharedContainers:
-    """Those of the datasets of this process; each is gone through once, ahead of the first fork."""
+    """Large containers of the datasets of this process; each is examined once, before the first fork."""
 
     def __init__(self) -> None:
         self.found: tuple[Shared, ...] = ()
-        """Of the dataset that was asked for last."""
+        """Those of the most recently examined dataset."""
         self._known: dict[tuple[int, int], Shared | None] = {}
         """By the container's address and length."""
 
     def find(self, dataset: Any, modules: Sequence[str]) -> None:
-        """Find the large containers that are reached from a dataset, or stand in the user's `modules`."""
+        """Find the large containers that a dataset or the user's `modules` reach."""
         shared = [self._shared(found) for found in containers_of(dataset, modules)]
         largest = sorted((each for each in shared if each is not None), key=lambda each: -each.told.bytes)
         self.found = tuple(largest[:_MOST_TOLD])
@@ -222,7 +222,7 @@ def _of(found: Found, base: Any, items: int) -> Shared | None:
 
 
 def _addresses(container: Any, base: Any) -> tuple[list[Pages], int]:
-    """(addresses of the objects in a container and in those in it, how many)."""
+    """Return (addresses of the objects in a container and nested ones, their number)."""
     if base is list and _is_flat(container):
         found = _items_at(container)
         return [found], len(found)
@@ -242,23 +242,23 @@ def _addresses(container: Any, base: Any) -> tuple[list[Pages], int]:
 
 
 def _is_flat(items: Any) -> bool:
-    """Whether the first items of a list hold nothing: then no object needs to be touched."""
+    """Whether the first items of a list have no referents, so that no object needs to be read."""
     return not any(_goes_on(type(item)) for item in list.__getitem__(items, slice(0, 8)))
 
 
 def _items_at(items: Any) -> Pages:
-    """Addresses of the items of a list, read where the list has them."""
+    """Addresses of the items of a list, read from its storage."""
     length = list.__len__(items)
     place = ctypes.c_void_p.from_address(id(items) + _HEAD).value
     if not length or not place:
         return np.empty(0, np.int64)
-    # another thread may have made the list move since: then some pages are told wrongly, and nothing crashes
+    # another thread may have moved the list: some pages are then wrong
     data = bytes_at(place, length * _WORD)
     return np.frombuffer(data, dtype=np.int64) if len(data) == length * _WORD else np.empty(0, np.int64)
 
 
 def _goes_on(kind: type) -> bool:
-    """Whether what an object of this type holds is of the container as well: containers and records."""
+    """Whether the referents of an object of this type belong to the container: containers and records."""
     if any(kind is each for each in _CONTAINERS):
         return True
     module = type_dict(kind).get("__module__")
@@ -267,7 +267,7 @@ def _goes_on(kind: type) -> bool:
 
 
 def _pages(addresses: Sequence[Pages]) -> Pages:
-    """The pages that objects at these addresses lie on, each once."""
+    """The pages of objects at these addresses, each once."""
     found = [np.unique(each // PAGE) for each in addresses if len(each)]
     return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 
@@ -280,11 +280,11 @@ class _Started:
     pids: tuple[int, ...]
     shared: tuple[Shared, ...]
     iterator: weakref.ref[Any]
-    """It is the script's."""
+    """The script's iterator."""
 
 
 class LoaderWorkers:
-    """Reads the workers of all loaders of one rank; without workers it costs a test of a list at each step."""
+    """Samples the workers of all loaders of one rank; without workers it costs one list test a step."""
 
     def __init__(self, folder: RankFolder, schedule: Schedule) -> None:
         self._folder, self._schedule = folder, schedule
@@ -293,7 +293,7 @@ class LoaderWorkers:
         self._loaders: dict[tuple[str, str, int], int] = {}
         self._lives: dict[int, int] = {}
         self._next: tuple[int, int] | None = None
-        """Loader and life of the iterator that is being made."""
+        """Loader and lifetime of the iterator under construction."""
         self._modules: tuple[str, ...] = ()
         self._containers = SharedContainers()
         self._began = CLOCK.perf_counter()
@@ -302,7 +302,7 @@ class LoaderWorkers:
         self._told = False
 
     def install(self, patches: Patches) -> None:
-        """Learn of each iterator that starts workers."""
+        """Watch the creation of iterators that start workers."""
         if lacks(Part.WORKERS):
             return
         patches.call_before(LOADER_ITERATOR, "__init__", self._starting)
@@ -311,7 +311,7 @@ class LoaderWorkers:
         patches.call_before(LOADER_ITERATOR, ENDS_WORKERS, self._ending)
 
     def _process_starts(self, process: Any, *_: Any, **__: Any) -> None:
-        """A worker of the iterator that is being made: it is to look at itself."""
+        """Make a worker of the iterator under construction sample itself."""
         target: Any = getattr(process, "_target", None)
         args = getattr(process, "_args", ())
         places = places_in_worker(target)
@@ -320,11 +320,11 @@ class LoaderWorkers:
             file = str(self._folder.path / f"{WorkerLook.FILE}.jsonl")
             worker = Worker(file, *self._next, args[number], self._schedule.budget, self._modules)
             inside = partial(run, worker, (dataset, queue), target)
-            inside.__module__ = LOADER_WORKERS  # it is known by that
+            inside.__module__ = LOADER_WORKERS  # its identity
             process._target = inside
 
     def _starting(self, _: Any, loader: Any, *__: Any, **___: Any) -> None:
-        """Ahead of the fork: what is read of the dataset here no worker copies for it."""
+        """Read the dataset before the fork, so that no worker copies its pages because of the read."""
         began = CLOCK.perf_counter()
         dataset = setting(loader, "dataset")
         self._modules = users_modules()
@@ -374,7 +374,7 @@ class LoaderWorkers:
             self._read([started])
 
     def _ending(self, iterator: Any, *_: Any, **__: Any) -> None:
-        """The last that can be read of these workers."""
+        """Take the last sample of these workers."""
         ending = [started for started in self._live if started.iterator() is iterator]
         if ending:
             began = CLOCK.perf_counter()
@@ -384,8 +384,8 @@ class LoaderWorkers:
             self._aside += CLOCK.perf_counter() - began
 
     def step_ended(self, step: int) -> float:
-        """Read all workers if that is due, at the last step of the run in any case; gives the seconds that were spent
-        otherwise than at the ends of steps since the last one.
+        """Sample all workers if due, always at the last step of the run; return the seconds spent outside of step ends
+        since the last call.
         """
         self._step = step
         aside, self._aside = self._aside, 0.0
@@ -399,7 +399,7 @@ class LoaderWorkers:
     def _read(self, some: Iterable[_Started], last: bool = False) -> None:
         began = CLOCK.perf_counter()
         for started in some:
-            # others than forked ones begin with imports: until each has loaded a batch they grow
+            # workers that were not forked start with imports: they grow until each has loaded a batch
             if started.row.method != "fork" and self._step - started.row.step < len(started.pids) and not last:
                 continue
             memory = tuple(found for k, pid in enumerate(started.pids) if (found := _memory(k, pid, started.shared)))

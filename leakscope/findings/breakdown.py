@@ -28,46 +28,48 @@ from leakscope.run.model import Look, Rank
 
 _ARRAY, _NODE = KINDS.index(ObjectKind.ARRAY), KINDS.index(ObjectKind.GRAD_NODE)
 OF_A_NODE = (64, 1024)
-"""Bytes, from and to, that a grad node takes with what it keeps besides tensors: 380 (linear, convolution) to 600 (a
-chain of ReLU) were counted.
+"""Range of bytes that a grad node takes besides tensors: 380 (linear, convolution) to 600 (a chain of ReLU) were
+counted.
 """
 _USUAL_NODE = 400
-"""Bytes a node where the looks do not tell it."""
+"""Default bytes per node if the snapshots do not show it."""
 
 
 @dataclass(frozen=True)
 class Balance:
-    """The memory of one look of one rank, on the kind of device that is counted."""
+    """The memory of one rank at one heap snapshot, on the counted kind of device."""
 
     step: int
     counted: int | None
     counted_on: str
     storages: int
-    """Bytes of storages, alive or dead."""
+    """Bytes of storages, reachable or not."""
     objects: int = 0
-    """Bytes of arrays and their like that are alive, and of other objects that have been gained; in host memory."""
+    """Bytes of live arrays and the like, and of other gained objects; in host memory."""
     dead_objects: int = 0
-    """Bytes of those that wait for gc."""
+    """Bytes of those that await gc."""
     nodes: int = 0
-    """Grad nodes, whose memory is the host's."""
+    """Number of grad nodes, whose memory is on the host."""
     of_a_node: int = _USUAL_NODE
-    """Bytes that each of them takes."""
+    """Bytes of each of them."""
     blocks: int = 0
-    """Bytes of an accelerator's blocks that are no storage, and of what the others are larger than theirs."""
+    """Bytes of an accelerator's blocks without a storage, and by which other blocks exceed theirs."""
 
     @property
     def known(self) -> int:
-        """Bytes that have a name."""
+        """Return the attributed bytes."""
         return self.storages + self.objects + self.dead_objects + self.blocks
 
     @property
     def gap(self) -> int | None:
-        """Counted and in no storage, array or block: grad nodes and the unattributed; None where nothing counts."""
+        """Return the counted bytes outside storages, arrays and blocks: grad nodes and unattributed memory; None if
+        nothing counts.
+        """
         return None if self.counted is None else self.counted - self.known
 
 
 def balances_of(rank: Rank, looks: Sequence[Look], warmup: int) -> tuple[Balance, ...]:
-    """One for each look."""
+    """One balance for each snapshot."""
     beside: dict[tuple[int, str, str], int] = {}
     for found in device_looks(rank):
         place = (found.step, found.occasion, found.kind)
@@ -78,7 +80,7 @@ def balances_of(rank: Rank, looks: Sequence[Look], warmup: int) -> tuple[Balance
 
 
 def storage_bytes(look: Look, storages: Sequence[int]) -> int:
-    """Bytes of those that are on the kind of device that is counted."""
+    """Bytes of storages on the counted kind of device."""
     graph = look.heap
     return sum(int(graph.bytes[s]) for s in storages if (s in graph.device) == (look.counted_on != "cpu"))
 
@@ -100,15 +102,16 @@ def _balance(look: Look, in_blocks: int | None) -> Balance:
 
 
 def bytes_a_node(balances: Sequence[Balance]) -> int:
-    """Bytes that a grad node takes."""
+    """Bytes of a grad node."""
     return balances[-1].of_a_node if balances else _USUAL_NODE
 
 
 def _bytes_a_node(balances: Sequence[Balance], rate: float | None) -> int:
-    """Bytes that a grad node takes, as what is not known grew with their number; the usual where that tells nothing.
+    """Bytes of a grad node, from the growth of unattributed memory with the number of nodes; the default if that is not
+    conclusive.
 
-    By the counters of all steps, which counted `rate` bytes a step, before those at the looks: a look itself takes
-    memory for a while.
+    The counters of all steps, which counted `rate` bytes a step, are preferred to those at snapshots: a snapshot itself
+    takes memory for a while.
     """
     told = [b for b in balances if b.gap is not None]
     if len(told) < 2 or told[-1].nodes <= told[0].nodes:  # noqa: PLR2004 - from the first to the last
@@ -122,52 +125,54 @@ def _bytes_a_node(balances: Sequence[Balance], rate: float | None) -> int:
 
 
 Levels = Mapping[int, int]
-"""Position of a look to bytes there."""
+"""Index of a snapshot, mapped to bytes."""
 Became = tuple[Candidate, str]
-"""A candidate, and the fingerprint of the finding that it has become part of."""
+"""A candidate, and the fingerprint of the finding that includes it."""
 
 
 @dataclass(frozen=True)
 class GroupLevels:
-    """The bytes of one group at the looks where it was there, and which findings may be about it."""
+    """Bytes of one group at the snapshots that contain it, and the findings that may be about it."""
 
     became: tuple[tuple[str, tuple[int, ...]], ...]
-    """Of each candidate that it was: the fingerprint of its finding, and its storages."""
+    """For each of its candidates: the fingerprint of the finding, and the storages."""
     kept_by: frozenset[str]
     """Fingerprints of the findings that name most of its last storages."""
     levels: Mapping[int, Line]
-    """Position of a look to its bytes there, on the line where they stand if no finding is about it."""
+    """Index of a snapshot, mapped to the group's bytes, with the line of the breakdown for them if no finding is about
+    it.
+    """
 
 
 @dataclass(frozen=True)
 class Account:
-    """The memory of one rank at its judged looks, as far as it is known before all findings are."""
+    """The memory of one rank at its judged snapshots, as far as it is known before all findings are."""
 
     balances: tuple[Balance, ...] = ()
-    """One for each look."""
+    """One for each snapshot."""
     groups: tuple[GroupLevels, ...] = ()
-    """Those that a finding may be about."""
+    """Groups that a finding may be about."""
     others: tuple[tuple[Line, ...], ...] = ()
-    """For each look the bytes of all other groups."""
+    """For each snapshot the bytes of all other groups."""
     beside: tuple[int, ...] = ()
-    """For each look the bytes of storages that are in no group."""
+    """For each snapshot the bytes of storages in no group."""
     objects: tuple[tuple[str, Levels], ...] = ()
-    """What is no tensor: the fingerprint of its finding, and its bytes."""
+    """Non-tensor memory: fingerprint of its finding, and bytes."""
 
 
 @dataclass(frozen=True)
 class LinesOfFindings:
-    """Where findings put what an account has."""
+    """Where findings put the parts of an account."""
 
     of_groups: Sequence[Line | None]
-    """One for each group of the account; None where no finding is about it."""
+    """One for each group of the account; None if no finding is about it."""
     of_objects: Sequence[Line | None]
     graphs: Line | None = None
-    """Of the finding that keeps grad nodes, where there is one."""
+    """The finding that keeps grad nodes, if there is one."""
     unknown: Line | None = None
-    """Of a leak whose holder is unknown, where there is one: all that is not known is its."""
+    """A leak with an unknown holder, if there is one: all unattributed memory belongs to it."""
     scattered: Line | None = None
-    """Of what grows under ever new names, where there is one."""
+    """The finding of growth under ever new names, if there is one."""
 
 
 def account_of(
@@ -181,12 +186,12 @@ def account_of(
     """The account of one rank.
 
     Args:
-        looks: the judged ones.
-        balances: one for each look.
-        groups: of the storages of these looks.
-        became: the candidates among the groups.
-        arrays: candidates of what is no tensor.
-        storages: fingerprint of each of the rank's findings to the storages that it names, of the last look.
+        looks: The judged snapshots.
+        balances: One for each snapshot.
+        groups: Groups of the storages in these snapshots.
+        became: The candidates among the groups.
+        arrays: Candidates of non-tensor memory.
+        storages: Fingerprint of each finding of the rank, mapped to its storages in the last snapshot.
 
     """
     others: list[Counter[Line]] = [Counter() for _ in looks]
@@ -239,7 +244,9 @@ def _rested(graph: HeapGraph, group: Group) -> RestedKind:
 
 
 def ledger_of(account: Account, lines_of: LinesOfFindings) -> tuple[LedgerInterval, ...]:
-    """The intervals between looks in a row on one kind of device; each one's lines add up to what was counted."""
+    """The intervals between consecutive snapshots on one kind of device; the lines of each add up to
+    what was counted.
+    """
     each = bytes_a_node(account.balances)
     node, block, left_over = (
         _of_unknown(kind, lines_of.unknown) for kind in (LineKind.GRAD_NODES, LineKind.BLOCKS, LineKind.UNATTRIBUTED)
@@ -262,7 +269,7 @@ def ledger_of(account: Account, lines_of: LinesOfFindings) -> tuple[LedgerInterv
 
 
 def _of_unknown(kind: LineKind, unknown: Line | None) -> Line:
-    """A line of what has no holder: of the leak that it is where there is one, apart where that is known already."""
+    """A line for memory without a holder: part of the leak if there is one, or suppressed if that is known."""
     if unknown is None:
         return Line(kind, 0)
     return unknown if unknown.kind == LineKind.APART else Line(kind, 0, unknown.fingerprint)
@@ -306,13 +313,13 @@ def _objects(place: int, account: Account, lines_of: LinesOfFindings) -> Iterato
 
 
 SCATTERED = fingerprint(("step-growth", "scattered"))
-"""Of growth under ever new names."""
+"""Line of growth under ever new names."""
 
 
 def scattered_findings(
     rank: Rank, groups: GroupsOverLooks, candidates: Sequence[Candidate], warmup: int, thresholds: Thresholds
 ) -> list[Finding]:
-    """A finding where the groups that do not grow by themselves grow together at every look, and go on."""
+    """A finding if groups that do not grow individually grow together at every snapshot, up to the last."""
     told = {candidate.group.key for candidate in candidates}
     still = [key for key, at in groups.at.items() if key not in told and at[max(at)][1].freed in (0, IMMORTAL)]
     line = series(groups.steps, {s: sum(_bytes(groups, key, s) for key in still) for s in groups.steps})
@@ -367,34 +374,34 @@ def _finding(
 
 
 GAP = fingerprint(("native-hold", "gap"))
-"""Of growth that nothing explains."""
+"""Line of unexplained growth."""
 OVERHEAD = 0.1
-"""Leaked tensors take their grad nodes, dicts and frames along, which the allocator counts and no storage explains.
-Heuristic: at half of that, lists of small graphs have a gap beside them; at twice that, a leak of a C extension a fifth
-as fast as another leak is missed.
+"""Factor for leaked tensors' grad nodes, dicts and frames, which the allocator counts and no storage explains.
+Heuristic: at half of it, lists of small graphs show a gap; at twice, a leak of a C extension a fifth as fast as
+another leak is missed.
 """
 
 _MOST_A_SHAPE = 4 << 20
-"""Bytes that a new shape in each step may cost: up to 2.8 MiB were measured, of a small convolutional net in
-bfloat16. At half of that such a net is accused, at twice that a leak of several MiB a step is taken for a cache.
+"""Maximum bytes that a new shape per step may cost: up to 2.8 MiB were measured, for a small convolutional net in
+bfloat16. At half of it such a net is reported, at twice a leak of several MiB a step counts as a cache.
 """
 _MOST_NEW = 0.25
-"""Share of the steps that must have had a shape that was new. Images of random sizes have nearly 1; of sentences of 60
-lengths, drawn evenly, (1 - 1/60)**60 or 0.37 of the steps are new after 60, and 0.13 after 120.
+"""Minimum share of steps with a new shape. Images of random sizes have nearly 1; of sentences of 60 lengths, drawn
+evenly, (1 - 1/60)**60 or 0.37 of the steps are new after 60, and 0.13 after 120.
 """
 CACHED_SHAPES = 1024
-"""Shapes that oneDNN and ideep keep kernels for, unless ONEDNN_PRIMITIVE_CACHE_CAPACITY and LRU_CACHE_CAPACITY say
-otherwise (oneDNN, developer guide, "Primitive Cache"; ideep, lru_cache.hpp).
+"""Shapes for which oneDNN and ideep cache kernels, unless ONEDNN_PRIMITIVE_CACHE_CAPACITY and LRU_CACHE_CAPACITY are
+set (oneDNN, developer guide, "Primitive Cache"; ideep, lru_cache.hpp).
 """
 
 _CLASSES = 3
-"""Classes that are named beside memory without a holder; more would be a listing."""
+"""Classes named with memory without a holder; more would be a listing."""
 
 
 def gap_findings(
     rank: Rank, looks: Sequence[Look], balances: Sequence[Balance], warmup: int, min_bytes: int
 ) -> list[Finding]:
-    """A native-hold finding when counted bytes run away from known bytes, by the looks and by the steps' counters."""
+    """A native-hold finding if counted bytes outgrow attributed bytes, by the snapshots and by the steps' counters."""
     told = [(look, b) for look, b in zip(looks, balances, strict=True) if b.counted_on == balances[-1].counted_on]
     told = [(look, b) for look, b in told if b.gap is not None]
     known = {b.step: b.known for _, b in told}
@@ -407,7 +414,7 @@ def gap_findings(
     grown = line.bytes[-1] - line.bytes[0]
     if rate < min_bytes or grown < line.floor(min_bytes):
         return []
-    # three counts, of whatever else the process does, rise one time in six
+    # three counts, affected by the rest of the process, rise one time in six
     steady = (line.steady and len(line.steps) > MIN_LOOKS) or rises_steadily(rank, warmup)
     on_host = balances[-1].counted_on == "cpu"
     new = _new_shapes(rank, line.steps[0], line.steps[-1])
@@ -421,7 +428,7 @@ def gap_findings(
             rate, grown, line.steady, shapes, on_host, seen, full, _came_too([look for look, _ in told])
         ),
         fingerprint=GAP,
-        # what compiles, or first uses a library, rises once
+        # a compilation or the first use of a library rises once
         severity=Severity.LEAK if steady and not shapes and went_on(rank, line, line.per_step) else Severity.NOTE,
         freed_by=FreedBy.PROGRAM,
         retained_bytes=grown,
@@ -436,7 +443,7 @@ def gap_findings(
 
 
 def _came_too(looks: Sequence[Look]) -> tuple[tuple[str, int], ...]:
-    """Classes, but for Python's own, of which there were more at each look, by at least one a step."""
+    """Classes, except Python's own, with more instances at each snapshot, by at least one a step."""
     steps = max(looks[-1].step - looks[0].step, 1)
     own = (name for name in looks[-1].types if "." in name and name.partition(".")[0] not in sys.stdlib_module_names)
     counts = {name: [look.types.get(name, 0) for look in looks] for name in own}
@@ -450,15 +457,15 @@ def _came_too(looks: Sequence[Look]) -> tuple[tuple[str, int], ...]:
 
 
 def _by_counters(rank: Rank, warmup: int, known: Series) -> float:
-    """Bytes a step that the counters of all steps show beyond what is known; without end where they tell nothing."""
+    """Bytes per step in the counters of all steps beyond attributed memory; infinite if they are not conclusive."""
     rate = counted_rate(rank, warmup)
     return inf if rate is None else rate - (known.bytes[-1] - known.bytes[0]) / max(known.steps[-1] - known.steps[0], 1)
 
 
 def _since_last_fall(steps: list[int], gap: Mapping[int, int]) -> list[int]:
-    """The steps of the looks after the gap fell for the last time, where enough are left to judge by.
+    """The snapshots after the gap last fell, if enough are left to judge.
 
-    What is let go of once, the memory of a start or of a step that was watched, hides no growth after it.
+    A single release, such as that of start-up memory or of a watched step, must not hide later growth.
     """
     falls = [place for place, (before, after) in enumerate(pairwise(steps), 1) if gap[after] < gap[before]]
     later = steps[falls[-1] :] if falls else steps
@@ -466,16 +473,14 @@ def _since_last_fall(steps: list[int], gap: Mapping[int, int]) -> list[int]:
 
 
 def _new_shapes(rank: Rank, first: int, last: int) -> float | None:
-    """Share of the steps between two looks in which the model was given a shape that was new; None where that was not
-    recorded.
-    """
+    """Share of the steps between two snapshots with a new shape of the model's input; None if it was not recorded."""
     steps = [step for step in rank.steps if first < step.number <= last]
     told = [step for step in steps if step.input_elements is not None]
     return sum(step.new_shapes > 0 for step in told) / len(told) if told else None
 
 
 def _shapes_are_new(looks: Sequence[Look]) -> bool:
-    """Whether each look but the first saw a tensor of a type and shape that none had seen before."""
+    """Whether each snapshot but the first has a tensor of a new type and shape."""
     known: set[str] = set()
     for place, look in enumerate(looks):
         graph = look.heap

@@ -16,16 +16,16 @@ from leakscope.findings.thresholds import Thresholds, is_unintended
 from leakscope.graph.model import IMMORTAL
 
 _MAX_PLACES = 6
-"""Places where storages were made that a finding names."""
+"""Maximum allocation sites named by a finding."""
 
 
 def build_finding(candidate: Candidate, thresholds: Thresholds) -> Finding:
-    """The finding of one candidate; the thresholds tell a leak from a note."""
+    """The finding of one candidate; the thresholds separate leaks from notes."""
     return build_with_problems(candidate, thresholds)[0]
 
 
 def build_with_problems(candidate: Candidate, thresholds: Thresholds) -> tuple[Finding, tuple[Unjudged, ...]]:
-    """The finding of one candidate, and the rules of other packages that could not judge it."""
+    """The finding of one candidate, and the rules of other packages that failed."""
     cut, frees, references = best_cut(candidate)
     group, line = candidate.group, candidate.series
     written = _subject(candidate, references)
@@ -69,7 +69,7 @@ def build_with_problems(candidate: Candidate, thresholds: Thresholds) -> tuple[F
 
 
 def _subject(candidate: Candidate, references: tuple[int, ...]) -> str:
-    """What is to be cut or holds it, as the user would write it."""
+    """What is to be cut, or the holder, as written in code."""
     if references:
         return subject(candidate, references[0])
     return SEVERAL if candidate.group.freed else "(no single reference)"

@@ -41,67 +41,69 @@ _CALLBACKS = (ObjectKind.METHOD, ObjectKind.FUNCTION)
 
 @dataclass(frozen=True)
 class Candidate:
-    """One group of one rank over all judged looks, described at the look where it was largest."""
+    """One group of one rank over all judged snapshots, described at the largest."""
 
     rank: int
     step: int
-    """Step of the look that `graph` and `group` belong to."""
+    """Step of the snapshot of `graph` and `group`."""
     graph: HeapGraph
     group: Group
     series: Series
     per_step: float
-    """Bytes a step."""
+    """Bytes per step."""
     recreated: bool
-    """Garbage that came back after a full collection."""
+    """Whether it is garbage that came back after a full collection."""
     storages_at: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """Step of each look to the group's storages in that look's graph."""
+    """Step of each snapshot, mapped to the group's storages in its graph."""
     roots: tuple[int, ...] = ()
-    """On how many roots of the same name the storages hang, at each look that saw any."""
+    """Number of roots of the same name above the storages, at each snapshot with any."""
     made_at: Mapping[str, int] = field(default_factory=dict)
-    """Bytes by the line that made its storages, of those whose maker was seen at any look."""
+    """Bytes by allocation site, for storages whose allocation was recorded at any snapshot."""
     confirmed: bool = False
-    """It had grown on, as fast, when the main code had returned."""
+    """Whether it had kept growing as fast when the main code returned."""
     ended: bool = False
-    """The counted bytes of the later steps did not go on as it grew."""
+    """Whether the counted bytes of later steps did not continue its growth."""
     stopped: bool = False
-    """It grew at every step and no more at the last look, so that is no pause of what comes every few steps; or the
-    counted bytes rose by far less after it, which something else that was released may explain as well.
+    """Whether it grew at every step but not at the last snapshot, which rules out a pause of periodic growth; or the
+    counted bytes rose by far less afterwards, which another release may also explain.
     """
     follows: FollowsInput | None = None
-    """Its tensors were as many at each look, and larger where what the model was given was larger."""
+    """Whether the number of tensors was constant, and their size followed the model's input."""
     gaining: int = -1
-    """Position on the way of the last container that has gained items; -1 where none was seen to."""
+    """Position on the path of the last container that has gained items; -1 if there is none."""
     look: int = -1
-    """The rising number of that look, among those judged; -1 where it is none of them."""
+    """Number of that snapshot among the judged ones, ascending; -1 if it is none of them."""
     collected: int = 0
-    """Of what seemed alive, as native code may hold it: the full collections that freed it, when it was tried."""
+    """For memory that seemed alive, perhaps held by native code: the number of full collections that freed it, if
+    tried.
+    """
     above_gains: bool = False
-    """A container above that one has gained items, too."""
+    """Whether a container above that one has gained items too."""
     bound: Bounded | None = None
-    """What the bounded container that gains it would hold when full; None where there is none."""
+    """Contents of the full bounded container that gains it; None if there is no bound."""
     too_large: TooLarge | None = None
-    """That bound, where it is no reason to let it grow."""
+    """The bound, if it does not justify the growth."""
     is_of_container: bool = False
-    """It is all that the last container on the way has gained, not what one item of it is."""
+    """Whether it is everything that the last container on the path has gained, not one kind of item."""
     counted: tuple[int, ...] = ()
-    """Of the series, the bytes that the host's counter has in its count, where those are not all."""
+    """The bytes of the series in the host's counter, if not all."""
 
     def written(self, reference: int) -> str:
-        """A reference on the way, as its user would write it: `model[1].seen in main()`."""
+        """A reference on the path as written in code: `model[1].seen in main()`."""
         return as_expression(self.graph, self.group.path, reference, self.names)
 
     def line(self, reference: int) -> str:
-        """The line that a reference on the way is told with."""
+        """The line of a reference on the path."""
         return line_of(self.graph, self.group.path, reference)
 
     def name(self, reference: int) -> str:
-        """A reference's own name: `.seen`, `[i]` where it is one of many items, `[1]` where all hangs on that item."""
+        """The name of a reference: `.seen`, `[i]` for one of many items, `[1]` if everything is below that item."""
         return self.names.get(reference, written(self.graph, self.graph.reference(reference)))
 
     @cached_property
     def names(self) -> Mapping[int, str]:
-        """References on the way that are not told by their generic names: `[1]` of its kind, `.client{i}` for many,
-        `[...]` for the items of a dict whose keys are data. On cycles those whose number is data: `.tracer_{i}`.
+        """References on the path with specific names: `[1]` if it is the only one, `.client{i}` for many, `[...]` for
+        the items of a dict whose keys are data. On cycles, those whose number is data: `.tracer_{i}`.
         """
         if self.group.freed:
             return dict(self._numbered())
@@ -111,7 +113,7 @@ class Candidate:
         return data | own | ({path[many.place]: many.name} if many else {})
 
     def _numbered(self) -> Iterator[tuple[int, str]]:
-        """The references of the group's cycles whose key is without their number, as they are without it."""
+        """References of the group's cycles with numbered keys, without their numbers."""
         keyed = frozenset(part.partition(" ")[0] for part in self.group.key)
         for reference in (r for cycle in self.group.cycles for r in cycle):
             name = written(self.graph, self.graph.reference(reference))
@@ -120,13 +122,13 @@ class Candidate:
                 yield reference, without
 
     def _is_data(self, reference: int) -> bool:
-        """Whether the group is all that a dict has, under whatever keys."""
+        """Whether the group is the whole content of a dict, under any keys."""
         return self.group.key.masks(self.graph, reference) and self.tensor_at > self.group.path.index(reference) + 1
 
     @cached_property
     def one_of_its_kind(self) -> frozenset[int]:
-        """References on the way, to the first tensor at most, that all the storages hang on, though others like it may
-        be there.
+        """References on the path, at most to the first tensor, above all the storages, though similar
+        ones may exist.
         """
         below = self.storages_below
         shared = (
@@ -138,19 +140,19 @@ class Candidate:
 
     @cached_property
     def objects(self) -> tuple[Object, ...]:
-        """Objects along the way, from its start to the typical storage."""
+        """Objects along the path, from its start to the typical storage."""
         return tuple(
             self.graph.object(i) for i in (self.group.start, *(int(self.graph.held[r]) for r in self.group.path))
         )
 
     @cached_property
     def references(self) -> tuple[Reference, ...]:
-        """References along the way."""
+        """References along the path."""
         return tuple(self.graph.reference(r) for r in self.group.path)
 
     @cached_property
     def tensor_at(self) -> int:
-        """Position of the first tensor on the way that is held for its own sake, not for a list it carries; of what a
+        """Position of the first tensor on the path that is held itself, not for a list that it carries; for what a
         container has gained, that of the container.
         """
         path = self.group.path
@@ -162,12 +164,12 @@ class Candidate:
 
     @cached_property
     def before_tensor(self) -> tuple[Object, ...]:
-        """Objects along the way down to the first tensor."""
+        """Objects on the path down to the first tensor."""
         return self.objects[: self.tensor_at]
 
     @cached_property
     def container(self) -> tuple[int, Object] | None:
-        """(position, object) of the container nearest to the first tensor on the way."""
+        """(position, object) of the container nearest to the first tensor on the path."""
         places = [k for k, o in enumerate(self.before_tensor) if o.kind == ObjectKind.CONTAINER]
         return (places[-1], self.objects[places[-1]]) if places else None
 
@@ -178,101 +180,100 @@ class Candidate:
 
     @property
     def certain(self) -> bool:
-        """Whether enough looks saw it grow; garbage need not grow."""
+        """Whether enough snapshots show growth; garbage need not grow."""
         return self.group.freed != 0 or (self.series.certain and not self.stopped) or self.confirmed
 
     @property
     def callback(self) -> Object | None:
-        """The function or method that native code keeps, from which it all hangs: an exit handler, say."""
+        """The function or method that native code keeps and that leads to everything, such as an exit handler."""
         start = self.objects[0]
         return start if start.root == RootKind.NATIVE and start.kind in _CALLBACKS else None
 
     @property
     def gained(self) -> Object | None:
-        """The container that was seen to gain items."""
+        """The container that gained items."""
         return self.objects[self.gaining] if self.gaining >= 0 else None
 
     def through(self, *kinds: str) -> int | None:
-        """Position of the first object of one of these kinds before the first tensor, roots and what is above left
-        out.
-        """
+        """Position of the first object of one of these kinds before the first tensor, below roots."""
         places = (k for k, o in enumerate(self.before_tensor) if o.kind in kinds and not (k == 0 and o.root))
         return next((k for k in places if not self.is_above(k)), None)
 
     def is_above(self, position: int) -> bool:
-        """Whether the object is one for all the storages and has what gains them: a thread that owns a queue, not one
-        of many threads.
+        """Whether the object is common to all storages and has what gains them: a thread that owns a queue, not one of
+        many threads.
         """
         below = self.objects[position + 1 : self.tensor_at + 1]
         return any(self.is_for_all(o) for o in below)
 
     def is_for_all(self, holder: Object) -> bool:
-        """Whether more than half of the storages hang on this one object."""
+        """Whether more than half of the storages are below this object."""
         return 2 * self.storages_below[holder.index] > len(self.group.storages)
 
     @cached_property
     def storages_below(self) -> Counter[int]:
-        """Objects on the ways from the roots to the storages, each with how many of those ways go through it."""
+        """Objects on the paths from the roots to the storages, with the number of paths through each."""
         return paths_from_roots(self.graph).storages_below(self.graph, self.group.storages)
 
     @property
     def keeps_its_number(self) -> int:
-        """How many storages there were at every look, 0 where there were more at one than at another."""
+        """Number of storages if it is constant over the snapshots, else 0."""
         counts = {len(storages) for storages in self.storages_at.values()}
         return counts.pop() if len(counts) == 1 and len(self.storages_at) > 1 else 0
 
     def reference_through(self, *kinds: str) -> Reference | None:
-        """The first reference on the way of one of these kinds."""
+        """The first reference on the path of one of these kinds."""
         return next((r for r in self.references if r.kind in kinds), None)
 
 
 WENT_ON = 0.4
-"""What has grown on as it did adds at least this share of its rate, times the steps, to the counted bytes."""
+"""Minimum share of its rate, times the steps, by which the counted bytes rise while it keeps growing."""
 _COUNTED = 0.5
-"""Memory that the allocator counts raised the counted bytes by this share of what it grew, while it was looked at."""
+"""Minimum share of its growth by which the counted bytes rose between snapshots if the allocator counts its memory."""
 _TELLING = 4 << 20
-"""Bytes to be expected before what was counted says something: on the host everything else is counted with them."""
+"""Minimum expected bytes for the counters to be conclusive: the host's count everything."""
 _OTHERS = 0.2
-"""Share of all that grows by which other memory may have risen or fallen meanwhile."""
+"""Share of all growth by which other memory may have changed meanwhile."""
 _MIN_FALL = 1 << 20
-"""Bytes, chosen: a smaller fall of the counted memory says nothing."""
+"""Minimum fall of the counted bytes to be conclusive. Heuristic."""
 _STILL = 6
-"""Steps to the end over which memory that has come to rest is seen to be still."""
+"""Steps up to the end over which stopped memory is seen to be constant."""
 MOST_OF_MEMORY = 0.25
-"""Share of all memory that a bounded container may come to hold; chosen."""
+"""Maximum share of all memory that a bounded container may reach. Heuristic."""
 _AS_INPUT = 2.2
-"""Power of the input's growth by which what follows it may have grown: attention has the square of a sequence's length,
-and a tenth is for what is padded. At 1 attention is a leak, at 3 a torch.cat of ten steps whose inputs vary by half.
+"""Power of the input's growth up to which memory follows it: attention grows with the square of the sequence length,
+and a tenth allows for padding. At 1 attention is a leak, at 3 a torch.cat of ten steps whose inputs vary by half.
 """
 _OF_GRAPHS = (ReferenceKind.GRAD_GRAPH, ReferenceKind.SAVED)
 _IN_STEP = 0.1
-"""Share of its rate by which the counted bytes still rise at a median step once it has."""
+"""Share of its rate by which the counted bytes rise at a median step while it grows."""
 
 
 class Course(StrEnum):
-    """What the counted bytes say of something after the last snapshot that saw it grow."""
+    """What the counted bytes show about something after the last snapshot in which it grew."""
 
     WENT_ON = "went on"
-    """It grew on, or they do not tell."""
+    """It kept growing, or they are not conclusive."""
     STOPPED = "stopped"
-    """They stayed still step for step, or fell by all that it held, or never came higher."""
+    """They were constant step by step, or fell by all that it held, or reached no new height."""
     SLOWER = "slower"
-    """They rose by far less than it would have, which another release of memory may explain as well."""
+    """They rose by far less than expected, which another release may also explain."""
 
 
 def went_on(rank: Rank, line: Series, rate: float) -> bool:
-    """Whether nothing that was counted after the last snapshot speaks against growth without a holder."""
+    """Whether nothing counted after the last snapshot contradicts growth without a holder."""
     return course(rank, line, rate) == Course.WENT_ON
 
 
 def course(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = (), rested: bool = False) -> Course:
-    """What the counted bytes say of growth by `rate` a step after its last snapshot; `growing` is all that grew.
+    """What the counted bytes show about growth by `rate` a step after its last snapshot; `growing` is everything that
+    grew.
 
-    A counter acquits only what it positively saw stop or go. A mere shortfall leaves the case open, for what else was
-    released meanwhile is counted too. Rises and falls of our own watched steps are left out, and so is the first
-    collection, which frees the garbage of the start. A fall of more than it can hold by then, and not of all together,
-    is of something else, and left out; so is a single one of less than it holds. Where a look at the end saw that it
-    `rested`, counted bytes that are too few to tell it alone bear that out.
+    A counter acquits only if it shows a stop or a release. A mere shortfall is not conclusive, since other releases are
+    counted too. Changes from watched steps are left out, and so is the first collection, which frees the garbage of the
+    start. A fall larger than what it can hold, except of everything together, is due to something else and left out; so
+    is a single one smaller than what it holds. If a snapshot at the end shows that it `rested`, counted bytes that are
+    too few to be conclusive alone confirm it.
     """
     counted = {s.number: s for s in rank.steps if s.counted_bytes is not None}
     first, last = line.steps[0], line.steps[-1]
@@ -310,8 +311,8 @@ def course(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = ()
 
 
 def _comes_higher(rises: Sequence[float], held: float) -> bool:
-    """Whether what was held at first rises to new heights in the later half of the steps: it is not full, nor emptied
-    again and again.
+    """Whether what was held at first reaches new heights in the later half of the steps: it is neither full nor emptied
+    repeatedly.
     """
     levels = list(accumulate(rises, initial=held))
     half = len(levels) // 2
@@ -319,11 +320,10 @@ def _comes_higher(rises: Sequence[float], held: float) -> bool:
 
 
 def _came_to_rest(seen: Sequence[int], later: Sequence[int], line: Series, rate: float) -> bool:
-    """Whether what rose step for step, while it was looked at, then stayed still for as many steps at least, to the
+    """Whether memory that rose step by step between snapshots was then constant for at least as many steps, up to the
     end.
 
-    A median step is not moved by what something else took or let go of at one, so little memory is enough to tell it
-    by.
+    The median step is not affected by single allocations and releases of others, so little memory is enough to tell.
     """
     rest = later[len(later) // 2 :]
     if line.pauses or len(rest) < _STILL or len(later) < len(seen) or median(seen) < _COUNTED * rate:
@@ -332,16 +332,17 @@ def _came_to_rest(seen: Sequence[int], later: Sequence[int], line: Series, rate:
 
 
 def _of_others(rises: Sequence[tuple[float, float]]) -> float:
-    """The one fall that is of something else: no other comes near it, and it is not all that was held by then."""
+    """The single fall that is due to something else: no other is close to it, and it is not everything held by then."""
     (fall, held), *others = sorted(rises)[:2] or [(0.0, 0.0)]
     alone = not others or others[0][0] > fall / 2
     return fall if fall < 0 and alone and -fall < (1 - _OTHERS) * held else 0
 
 
 def follows_input(rank: Rank, line: Series, counts: Collection[int]) -> FollowsInput | None:
-    """Whether as many tensors at each look were larger only where the model was given more; `counts` are their numbers.
+    """Whether equally many tensors at each snapshot were larger only where the model's input was; `counts` are their
+    numbers.
 
-    What accumulates is larger whatever comes in; a new tensor that is made from the last one is judged by the source.
+    What accumulates grows with any input; a new tensor made from the previous one is judged by the source.
     """
     if len(set(counts)) > 1 or not all(line.bytes):
         return None
@@ -360,8 +361,8 @@ def follows_input(rank: Rank, line: Series, counts: Collection[int]) -> FollowsI
 
 
 def _was_let_go(rises: Sequence[tuple[int, float]], last: int, growing: Sequence[Series]) -> bool:
-    """Whether the counted bytes fell once by about all that was growing, did not come straight back, and have not come
-    higher since: what fell may have been something else of that size.
+    """Whether the counted bytes fell once by about everything that was growing and have not risen as high since; a fall
+    of that size may be due to something else.
     """
     held, rate = sum(line.bytes[-1] for line in growing), sum(line.per_step for line in growing)
     for place, (after, rise) in enumerate(rises[:-1]):
@@ -373,7 +374,7 @@ def _was_let_go(rises: Sequence[tuple[int, float]], last: int, growing: Sequence
 
 
 def gaining(at: Mapping[int, tuple[Look, Group]]) -> list[int]:
-    """Positions on the group's path of the containers that have gained items; `at` has the group at each look."""
+    """Positions on the group's path of containers that have gained items; `at` has the group at each snapshot."""
     places = sorted(at)
     group = at[places[-1]][1]
     positions = []
@@ -388,9 +389,8 @@ def gaining(at: Mapping[int, tuple[Look, Group]]) -> list[int]:
 
 
 def bound_on(at: Mapping[int, tuple[Look, Group]], places: Sequence[int]) -> Bounded | None:
-    """What the container that gains would hold when full, None where it has no bound, is full already, or is one of
-    ever more
-    itself. `places` are those of `gaining`.
+    """Contents of the growing container when full; None if it has no bound, is full, or is itself one of ever more.
+    `places` are those of `gaining`.
     """
     *_, before, last = [at[k] for k in sorted(at)] if len(at) > 1 else [None, None]
     if len(places) != 1 or before is None or last is None:
@@ -410,7 +410,7 @@ def bound_on(at: Mapping[int, tuple[Look, Group]], places: Sequence[int]) -> Bou
 
 
 def _items_at(graph: HeapGraph, path: Sequence[int], place: int) -> int:
-    """Items of the container at this place of a path, -1 where there is none; an lru_cache has one for each result on
+    """Items of the container at this position of a path, -1 if there is none; an lru_cache has one for each result on
     the graph, a ModuleList one for each module.
     """
     if place >= len(path):
@@ -425,9 +425,9 @@ def _items_at(graph: HeapGraph, path: Sequence[int], place: int) -> int:
 
 
 def too_large(candidate: Candidate, rank: Rank) -> TooLarge | None:
-    """The bound that is no reason to let it grow: it would hold graphs, modules or parameters, or too many bytes.
+    """The bound that does not justify the growth: it would hold graphs, modules or parameters, or too many bytes.
 
-    Each of those is more than a person sees who writes the bound: all that a graph has saved, a whole model.
+    Whoever writes the bound rarely sees how much each of those is: everything that a graph has saved, a whole model.
     """
     if candidate.bound is None:
         return None
@@ -438,7 +438,7 @@ def too_large(candidate: Candidate, rank: Rank) -> TooLarge | None:
 
 
 def holds_of(candidate: Candidate) -> str:
-    """`graphs`, `modules` or `parameters`, where a container that gains holds such; "" where it holds plain tensors."""
+    """`graphs`, `modules` or `parameters` if a growing container holds them; "" if it holds plain tensors."""
     below = candidate.objects[candidate.gaining + 1 : candidate.tensor_at + 1]
     if any(r.kind in _OF_GRAPHS for r in candidate.references[candidate.tensor_at :]):
         return "graphs"
@@ -448,8 +448,8 @@ def holds_of(candidate: Candidate) -> str:
 
 
 def running_library(candidate: Candidate) -> str:
-    """The package, of those that scripts are built with, whose running call has what grows as a local variable, or in
-    plain containers on one; "" where there is none. It is let go of when the call returns, as LBFGS's directions are.
+    """The package whose running call has the growing memory in a local variable, or in plain containers of one; "" if
+    there is none. It is released when the call returns, as LBFGS's directions are.
     """
     frame, *below = candidate.objects[: max(candidate.gaining, 0) + 1]
     package = frame.where[1:].partition("/")[0] if is_library_line(frame.where) else ""
@@ -458,7 +458,7 @@ def running_library(candidate: Candidate) -> str:
 
 
 def downgraded(finding: Finding, candidate: Candidate) -> Finding:
-    """A note where something speaks against a leak."""
+    """A note if something contradicts a leak."""
     if candidate.group.freed:
         return finding
     if package := running_library(candidate):
@@ -475,47 +475,47 @@ def downgraded(finding: Finding, candidate: Candidate) -> Finding:
 
 
 def is_open(finding: Finding, candidate: Candidate) -> bool:
-    """Whether it would be a leak if more looks had seen it grow."""
+    """Whether it would be a leak if more snapshots had seen it grow."""
     bounded = candidate.bound and candidate.too_large is None
     settled = candidate.ended or candidate.follows or bounded or running_library(candidate)
     return finding.severity == Severity.LEAK and not (candidate.certain or settled)
 
 
 _RESTED = 3
-"""Steps after the last judged look over which what has not grown at all is taken to have come to rest; chosen."""
+"""Steps after the last judged snapshot without any growth after which it counts as stopped. Heuristic."""
 _COLLECTED = 0.9
-"""Share of the bytes that a collection frees of what it collects; the rest may be in use, or of something else.
-Heuristic: half would take what only shares its storages with garbage for garbage.
+"""Minimum share of the bytes that a collection frees of what it collects; the rest may be in use. Heuristic: with half,
+memory that only shares storages with garbage counts as garbage.
 """
 _AS_FAST = 0.5
-"""Share of its rate at which something has grown on. At 0.25 a cache that fills ever more slowly has, at 0.8 a list
-whose items are smaller in the last batches of an epoch has not.
+"""Minimum share of its rate at which something has kept growing. At 0.25 a cache that fills ever more slowly counts, at
+0.8 a list whose items are smaller at the end of an epoch does not.
 """
 _SEVERAL = 4
-"""Storages that what began late has at the only look that saw it, heuristic: at 2 the copy of a layer that a program
-makes once is taken for growth, at 8 validations that are few and far apart are not.
+"""Minimum storages of something that began late, at the only snapshot that saw it. Heuristic: at 2 a single copy of a
+layer counts as growth, at 8 few validations far apart do not.
 """
 _STEPS_OF_HALF = 8
-"""Steps over which the counters have to rise for each half of what that look did not see. At 4 an optimizer that is
-made late is such growth, at 16 a leak in a run of 40 steps is none.
+"""Steps over which the counters must rise for each half of what that snapshot did not see. At 4 an optimizer created
+late is such growth, at 16 a leak in a run of 40 steps is not.
 """
 _PART = 0.25
-"""Share of what the counters rose by before that look that it has. At 0.1 what was made once is taken for the growth of
-another, at 0.5 the tensors of a graph are not found beside its nodes.
+"""Minimum share that it has of the counters' rise before that snapshot. At 0.1 a single allocation counts as another's
+growth, at 0.5 the tensors of a graph are not found beside its nodes.
 """
 _MISSED = 2
-"""Items that something must have missed by the end to have come to rest. At 1 what comes every 20 steps is at rest in
-any 20 steps that end just before the next; at 4 a list that was full for three steps is not.
+"""Items that must have failed to appear by the end for a stop. At 1 what comes every 20 steps stops in any 20 steps
+that end just before the next; at 4 a list that was full for three steps does not.
 """
 
 
 def candidates_of(rank: Rank, looks: Sequence[Look]) -> list[Candidate]:
-    """Groups that grow over some looks of a rank, and garbage that comes back."""
+    """Groups that grow over some snapshots of a rank, and garbage that comes back."""
     return candidates_among(rank, groups_over(looks))
 
 
 def candidates_among(rank: Rank, groups: GroupsOverLooks) -> list[Candidate]:
-    """The same, of groups that are known."""
+    """The same for known groups."""
     at_the_end = _at_the_end(rank, groups)
     live = [key for key, at in groups.at.items() if not at[max(at)][1].freed]
     growing = [groups.lines[key] for key in live if groups.lines[key].grows]
@@ -530,7 +530,7 @@ def _candidate(
     end: tuple[int, Mapping[ReferenceKey, int]],
     growing: Sequence[Series],
 ) -> Candidate | None:
-    """One group as a candidate; None where it does not grow."""
+    """One group as a candidate; None if it does not grow."""
     at, line = groups.at[key], groups.lines[key]
     (ended, at_the_end), last = end, groups.steps[-1]
     at, collected = _as_collected(rank, line, at)
@@ -541,7 +541,7 @@ def _candidate(
     if began_late and longer is None:
         longer = _by_counters(rank, line, len(group.storages))
     rate, recreated = _rate(rank, longer or line, group, groups.garbage)
-    if look.occasion == Occasion.BLOCK:  # one look after a block of code: whatever it left unreachable is its own
+    if look.occasion == Occasion.BLOCK:  # a snapshot after a block of code: whatever is unreachable was left by it
         rate = float(group.bytes) if group.freed else 0.0
     elif longer is None and by_program(group):
         missed = _would_have_grown(line, group, ended - last)
@@ -588,10 +588,9 @@ def _candidate(
 def _as_collected(
     rank: Rank, line: Series, at: Mapping[int, tuple[Look, Group]]
 ) -> tuple[Mapping[int, tuple[Look, Group]], int]:
-    """(The group at each look, as collecting has shown it to be; full collections that freed what seemed alive).
+    """(The group at each snapshot, corrected by the real collection; full collections that freed what seemed alive).
 
-    What is worked out from counts of references is a prediction: a collection that was seen to free the storages, or
-    to leave them, decides.
+    Liveness from reference counts is a prediction: a collection that freed the storages, or did not, decides.
     """
     last = max(at)
     look, group = at[last]
@@ -618,8 +617,8 @@ def _last_step(rank: Rank, occasion: Occasion) -> int:
 
 
 def _outlived(rank: Rank, line: Series, collections: int) -> bool:
-    """Whether as many full collections of the program's own as free such garbage came between two looks, freed far less
-    than there was of it, and all of it was still there.
+    """Whether as many full collections of the program as such garbage needs ran between two snapshots, freed far less
+    than there was, and left all of it.
     """
     looks = zip(line.steps, line.bytes, strict=True)
     for (before, had), (after, held) in pairwise(looks):
@@ -633,7 +632,7 @@ def _outlived(rank: Rank, line: Series, collections: int) -> bool:
 
 
 def made_at(seen: Iterable[tuple[HeapGraph, Sequence[int]]]) -> dict[str, int]:
-    """Bytes of storages by the line that made them, of those whose maker was seen."""
+    """Bytes of storages by allocation site, for those whose allocation was recorded."""
     made: dict[str, int] = defaultdict(int)
     for graph, storages in seen:
         for storage in storages:
@@ -643,9 +642,10 @@ def made_at(seen: Iterable[tuple[HeapGraph, Sequence[int]]]) -> dict[str, int]:
 
 
 def _by_chance(rank: Rank, line: Series, rate: float, at: Mapping[int, tuple[Look, Group]]) -> bool:
-    """Whether three looks alone saw as many storages become larger, and the counters of all steps saw next to nothing.
+    """Whether only three snapshots saw equally many storages become larger while the counters of all steps saw almost
+    nothing.
 
-    Sizes that vary, of images or sentences, rise twice in a row one time in six.
+    Varying sizes, of images or sentences, rise twice in a row one time in six.
     """
     counts = {len(group.storages) for _, group in at.values()}
     if len(line.steps) > MIN_LOOKS or len(counts) > 1:
@@ -655,9 +655,8 @@ def _by_chance(rank: Rank, line: Series, rate: float, at: Mapping[int, tuple[Loo
 
 
 def _to_the_end(rank: Rank, line: Series, ended: int, size: int) -> Series | None:
-    """The same series with the end of the main code as a last point, where it grows by that and the counters bear it
-    out: what began late was seen to grow at too few looks. None where it does not, or where the looks are too few to
-    tell that it began late.
+    """The same series with the end of the main code as a last point, if it then grows and the counters confirm it:
+    growth that began late was seen at too few snapshots. None if not, or if there are too few snapshots to tell.
     """
     if len(line.steps) < MIN_LOOKS or line.total <= 0 or line.steps[-1] >= ended or size <= line.bytes[-1]:
         return None
@@ -671,11 +670,11 @@ def _to_the_end(rank: Rank, line: Series, ended: int, size: int) -> Series | Non
 
 
 def _by_counters(rank: Rank, line: Series, items: int) -> Series | None:
-    """The same series with the last step as a last point, where the last look alone saw it grow, by many items, and the
-    counters rose as fast in each half of the steps before that look and of those after it. None where they did not.
+    """The same series with the last step as a last point, if only the last snapshot saw it grow, by many items, and the
+    counters rose as fast in each half of the steps before and after. None if not.
 
-    Looks at short steps are a hundred steps apart: what is kept by each validation may be seen by one of them, and is
-    let go of with the function that has it before the main code returns.
+    Snapshots of short steps are a hundred steps apart: what each validation keeps may be seen by only one of them, and
+    is released with its function before the main code returns.
     """
     rises = [b > a for a, b in pairwise(line.bytes)]
     counted = {step.number: step.counted_bytes or 0 for step in counted_steps(rank)}
@@ -703,14 +702,14 @@ def _by_counters(rank: Rank, line: Series, items: int) -> Series | None:
 
 
 def _would_have_grown(line: Series, group: Group, steps: int) -> bool:
-    """Whether some items more would have come in so many steps: what comes every 20 steps may pause for 19."""
+    """Whether some more items would have come in this many steps: what comes every 20 steps may pause for 19."""
     rises = [b - a for a, b in pairwise(line.bytes) if b > a]
     item = min([*rises, group.bytes / max(len(group.storages), 1)])
     return line.per_step * steps >= _MISSED * item
 
 
 def _has_stopped(rank: Rank, line: Series, rate: float) -> bool:
-    """Whether it grew at each look and, by the counters, at each step, but not at the last look."""
+    """Whether it grew at each snapshot and, by the counters, at each step, but not at the last snapshot."""
     if not line.pause_at_end or len(line.steps) < MIN_LOOKS:
         return False
     rested = line.steps[-1] - line.pause_at_end
@@ -718,10 +717,9 @@ def _has_stopped(rank: Rank, line: Series, rate: float) -> bool:
 
 
 def _at_the_end(rank: Rank, groups: GroupsOverLooks) -> tuple[int, dict[ReferenceKey, int]]:
-    """The step at which the main code returned, and each live group's bytes then; none where that was soon after the
-    last look.
+    """The step at which the main code returned, and each live group's bytes then; empty soon after the last snapshot.
 
-    They acquit what came to rest and confirm what was seen to grow; they accuse nothing.
+    They acquit what stopped and confirm what grew; they accuse nothing.
     """
     end = next((look for look in rank.looks if look.occasion == Occasion.END), None)
     if end is None or not groups.steps or end.step < groups.steps[-1] + _RESTED:
@@ -735,22 +733,22 @@ def _is_counted(look: Look, group: Group) -> bool:
 
 
 def _telling_look(at: Mapping[int, tuple[Look, Group]]) -> int:
-    """The last look, unless gc had just emptied the group: then the one that shows most."""
+    """The last snapshot, unless gc had just emptied the group: then the one with most of it."""
     most = max(at, key=lambda step: (at[step][1].bytes, step))
     last = max(at)
     return last if at[last][1].bytes * 2 >= at[most][1].bytes else most
 
 
 def _rate(rank: Rank, line: Series, group: Group, garbage: Mapping[int, int]) -> tuple[float, bool]:
-    """Bytes a step, and whether garbage came back after the program's own gc had freed some.
+    """Bytes per step, and whether garbage came back after the program's own gc had freed some.
 
-    What the program's collections freed between two looks is added to the growth, in this group's share of
-    the garbage: automatic gc hides a cyclic leak in one run and not in the next.
+    What the program's collections freed between two snapshots is added to the growth, in proportion to the group's
+    share of the garbage: automatic gc hides a cyclic leak in one run and not in the next.
     """
     if by_program(group):
         return line.per_step, False
     stretches: list[tuple[float, int]] = []
-    """Bytes a step that came between two looks, and how many steps that were."""
+    """Bytes per step between two snapshots, and the number of steps."""
     recreated = False
     looks = list(zip(line.steps, line.bytes, strict=True))
     for (before, had), (after, held) in pairwise(looks):
@@ -758,11 +756,11 @@ def _rate(rank: Rank, line: Series, group: Group, garbage: Mapping[int, int]) ->
         freed = sum(c.freed_bytes or 0 for _, c in _collections(rank, before, after))
         full = [step for step, c in _collections(rank, before, after) if c.is_full]
         if held == had and freed and not full:
-            continue  # old, and what went was not it; or as much came as went
+            continue  # older garbage; or equal amounts came and went
         come = max(held - had + share * freed, 0.0) / (after - before) if full or held != had else 0.0
         if full and held:
             recreated = True
-            if not freed:  # nobody counted what went; all that is here has come since
+            if not freed:  # releases were not counted; everything here has come since
                 come = max(come, held / max(after - full[-1], 1))
         stretches.append((come, after - before))
     risen = [come for come, _ in stretches if come > 0]

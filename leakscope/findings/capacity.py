@@ -13,21 +13,21 @@ from leakscope.run.model import Rank, Run
 from leakscope.run.rows import LayoutAtLook
 
 _OTHERS = 0.1
-"""Share of a rank's own growth from which on what others take of its device counts too, and nothing is told; chosen."""
+"""Share of a rank's growth from which other users of its device count, and no forecast is given. Heuristic."""
 
 
 @dataclass(frozen=True)
 class FullAt:
-    """A forecast: the step at whose peak nothing is left, if memory goes on rising as it did."""
+    """A forecast: the step at whose peak memory is full if growth continues."""
 
     step: int
     capacity_bytes: int
-    """All memory of the device."""
+    """Total memory of the device."""
 
 
 def full_at(rank: Rank, warmup: int) -> FullAt | None:
-    """When a rank's device would be full; None where its memory does not rise steadily, where it uses several devices,
-    where the driver was not asked, or where others take memory of the device as well.
+    """When a rank's device would be full; None if its memory does not rise steadily, if it uses several devices, if the
+    driver's figures are unknown, or if others use the device too.
     """
     seen = [(row.step, row.layout[0]) for row in rank.device_blocks if len(row.layout) == 1]
     told = [(step, layout, layout.driver) for step, layout in seen if layout.driver is not None]
@@ -53,29 +53,29 @@ def _outside(layout: LayoutAtLook) -> int:
 
 
 def _rounded(step: float) -> int:
-    """To two digits: a forecast is no better."""
+    """Round to two digits, the precision of a forecast."""
     digits = max(len(str(math.ceil(step))) - 2, 0)
     return int(round(step, -digits))
 
 
 _FORECAST = 20
-"""Times the steps seen up to which a forecast for the host is given. At 100 a run of 12 steps forecasts step 1,200 from
-four heap snapshots; at 5 a job that will be ended tonight does not say so.
+"""Factor over the steps seen up to which a forecast for the host is given. At 100 a run of 12 steps forecasts step
+1,200 from four heap snapshots; at 5 a job that ends tonight is not warned.
 """
 
 
 @dataclass(frozen=True)
 class AtEnd:
-    """What leaks came to after their last heap snapshot."""
+    """What leaks hold at the end of a run."""
 
     bytes: int
-    """Held at the end of the run, extrapolated by the counters; 0 where the last heap snapshot was the end."""
+    """Bytes held at the end of the run, extrapolated by the counters; 0 if the last heap snapshot was at the end."""
     full_at_step: int
-    """By which memory is full if they go on; 0 where that is not known, or too far off to say."""
+    """Step at which memory is full; 0 if unknown, or too far off."""
 
 
 def at_end_of_run(run: Run, leaks: Sequence[Finding]) -> AtEnd:
-    """How much the leaks of a run held at its end, and when memory is full."""
+    """What the leaks of a run held at its end, and when memory is full."""
     going_on = [leak for leak in leaks if leak.bytes_per_step > 0 and not leak.freed_late]
     more = sum(_since_last_look(rank, going_on) for rank in run.ranks)
     held = sum(leak.retained_bytes for leak in leaks)
@@ -87,9 +87,7 @@ def _rate_of(rank: Rank, leaks: Sequence[Finding]) -> float:
 
 
 def _since_last_look(rank: Rank, leaks: Sequence[Finding]) -> int:
-    """What the leaks of a rank have gained since they were seen last: by their rate, or by what was counted where that
-    is less.
-    """
+    """What the leaks of a rank gained since their last snapshot: by their rate, or by the counters if that is less."""
     seen = [s.step for leak in leaks for s in leak.sightings if s.rank == rank.number]
     counted = {step.number: step.counted_bytes or 0 for step in counted_steps(rank)}
     if not seen or max(seen) not in counted or max(counted) <= max(seen):
@@ -99,7 +97,7 @@ def _since_last_look(rank: Rank, leaks: Sequence[Finding]) -> int:
 
 
 def _used_by_others(ranks: Sequence[Rank]) -> int:
-    """Bytes of the host's memory that these ranks do not count: other processes', and their own libraries' code.
+    """Host memory that these ranks do not count: other processes, and code of their libraries.
 
     As recorded before each rank's first heap snapshot; of several ranks the last to be recorded has seen them all.
     """

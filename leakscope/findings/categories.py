@@ -17,7 +17,7 @@ from leakscope.run.model import Look, Rank
 from leakscope.run.rows import Occasion
 
 HOST = "in host memory"
-"""What a run that uses an accelerator has outside of it."""
+"""Category for host memory of a run that uses an accelerator."""
 CATEGORIES = (
     "parameter",
     "gradient",
@@ -32,16 +32,15 @@ CATEGORIES = (
     HOST,
 )
 _UNSORTED = ("end", "peak", "oom", "memory")
-"""Looks that are not at the end of a step: the leaks are known at those alone."""
+"""Occasions of snapshots that are not at the end of a step: only leaks are sorted there."""
 _BATCH_DEPTH = 3
-"""Containers in containers that a batch is made of: a tuple of dicts of lists."""
+"""Maximum nesting of a batch: a tuple of dicts of lists."""
 
 
 def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]:
     """Bytes in each category; each storage counts once, in the first category of `CATEGORIES` that fits.
 
-    Garbage is leaked whatever else it may have been. Where an accelerator is in use, the other categories are of its
-    memory.
+    Garbage is leaked, whatever it was before. With an accelerator in use, the other categories are of its memory.
     """
     n = len(graph)
     kind = graph.reference_kind
@@ -93,7 +92,7 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
 
 
 def _inner(graph: HeapGraph, name: np.ndarray[Any, np.dtype[np.object_]]) -> Mask:
-    """References from a wrapper tensor (a DTensor, a nested or quantized one) to the tensors it is made of."""
+    """References from a wrapper tensor (DTensor, nested or quantized) to its parts."""
     tensor = _of(graph, ObjectKind.TENSOR) | _of(graph, ObjectKind.PARAMETER)
     owns = np.zeros(len(graph), dtype=bool)
     owns[graph.holder[graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.MEMORY)]] = True
@@ -103,7 +102,7 @@ def _inner(graph: HeapGraph, name: np.ndarray[Any, np.dtype[np.object_]]) -> Mas
 
 
 def _given(graph: HeapGraph, name: np.ndarray[Any, np.dtype[np.object_]]) -> Mask:
-    """Tensors that no operation made, named by a variable of a running function or of a script, or in its batch."""
+    """Tensors that no operation made, named by a variable of a running function or the script, or in its batch."""
     variables = _of(graph, ObjectKind.FRAME) | _of(graph, ObjectKind.NAMESPACE)
     reached = np.zeros(len(graph), dtype=bool)
     reached[graph.held[variables[graph.holder]]] = True
@@ -124,12 +123,12 @@ def _of(graph: HeapGraph, kind: ObjectKind) -> Mask:
 
 
 def looks_after_steps(rank: Rank) -> list[Look]:
-    """The looks that ranks are compared by; all of them where a rank has none at the end of a step."""
+    """The snapshots by which ranks are compared; all if a rank has none at the end of a step."""
     return [look for look in rank.looks if look.occasion not in _UNSORTED] or list(rank.looks)
 
 
 def summary(rank: Rank, leaks: Sequence[Candidate]) -> RankSummary:
-    """Figures of one rank at its last look, and its categories at every look."""
+    """Figures of one rank at its last snapshot, and its categories at every snapshot."""
     looks = looks_after_steps(rank)
     diff = rank.gc_diff
     by_step = tuple(
@@ -151,13 +150,13 @@ def summary(rank: Rank, leaks: Sequence[Candidate]) -> RankSummary:
 
 
 def garbage_of(rank: Rank) -> int:
-    """Bytes that waited for gc when the rank was looked at last."""
+    """Bytes awaiting gc at the rank's last snapshot."""
     look = rank.looks[-1] if rank.looks else None
     return 0 if look is None else int(look.heap.bytes[look.heap.freed > 0].sum())
 
 
 def alive_at_end(rank: Rank) -> tuple[AliveAtEnd, ...]:
-    """What was alive when the main code had returned, by category; shown, never judged."""
+    """What was alive when the main code returned, by category; shown, never judged."""
     return tuple(
         AliveAtEnd(
             rank.number,

@@ -25,23 +25,23 @@ from leakscope.run.rows import CommOperation, Direction, EndKind, FinalOperation
 Channel = tuple[str, str, int | None, int | None]
 """(group, direction, peer, tag)."""
 Issued = tuple[int, int, int]
-"""(id, which of its channel, place among the operations of its rank)."""
+"""(id, position in its channel, position among the operations of its rank)."""
 _LAST = -1
-"""Place of the last operation, where it is none of the others."""
+"""Position of the last operation if it is none of the others."""
 _WELL = (EndKind.FINISHED, EndKind.STOPPED, EndKind.RUNNING, EndKind.UNKNOWN)
 _ANSWERED_BY: Mapping[str, Direction] = {Direction.SEND: Direction.RECV, Direction.RECV: Direction.SEND}
-"""P2P operations, each with what the other side does."""
+"""P2P operations, each with its counterpart."""
 _ENDED_FOR_ALL = (124, 130)
-"""Statuses of ranks that `--hang-timeout` or Ctrl-C ended: no rank failed before the others."""
+"""Exit statuses of ranks ended by `--hang-timeout` or Ctrl-C: no rank failed before the others."""
 _TERMINATED = 128 + signal.SIGTERM
-"""Status of a rank that the launcher is taken to have ended because a peer had failed."""
+"""Exit status of a rank that the launcher is assumed to have ended because a peer had failed."""
 _NOT_OVER = (OperationState.WAITS, OperationState.ISSUED)
 _SUSPECT_FIRST: Mapping[EndKind, int] = {EndKind.KILLED: 0, EndKind.RAISED: 1, EndKind.HUNG: 1, EndKind.EXITED: 1}
 
 
 @dataclass(frozen=True)
 class Unmatched:
-    """Operations of one rank that the other side never answered."""
+    """Operations of one rank without a counterpart."""
 
     rank: int
     direction: str
@@ -49,16 +49,16 @@ class Unmatched:
     tag: int
     group: str
     missing: int
-    """How many they are at least, from the first on."""
+    """Minimum number of them, from the first on."""
     first: IssuedOperation
-    """The first of them that is on record."""
+    """The first recorded one."""
     answer: FinalOperation | None
-    """The last operation of the rank that should have answered; None where it had none."""
+    """The last operation of the rank that should have answered; None if it had none."""
 
 
 @dataclass(frozen=True)
 class MissingRanks:
-    """A collective that has not returned, and the ranks of its group that never came to it."""
+    """A collective that has not returned, and the ranks of its group that did not reach it."""
 
     operation: FinalOperation
     ranks: tuple[int, ...]
@@ -66,7 +66,7 @@ class MissingRanks:
 
 @dataclass(frozen=True)
 class CommState:
-    """Where one rank stood with its peers when the run ended."""
+    """The state of one rank relative to its peers at the end of the run."""
 
     last: FinalOperation | None
     missing: MissingRanks | None
@@ -75,22 +75,22 @@ class CommState:
 
 @dataclass(frozen=True)
 class _Book:
-    """What one rank issued, as far as it is on record; what lies between is counted, not known."""
+    """The operations of one rank, as far as they are recorded; those in between are counted only."""
 
     issued: Mapping[Channel, Sequence[Issued]]
     ids: Sequence[int]
     newest: int | None
-    """Id of the last operation it issued, on record or not; None where that is not known."""
+    """Id of the last operation, recorded or not; None if unknown."""
     gaps: Sequence[tuple[Channel, int, int, int]]
-    """(channel, an id, a later one, how many operations of the channel in between are not on record)."""
+    """(channel, an id, a later one, number of unrecorded operations of the channel in between)."""
 
     def at_least(self, channel: Channel) -> int:
-        """Operations of a channel that the rank certainly issued."""
+        """Minimum number of operations that the rank issued on a channel."""
         return _last_of(self.issued.get(channel, ()))[1]
 
     def at_most(self, channel: Channel) -> float:
-        """Operations of a channel that it can have issued: what is not on record is of this one unless it must be
-        of another.
+        """Maximum number of operations on a channel: an unrecorded one counts unless it must belong to
+        another channel.
         """
         if self.newest is None:
             return math.inf
@@ -102,7 +102,7 @@ class _Book:
         return nth + hidden
 
     def _hidden(self, after: int, before: int) -> int:
-        """How many operations between two ids are not on record."""
+        """Number of unrecorded operations between two ids."""
         return max(0, before - after - 1 - max(0, bisect_left(self.ids, before) - bisect_right(self.ids, after)))
 
 
@@ -116,7 +116,7 @@ def _book(rank: Rank) -> _Book:
     by_id: dict[int, tuple[int, Channel, int]] = {}
     if last is not None:
         by_id[last.id] = last.nth, _channel(last), _LAST
-    channels: dict[Channel, Channel] = {}  # each once, be the operations a million
+    channels: dict[Channel, Channel] = {}  # once each, for a million operations
     for place, (number, nth, group, direction, peer, tag) in enumerate(zip(*columns, strict=True)):
         channel = (group, direction, peer, tag)
         by_id[number] = nth, channels.setdefault(channel, channel), place
@@ -132,7 +132,7 @@ def _book(rank: Rank) -> _Book:
 
 
 def _operation(rank: Rank, place: int) -> IssuedOperation:
-    """The operation that has that place in a book."""
+    """The operation at that position."""
     if place == _LAST:
         assert rank.final_operation is not None
         return rank.final_operation
@@ -144,7 +144,7 @@ def _channel(operation: IssuedOperation) -> Channel:
 
 
 def _is_on_record(rank: Rank) -> bool:
-    """Whether a rank issued nothing after the latest operation that is on record."""
+    """Whether a rank issued nothing after its latest recorded operation."""
     ended, last = rank.ended, rank.final_operation
     if last is None and rank.final_operation_known and not rank.operations:
         return True
@@ -152,7 +152,7 @@ def _is_on_record(rank: Rank) -> bool:
         return True
     if (
         ended.status in _ENDED_FOR_ALL
-    ):  # what it was in the middle of is written, what was over before the step may not be
+    ):  # the operation in progress is written, those that ended before the step may not be
         return last is not None and last.step > ended.steps
     return ended.how in (EndKind.RAISED, EndKind.HUNG) or (ended.how == EndKind.FINISHED and not ended.error)
 
@@ -162,10 +162,10 @@ def _state(rank: Rank) -> OperationState | None:
 
 
 def unmatched(run: Run) -> tuple[Unmatched, ...]:
-    """Sends without their receive and receives without their send, the earliest first.
+    """Sends without a receive and receives without a send, the earliest first.
 
-    Operations are counted on each channel; told is what the peer cannot have answered, whatever it did that is not
-    on record. A rank that receives from anybody leaves its channels unjudged.
+    Operations are counted on each channel; reported is what the peer cannot have answered, whatever it did unrecorded.
+    A rank that receives from any source leaves its channels unjudged.
     """
     books = {rank.number: _book(rank) for rank in run.ranks}
     last = {rank.number: rank.final_operation for rank in run.ranks}
@@ -189,7 +189,7 @@ def unmatched(run: Run) -> tuple[Unmatched, ...]:
 
 
 def comm_states(run: Run) -> Mapping[int, CommState]:
-    """What there is to say of each rank of a run in which some rank did not end well; none for every other run."""
+    """The communication state of each rank if some rank did not end well; else empty."""
     if all(rank.ended.how in _WELL and not rank.ended.status for rank in run.ranks):
         return {}
     missing = missing_ranks(run)
@@ -203,9 +203,9 @@ def comm_states(run: Run) -> Mapping[int, CommState]:
 
 
 def missing_ranks(run: Run) -> dict[int, MissingRanks]:
-    """Ranks whose last operation is a collective that has not returned, each with it and those that never came to it.
+    """Ranks whose last operation is a collective that has not returned, with it and the ranks that did not reach it.
 
-    A group is known by the ranks that have used it, the default one has them all.
+    A group is known by the ranks that have used it; the default one has all.
     """
     books = {rank.number: _book(rank) for rank in run.ranks}
     members: dict[str, set[int]] = defaultdict(set)
@@ -213,7 +213,7 @@ def missing_ranks(run: Run) -> dict[int, MissingRanks]:
         for group, *_ in book.issued:
             members[group].add(number)
     stuck = {}
-    known: dict[tuple[Channel, int], tuple[int, ...]] = {}  # a thousand ranks wait in one and the same
+    known: dict[tuple[Channel, int], tuple[int, ...]] = {}  # a thousand ranks may wait for one
     for rank in run.ranks:
         last = rank.final_operation
         if last is None or last.direction in _ANSWERED_BY or last.state not in _NOT_OVER:
@@ -229,7 +229,7 @@ def missing_ranks(run: Run) -> dict[int, MissingRanks]:
 
 def first_to_blame(run: Run) -> int | None:
     """The rank that the others waited for: it owes an answer and is not itself waiting, else the first of those that
-    wait for each other; None where that says nothing.
+    wait for each other; None if undecided.
     """
     owed = [u.peer for u in unmatched(run)] + [
         number for stuck in missing_ranks(run).values() for number in stuck.ranks
@@ -240,10 +240,10 @@ def first_to_blame(run: Run) -> int | None:
 
 
 def first_to_fail(run: Run) -> Rank | None:
-    """The rank to look at first: one killed from outside, else the failing one that got least far.
+    """The rank to examine first: one killed from outside, else the failing one that got least far.
 
-    A rank whose last operation failed is taken for one whose peer had gone away. Where all were ended
-    because nothing moved, it is the one that the others waited for.
+    A rank whose last operation failed is assumed to have lost its peer. If all were ended because of a hang, it is the
+    one that the others waited for.
     """
     failed = [
         rank
@@ -257,7 +257,7 @@ def first_to_fail(run: Run) -> Rank | None:
 
 
 def ended_from_outside(rank: Rank) -> bool:
-    """Whether it was ended from outside because it, or a peer, did not get on."""
+    """Whether it was ended from outside because it, or a peer, was stuck."""
     return rank.ended.status in (*_ENDED_FOR_ALL, _TERMINATED)
 
 
@@ -271,9 +271,7 @@ def _suspicion(rank: Rank) -> tuple[int, int, int]:
 
 
 def deadlock_cycle(run: Run) -> tuple[int, ...]:
-    """Ranks that wait for each other, so that none of them can go on; a rank that waits for one of them is not
-    among them.
-    """
+    """Ranks that wait for each other in a cycle, without those that wait for one of them."""
     books = {rank.number: _book(rank) for rank in run.ranks}
     waits_for = {
         number: stuck.ranks
@@ -297,7 +295,7 @@ def deadlock_cycle(run: Run) -> tuple[int, ...]:
 
 
 def _reached(waits_for: Mapping[int, Sequence[int]], start: int) -> set[int]:
-    """The ranks that one waits for, and those that these wait for, and so on."""
+    """The ranks that one waits for, transitively."""
     found: set[int] = set()
     ahead = [start]
     while ahead:
@@ -308,18 +306,18 @@ def _reached(waits_for: Mapping[int, Sequence[int]], start: int) -> set[int]:
 
 
 CONTEXT = "dist_autograd context"
-"""Direction of a crossing that is a gradient in a distributed-autograd context."""
+"""Direction of a gradient in a distributed-autograd context."""
 _BETWEEN_TWO = (Direction.SEND, Direction.RECV)
 CONTEXT_TYPE = "DistAutogradContext"
 
 
 def buffers_of(graph: HeapGraph, storages: Iterable[int]) -> dict[int, CommUse]:
-    """Those of the storages that were sent, received or reduced."""
+    """Those storages that were sent, received or reduced."""
     return {s: graph.comm_uses[s] for s in storages if s in graph.comm_uses}
 
 
 def comm_buffers(graph: HeapGraph, storages: Iterable[int]) -> CommBuffers:
-    """Those of the storages that were sent, received or reduced, by where; the commonest kind first."""
+    """Those storages that were sent, received or reduced, by location; the most frequent kind first."""
     buffers = buffers_of(graph, storages)
     kinds = Counter(_kind(crossing) for crossing in buffers.values())
     return CommBuffers(
@@ -342,52 +340,52 @@ def _is_in_graph(graph: HeapGraph, storage: int) -> bool:
 
 
 def _kind(crossing: CommUse) -> tuple[str, int | None, int, str]:
-    """What tells one kind of crossing from another: a collective has no peer, a gradient of a context no tag."""
+    """The kind of an operation: a collective has no peer, a gradient of a context no tag."""
     between_two = crossing.direction in _BETWEEN_TWO
     peer = crossing.peer if between_two or crossing.direction == CONTEXT else None
     return crossing.direction, peer, (crossing.tag or 0) if between_two else 0, crossing.issued_at
 
 
 def crossed_count(graph: HeapGraph, storages: Iterable[int]) -> int:
-    """How many of the storages were sent or received."""
+    """Number of storages that were sent or received."""
     return sum(use.direction in _BETWEEN_TWO for use in buffers_of(graph, storages).values())
 
 
 def p2p_buffers(candidate: Candidate) -> CommBuffers | None:
-    """The sent and received buffers that a holder of another kind keeps too; None where it keeps none."""
+    """Sent and received buffers that also have a holder of another kind; None if there are none."""
     buffers = buffers_of(candidate.graph, candidate.group.storages)
     crossed = [s for s, crossing in buffers.items() if crossing.direction in _BETWEEN_TWO]
     return comm_buffers(candidate.graph, crossed) if crossed else None
 
 
 _APART = 2.0
-"""How many times as long as between the tensors of one turn it is between two turns, at least; chosen."""
+"""Minimum ratio of the time between two turns to that between tensors of one turn. Heuristic."""
 _REGULAR = 2
-"""Turns, chosen, from which on a regular rhythm is one."""
+"""Minimum number of turns for a regular rhythm. Heuristic."""
 
 Kind = tuple[Hashable, ...]
 OperationRun = Sequence[CommOperation]
-"""Operations of one step and one way, in the order in which they were issued."""
+"""Operations of one step in one direction, in order of issue."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """Where an operation stands in its step.
+    """The position of an operation in its step.
 
-    A turn is the k-th time in the step that tensors go one way (group, direction, peer). In a pipeline with one stage a
-    rank that is the microbatch; where a rank has several, the record does not say which of them it was.
+    A turn is the k-th time in the step that tensors go in one direction (group, direction, peer). In a pipeline with
+    one stage per rank it is the microbatch; with several, the record does not show which stage it was.
     """
 
     turn: int
     """From 1."""
     tensor: int
-    """Which one of the turn's, from 1."""
+    """Index of the tensor in its turn, from 1."""
     tensors: int
-    """How many go together in this turn."""
+    """Number of tensors in this turn."""
 
 
 def turns_of(operations: Sequence[CommOperation]) -> dict[int, Turn]:
-    """For each operation, by its id, its turn."""
+    """The turn of each operation, by id."""
     steps: dict[int, list[CommOperation]] = defaultdict(list)
     for operation in operations:
         steps[operation.step].append(operation)
@@ -417,7 +415,7 @@ def _of_step(step: OperationRun) -> dict[int, Turn]:
 
 
 def _other_things_came(a: CommOperation, b: CommOperation, others: Sequence[float], waits: Sequence[float]) -> bool:
-    """Whether between two operations another was issued that goes another way, and one was waited for."""
+    """Whether between two operations one in another direction was issued, and one was waited for."""
 
     def between(moments: Sequence[float]) -> bool:
         return bisect_right(moments, b.issued) > bisect_left(moments, a.issued)
@@ -426,7 +424,7 @@ def _other_things_came(a: CommOperation, b: CommOperation, others: Sequence[floa
 
 
 def _cut(run: OperationRun, apart: Callable[[CommOperation, CommOperation], bool]) -> list[list[CommOperation]]:
-    """The run, parted between neighbours that are apart."""
+    """Split the run between distant neighbours."""
     parts = [list(run[:1])]
     for a, b in pairwise(run):
         if apart(a, b):
@@ -436,7 +434,7 @@ def _cut(run: OperationRun, apart: Callable[[CommOperation, CommOperation], bool
 
 
 def _of_way(mine: OperationRun, others: Sequence[float], waits: Sequence[float]) -> list[list[CommOperation]]:
-    """The turns of all that goes one way in a step; when `others` were issued and anything was waited for is known."""
+    """The turns of one direction in a step, with the times of `others` and of waits."""
 
     def others_came(a: CommOperation, b: CommOperation) -> bool:
         return _other_things_came(a, b, others, waits)
@@ -449,7 +447,7 @@ def _of_way(mine: OperationRun, others: Sequence[float], waits: Sequence[float])
 
 
 def _together(run: OperationRun, usual: int | None) -> list[list[CommOperation]]:
-    """The turns of a run in which nothing else came between; `usual` is how many alike ones go together."""
+    """The turns of a run without anything in between; `usual` is the common number of equal ones."""
     count = len(run)
     usual = usual if usual and count % usual == 0 else None
     rhythms = (_period([kind(operation) for operation in run]) for kind in _KINDS)
@@ -470,37 +468,37 @@ _KINDS: tuple[Callable[[CommOperation], Kind], ...] = (
     lambda operation: (operation.issued_at, *_shape(operation)),
     _shape,
 )
-"""What may tell the tensors of a turn apart; a tag may tell turns apart instead, and so may the line that asked."""
+"""Attributes that may distinguish the tensors of a turn; tags and issuing lines may distinguish turns instead."""
 
 
 def _period(kinds: Sequence[Hashable]) -> int:
-    """After how many the sequence comes again, to its end; its length where it does not."""
+    """Period of the sequence; its length if it does not repeat."""
     return next(
         size for size in range(1, len(kinds) + 1) if all(kinds[i] == kinds[i - size] for i in range(size, len(kinds)))
     )
 
 
 def _by_tag(run: OperationRun) -> int | None:
-    """Tensors of a turn where each turn has a tag of its own."""
+    """Tensors per turn if each turn has its own tag."""
     sizes = [len(list(same)) for _, same in groupby(run, key=lambda operation: operation.tag)]
     tags = {operation.tag for operation in run}
     return sizes[0] if len(sizes) == len(tags) >= _REGULAR and len(set(sizes)) == 1 and sizes[0] > 1 else None
 
 
 def _by_parts(mine: OperationRun, parts: Sequence[OperationRun]) -> int | None:
-    """Tensors of a turn where something came between turns, if not between all of them."""
+    """Tensors per turn if something came between some turns."""
     size = gcd(*map(len, parts))
     return size if len(parts) >= _REGULAR and size > 1 and _keeps_time(mine, size) else None
 
 
 def _by_rhythm(run: OperationRun) -> int:
-    """Tensors of a turn by when they were issued: those of one come at once; 1 where that tells nothing."""
+    """Tensors per turn by times of issue: those of one turn come together; 1 if undecided."""
     sizes = (size for size in range(2, len(run) // _REGULAR + 1) if len(run) % size == 0)
     return next((size for size in sizes if _keeps_time(run, size, strictly=True)), 1)
 
 
 def _keeps_time(run: OperationRun, size: int, strictly: bool = False) -> bool:
-    """Whether it is longer between turns of this size than within them; `strictly`: between any two."""
+    """Whether gaps between turns of this size are longer than within them; `strictly`: between any two."""
     within: list[float] = []
     between: list[float] = []
     for place, (a, b) in enumerate(pairwise(run), 1):
@@ -510,7 +508,7 @@ def _keeps_time(run: OperationRun, size: int, strictly: bool = False) -> bool:
 
 
 _KINDS_TOLD = 2
-"""Kinds of operations at the most, chosen, that a sentence names."""
+"""Maximum kinds of operations named in a sentence. Heuristic."""
 
 
 def buffer_kind_text(kind: BufferKind) -> str:
@@ -526,7 +524,9 @@ def buffer_kind_text(kind: BufferKind) -> str:
 
 
 def buffers_text(buffers: CommBuffers) -> str:
-    """`128 sent to rank 1, tag 0, at train.py:28 step`: the commonest kinds of buffers, and how many more."""
+    """`128 sent to rank 1, tag 0, at train.py:28 step`: the most frequent kinds of buffers, and the
+    number of others.
+    """
     kinds = buffers.kinds
     more = f", and {len(kinds) - _KINDS_TOLD} more kinds" if len(kinds) > _KINDS_TOLD else ""
     return "; ".join(f"{kind.count} {buffer_kind_text(kind)}" for kind in kinds[:_KINDS_TOLD]) + more

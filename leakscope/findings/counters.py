@@ -13,18 +13,17 @@ from leakscope.run.model import Rank, Step
 from leakscope.run.rows import OTHERS, Compiled, CountsAtStep, LifetimesUnjudged, Occasion, Recompiled, WatchedStep
 
 _FEW = 3
-"""Steps between which nothing is said of a rate: two rises may both be of one buffer that is made and grown once. At 6
-a `--steps 12` run, half of whose steps are watched or follow a heap snapshot, would have no rate.
+"""Minimum steps for a rate: two rises may both be of one buffer that is allocated and grown once. At 6 a `--steps 12`
+run, half of whose steps are watched or follow a heap snapshot, would have no rate.
 """
 _ENOUGH = 6
-"""Undisturbed steps that are enough to leave all others out. A `--steps 12` run has four to six of them; at 3 three
-equal rises of a buffer that comes and goes would be all that is left, at 12 the rises of our own snapshots are counted
-in every short run.
+"""Undisturbed steps from which on disturbed ones are left out. A `--steps 12` run has four to six of them; at 3 only
+three equal rises of a transient buffer might remain, at 12 the rises of our own snapshots count in every short run.
 """
 _BLOCKS = 5
-"""Stretches of steps whose median is the rate. With five, two that hold a single large rise (a compilation, the first
-use of a library) do not move it; with three only one may, and with ten a stretch of a 30-step run is too short to
-average out buffers that come and go every few steps.
+"""Stretches of steps whose median is the rate. With five, two with a single large rise (a compilation, first use of a
+library) do not affect it; with three only one may, and with ten a stretch of a 30-step run is too short to average
+out transient buffers.
 """
 _STEADY = 0.25
 """Share of the median rate that each stretch of a steady growth reaches. Heuristic: growth every fourth step has
@@ -32,55 +31,57 @@ stretches of 0.75 to 1.5 times the median; at 0.5 a stretch with one collection 
 ended after the third stretch counts as steady.
 """
 _TO_AND_FRO = 0.5
-"""Share of the rate by which the levels of few steps must have risen. Heuristic: what comes and goes has 0, a growth
-about 1; at 0.25 noise of a quarter of the rate is growth, at 1 half of the real growths are dropped.
+"""Minimum share of the rate by which the levels of few steps must have risen. Heuristic: transient memory has 0, growth
+about 1; at 0.25 noise of a quarter of the rate is growth, at 1 half of the real growth is dropped.
 """
 _AROUND = (-1, 0, 1)
-"""Steps around a watched one whose rises are ours: the step before it is watched as well, and the records of both are
-released in the one after it. Measured: +3,882 KiB in the first two, -3,734 KiB in the third, of a leak of 256 KiB.
+"""Steps around a watched one whose rises are leakscope's: the step before it is watched too, and the records of both
+are released in the one after it. Measured: +3,882 KiB in the first two, -3,734 KiB in the third, for a leak of 256
+KiB.
 """
 _EACH_STEP = (0.5, 0.75)
-"""Share of the rate that a step rises by, and share of the steps that do, in a growth at every step: it has all of
-them, one at every second step half of them.
+"""Share of the rate by which a step rises, and share of steps that do, for growth at every step: it has all of them,
+growth at every second step half.
 """
 _IN_A_ROW = 0.5
-"""Share of two such steps in a row at which both rise: none where it comes at every second step, though three of the
-four steps that are left to tell by may be those of a rise.
+"""Share of consecutive steps at which both rise: none for growth at every second step, though three of the four
+undisturbed steps may be rises.
 """
 _TIMED = 20
-"""Steps at each end whose median time is compared. Heuristic: a median of three moves on a busy machine, and one of two
-hundred mixes the steps of a run in which each is slower than the one before.
+"""Steps at each end whose median time is compared. Heuristic: a median of three varies on a busy machine, and one of
+two hundred mixes the steps of a run in which each is slower than the previous one.
 """
 _SLOWER = 1.25
-"""How many times longer the last steps must have taken for it to be said. Heuristic: at 1.1 a busy machine says it, at
-2 a pile of hooks goes unmentioned until it has doubled the time of a step.
+"""Minimum ratio of the last steps' time to report slower steps. Heuristic: at 1.1 a busy machine triggers it, at 2 a
+pile of hooks is reported only after doubling the step time.
 """
 
 
 _LATE_STEPS = 24
-"""Steps after the last heap snapshot whose later half is long enough to tell growth that began after it. At 12 a part
+"""Steps after the last heap snapshot whose later half is long enough to show growth that began after it. At 12 a part
 of it is three steps, over which buffers come and go; at 100 a leak that begins in the middle of 100 steps is missed.
 """
 _LATE_EVEN = 0.5
-"""Share of the fastest quarter that each quarter of a late growth reaches. Measured in recorded runs: five leaks 0.75
-to 0.99; seven healthy trainings with so many steps have a quarter that does not rise. At 0.9 a leak of unlike tensors
-is missed, at 0.1 one rise among still steps is a growth.
+"""Minimum share of the fastest quarter that each quarter of a late growth reaches. Measured in recorded runs: five
+leaks 0.75 to 0.99; seven healthy trainings with so many steps have a quarter that does not rise. At 0.9 a leak of
+unlike tensors is missed, at 0.1 one rise among constant steps is growth.
 """
 _LATE_BYTES = 1024
-"""Bytes a step of a late growth that is worth more steps: a kept loss takes 3,300 with its graph, a float in a list 32.
+"""Minimum bytes per step of a late growth to recommend more steps: a kept loss takes 3,300 with its graph, a float in a
+list 32.
 """
 
 
 def counted_steps(rank: Rank) -> list[Step]:
-    """The steps whose counted bytes are of the device that was counted last."""
+    """Steps whose counted bytes are of the device counted last."""
     counted = [step for step in rank.steps if step.counted_bytes is not None]
     return [step for step in counted if step.counted_on == counted[-1].counted_on]
 
 
 def counted_rate(rank: Rank, warmup: int) -> float | None:
-    """Bytes a step after warm-up: the median over stretches of steps; None where too few were counted.
+    """Bytes per step after warm-up: the median over stretches of steps; None if too few were counted.
 
-    A rise once, at a compilation or the first use of a library, moves a mean and not this.
+    A single rise, at a compilation or the first use of a library, affects a mean but not this.
     """
     rises = _rises(rank, warmup)
     stretches = _stretches(rises)
@@ -91,8 +92,8 @@ def counted_rate(rank: Rank, warmup: int) -> float | None:
 
 
 def rate_at_end(rank: Rank, warmup: int) -> float | None:
-    """The same, or less where the last stretch or all steps together rose less: what has stopped, or is let go of again
-    and again, does not go on.
+    """The same, or less if the last stretch or all steps together rose less: growth that has stopped or is released
+    repeatedly does not continue.
     """
     rises = _rises(rank, warmup)
     stretches = _stretches(rises)
@@ -101,15 +102,15 @@ def rate_at_end(rank: Rank, warmup: int) -> float | None:
 
 
 def late_growth(rank: Rank, warmup: int, snapshot: int) -> tuple[Step, Step, float] | None:
-    """(first step, last step, bytes a step) of a growth after the last heap snapshot, which no snapshot could see.
+    """(first step, last step, bytes per step) of growth after the last heap snapshot, which no snapshot could see.
 
     Args:
-        rank: What was recorded of the rank.
+        rank: The recording of the rank.
         warmup: Steps that are left out.
         snapshot: The step of the last heap snapshot that growth is read from.
 
     Returns:
-        The later half of the steps since, where each of its quarters rose about as fast; None where they did not.
+        The later half of the steps since, if each of its quarters rose about as fast; else None.
 
     """
     since = [step for step in counted_steps(rank) if step.number > max(warmup, snapshot + 1)]
@@ -129,7 +130,7 @@ def rises_steadily(rank: Rank, warmup: int) -> bool:
 
 
 def is_steady(rises: Sequence[float]) -> bool:
-    """The same of rises one after the other, whatever has risen."""
+    """The same for consecutive rises of any quantity."""
     stretches = _stretches(rises)
     return len(stretches) >= _FEW and min(stretches) >= _STEADY * median(stretches) > 0
 
@@ -137,7 +138,7 @@ def is_steady(rises: Sequence[float]) -> bool:
 def rose_each_step(rank: Rank, first: int, last: int, rate: float) -> bool:
     """Whether the counters rose by about `rate` at nearly every undisturbed step after `first`, up to `last`.
 
-    Where they did, what grew is no growth with a period of several steps.
+    Such growth does not have a period of several steps.
     """
     rose = {n: rise >= _EACH_STEP[0] * rate for n, rise in _undisturbed(rank, first).items() if n <= last}
     in_a_row = [rose[n] and rose[n - 1] for n in rose if n - 1 in rose]
@@ -146,16 +147,18 @@ def rose_each_step(rank: Rank, first: int, last: int, rate: float) -> bool:
 
 
 def disturbed_steps(rank: Rank) -> set[int]:
-    """Steps whose rises are of our own records, or of the garbage of the start that the first full collection frees."""
+    """Steps whose rises come from leakscope's records, or from garbage of the start that the first full collection
+    frees.
+    """
     return {number + more for number in _watched(rank) for more in _AROUND} | {_first_collection(rank, 0)}
 
 
 def step_times(rank: Rank, warmup: int) -> tuple[float, float] | None:
-    """(seconds of a step at first, at the end), medians of undisturbed steps after warm-up; None where the last steps
+    """Median seconds of undisturbed steps after warm-up (at first, at the end); None if the last steps
     took no longer.
     """
     ours = {number + more for number in _watched(rank) for more in _AROUND}
-    ours |= {look.step + 1 for look in rank.looks}  # the caches of the processor are full of the heap
+    ours |= {look.step + 1 for look in rank.looks}  # the caches of the processor are cold after a snapshot
     seconds = [step.seconds for step in rank.steps if step.number > warmup and step.number not in ours]
     few = min(len(seconds) // 3, _TIMED)
     if few < _FEW:
@@ -165,11 +168,10 @@ def step_times(rank: Rank, warmup: int) -> tuple[float, float] | None:
 
 
 def _at_most(rank: Rank, warmup: int) -> float:
-    """Bytes a step by which the later half of the steps came higher than the earlier one, or 0.
+    """Bytes per step by which the later half of the steps is higher than the earlier one, or 0.
 
-    Where steps are few, those left to tell of may all be rises of what comes and goes, as a thread's buffers. Levels
-    that are raised by our own records, or by the garbage of the start before it is collected, are left out where enough
-    others are left.
+    With few steps, all undisturbed ones may be rises of transient memory, such as a thread's buffers. Levels raised by
+    leakscope's records, or by garbage of the start before it is collected, are left out if enough others remain.
     """
     counted = [step for step in counted_steps(rank) if step.number > warmup]
     ours = {number + more for number in _watched(rank) for more in _AROUND[:2]}
@@ -183,9 +185,9 @@ def _at_most(rank: Rank, warmup: int) -> float:
 
 
 def _rises(rank: Rank, warmup: int) -> list[int]:
-    """Rise of the counted bytes at each step after warm-up; disturbed ones are left out where enough are left."""
+    """Rise of the counted bytes at each step after warm-up, without disturbed ones if enough remain."""
     unwatched = _undisturbed(rank, warmup)
-    looked = {look.step + 1 for look in rank.looks}  # what a look leaves is counted at the end of the next step
+    looked = {look.step + 1 for look in rank.looks}  # what a snapshot leaves is counted at the end of the next step
     looked.add(_first_collection(rank, warmup))
     plain = {number: rise for number, rise in unwatched.items() if number not in looked}
     for some in (plain, unwatched):
@@ -195,17 +197,17 @@ def _rises(rank: Rank, warmup: int) -> list[int]:
 
 
 def _all_rises(rank: Rank, warmup: int) -> dict[int, int]:
-    """The rise of the counted bytes at each step after warm-up, by its number."""
+    """Rise of the counted bytes at each step after warm-up, by step number."""
     counted = [step for step in counted_steps(rank) if step.number > warmup]
     return {
         b.number: (b.counted_bytes or 0) - (a.counted_bytes or 0)
         for a, b in pairwise(counted)
-        if b.number == a.number + 1  # the line of a step may be damaged
+        if b.number == a.number + 1  # the row of a step may be damaged
     }
 
 
 def _undisturbed(rank: Rank, warmup: int) -> dict[int, int]:
-    """Those of the rises that no watched step has a part in."""
+    """The rises unaffected by watched steps."""
     disturbed = {number + more for number in _watched(rank) for more in _AROUND}
     return {number: rise for number, rise in _all_rises(rank, warmup).items() if number not in disturbed}
 
@@ -217,9 +219,9 @@ def _watched(rank: Rank) -> set[int]:
 
 
 def _first_collection(rank: Rank, warmup: int) -> int:
-    """The first step after warm-up in which the program's full collection freed memory, 0 where there was none.
+    """The first step after warm-up in which the program's full collection freed memory, 0 if there was none.
 
-    It frees the garbage of the start (imports, the making of the model), which no later one finds again.
+    It frees the garbage of the start (imports, construction of the model), which no later one finds again.
     """
     freed = (
         step.number
@@ -230,7 +232,7 @@ def _first_collection(rank: Rank, warmup: int) -> int:
 
 
 def _stretches(rises: Sequence[float]) -> list[float]:
-    """Mean rise of each stretch, all about as long; of each step where there are few."""
+    """Mean rise of each stretch, of about equal lengths; of each step if there are few."""
     if len(rises) < _FEW:
         return []
     count = min(_BLOCKS, len(rises) // _FEW)
@@ -243,17 +245,17 @@ def _stretches(rises: Sequence[float]) -> list[float]:
 Points = Sequence[tuple[int, int]]
 """(step, count), in the order of steps."""
 _LEAST = 8
-"""Descriptors or segments more in all below which nothing is said; chosen."""
+"""Minimum additional descriptors or segments to report. Heuristic."""
 _LEAST_COMPILED = 3
-"""Compilations more in all below which nothing is said; chosen."""
+"""Minimum additional compilations to report. Heuristic."""
 _POINTS = 4
-"""Countings that tell a trend; chosen: as many rises as there are looks in the least that a leak needs."""
+"""Minimum counts for a trend. Heuristic: as many rises as a leak needs snapshots."""
 _BY = 3
-"""Kinds of descriptors that are named; chosen."""
+"""Kinds of descriptors named. Heuristic."""
 
 
 class Counted(StrEnum):
-    """What grows; as `findings.json` has it."""
+    """The kind of a growing count, as in `findings.json`."""
 
     DESCRIPTORS = "descriptors"
     SHARED_MEMORY = "shared-memory"
@@ -264,29 +266,29 @@ class Counted(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class AlsoGrows(RunFacts):
-    """A count that goes on rising over the judged steps."""
+    """A count that keeps rising over the judged steps."""
 
     what: Counted
     from_step: int
     to_step: int
     before: int
-    """What there was at the first of these steps; bytes of memory, else a number of things."""
+    """Value at the first of these steps; bytes of memory, else a number of things."""
     now: int
     by: tuple[tuple[str, int], ...] = ()
-    """Kinds of descriptors, each with how many more there are, the most first."""
+    """Kinds of descriptors, each with its increase, the largest first."""
     limit: int | None = None
-    """Descriptors that the process may have open."""
+    """Limit of open descriptors of the process."""
     segments: tuple[int, int] | None = None
-    """Of shared memory, at the first step and at the last."""
+    """Shared memory segments at the first step and at the last."""
     again: tuple[Recompiled, ...] = ()
-    """Functions that were compiled again meanwhile."""
+    """Functions that were recompiled meanwhile."""
     over_limit: bool = False
-    """One of them has come to dynamo's limit."""
+    """Whether one of them has reached dynamo's limit."""
 
 
 def also_grows(rank: Rank, warmup: int, min_bytes: int) -> tuple[AlsoGrows, ...]:
-    """What goes on growing on one rank after warm-up, by the test that memory counters go through; of memory what grows
-    by `min_bytes` a step.
+    """Counts that keep growing on one rank after warm-up, by the same test as memory counters; memory only from
+    `min_bytes` a step.
     """
     rows = [row for row in rank.counts if row.step > warmup]
     found = [*_descriptors(rows), *_shared(rows, min_bytes), *_compiled(rows), *_pinned(rows, min_bytes)]
@@ -294,8 +296,8 @@ def also_grows(rank: Rank, warmup: int, min_bytes: int) -> tuple[AlsoGrows, ...]
 
 
 def _trend(points: Points) -> bool:
-    """Whether each stretch of steps has risen, and the last third lies above the first: what comes and goes, as the
-    workers of an epoch, does not.
+    """Whether each stretch of steps has risen, and the last third is above the first: transient counts, like the
+    workers of an epoch, do not qualify.
     """
     if len(points) < _POINTS:
         return False
@@ -330,7 +332,7 @@ def _shared(rows: Sequence[CountsAtStep], least: int) -> Iterator[AlsoGrows]:
 
 
 def _compiled(rows: Sequence[CountsAtStep]) -> Iterator[AlsoGrows]:
-    """What is compiled again and again; also where that has stopped because dynamo has given it up."""
+    """Functions that are recompiled repeatedly, including those that dynamo has given up."""
     known = [(row.step, row.compiled) for row in rows if row.compiled is not None]
     points = [(step, compiled.functions) for step, compiled in known]
     if len(points) < _POINTS or points[-1][1] - points[0][1] < _LEAST_COMPILED:

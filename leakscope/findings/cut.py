@@ -40,20 +40,20 @@ _CUT_ORDER = (
     ReferenceKind.MEMORY,
     ReferenceKind.GRAD_GRAPH,
 )
-"""What a line of the script writes, before what torch and C++ keep."""
+"""Order of references to cut: first those that script lines create, then those of torch and C++."""
 _AFTER_CLOSURE = 0.5
-"""Rank of a hook in its module's dict: `handle.remove()` takes it out."""
+"""Rank of a hook in its module's dict: `handle.remove()` removes it."""
 _LATER = 0.5
-"""Added for an attribute that holds a container (`.parent` leads back to one object, `.children` down to many), and for
-an item of what may be a namedtuple.
+"""Added for an attribute that holds a container (`.parent` refers back to one object, `.children` down to many), and
+for an item of a possible namedtuple.
 """
 _CHANGED_BY_ITEMS = ("list", "dict", "collections.OrderedDict", "collections.defaultdict", "collections.deque", "set")
 _HIDDEN = 20
-"""Added to the rank of a reference that no script writes: more than there are kinds."""
+"""Added to the rank of a reference that no script writes: more than the number of kinds."""
 _FIXED_NAMES = (".__self__", ".__func__", ".__closure__", ".__code__", ".__mro__", ".__base", ".tb_", ".f_", ".gi_")
-"""Beginnings of names of attributes that Python lets nobody set."""
+"""Prefixes of attributes that Python does not allow to set."""
 _FIXED_TYPES = ("tuple", "functools.partial")
-"""Types whose objects keep what they were made with."""
+"""Types whose objects are immutable."""
 _FIXED_KINDS = (
     ReferenceKind.GRAD_GRAPH,
     ReferenceKind.SAVED,
@@ -64,7 +64,7 @@ _FIXED_KINDS = (
 
 
 def cut_rank(graph: HeapGraph, reference: int) -> float:
-    """The less the sooner."""
+    """Rank of a reference to cut; lower is preferred."""
     r = graph.reference(reference)
     if _stores_what_refers_back(graph, r):
         return -1
@@ -77,7 +77,7 @@ def cut_rank(graph: HeapGraph, reference: int) -> float:
 
 
 def is_cut_by_code(graph: HeapGraph, reference: int) -> bool:
-    """Whether a line of Python can take the reference away, as none can a method's to its object."""
+    """Whether a line of Python can remove the reference, unlike that of a method to its object."""
     r = graph.reference(reference)
     fixed = r.kind in _FIXED_KINDS or r.name.startswith(_FIXED_NAMES) or _keeps_hooks(r)
     return not fixed and graph.object(r.holder).type not in _FIXED_TYPES
@@ -102,14 +102,14 @@ def _stores_what_refers_back(graph: HeapGraph, reference: Reference) -> bool:
 
 
 _MAX_TRIED = 20_000
-"""Choices that are compared before the best so far is taken; chosen, some tens of milliseconds."""
+"""Choices compared before the best so far is used. Heuristic: tens of milliseconds."""
 
 
 def smallest_hitting_set(sets: Sequence[Set[int]], cost: Mapping[int, Any], limit: int) -> tuple[int, ...] | None:
-    """As few as do, `limit` at most, that are together in every one of the sets; of as many those whose highest
-    cost is least. None where there are none.
+    """The fewest elements, at most `limit`, that hit every one of the sets; among equals those with the smallest
+    highest cost. None if there are none.
 
-    Exact: of those that are in the same sets the one of least cost stands for all. `cost` gives each a key of its own.
+    Exact: among elements of the same sets the cheapest stands for all. `cost` gives each a distinct key.
     """
     bits = _best_of_each_kind(sets, cost)
     everything = (1 << len(sets)) - 1
@@ -136,7 +136,7 @@ def smallest_hitting_set(sets: Sequence[Set[int]], cost: Mapping[int, Any], limi
 
 
 def _best_of_each_kind(sets: Sequence[Set[int]], cost: Mapping[int, Any]) -> dict[int, int]:
-    """Elements and the sets each is in, as bits: of those in the same sets, or in fewer, the one of least cost."""
+    """Elements and the sets each is in, as bits: among those in the same or fewer sets, the cheapest."""
     elements = {element for among in sets for element in among}
     bits = {e: sum(1 << k for k, among in enumerate(sets) if e in among) for e in elements}
     kept: dict[int, int] = {}
@@ -148,13 +148,13 @@ def _best_of_each_kind(sets: Sequence[Set[int]], cost: Mapping[int, Any]) -> dic
 
 
 MAX_REFERENCES = 4
-"""References that a person can be asked to cut together."""
+"""Maximum references that a user can be asked to cut together."""
 FREED_THRESHOLD = 0.9
-"""Share of the memory from which a cut is said to free it: the last tensor made may still be in use."""
+"""Share of the memory from which a cut counts as freeing it: the last tensor may still be in use."""
 _MAX_COMPARED = 200
 """Storages whose paths are compared."""
 HELD_ELSEWHERE_SHARE = 0.5
-"""A cut that frees less than this share of the memory: something else holds the rest."""
+"""A cut that frees less than this share of the memory leaves another holder."""
 
 Freed = Callable[[Sequence[int]], int]
 
@@ -162,11 +162,11 @@ Freed = Callable[[Sequence[int]], int]
 def minimal_cut(
     candidate: Candidate, freed: Freed, beside: Sequence[int] = ()
 ) -> tuple[tuple[int, ...], tuple[Candidate, ...]]:
-    """(References, the candidate on each one's path), as few as do.
+    """The fewest (references, candidate on each one's path).
 
-    `freed` gives the bytes of the group that cutting references would free, `beside` are cut in any case. Empty where
-    one cut is enough, where nothing else is found to hold the memory, or where cutting a few does not free it: each
-    step's tensor may have a holder of its own.
+    `freed` gives the bytes of the group that cutting references would free; `beside` are cut in any case. Empty if one
+    cut is enough, if no other holder is found, or if cutting a few does not free it: each step's tensor may have its
+    own holder.
     """
     group = candidate.group
     if group.freed != 0 or group.roots > 1 or group.key.is_of_hooks or not _names_more(candidate, freed):
@@ -198,9 +198,9 @@ def minimal_cut(
 
 
 def those_needed(cuts: Sequence[int], is_enough: Callable[[Sequence[int]], bool]) -> list[int]:
-    """Positions of those cuts without which the others are not enough.
+    """Positions of the cuts without which the others are not enough.
 
-    One found late may make an earlier one needless.
+    A later one may make an earlier one superfluous.
     """
     places = list(range(len(cuts)))
     for place in range(len(cuts)):
@@ -211,16 +211,16 @@ def those_needed(cuts: Sequence[int], is_enough: Callable[[Sequence[int]], bool]
 
 
 def _names_more(candidate: Candidate, freed: Freed) -> bool:
-    """Whether a name stands on the path below the last reference whose cut frees the memory: `.rows`, not `[i]`."""
+    """Whether there is a name on the path below the last reference whose cut frees the memory: `.rows`, not `[i]`."""
     upto = candidate.group.path[: candidate.tensor_at]
     named = [reference for reference in upto if generic(candidate.graph.reference(reference).name) != "[i]"]
     return bool(named) and freed([named[-1]]) < HELD_ELSEWHERE_SHARE * candidate.group.bytes
 
 
 def _where_most_are(graph: HeapGraph, paths: ShortestPaths, below: Mapping[int, int]) -> int:
-    """The storage at the end of the way that most of them hang on, at each turn of it; of as many the latest but one.
+    """The storage at the end of the path shared by most of them, at each branch; among equals the last but one.
 
-    Any one of them may be held by what has the last alone: `.val` beside `.sum` and `.avg`.
+    A particular one may be held by something that only the last has: `.val` beside `.sum` and `.avg`.
     """
     next_to: dict[int, list[int]] = {}
     for index in below:
@@ -236,14 +236,14 @@ def _where_most_are(graph: HeapGraph, paths: ShortestPaths, below: Mapping[int, 
 
 
 def _last_shared(candidate: Candidate, below: Mapping[int, int], count: int) -> int | None:
-    """The last reference before the first tensor that most of the storages hang on; None where they share none."""
+    """The last reference before the first tensor that is above most storages; None if they share none."""
     upto = candidate.group.path[: candidate.tensor_at]
     shared = [reference for reference in upto if 2 * below[int(candidate.graph.held[reference])] > count]
     return shared[-1] if shared else None
 
 
 def without(graph: HeapGraph, references: Sequence[int]) -> tuple[HeapGraph, Ints]:
-    """The graph without these references, and what number each of its references had."""
+    """The graph without these references, and the original number of each of its references."""
     if not references:
         return graph, np.arange(len(graph.holder))
     kept = np.delete(np.arange(len(graph.holder)), references)
@@ -251,9 +251,9 @@ def without(graph: HeapGraph, references: Sequence[int]) -> tuple[HeapGraph, Int
 
 
 _MOST = 0.5
-"""Share of the group that the user's own references free for the library's to be left out; chosen."""
+"""Share of the group that the user's references free for the library's to be left out. Heuristic."""
 _MAX_CYCLES = 60
-"""Cycles that are looked at before the search is given up: each takes a walk over the garbage. Chosen."""
+"""Cycles examined before the search is given up: each takes a walk over the garbage. Heuristic."""
 _CONTAINER = KINDS.index(ObjectKind.CONTAINER)
 _ITEM = REFERENCE_KINDS.index(ReferenceKind.ITEM)
 _HOOK_DICTS = REFERENCE_KINDS.index(ReferenceKind.HOOK)
@@ -263,19 +263,19 @@ Name = tuple[str, ...]
 
 @dataclass(frozen=True)
 class _Alike:
-    """References by what a person would call one reference: the same name in objects of the same name."""
+    """Groups references that a user would call one reference: the same name in objects of the same name."""
 
     of: dict[int, int]
-    """Each reference on a cycle to the number of those it is like."""
+    """Number of the group of each reference on a cycle."""
     members: tuple[tuple[int, ...], ...]
     names: tuple[Name, ...]
 
 
 def closing_references(graph: HeapGraph, group: Group) -> tuple[tuple[int, ...], ...]:
-    """The fewest references without which no cycle keeps the group, each with the same one wherever it stands.
+    """The fewest references without which no cycle retains the group, each in all instances.
 
-    They lie on the cycles that lead to the group's storages, four at most; of as many those that a person would cut
-    first. Those that no code can cut are taken where no others do. Empty where no four free it.
+    They are on the cycles that lead to the group's storages, at most four; among equals those that a user would cut
+    first. Those that no code can cut are used only if no others work. Empty if no four free it.
     """
     above = garbage_above(graph, group.storages)
     inner = np.flatnonzero(above.inner).tolist()
@@ -290,8 +290,8 @@ def closing_references(graph: HeapGraph, group: Group) -> tuple[tuple[int, ...],
 def _search(
     above: GarbageAbove, graph: HeapGraph, group: Group, alike: _Alike, any_at_all: bool
 ) -> tuple[tuple[int, ...], ...]:
-    """A cycle that still keeps something is looked for, and the smallest choice that cuts each of those seen or the way
-    down from it, in turn.
+    """Find a cycle that still retains something, then the smallest choice that cuts every cycle seen or the path below
+    it, in turn.
 
     Whatever frees the group does so too: the first choice that frees it is a smallest one.
     """
@@ -327,9 +327,9 @@ def _search(
 def _without_librarys(
     above: GarbageAbove, graph: HeapGraph, group: Group, alike: _Alike, chosen: Sequence[int]
 ) -> Sequence[int]:
-    """Those of the references that are not a library's own, where they free most of the group without them.
+    """The references that do not belong to a library, if they free most of the group alone.
 
-    What a frame of torch's has once, in the first step, is nobody's to cut.
+    What a frame of torch holds once, in the first step, cannot be cut.
     """
 
     def librarys(number: int) -> bool:
@@ -346,8 +346,8 @@ def _without_librarys(
 
 
 def _cut(above: GarbageAbove, graph: HeapGraph, alike: _Alike, chosen: Sequence[int]) -> Mask:
-    """The references to cut, and beside one to a dict of hooks what else its owner has it by: Python and C++ count one
-    each.
+    """The references to cut and, for one to a dict of hooks, its owner's other references to it: Python and C++ have
+    one each.
     """
     cut = np.zeros(len(above.references), dtype=bool)
     for number in chosen:
@@ -361,12 +361,12 @@ def _cut(above: GarbageAbove, graph: HeapGraph, alike: _Alike, chosen: Sequence[
 
 
 def _is_inherent(graph: HeapGraph, reference: int) -> bool:
-    """Whether the reference is a class's own, by which it holds itself."""
+    """Whether the reference is one by which a class refers to itself."""
     return holds_itself(graph, int(graph.holder[reference])) or holds_itself(graph, int(graph.held[reference]))
 
 
 def _alike(above: GarbageAbove, graph: HeapGraph, inner: Sequence[int], exactly: bool) -> _Alike:
-    """Told apart by what holds them, or not `exactly`: by the name alone, whichever class of object has it."""
+    """Group by referrer or, if not `exactly`, by name alone, whatever the class."""
     owners = _owners(above, graph) if exactly else {}
     references = above.references[np.asarray(inner, dtype=np.int64)]
     columns = (
@@ -395,7 +395,7 @@ def _alike(above: GarbageAbove, graph: HeapGraph, inner: Sequence[int], exactly:
 
 
 def _name(graph: HeapGraph, reference: int, owner: Name, exactly: bool) -> Name:
-    """What one reference shares with those that a person would call by one name."""
+    """What a reference has in common with those of the same name."""
     r = graph.reference(reference)
     holder, held = (without_ids(graph.object(index).name) for index in (r.holder, r.held))
     if exactly:
@@ -408,7 +408,7 @@ def _name(graph: HeapGraph, reference: int, owner: Name, exactly: bool) -> Name:
 
 
 def _owners(above: GarbageAbove, graph: HeapGraph) -> dict[int, Name]:
-    """What has each container on a cycle, and by which name: the first of its owners by name."""
+    """The owner of each container on a cycle and its name: the first of its owners by name."""
     owners: dict[int, Name] = {}
     of_containers = above.inner & (graph.kind[above.objects[above.held]] == _CONTAINER)
     for here in np.flatnonzero(of_containers).tolist():
@@ -420,14 +420,14 @@ def _owners(above: GarbageAbove, graph: HeapGraph) -> dict[int, Name]:
 
 
 _MAX_INSTANCES = 4000
-"""Cycles or paths alike that are cut in the same place, the last ones made: more change no share that is told."""
+"""Similar cycles or paths cut at the same place, the last ones: more do not change the reported share."""
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 
 
 def on_path(candidate: Candidate) -> list[tuple[int, ...]]:
-    """References from the root to the first tensor, or to its hooks; one more where the tensor is the root's own.
+    """References from the root to the first tensor, or to its hooks; one more if the root holds the tensor itself.
 
-    Where calls of one function pile up, the same reference in each of them.
+    For accumulated calls of one function, the same reference in each of them.
     """
     hooks = (
         [k + 1 for k, r in enumerate(candidate.references) if r.kind == ReferenceKind.HOOK]
@@ -441,10 +441,10 @@ def on_path(candidate: Candidate) -> list[tuple[int, ...]]:
 
 
 def of_each_owner(candidate: Candidate, position: int) -> tuple[int, ...]:
-    """The attribute that holds a container which gains, in every object like its owner; the items of a list or dict
-    that has several such containers and gains none.
+    """The attribute that holds a growing container, in every object like its owner; the items of a list or dict with
+    several such containers that does not grow itself.
 
-    Where a cut at `position` of the path takes all those owners away: `model[i].seen`, not `model`.
+    Used if a cut at `position` of the path would remove all those owners: `model[i].seen`, not `model`.
     """
     place, graph = candidate.gaining - 1, candidate.graph
     if not position < place < candidate.tensor_at or candidate.group.roots > 1:
@@ -463,9 +463,9 @@ def of_each_owner(candidate: Candidate, position: int) -> tuple[int, ...]:
 
 
 def all_items(candidate: Candidate) -> tuple[int, ...]:
-    """All items of the container that gains, that on the path first.
+    """All items of the growing container, that on the path first.
 
-    Emptying it frees what leads back to the container itself, as the frames of the exceptions in it do.
+    Emptying it frees what refers back to the container, as the frames of exceptions in it do.
     """
     place, graph = candidate.gaining, candidate.graph
     if (
@@ -485,7 +485,7 @@ def all_items(candidate: Candidate) -> tuple[int, ...]:
 def each_of_many(candidate: Candidate) -> tuple[int, ...]:
     """Every attribute by which a holder has what it gains, that on the path first: `net.client0`, `net.client1`, ...
 
-    Where the holder stands in many places, or others gain the same names, those of each.
+    If there are several such holders, those of each.
     """
     many, graph = candidate.group.many, candidate.graph
     if many is None:
@@ -501,7 +501,7 @@ def each_of_many(candidate: Candidate) -> tuple[int, ...]:
 
 
 def around_cycle(candidate: Candidate) -> list[tuple[int, ...]]:
-    """For each place on the cycle, that reference in every instance of it; none where a class holds itself."""
+    """For each place on the cycle, that reference in every instance; empty for a class that refers to itself."""
     first = candidate.group.cycles[0] if candidate.group.cycles else ()
     if not first or holds_itself(candidate.graph, int(candidate.graph.holder[first[0]])):
         return []
@@ -536,9 +536,9 @@ def _same_on_paths(candidate: Candidate, paths: ShortestPaths, first: Sequence[i
 
 
 def trace_of(candidate: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Hop, ...]:
-    """From the root, or once around the cycle, down to the typical storage.
+    """The path from the root, or once around the cycle, down to the typical storage.
 
-    `frees` maps references to the bytes their cut would free; what lies below the cut is leaked.
+    `frees` maps references to the bytes their cut would free; everything below the cut is leaked.
     """
     return _from_root(candidate, cut, frees) if candidate.group.freed == 0 else _from_cycle(candidate, frees)
 
@@ -546,7 +546,7 @@ def trace_of(candidate: Candidate, cut: Cut | None, frees: dict[int, int]) -> tu
 def _from_root(candidate: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Hop, ...]:
     group = candidate.group
     instances = cut.references[0].indexes if cut else ()
-    # without a cut, the container that was seen to gain it leaks, whatever else holds it too
+    # without a cut, the container that gained it leaks, whatever else holds it
     uncut = candidate.tensor_at if candidate.gaining < 0 else min(candidate.gaining, candidate.tensor_at)
     leaked_from = next((k + 1 for k, r in enumerate(group.path) if r in instances), uncut)
     if cut is None:
@@ -560,7 +560,7 @@ def _from_root(candidate: Candidate, cut: Cut | None, frees: dict[int, int]) -> 
 
 
 def path_over(holder: Candidate, reference: int) -> tuple[Hop, ...]:
-    """The path from a root over one reference to cut, which is not the trace's; what lies below it is leaked."""
+    """The path from a root through a reference to cut that is not on the trace; everything below it is leaked."""
     group = holder.group
     leaked_from = group.path.index(reference) + 1
     reasons = (HopReason.ABOVE_CUT, HopReason.ONLY_CUTS)
@@ -579,7 +579,7 @@ def _from_cycle(candidate: Candidate, frees: dict[int, int]) -> tuple[Hop, ...]:
 
 
 def on_trace(cut: Cut, trace: tuple[Hop, ...]) -> Cut:
-    """The cut with the position of each of its references on the trace."""
+    """The cut, with the position of each of its references on the trace."""
 
     def position(reference: CutReference) -> int | None:
         instances = frozenset(reference.indexes)
@@ -589,7 +589,7 @@ def on_trace(cut: Cut, trace: tuple[Hop, ...]) -> Cut:
 
 
 def cycle_of(candidate: Candidate) -> tuple[CycleReference, ...]:
-    """The references of the candidate's smallest cycle; none where nothing holds itself."""
+    """The references of the candidate's smallest cycle; empty without one."""
     graph = candidate.graph
     around = [graph.reference(r) for r in (candidate.group.cycles[0] if candidate.group.cycles else ())]
     return tuple(
@@ -601,14 +601,14 @@ def cycle_of(candidate: Candidate) -> tuple[CycleReference, ...]:
 
 
 FreedOf = Callable[[Candidate, Sequence[int]], int]
-"""Bytes of a candidate's group that cutting references would free."""
+"""Function that gives the bytes of a candidate's group freed by cutting references."""
 
 _HOOK = REFERENCE_KINDS.index(ReferenceKind.HOOK)
 
 
 def best_cut(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, ...]]:
-    """The references to cut, one where one is enough; for each candidate reference the bytes its cut would free; those
-    that are cut or, where no cut frees anything, what holds it.
+    """The references to cut, one if one is enough; the bytes freed by each candidate reference; and the cut references
+    or, if no cut frees anything, the holder's.
 
     A cycle is cut at the same places in each of its instances, and on its own references, never below them.
     """
@@ -616,7 +616,7 @@ def best_cut(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[in
 
 
 def best_cut_with_gc(candidate: Candidate) -> Cut | None:
-    """The same of what is alive, where a full collection comes after the cut."""
+    """The same for reachable memory, with a full collection after the cut."""
     return _on_path(candidate, _freed_with_gc)[0]
 
 
@@ -643,9 +643,9 @@ def _of_cycle(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[i
 
 
 def _of_path(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, ...]]:
-    """What frees it at once; where that is little, what lets go of all that a container has gained, for gc to free.
+    """What frees it at once; if that is little, what releases everything that a container has gained, for gc to free.
 
-    Items that are cycles of their own, as modules with hooks are, outlive the list that they were in.
+    Items that are cycles themselves, such as modules with hooks, outlive the list that held them.
     """
     at_once = _on_path(candidate, _freed)
     size = at_once[0].frees_bytes if at_once[0] is not None else 0
@@ -659,7 +659,7 @@ def _of_path(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[in
 
 
 def _on_path(candidate: Candidate, freed_of: FreedOf) -> tuple[Cut | None, dict[int, int], tuple[int, ...]]:
-    """The cut on the way from the root, by what `freed_of` says that cutting references frees."""
+    """The cut on the path from the root, according to `freed_of`."""
     many = each_of_many(candidate)
     if many and (size := freed_of(candidate, many)) >= FREED_THRESHOLD * candidate.group.bytes:
         return _cut_of_one(candidate, many, size), {many[0]: size}, many
@@ -672,7 +672,7 @@ def _on_path(candidate: Candidate, freed_of: FreedOf) -> tuple[Cut | None, dict[
         return None, {}, ()
     most = max(freed)
     frees = {references[0]: size for references, size in zip(positions, freed, strict=True)}
-    if most == 0:  # something else has the memory as well: nothing to cut, but a name to tell
+    if most == 0:  # something else holds the memory too: there is no cut, but a name to report
         named = [
             k
             for k, references in enumerate(positions)
@@ -684,17 +684,17 @@ def _on_path(candidate: Candidate, freed_of: FreedOf) -> tuple[Cut | None, dict[
     best = max(k for k, size in enumerate(freed) if size >= FREED_THRESHOLD * most)
     in_many = _in_many_places(candidate, best, most, freed_of)
     if in_many is not None:
-        best, positions[best], freed[best] = in_many  # from left to right: `best` is the new one already
+        best, positions[best], freed[best] = in_many  # from left to right: `best` is already the new one
         frees[positions[best][0]] = freed[best]
     reference = candidate.graph.reference(positions[best][0])
     if reference.kind == ReferenceKind.MEMORY and reference.name == "storage":
-        return None, frees, ()  # nothing but the tensor itself: who holds the tensor could not be candidate
+        return None, frees, ()  # only the tensor itself: its holder could not be a candidate
     filled = candidate.references[best - 1].where if best > 0 and reference.kind == ReferenceKind.ITEM else ""
     return _cut_of_one(candidate, positions[best], freed[best], filled), frees, positions[best]
 
 
 def _cut_of_one(candidate: Candidate, references: tuple[int, ...], frees: int, filled: str = "") -> Cut:
-    """The cut of one reference, the same one in all of its places; `filled` is the line of what is put there."""
+    """The cut of one reference, the same one in all its places; `filled` is the line that fills it."""
     first, many = references[0], candidate.group.many
     if many is not None and many.place:
         filled = candidate.references[many.place - 1].where
@@ -705,7 +705,7 @@ def _cut_of_one(candidate: Candidate, references: tuple[int, ...], frees: int, f
 def _cut_together(
     candidate: Candidate, together: tuple[tuple[int, ...], ...], frees: dict[int, int]
 ) -> tuple[Cut, dict[int, int], tuple[int, ...]]:
-    """The cut of references of cycles, each the same in every instance; that which the trace shows comes first."""
+    """The cut of references of cycles, each the same in every instance; the one on the trace is first."""
     shown = frozenset(candidate.group.cycles[0] if candidate.group.cycles else ())
     in_order = sorted(together, key=shown.isdisjoint)
     named = []
@@ -733,7 +733,7 @@ def _cut_of(
     named: dict[tuple[str, str, str, int], CutReference] = {}
     for holder, r in zip(held_by, references, strict=True):
         written = holder.written(r)
-        # a global of a spawned script is there twice, and written once
+        # a global of a spawned script exists twice, and is written once
         own = (holder.name(r), holder.line(r), written, -1 if written.isidentifier() else r)
         before = named[own].indexes if own in named else ()
         path = () if r in candidate.group.path else path_over(holder, r)
@@ -744,7 +744,8 @@ def _cut_of(
 def _in_many_places(
     candidate: Candidate, best: int, most: int, freed_of: FreedOf
 ) -> tuple[int, tuple[int, ...], int] | None:
-    """(Place on the path, references, bytes freed) of several references that say or free more than the one at `best`.
+    """(Position on the path, references, bytes freed) of several references that name or free more than the one at
+    `best`.
 
     No single one frees more than `most`.
     """
@@ -758,27 +759,27 @@ def _in_many_places(
 
 
 def _freed(candidate: Candidate, references: Sequence[int]) -> int:
-    """Bytes of the group that cutting the references would free, once the statements that run now are over."""
+    """Bytes of the group freed by cutting the references, after the running statements have ended."""
     cut = np.asarray(_with_other_owner(candidate.graph, references), dtype=np.int64)
     return _of_group(candidate, freed_without(candidate.graph, cut, later=True))
 
 
 def _freed_with_gc(candidate: Candidate, references: Sequence[int]) -> int:
-    """The same, with what a full collection would free after the cut."""
+    """The same, including what a full collection frees after the cut."""
     cut = np.asarray(_with_other_owner(candidate.graph, references), dtype=np.int64)
     return _of_group(candidate, freed_with_gc(candidate.graph, cut))
 
 
 def _of_group(candidate: Candidate, gone: Mask) -> int:
-    """Bytes of the group's storages that are gone."""
+    """Bytes of the group's freed storages."""
     mine = np.asarray(candidate.group.storages)
     return int(candidate.graph.bytes[mine[gone[mine]]].sum())
 
 
 def _with_other_owner(graph: HeapGraph, references: Sequence[int]) -> list[int]:
-    """The references, and beside one to a dict of hooks what else its owner has it by.
+    """The references and, for one to a dict of hooks, its owner's other references to it.
 
-    Python and C++ count one reference each.
+    Python and C++ have one reference each.
     """
     hooks = [r for r in references if graph.reference_kind[r] == _HOOK]
     return [
@@ -793,7 +794,7 @@ def _with_other_owner(graph: HeapGraph, references: Sequence[int]) -> list[int]:
 
 
 def subject(candidate: Candidate, reference: int) -> str:
-    """The reference as the user would write it; the callback itself where native code keeps one."""
+    """The reference as written in code; the callback itself if native code keeps one."""
     if candidate.callback is not None and int(candidate.graph.holder[reference]) == candidate.group.start:
         return candidate.callback.label
     if candidate.group.freed == 0:

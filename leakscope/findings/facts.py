@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RuleName(StrEnum):
-    """All rules, in the order in which they are listed; `Match.order` is that in which a storage is offered to them."""
+    """All rules, in listing order; `Match.order` is the order in which a storage is offered to them."""
 
     UNCOLLECTABLE_CYCLE = "uncollectable-cycle"
     TENSOR_CYCLE = "tensor-cycle"
@@ -41,21 +41,21 @@ class Severity(StrEnum):
 
     LEAK = "leak"
     AVOIDABLE = "avoidable"
-    """Memory that lies there for longer than it is needed: never a leak, and no exit status of itself."""
+    """Memory that stays longer than needed: never a leak, and without effect on the exit status."""
     NOTE = "note"
 
 
 NOT_JUDGED = 2
-"""Exit status of what could not be judged, where that is a failure: as of leakscope's other commands."""
+"""Exit status for a result that could not be judged, if that is a failure; as for other commands."""
 
 
 class FreedBy(StrEnum):
-    """Who lets the memory go."""
+    """What frees the memory."""
 
     GC = "gc"
-    """Nothing alive holds it: it waits for a collection."""
+    """Unreachable: awaits a collection."""
     PROGRAM = "program"
-    """A live root holds it."""
+    """Reachable from a root."""
     NEVER = "never"
     """A cycle through C++ that gc cannot see."""
 
@@ -77,24 +77,24 @@ class HopStatus(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What one rule knows of a finding; a rule adds what its sentences need."""
+    """The facts of one rule about a finding; each rule adds what its sentences need."""
 
     SUMMED: ClassVar[tuple[str, ...]] = ()
-    """Fields whose sum over the ranks is told, beside bytes that are summed; all others are told of one rank."""
+    """Fields that are summed over the ranks, beside bytes; all others are reported for one rank."""
 
     is_bounded: bool = False
-    """What is kept has a bound by design: a note, however it grows."""
+    """Whether the memory is bounded by design, which makes it a note however it grows."""
 
     def title_for(self, finding: Finding, /) -> str:
         """What leaks, in one line."""
         return f"{finding.rule}: {finding.subject}"
 
     def advice_for(self, _: Finding, /) -> str:
-        """What to do about it, as sentences; "" where there is nothing to say."""
+        """What to do about it; "" for nothing."""
         return ""
 
     def advice_with_graphs(self, finding: Finding, /) -> str:
-        """What to do where the tensors that a container gains bring their graphs along."""
+        """What to do if the tensors that a container gains keep their graphs."""
         name = finding.cut.written if finding.cut else finding.subject
         return (
             f"Store numbers in {name} instead of tensors: x.item(), or x.detach() if a tensor is needed. After "
@@ -104,53 +104,53 @@ class Facts:
         )
 
     def short_advice(self) -> str | None:
-        """One sentence at most, for the line that avoidable memory has; None where the advice itself stands there."""
+        """At most one sentence for the line of avoidable memory; None for the full advice."""
         return None
 
     def preface(self) -> str:
-        """Sentences ahead of the advice, whoever gives that."""
+        """Sentences before the advice."""
         return ""
 
     def without_a_cut(self, _: Finding, /) -> str:
-        """What the script can do where it has no reference to cut, in short; "" where there is nothing to say."""
+        """What the script can do without a reference to cut, in short; "" for nothing."""
         return ""
 
     def why_no_cut(self) -> str:
-        """Why there is no reference to cut; "" where the rule says it."""
+        """Why there is no reference to cut; "" if the rule explains it."""
         return ""
 
     def line_to_edit(self, _: Finding, /) -> str | None:
-        """The line to begin at, "" where none is known; None where it is one of the cut's."""
+        """The line to start at, "" if unknown; None if it is one of the cut's."""
         return None
 
     def over_ranks(self, each: Sequence[Facts]) -> Self:
-        """These facts, with the sums of those of `each` rank, and a bound where each has one."""
+        """These facts with sums over `each` rank, and a bound if each has one."""
         sums = {name: reduce(add, [getattr(facts, name) for facts in each]) for name in self.SUMMED}
         return replace(self, **sums, is_bounded=all(facts.is_bounded for facts in each))
 
 
 @dataclass(frozen=True)
 class Said(Facts):
-    """The words of another package's rule, which needs no facts of its own then."""
+    """The title and advice of another package's rule without facts of its own."""
 
     title: str
     advice: str = ""
 
     def title_for(self, _: Finding, /) -> str:
-        """As it was given."""
+        """The given title."""
         return str(self.title)
 
     def advice_for(self, _: Finding, /) -> str:
-        """As it was given."""
+        """The given advice."""
         return str(self.advice)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What is known of a run beside its findings; what finds it out adds what its sentences need."""
+    """Facts about a run beside its findings; subclasses add what their sentences need."""
 
     rank: int | None = None
-    """None where it is of the whole run."""
+    """None if it concerns the whole run."""
 
 
 @dataclass(frozen=True)
@@ -159,45 +159,45 @@ class AliveAtEnd:
 
     rank: int
     categories: Mapping[str, int]
-    """Bytes by what they are for."""
+    """Bytes by purpose."""
     uncollectable_bytes: int = 0
-    """Of those that nothing of the program's holds, what gc never frees, by the counts of references."""
+    """The unreachable part that gc never frees, according to reference counts."""
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """What gains it has a bound that is not reached yet."""
+    """The growing container has a bound that it has not reached yet."""
 
     items: int
     bound: int
     full_bytes: int
-    """What it would hold when full."""
+    """Contents when full."""
 
 
 @dataclass(frozen=True)
 class EmptiedLater:
-    """The source has a line that empties what gains it, and that has not taken effect while it was watched."""
+    """A line of the source empties the growing container, which did not happen while it was watched."""
 
     where: str
     """`train.py:31`."""
     items: int
-    """What it has, -1 where that is not known."""
+    """Current number of items, -1 if unknown."""
     bound: int | None = None
-    """Items above which the line takes effect; None where the source does not show it."""
+    """Items above which the line takes effect; None if unknown."""
     every: int | None = None
-    """Steps after which it does, where the source shows it."""
+    """Steps after which it takes effect, if the source shows it."""
     is_decided: bool = True
-    """False where the source does not show when it takes effect, so that it may never do."""
+    """False if the source does not show when it takes effect, so that it may never do so."""
     steps: int | None = None
-    """Steps of a run that would show it; None where that cannot be told."""
+    """Steps of a run that would show it; None if unknown."""
     seen: int = 0
-    """Step of the last snapshot, where the run went on to those steps and no snapshot was taken there."""
+    """Step of the last snapshot, if the run reached those steps without a snapshot there."""
     full_bytes: int | None = None
-    """What it would hold by then."""
+    """Contents by then."""
 
     @property
     def text(self) -> str:
-        """`cleared at epoch.py:13 above 64 items`."""
+        """As `cleared at epoch.py:13 above 64 items`."""
         when = ""
         if self.bound is not None:
             when = f" above {self.bound:,} items"
@@ -208,49 +208,49 @@ class EmptiedLater:
 
 @dataclass(frozen=True)
 class TooLarge:
-    """A bound that is not reached yet, and is no reason to let it grow."""
+    """A bound that is not reached yet and does not justify the growth."""
 
     bound: Bounded
     holds: str = ""
-    """`graphs`, `modules` or `parameters`; "" where it is the bytes that are too many."""
+    """`graphs`, `modules` or `parameters`; "" if there are too many bytes."""
     memory_bytes: int | None = None
-    """What there is in all; None where that is not known."""
+    """Total memory; None if unknown."""
 
 
 @dataclass(frozen=True)
 class CameToRest:
-    """The memory counted after the last look did not go on as it grew."""
+    """The memory counted after the last snapshot did not continue the growth."""
 
     step: int
-    """Step of that look."""
+    """Step of that snapshot."""
 
 
 @dataclass(frozen=True)
 class FollowsInput:
-    """It is made anew in each step, and was larger where what the model was given was larger."""
+    """It is created anew in each step, and its size follows the model's input."""
 
     elements: tuple[int, int]
-    """Of the tensors that the model was given, in the step of the first look and in that of the last."""
+    """Elements of the model's input, in the steps of the first and last snapshot."""
 
 
 @dataclass(frozen=True)
 class HeldByCall:
-    """A call of a library's that had not returned has it in its local variables."""
+    """A library call that had not returned has it in its local variables."""
 
     package: str
 
 
 @dataclass(frozen=True)
 class OnlyTensorsFreed:
-    """A forked copy made the cut, and what its grad nodes took is only counted."""
+    """A forked copy made the cut, which measures tensors only; grad nodes are counted."""
 
     bytes: int
-    """Of tensors that went free."""
+    """Bytes of the freed tensors."""
 
 
 @dataclass(frozen=True)
 class BufferKind:
-    """Buffers of one place, direction and peer."""
+    """Buffers of one location, direction and peer."""
 
     count: int
     direction: str
@@ -262,16 +262,16 @@ class BufferKind:
 
 @dataclass(frozen=True)
 class CommBuffers:
-    """Buffers of P2P and collective operations among what is kept."""
+    """Communication buffers among the retained memory."""
 
     count: int
     bytes: int
     dead: int
-    """Those of them whose Python tensor is dead while the storage is not."""
+    """Those whose Python tensor is dead while the storage is alive."""
     kinds: tuple[BufferKind, ...]
-    """The commonest first."""
+    """The most frequent first."""
     in_graph: bool = False
-    """A tensor of one of them is what a graph has made, or what one begins at."""
+    """Whether a tensor of one of them is a result or a leaf of a graph."""
 
     def __add__(self, other: CommBuffers) -> CommBuffers:
         counts: Counter[tuple[str, int | None, int, str]] = Counter()
@@ -296,11 +296,11 @@ class Beside:
 
 @dataclass(frozen=True)
 class Upstream:
-    """An issue under which the library's developers know the leak."""
+    """An issue in the library's tracker about the leak."""
 
     issue: str
     """owner/repository#number."""
     what: str
     """What the library does, as a clause."""
     cure: str = ""
-    """What the script can do about it; "" where only the library can."""
+    """The workaround for the script; "" if only the library can fix it."""

@@ -11,9 +11,9 @@ from leakscope.run.model import Collection, GcDiff, Rank, Run
 from leakscope.run.rows import GcFreeze
 
 YOUNG_SHARE = 0.9
-"""Share of a full collection's bytes from which collecting young objects does the same; chosen."""
+"""Share of a full collection's bytes from which collecting young objects is equivalent. Heuristic."""
 COSTLY_SHARE = 0.01
-"""Share of the steps' time from which the program's full collections are worth a word; chosen."""
+"""Share of the steps' time from which the program's full collections are reported. Heuristic."""
 FULL = 2
 """The oldest generation (`gc.collect`'s argument)."""
 _YOUNG = (0, 1)
@@ -21,7 +21,7 @@ _YOUNG = (0, 1)
 
 @dataclass(frozen=True)
 class Collected:
-    """What collections of one generation freed and cost."""
+    """What collections of one generation freed, and their cost."""
 
     generation: int
     freed_bytes: int
@@ -31,23 +31,23 @@ class Collected:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnCollections(RunFacts):
-    """What the program's own collections freed and cost in the steps after the first."""
+    """What the program's own collections freed, and their cost, in the steps after the first."""
 
     steps: int
     by_generation: tuple[Collected, ...]
-    """Full ones, and of the younger generations those that freed anything."""
+    """Full ones, and those of younger generations that freed anything."""
     seconds: float
-    """All of them, those that freed nothing too."""
+    """Seconds of all of them, including those that freed nothing."""
     steps_seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectedAtEnd(RunFacts):
-    """What collecting at the end freed, generation by generation."""
+    """What the collection at the end freed, by generation."""
 
     by_generation: tuple[Collected, ...]
     full_collections: int
-    """One after another, until nothing more went."""
+    """Number of full collections until nothing more was freed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,35 +63,35 @@ class YoungSuffices(RunFacts):
 
 @dataclass(frozen=True, kw_only=True)
 class FullEachStep(RunFacts):
-    """What a full collection after every step would cost."""
+    """The cost of a full collection after every step."""
 
     step_seconds: float
-    """Of a typical step."""
+    """Duration of a typical step."""
     times: float
-    """As many times as long a step would be."""
+    """Factor by which a step would be longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FreezeSaves(RunFacts):
-    """What gc.freeze() after warm-up would make of full collections: most objects are there from the start."""
+    """The effect of gc.freeze() after warm-up on full collections: most objects exist from the start."""
 
     full_seconds: float
-    """Of a typical one."""
+    """Duration of a typical one."""
     share: float | None
-    """Of the steps' time; None where the program's own are not worth a word."""
+    """Share of the steps' time; None if the program's own are not reported."""
     early_objects: int
-    """Those of the objects that were there at the first look."""
+    """Objects that existed at the first snapshot."""
     objects: int
     step: int
-    """Of the first look."""
+    """Step of the first snapshot."""
     measured: GcFreeze | None
     frozen_seconds: float
-    """What one would take then; 0.0 where it was not measured."""
+    """Duration with frozen objects; 0.0 if it was not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CutsInstead(RunFacts):
-    """What cutting the references of cycles does instead of collecting."""
+    """The effect of cutting the references of cycles instead of collecting."""
 
     references: int
     where: tuple[str, ...]
@@ -99,7 +99,7 @@ class CutsInstead(RunFacts):
 
 
 def gc_advice(run: Run, findings: Sequence[Finding]) -> tuple[RunFacts, ...]:
-    """Facts of each rank, then what cutting the references would do instead; () where gc frees no tensor memory."""
+    """Facts of each rank, then the effect of cutting the references instead; () if gc frees no tensor memory."""
     facts = [fact for rank in run.ranks for fact in _of_rank(rank)]
     cyclic = [f for f in findings if f.freed_by == FreedBy.GC and f.severity == Severity.LEAK and f.cut is not None]
     if cyclic:
@@ -111,14 +111,14 @@ def gc_advice(run: Run, findings: Sequence[Finding]) -> tuple[RunFacts, ...]:
 
 
 def _of_rank(rank: Rank) -> list[RunFacts]:
-    # what came before the end of the first step is mostly imports
+    # mostly imports before the end of the first step
     rank = replace(rank, steps=rank.steps[1:])
     own = [collection for step in rank.steps for collection in step.collections]
     return [*_programs(rank, own), *_measured(rank), *_freeze(rank, own)]
 
 
 def _programs(rank: Rank, own: Sequence[Collection]) -> list[RunFacts]:
-    """What the program's own collections freed and cost."""
+    """What the program's own collections freed, and their cost."""
     kinds = []
     for generation in (*_YOUNG, FULL):
         mine = [c for c in own if c.generation == generation]
@@ -140,7 +140,7 @@ def _programs(rank: Rank, own: Sequence[Collection]) -> list[RunFacts]:
 
 
 def _measured(rank: Rank) -> list[RunFacts]:
-    """What collecting freed at the end, and what less or more of it would do."""
+    """What the collection at the end freed, and the effect of collecting less or more."""
     diff = rank.gc_diff
     if diff is None or sum(diff.freed_bytes) == 0 or len(diff.freed_bytes) <= FULL:
         return []
@@ -201,7 +201,7 @@ def _freeze(rank: Rank, own: Sequence[Collection]) -> list[RunFacts]:
 
 
 def _when_frozen(measured: GcFreeze, first: int, last: int) -> float:
-    """Seconds of a full collection that goes over the objects made since the first look alone."""
+    """Seconds of a full collection over objects created since the first snapshot only."""
     saved = max(measured.full_seconds - measured.frozen_seconds, 0.0)
     return measured.frozen_seconds + saved * max(last - first, 0) / last
 

@@ -51,17 +51,17 @@ _HANDLES = (
     ObjectKind.FUTURE,
     ObjectKind.CONTAINER,
 )
-"""Where a person would take hold of a cycle: the kinds that the user's code names, best first."""
+"""Kinds of objects on a cycle by which a user would name it, best first."""
 
 CYCLES = ("cycle", "immortal")
-"""First part of the key of garbage: what gc frees, and what it never does."""
+"""First part of the key of garbage: collectable and uncollectable."""
 HOOKS = "hooks"
-"""Last part of the key of what is held by the hooks of a tensor, not by its holder."""
+"""Last part of the key of memory held by hooks of a tensor rather than its holder."""
 
 
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 _REPEATED = 3
-"""Parts of a key in which the next one is looked for: a linked list repeats `.next`, one of dicts three references."""
+"""Parts of a key searched for repetitions: a linked list repeats `.next`, one of dicts three references."""
 
 
 def is_literal(name: str) -> bool:
@@ -133,7 +133,7 @@ class ReferenceKey(tuple[str, ...]):
             is_tensor = bool(plain) and held.kind in (*_TENSORS, ObjectKind.GRAD_NODE)
             parts.add(f"{name_on_cycle(r.name)} {'tensor' if is_tensor else f'{held.kind}:{without_ids(held.name)}'}")
         if all(graph.object(int(graph.holder[r])).kind == ObjectKind.CONTAINER for r in plain):
-            # Which C++ reference hides the cycle tells cycles through nameless containers apart.
+            # The C++ reference that hides the cycle distinguishes cycles through nameless containers.
             hiding = (graph.reference(r) for r in cycle)
             parts |= {name_on_cycle(r.name) for r in hiding if r.kind in (ReferenceKind.HOOK, ReferenceKind.SAVED)}
         return cls((CYCLES[is_immortal], *sorted(parts)))
@@ -194,60 +194,60 @@ def _kind_and_name(graph: HeapGraph, index: int) -> str:
 
 
 def _native_type(graph: HeapGraph, start: int) -> str:
-    """` float32`, the one thing known for good of a tensor that native code holds: its size changes from run to run."""
+    """` float32`, the only stable fact about a tensor held by native code: its size changes between runs."""
     obj = graph.object(start)
     held = obj.root == RootKind.NATIVE and obj.kind in _TENSORS
     return f" {obj.label.split()[-1].partition('[')[0]}" if held and "[" in obj.label else ""
 
 
 def _given_apart(graph: HeapGraph, start: int) -> str:
-    """The name that the user gave an object, where another one of its type was given, too; else its type says it."""
+    """The name that the user gave an object, if another one of its type has a name too; else its type is enough."""
     alike = [index for index in graph.given if graph.type[index] == graph.type[start]]
     return f" {graph.given[start]}" if start in graph.given and len(alike) > 1 else ""
 
 
 @dataclass(frozen=True)
 class OneOfMany:
-    """The reference on a path that stands for all those like it on one holder, under names of their own."""
+    """A reference on a path that stands for similar ones of one holder, with individual names."""
 
     place: int
-    """Its position on the path."""
+    """Position on the path."""
     name: str
-    """Of all of them: `.client{i}`."""
+    """Their common name: `.client{i}`."""
     names: frozenset[str]
-    """Those that are there."""
+    """The existing names."""
     holders: int = 1
-    """Holders that have such names, where each gains the same."""
+    """Holders with such names that each gain the same."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Storages with one holder in one look."""
+    """Storages with one holder in one snapshot."""
 
     key: ReferenceKey
     start: int
-    """The object the path begins at: a root, or an object of the cycle."""
+    """The start of the path: a root, or an object of the cycle."""
     path: tuple[int, ...]
-    """References from the start to a typical storage (the last one made)."""
+    """References from the start to a typical storage (the last one allocated)."""
     storages: tuple[int, ...]
     bytes: int
     freed: int
-    """0 for live storages; else as `HeapGraph.freed`."""
+    """0 for reachable storages; else as `HeapGraph.freed`."""
     cycles: tuple[tuple[int, ...], ...] = field(default=())
-    """The smallest cycle of each instance, as references; () for live storages."""
+    """The smallest cycle of each instance, as references; () for reachable storages."""
     roots: int = 0
-    """How many roots the paths to live storages start from: each call of one function is a root of its own."""
+    """Number of roots above reachable storages: each call of one function is its own root."""
     many: OneOfMany | None = None
-    """Where the holder is gained by under ever new names."""
+    """Set if the holder gains it under ever new names."""
 
 
 Mask = Callable[[ReferenceKey], ReferenceKey]
-"""Makes one key of those that only data tells apart."""
+"""Maps keys that differ only in data to one key."""
 
 
 @dataclass(frozen=True)
 class _Keyed:
-    """The live storages of a graph by the key of what holds them, and what their groups are made of."""
+    """The reachable storages of a graph by holder key, and the data for their groups."""
 
     members: Mapping[ReferenceKey, Sequence[int]]
     through: Sequence[bool]
@@ -256,20 +256,20 @@ class _Keyed:
 
 @once
 def group_storages(graph: HeapGraph) -> list[Group]:
-    """Every storage of the graph in exactly one group, in the order of their indexes.
+    """Assign every storage of the graph to exactly one group, in the order of their indexes.
 
-    Where one graph is all there is, no key of a dict is known to be more than data: items of one dict are one group.
+    With only one graph, no key of a dict is known to be more than data: items of one dict are one group.
     """
     return group_by(graph, ReferenceKey.without_literals)
 
 
 def group_by(graph: HeapGraph, mask: Mask) -> list[Group]:
-    """The same, with the groups of live storages whose keys `mask` makes one as one."""
+    """The same, joining groups of reachable storages whose keys `mask` makes equal."""
     return _live(graph, mask) + _garbage(graph)
 
 
 def live_keys(graph: HeapGraph) -> frozenset[ReferenceKey]:
-    """Keys of the groups of live storages, with each string by which a dict has something."""
+    """Keys of the groups of reachable storages, with each string key of a dict."""
     return frozenset(_keyed(graph).members)
 
 
@@ -281,7 +281,7 @@ def _live(graph: HeapGraph, mask: Mask) -> list[Group]:
     groups = []
     for key, storages in members.items():
         storages.sort()
-        # What hangs behind a graph and what does not may share a holder: the heavier kind tells the story.
+        # Memory behind a graph and other memory may share a holder: the heavier kind provides the words.
         behind = [s for s in storages if keyed.through[s]]
         heavier = behind if 2 * _bytes(graph, behind) > _bytes(graph, storages) else storages
         typical = _typical(graph, heavier)
@@ -310,25 +310,23 @@ def _keyed(graph: HeapGraph) -> _Keyed:
                         graph, paths.start_of(graph, entry), paths.path_to(graph, entry)
                     )
                 keys[entry] = shared[like]
-            # what a tensor's hooks hold grows by itself, though the tensor is as it was
+            # memory held by a tensor's hooks grows by itself while the tensor stays the same
             key = keys[entry].of_hooks() if hooked[storage] else keys[entry]
             members.setdefault(key, []).append(storage)
     return _Keyed(members, through, origins)
 
 
 def _alike(graph: HeapGraph, reference: int, held: int) -> tuple[object, ...]:
-    """All that a key takes from the last reference of a path and what it holds: the items of one container share
-    theirs.
-    """
+    """What a key contains of the last reference of a path and its referent: items of one container share it."""
     name = reference_name(graph.strings[graph.reference_name[reference]])
     return int(graph.reference_kind[reference]), name, int(graph.kind[held]), int(graph.name[held])
 
 
 def _entries(graph: HeapGraph, paths: ShortestPaths) -> tuple[list[int], list[bool], list[bool], list[int]]:
-    """For each object the first tensor on its path that is held for its own sake (-1 without one), whether it leads
-    through a grad graph, whether through a hook of that tensor, and the root it starts from.
+    """For each object the first tensor on its path that is held itself (-1 for none), whether the path passes a grad
+    graph, whether it passes a hook of that tensor, and its root.
 
-    One pass in the order of the paths' costs: a chain of a million grad nodes costs a million steps, not their square.
+    One pass in the order of path costs: a chain of a million grad nodes takes a million steps, not their square.
     """
     of_tensor = np.isin(graph.kind, [KINDS.index(ObjectKind.TENSOR), KINDS.index(ObjectKind.PARAMETER)])
     tensors = of_tensor.tolist()
@@ -360,7 +358,7 @@ def _entries(graph: HeapGraph, paths: ShortestPaths) -> tuple[list[int], list[bo
 
 
 def _typical(graph: HeapGraph, storages: Sequence[int]) -> int:
-    """The largest storage, of several one whose making is known, the latest: the one whose trace tells most."""
+    """The largest storage; among equals one with a known allocation site, then the latest: its trace shows most."""
     return max(storages, key=lambda s: (int(graph.bytes[s]), s in graph.made_at, s))
 
 
@@ -398,8 +396,8 @@ def _members(cycles: Cycles, wanted: dict[int, list[int]]) -> dict[int, list[int
 
 
 def _cycle(graph: HeapGraph, cycles: Cycles, members: list[int]) -> tuple[int, ...]:
-    """The smallest cycle through the object that a person would name: a class, where there is one, for it holds itself
-    and all the rest whatever else is cut.
+    """The smallest cycle through the object that a user would name: a class if there is one, since it refers to itself
+    whatever else is cut.
     """
 
     def rank(index: int) -> tuple[bool, bool, bool, int, int]:
@@ -416,9 +414,7 @@ def _cycle(graph: HeapGraph, cycles: Cycles, members: list[int]) -> tuple[int, .
 
 
 def holds_itself(graph: HeapGraph, index: int) -> bool:
-    """Whether an object is a class that is a cycle of its own: by its `__mro__`, and by the descriptors in its
-    `__dict__`.
-    """
+    """Whether an object is a class, a cycle by its `__mro__` and the descriptors in its `__dict__`."""
     return graph.kind[index] == KINDS.index(ObjectKind.CLASS) and bool((graph.held[graph.out_of(index)] == index).any())
 
 
@@ -441,7 +437,7 @@ def _garbage_group(
 
 
 def together(same: Sequence[Group], graph: HeapGraph, key: ReferenceKey, told: Group | None = None) -> Group:
-    """Groups of one look as one of this key, with the path of `told`: of the most telling, where none is given."""
+    """Groups of one snapshot joined as one of this key, with the path of `told` or else of the most telling."""
     if len(same) == 1:
         return replace(same[0], key=key)
     told = told or most_telling(same, graph)
@@ -459,7 +455,7 @@ def together(same: Sequence[Group], graph: HeapGraph, key: ReferenceKey, told: G
 
 
 def most_telling(groups: Sequence[Group], graph: HeapGraph) -> Group:
-    """The group whose path leads to the largest storage, of several the latest."""
+    """The group whose path leads to the largest storage, the latest among equals."""
     return max(groups, key=lambda group: (int(graph.bytes[_end(group, graph)]), _end(group, graph)))
 
 
@@ -470,39 +466,39 @@ def _end(group: Group, graph: HeapGraph) -> int:
 Prefix = tuple[str, ...]
 """First parts of a key."""
 Place = tuple[Prefix, str]
-"""What names stand on, as the first parts of a key, and the kind and type of what they name."""
+"""The place of names: the first parts of a key, and the kind and type of the named objects."""
 
 _ANY_NAME = ".{name}"
-"""As in the f-string that makes such names."""
+"""Placeholder as in the f-string that makes such names."""
 _SHARED = 2
-"""Parts of a key that holders which gain the same names have in common: their root, and what hangs on it; chosen."""
+"""Parts of a key that holders with the same new names have in common: the root and its first reference. Heuristic."""
 _MANY = 4
-"""Names without a number that must have come: two or three attributes may be made when they are first used; chosen."""
+"""Minimum number of names without a number: two or three attributes may be created on first use. Heuristic."""
 _KEYS = 8
-"""Keys of one dict that a program writes out, heuristic: twice as many would make a finding each of the layers of a
-small network, half as many would make one of the losses, metrics and counts of a usual history.
+"""Keys of one dict that a program writes literally. Heuristic: at twice as many, each layer of a small network would be
+its own finding; at half, the losses, metrics and counts of a usual history would be one.
 """
 _OF_PARAMETER = re.compile(r"[.'\"](weight|bias)(_\w+)?['\"]\]$")
-"""A key that is a parameter's name, as `named_parameters()` gives it: `['0.weight']`, `['rnn.weight_ih_l0']`."""
+"""A key that is a parameter's name, as from `named_parameters()`: `['0.weight']`, `['rnn.weight_ih_l0']`."""
 _OF_MODULE = 2
-"""Keys like that from which on a dict has the parameters of a module: one layer has a weight and a bias."""
+"""Number of such keys from which on a dict holds the parameters of a module: one layer has a weight and a bias."""
 _SIBLINGS = 4
-"""Names at one look that differ by a number alone from which on they are counted, heuristic: a network may have two or
-three encoders with a cycle each.
+"""Names in one snapshot that differ only by a number from which on they are numbered. Heuristic: a network may have two
+or three encoders with a cycle each.
 """
 _RISES = 2
-"""Looks at which new ones must have come: what grows by them has risen so often."""
+"""Snapshots with new names: growth by them has risen that often."""
 
 
 @dataclass(frozen=True)
 class DataKeys:
-    """The dicts whose keys are data: step numbers, ids, paths. In all others a key is a name that a program writes."""
+    """The dicts whose keys are data: step numbers, ids, paths. In all others a key is a name in the program."""
 
     dicts: frozenset[Prefix] = frozenset()
-    """What leads to each of them, as the first parts of a masked key."""
+    """The first parts of a masked key that lead to each of them."""
 
     def mask(self, key: ReferenceKey) -> ReferenceKey:
-        """The key of a group without those strings that are data."""
+        """The key of a group without strings that are data."""
         masked: list[str] = []
         for part in key:
             is_data = is_literal(part) and tuple(masked) in self.dicts
@@ -511,10 +507,10 @@ class DataKeys:
 
 
 def data_keys(keys_at: Sequence[Collection[ReferenceKey]]) -> DataKeys:
-    """Which dicts' keys are data, by the keys of the groups of live storages at each look.
+    """Which dicts' keys are data, from the keys of reachable groups in each snapshot.
 
-    Those of a dict that gains keys look after look, has more than a program writes out, or has a module's parameters by
-    their names, as an average of weights does: the keys of `history` are `train` and `val` throughout.
+    A dict qualifies if it gains keys in every snapshot, has more than a program writes literally, or has a module's
+    parameter names, as an average of weights does: the keys of `history` are `train` and `val` throughout.
     """
     known = DataKeys()
     literal = [{key for key in keys if any(map(is_literal, key[1:]))} for keys in keys_at]
@@ -538,7 +534,7 @@ def _are_data(names_at: Sequence[set[str]]) -> bool:
 
 
 def _keep_coming(names_at: Sequence[Collection[object]]) -> bool:
-    """Whether new ones come at two looks at least, and at most of those after the first that has any."""
+    """Whether new ones come at two snapshots at least, and at most of those after the first with any."""
     known: set[object] = set()
     came: list[bool] = []
     for names in names_at:
@@ -549,22 +545,22 @@ def _keep_coming(names_at: Sequence[Collection[object]]) -> bool:
 
 @dataclass(frozen=True)
 class DataNumbers:
-    """The numbers in names that are data."""
+    """Numbers in names that are data."""
 
     patterns: frozenset[ReferenceKey] = frozenset()
-    """Keys without numbers, of those that only such a number tells apart."""
+    """Keys without numbers, of those that differ only in such a number."""
 
     def mask(self, key: ReferenceKey) -> ReferenceKey:
-        """The key of a group without those of its numbers that are data."""
+        """The key of a group without numbers that are data."""
         pattern = key.without_numbers() if self.patterns else key
         return pattern if pattern in self.patterns else key
 
 
 def data_numbers(keys_at: Sequence[Collection[ReferenceKey]]) -> DataNumbers:
-    """Which numbers in names are data, by the keys of all groups at each look.
+    """Which numbers in names are data, from the keys of all groups in each snapshot.
 
-    Those of what comes look after look, or of many at one look: `.layer1` and `.layer2`, which stay, are two
-    attributes; `Head17` and `Head18`, classes made by a step each, are one.
+    They are if new ones keep coming, or if there are many in one snapshot: `.layer1` and `.layer2`, which stay, are two
+    attributes; `Head17` and `Head18`, classes created by each step, are one.
     """
     alike: dict[ReferenceKey, list[set[ReferenceKey]]] = defaultdict(lambda: [set() for _ in keys_at])
     for at, keys in enumerate(keys_at):
@@ -581,14 +577,14 @@ def data_numbers(keys_at: Sequence[Collection[ReferenceKey]]) -> DataNumbers:
 
 @dataclass(frozen=True)
 class Names:
-    """Attributes of one holder that are one of many."""
+    """Similar attributes of one holder."""
 
     written: str
     """`.client{i}`, `.{name}`."""
     others: frozenset[str]
-    """Names on the same holder that are none of them."""
+    """Other names of the same holder."""
     above: Prefix | None = None
-    """What the keys of several holders that gain the same names have in common; None where there is one holder."""
+    """Common key parts of several holders with the same new names; None for one holder."""
 
     def fits(self, name: str) -> bool:
         """Whether a name is one of them."""
@@ -599,7 +595,7 @@ Growing = Mapping[Place, Sequence[Names]]
 
 
 def growing_names(keys_at: Sequence[Collection[ReferenceKey]]) -> Growing:
-    """The names that a holder gains over the looks, of the keys of the groups at each of them."""
+    """The names that a holder gains over the snapshots, from the keys of the groups in each."""
     growing: dict[Place, list[Names]] = {}
     if len(keys_at) < MIN_LOOKS or len({frozenset(keys) for keys in keys_at}) == 1:
         return growing
@@ -622,7 +618,7 @@ def growing_names(keys_at: Sequence[Collection[ReferenceKey]]) -> Growing:
 def _of_many_holders(
     found: Mapping[Place, Sequence[Names]], names_at: Mapping[Place, Sequence[set[str]]]
 ) -> dict[Place, list[Names]]:
-    """The names found, those of holders that gain the same ones at the same looks told as one.
+    """The names found, with holders that gain the same ones in the same snapshots joined.
 
     A new adapter adds a module of its name to every layer.
     """
@@ -640,13 +636,13 @@ def _of_many_holders(
 
 
 def _common(keys: Sequence[Prefix]) -> Prefix:
-    """The parts that keys begin with."""
+    """The common parts at the start of keys."""
     parts = zip(*keys, strict=False)
     return tuple(same[0] for same in takewhile(lambda part: len(set(part)) == 1, parts))
 
 
 def _growing(names_at: Sequence[set[str]]) -> Iterator[Names]:
-    """Names that differ by a number, and are more at the last look than at the first; else all that come at each."""
+    """Names that differ by a number and become more from first to last snapshot; else all that come at each."""
     by_pattern: dict[str, list[set[str]]] = defaultdict(lambda: [set() for _ in names_at])
     for at, names in enumerate(names_at):
         for name in names:
@@ -663,9 +659,9 @@ def _growing(names_at: Sequence[set[str]]) -> Iterator[Names]:
 
 
 def shared(key: ReferenceKey, growing: Growing) -> tuple[ReferenceKey, int, str]:
-    """The key that all of the names share, the place in this one of the first such name, and what that is told as.
+    """The key that all of the names share, the position of the first such name in it, and its common name.
 
-    The key itself, -1 and "" where there is none.
+    The key itself, -1 and "" if there is none.
     """
     first, told = -1, ""
     place, removed = 1, 0
@@ -683,7 +679,7 @@ def shared(key: ReferenceKey, growing: Growing) -> tuple[ReferenceKey, int, str]
 
 
 def as_one(groups: Sequence[Group], graph: HeapGraph, growing: Growing, numbers: DataNumbers) -> list[Group]:
-    """The groups of one look, with those one that only such a name tells apart."""
+    """The groups of one snapshot, with those joined that differ only by such a name."""
     if not growing and not numbers.patterns:
         return list(groups)
     alike: dict[tuple[ReferenceKey, int, str], list[Group]] = defaultdict(list)
@@ -697,9 +693,9 @@ def as_one(groups: Sequence[Group], graph: HeapGraph, growing: Growing, numbers:
 
 
 def _one_of(same: Sequence[Group], graph: HeapGraph, key: ReferenceKey, place: int, told: str) -> Group:
-    """Groups that a name alone tells apart as one, with the way of that whose storage is the largest, or the latest.
+    """Join groups that differ only by name, with the path of the one with the largest or latest storage.
 
-    Of several holders, the first by name: the same for all that one of the names leads to.
+    With several holders the first by name: the same for all that one of the names leads to.
     """
     holder = min(group.key[:place] for group in same)
     of_one = [group for group in same if group.key[:place] == holder]
@@ -722,47 +718,47 @@ def _name(part: str) -> str:
 
 
 JUDGED = (Occasion.STEP, Occasion.LAST, Occasion.PEER, Occasion.BLOCK)
-"""Occasions whose looks count; what is seen after the main code has returned is only listed."""
+"""Occasions whose snapshots are judged; those after the main code has returned are only listed."""
 
 
 def judged_looks(rank: Rank, warmup: int) -> tuple[Look, ...]:
-    """The looks that growth is read from: after warm-up, while the script's main code ran."""
+    """The snapshots from which growth is read: after warm-up, while the script's main code ran."""
     looks = [
         look
         for look in rank.looks
         if look.occasion in JUDGED and (look.step > warmup or look.occasion != Occasion.STEP)
     ]
-    # a rank without steps may not have run at all between two looks that its peers' steps brought about in a row
+    # a rank without steps may not have run between two consecutive snapshots that its peers' steps triggered
     hurried = {id(a) for a, b in pairwise(looks) if a.occasion == b.occasion == Occasion.PEER and b.step - a.step <= 1}
     return tuple(look for look in looks if id(look) not in hurried)
 
 
 @dataclass(frozen=True)
 class GroupsOverLooks:
-    """All groups of one rank at its judged looks."""
+    """All groups of one rank at its judged snapshots."""
 
     steps: tuple[int, ...] = ()
-    """A strictly rising number for each look."""
+    """A strictly ascending number for each snapshot."""
     at: Mapping[ReferenceKey, Mapping[int, tuple[Look, Group]]] = field(default_factory=dict)
-    """Each group where it was there, by those numbers."""
+    """Each group at the snapshots that contain it, by those numbers."""
     lines: Mapping[ReferenceKey, Series] = field(default_factory=dict)
-    """Its bytes at every look."""
+    """Its bytes at every snapshot."""
     garbage: Mapping[int, int] = field(default_factory=dict)
-    """Bytes at each look that only a collection lets go of."""
+    """Bytes at each snapshot that only a collection frees."""
     names: Growing = field(default_factory=dict)
     """What holders gain under ever new names."""
     data: DataKeys = field(default_factory=DataKeys)
-    """The dicts whose keys tell no groups apart."""
+    """The dicts whose keys distinguish no groups."""
     numbers: DataNumbers = field(default_factory=DataNumbers)
-    """The numbers in names that tell none apart."""
+    """The numbers in names that distinguish no groups."""
 
     def of(self, graph: HeapGraph) -> list[Group]:
-        """The groups of one graph, by what the looks say is one."""
+        """The groups of one graph, joined as over the snapshots."""
         return as_one(group_by(graph, self.data.mask), graph, self.names, self.numbers)
 
 
 def groups_over(looks: Sequence[Look]) -> GroupsOverLooks:
-    """The groups of some looks of one rank."""
+    """The groups of some snapshots of one rank."""
     at: dict[ReferenceKey, dict[int, tuple[Look, Group]]] = defaultdict(dict)
     steps = rising_steps(looks)
     garbage: dict[int, int] = defaultdict(int)
@@ -776,7 +772,7 @@ def groups_over(looks: Sequence[Look]) -> GroupsOverLooks:
 
 
 def _same_over(graphs: Sequence[HeapGraph]) -> GroupsOverLooks:
-    """Which groups are the same over some graphs: no more than that is known yet."""
+    """Which groups are the same over some graphs, with nothing else known yet."""
     data = data_keys([live_keys(graph) for graph in graphs])
     grouped = [group_by(graph, data.mask) for graph in graphs]
     growing = growing_names([{group.key for group in groups if not group.freed} for groups in grouped])
@@ -787,12 +783,12 @@ def _same_over(graphs: Sequence[HeapGraph]) -> GroupsOverLooks:
 
 
 def by_program(group: Group) -> bool:
-    """Whether only the program can let go of it: it is alive, or no collection ever frees it."""
+    """Whether only the program can release it: it is reachable, or uncollectable."""
     return group.freed in (0, IMMORTAL)
 
 
 def rising_steps(looks: Sequence[Look]) -> tuple[int, ...]:
-    """A strictly rising number for each look: its step; looks of a rank without steps are counted."""
+    """A strictly ascending number for each snapshot: its step; snapshots of a rank without steps are counted."""
     steps: list[int] = []
     for look in looks:
         steps.append(look.step if not steps or look.step > steps[-1] else steps[-1] + 1)
@@ -800,6 +796,6 @@ def rising_steps(looks: Sequence[Look]) -> tuple[int, ...]:
 
 
 def is_model(graph: HeapGraph, group: Group) -> bool:
-    """A parameter, what hangs on one, or an optimizer's state."""
+    """Whether it is a parameter, something reachable from one, or an optimizer's state."""
     path = [group.start, *(int(graph.held[reference]) for reference in group.path)]
     return any(graph.object(index).kind in (ObjectKind.PARAMETER, ObjectKind.OPTIMIZER) for index in path)

@@ -41,23 +41,23 @@ from leakscope.graph.retained import freed_with_gc, freed_without
 from leakscope.graph.walks import Mask, reachable
 
 _WHOLE = (ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER, ObjectKind.EXCEPTION, ObjectKind.TRACEBACK)
-"""What is let go of as a whole, not part by part."""
+"""Objects that are released as a whole, not in parts."""
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.GRAD_NODE)
 
 
 @dataclass(frozen=True)
 class Handle:
-    """A reference to let go of, on a way that leads over it."""
+    """A reference to release, on a path through it."""
 
     reference: int
     way: tuple[int, ...]
 
 
 def handle_at(graph: HeapGraph, way: Sequence[int]) -> int:
-    """Position on a way of the reference that a person would let go of.
+    """Position on a path of the reference that a user would release.
 
-    That to a model, an optimizer or an error as a whole, else the last named one down to the first tensor, before what
-    no code writes.
+    The one to a whole model, optimizer or error; else the last named one down to the first tensor, before what no code
+    writes.
     """
     handle = 0
     for place, reference in enumerate(map(graph.reference, way)):
@@ -72,7 +72,7 @@ def handle_at(graph: HeapGraph, way: Sequence[int]) -> int:
 
 
 def few_handles(graph: HeapGraph, storages: Ints) -> list[Handle]:
-    """A few handles that free these storages together, with a full collection after them; [] where more are needed."""
+    """A few handles that free these storages together, after a full collection; [] if more are needed."""
     wanted = int(graph.bytes[storages].sum())
     found: dict[int, Handle] = {}
     freed = _bytes_freed(graph, storages)
@@ -103,27 +103,27 @@ def _bytes_freed(graph: HeapGraph, storages: Ints) -> Callable[[Sequence[int]], 
 
 _ERRORS = (ObjectKind.EXCEPTION, ObjectKind.TRACEBACK)
 _MOST_GROUPS = 8
-"""Groups of one holder whose cuts are looked for; chosen."""
+"""Groups of one holder for which cuts are searched. Heuristic."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """A group of storages, in a graph that the session's own references may be left out of."""
+    """A group of storages, in a graph from which the session's own references may be removed."""
 
     graph: HeapGraph
     number: Ints
-    """Of each of the graph's references, in the whole graph."""
+    """Number in the whole graph of each of the graph's references."""
     group: Group
     part: Part = Part.NONE
     module_at: int = 0
-    """Position on the path of the module, of whose memory it is a part."""
+    """Position on the path of the module whose memory it is part of."""
     ways: tuple[tuple[int, ...], ...] = ()
-    """Of one storage the ways to it, by which its references are written to the item: `[3]`, not `[i]`."""
+    """For a single storage the paths to it, which name items exactly: `[3]`, not `[i]`."""
 
     @cached_property
     def candidate(self) -> Candidate:
-        """As cuts are looked for: down to the module whose memory it is, to the error whose frames hold it, or to what
-        holds it by no name.
+        """The candidate for which cuts are searched: down to the module whose memory it is, to the error whose frames
+        hold it, or to a holder without a name for it.
         """
         group = self.group
         if upto := self.module_at or self._written_to:
@@ -133,7 +133,7 @@ class Held:
 
     @cached_property
     def cut(self) -> tuple[CutReference, ...]:
-        """The references to cut, where the session's own were gone; () where none frees anything."""
+        """The references to cut without the session's own; () if none frees anything."""
         if self.part == Part.GRADIENTS:
             return (CutReference(".grad", "", self.candidate.written(self._module), self._gradients),)
         found = best_cut(self.candidate)[0]
@@ -168,18 +168,18 @@ class Held:
         return as_expression(self.graph, way, last, {r: self.graph.reference(r).name for r in way})
 
     def _is_handled(self, last: int, way: Sequence[int]) -> bool:
-        """Whether a way begins at an error that a thread has in hand."""
+        """Whether a path starts at an error that a thread is handling."""
         return last in way and self.graph.object(int(self.graph.holder[way[0]])).kind == ObjectKind.EXCEPTION
 
     @property
     def by_no_name(self) -> bool:
-        """Whether an object holds it by a reference that no reader can name, as a numpy array its memory."""
+        """Whether an object holds it by a reference that no reader can name, such as an array its memory."""
         upto = self._written_to
         return bool(upto) and self.graph.reference(self.group.path[upto]).kind == ReferenceKind.UNNAMED
 
     @property
     def _written_to(self) -> int:
-        """Position on the path of the first error, or object that holds by no name; 0 without one."""
+        """Position on the path of the first error or holder without a name; 0 if there is none."""
         for place, reference in enumerate(map(self.graph.reference, self.group.path)):
             if reference.kind == ReferenceKind.UNNAMED:
                 return place
@@ -199,9 +199,9 @@ class Held:
 
 
 def let_go(graph: HeapGraph, groups: Sequence[Held], storages: Ints) -> LettingGo | None:
-    """What frees these storages of the whole graph; None where a few references do not.
+    """What frees these storages of the whole graph; None if a few references do not.
 
-    The references that the program holds `groups` by, and of what the session keeps all that is needed.
+    It consists of the program's references to `groups`, and of those that the session must release.
     """
     cuts: dict[tuple[int, ...], CutReference] = {}
     for held in groups[:_MOST_GROUPS]:
@@ -226,7 +226,7 @@ def let_go(graph: HeapGraph, groups: Sequence[Held], storages: Ints) -> LettingG
 def _with_session(
     graph: HeapGraph, references: Sequence[int], storages: Ints
 ) -> tuple[tuple[Keeper, ...], int, bool]:  # fmt: skip
-    """(What the session must let go of beside these references, the bytes freed, whether only by gc)."""
+    """(What the session must release beside these references, the bytes freed, whether only after gc)."""
     keepers = keepers_of(graph)
 
     def cut(some: Sequence[Keeper]) -> Ints:
@@ -262,16 +262,16 @@ def variables_of_session(graph: HeapGraph) -> dict[str, int]:
 OUTPUTS = (Keeper.OUTPUTS,)
 SHOWN = (Keeper.SHOWN,)
 ERRORS = (Keeper.LAST_ERROR, Keeper.TRACEBACK, Keeper.DEBUGGER)
-"""Let go of together; that of the cell before goes by itself."""
+"""Released together; that of the previous cell is released on its own."""
 
 
 def typed(graph: HeapGraph, wanted: Sequence[LettingGo]) -> tuple[Typed, ...]:
-    """Commands in an order in which each frees what it can, with the bytes that it frees once those before are typed.
+    """Commands in an order in which each frees what it can, with the bytes freed after the earlier ones.
 
     `wanted` is what frees each holder's memory; what takes more than names of the session is left out.
     """
     keepers, names = keepers_of(graph), variables_of_session(graph)
-    # what the cell before has shown or raised goes by itself, when the one that asks is over
+    # what the previous cell has shown or raised is released when the current one ends
     gone = list(keepers.get(Keeper.LAST_CELL, ()))
     freed = freed_without(graph, np.asarray(gone, dtype=np.int64), later=True)
     told = []
@@ -283,7 +283,7 @@ def typed(graph: HeapGraph, wanted: Sequence[LettingGo]) -> tuple[Typed, ...]:
         freed |= freed_without(graph, cut, later=True)
         if command.collects:
             dead = freed_with_gc(graph, cut) | (graph.freed > 0)
-            gone += np.flatnonzero(dead[graph.holder]).tolist()  # what was collected holds nothing any more
+            gone += np.flatnonzero(dead[graph.holder]).tolist()  # collected objects hold nothing any more
             freed |= dead
         there = tuple(keeper for keeper in command.keepers if keeper in keepers)
         told.append(
@@ -293,7 +293,7 @@ def typed(graph: HeapGraph, wanted: Sequence[LettingGo]) -> tuple[Typed, ...]:
 
 
 def _commands(wanted: Sequence[LettingGo]) -> Iterator[Typed]:
-    """Outputs, the error, variables, gc: the session's own first, which may have what variables have."""
+    """Outputs, the error, variables, gc: the session's own first, which may hold what variables hold."""
     needed = {keeper for going in wanted for keeper in going.keepers}
     if needed & {*OUTPUTS}:
         yield Typed(OUTPUTS, (), (), True, 0)  # `%reset -f out` collects (IPython/core/displayhook.py, flush)
@@ -313,28 +313,28 @@ def _bytes(graph: HeapGraph, freed: Mask) -> int:
 
 
 MOST_WAYS = 12
-"""Ways that are told, chosen: a screen of them."""
+"""Maximum paths reported: one screen. Heuristic."""
 _MOST_COUNTED = 1000
-"""Ways that are counted, and:"""
+"""Maximum paths counted."""
 _MOST_STEPS = 50_000
-"""steps up that are tried for them, chosen: tenths of a second."""
+"""Maximum steps of the search for them: tenths of a second. Heuristic."""
 _LONGEST = 200
-"""References of a way, chosen; longer ones are not counted, but the shortest way is told whatever its length."""
+"""Maximum references of a counted path; the shortest path is reported whatever its length. Heuristic."""
 _OTHER_ROOT = 60.0
-"""Added for a way from what is a root and has shorter ways above it: it is told after those."""
+"""Added for a path from a root that has shorter paths through it: it is reported after those."""
 _BODY = (ObjectKind.STORAGE, ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.SAVED_TENSOR)
 
 
 @dataclass(frozen=True)
 class _Found:
-    """Ways as references of the whole graph."""
+    """Paths as references of the whole graph."""
 
     ways: list[tuple[int, ...]]
     complete: bool
 
 
 def ways_to(graph: HeapGraph, tensor: int, most: int = MOST_WAYS) -> Ways:
-    """Every way to the memory of a tensor of the graph, the shortest one by each reference to it first."""
+    """Every path to the memory of a tensor of the graph, first the shortest through each reference to it."""
     storage = _storage_of(graph, tensor)
     keepers = keepers_of(graph)
     rest, number = without(graph, [r for references in keepers.values() for r in references])
@@ -375,10 +375,10 @@ def _place(objects: dict[int, int], index: int) -> int:
 
 
 def _ways(graph: HeapGraph, paths: ShortestPaths, storage: int) -> _Found:
-    """Simple ways down to the storage, the shortest first: a search upwards that knows how far each start is."""
+    """Simple paths down to the storage, shortest first: an upward search guided by the distance to each start."""
     found: list[tuple[int, ...]] = []
     starts = (graph.root > 0).tolist()
-    # of ways as short the longest part first: else all parts of them would come before the first whole one
+    # among paths of equal length the longest part first: otherwise all parts would precede the first whole one
     waiting: list[tuple[float, int, int, int, tuple[int, ...]]] = [(float(paths.cost[storage]), 0, 0, storage, ())]
     costs, steps, cut_short = reference_costs(graph), 0, False
     while waiting and len(found) < _MOST_COUNTED and steps < _MOST_STEPS:
@@ -408,7 +408,7 @@ def _ways(graph: HeapGraph, paths: ShortestPaths, storage: int) -> _Found:
 
 
 def _one_by_each(graph: HeapGraph, ways: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """First the shortest way by each reference to the tensors that share the memory, then the other ways."""
+    """First the shortest path through each reference to the tensors that share the memory, then the others."""
     times: dict[int, int] = {}
     ranked = []
     for way in ways:
@@ -419,7 +419,7 @@ def _one_by_each(graph: HeapGraph, ways: Sequence[tuple[int, ...]]) -> list[tupl
 
 
 def _of_session(graph: HeapGraph, storage: int) -> Iterator[Keeper]:
-    """What of the session leads to the storage."""
+    """References of the session that lead to the storage."""
     above = reachable(len(graph), graph.held, graph.holder, np.asarray([storage]))
     for keeper, references in keepers_of(graph).items():
         if any(above[graph.held[r]] for r in references):
@@ -438,7 +438,7 @@ _OF_OPTIMIZER = (ObjectKind.CONTAINER, ObjectKind.PARAMETER, ObjectKind.TENSOR, 
 
 
 def by_module(graph: HeapGraph, number: Ints, groups: Iterable[Group]) -> Iterator[Held]:
-    """The groups; the parameters and buffers of one model as one, and so its gradients and an optimizer's state.
+    """The groups; parameters and buffers of one model joined, and likewise its gradients and an optimizer's state.
 
     `number` is that of each reference of the graph in the whole one.
     """
@@ -463,7 +463,7 @@ def by_module(graph: HeapGraph, number: Ints, groups: Iterable[Group]) -> Iterat
 
 
 def _of(graph: HeapGraph, group: Group, storages: Sequence[int]) -> Group:
-    """The group with these storages alone."""
+    """The group restricted to these storages."""
     if len(storages) == len(group.storages):
         return group
     path = group.path
@@ -479,7 +479,7 @@ def _owner_at(graph: HeapGraph, start: int, path: Sequence[int]) -> int:
 
 
 def _part(graph: HeapGraph, start: int, path: Sequence[int]) -> tuple[int, Part]:
-    """(Position of the outermost module or optimizer, which of its memory it is that the path leads to)."""
+    """(Position of the outermost module or optimizer, which part of its memory the path leads to)."""
     place = _owner_at(graph, start, path)
     if not place:
         return 0, Part.NONE
@@ -497,16 +497,16 @@ def _part(graph: HeapGraph, start: int, path: Sequence[int]) -> tuple[int, Part]
 
 
 MOST_LINES = 20
-"""Holders told one by one, chosen: a screen of them."""
+"""Maximum holders reported one by one: one screen. Heuristic."""
 _SHOWN = (Keeper.OUTPUTS, Keeper.SHOWN)
 _MOST_OUTPUTS = 4
-"""Names of one output that are told, chosen."""
+"""Maximum names of one output reported. Heuristic."""
 _Key = tuple[Kept, str, str, Part]
 
 
 @dataclass(frozen=True)
 class _Line:
-    """One holder, and its groups."""
+    """One holder and its groups."""
 
     held: HeldNow
     groups: tuple[Held, ...]
@@ -521,10 +521,10 @@ def alive_now(
     hides: bool = False,
     only: Collection[int] | None = None,
 ) -> Alive:
-    """All tensor memory of a graph by holder; what frees each of the `most` largest is worked out.
+    """All tensor memory of a graph by holder, with what frees each of the `most` largest.
 
-    `counted_bytes` is what the device's allocator has handed out, where that counts tensors alone; `only` are the
-    storages that are asked for, all where it is None.
+    `counted_bytes` is what the device's allocator has handed out, where that counts tensors only; `only` restricts the
+    storages, None for all.
     """
     lines: dict[_Key, _Line] = {}
     asked = list(graph.storages.tolist() if only is None else only)
@@ -556,9 +556,7 @@ def alive_now(
 
 
 def _all_held(graph: HeapGraph, asked: Mask) -> Iterator[tuple[Kept, Held]]:
-    """Every storage that is asked for in one group: with what holds it in the program, else by what the session alone
-    keeps it.
-    """
+    """Every requested storage in one group: with its holder in the program, else by what the session alone keeps it."""
     for group in _those_in(graph, asked):
         if group.freed:
             kept = Kept.WAITS_FOR_GC if group.freed > 0 else Kept.NEVER_FREED
@@ -574,18 +572,18 @@ def _all_held(graph: HeapGraph, asked: Mask) -> Iterator[tuple[Kept, Held]]:
 
 
 def _apart(graph: HeapGraph) -> list[tuple[Kept, list[int]]]:
-    """By what memory is kept, in the order asked, and the references of the session that are left out to see it."""
+    """Memory by what keeps it, in order, with the session's references removed to see it."""
     keepers = keepers_of(graph)
     every = [r for references in keepers.values() for r in references]
     shown = [r for keeper in _SHOWN for r in keepers.get(keeper, ())]
-    # a debugger has copies of the variables of frames, which are told by those where the error is remembered, too
+    # a debugger has copies of frame variables, which are reported for frames of a remembered error too
     debugger = keepers.get(Keeper.DEBUGGER, ())
     session = [(Kept.ERROR, [*shown, *debugger]), (Kept.ERROR, shown), (Kept.OUTPUT, [])]
     return [(Kept.PROGRAM, every), *(session if every else [])]
 
 
 def _live(graph: HeapGraph, here: Mask) -> Iterator[Group]:
-    """The groups of live storages, of those that are here."""
+    """The groups of reachable storages among these."""
     return (group for group in _those_in(graph, here) if not group.freed)
 
 
@@ -601,7 +599,7 @@ def _kept(graph: HeapGraph, group: Group) -> Kept:
 
 
 def _name(graph: HeapGraph, held: Held, kept: Kept) -> tuple[str, str]:
-    """(Name, line) of a holder; without a name what no single one holds."""
+    """(Name, line) of a holder; without a name if there is no single one."""
     if kept in (Kept.WAITS_FOR_GC, Kept.NEVER_FREED):
         return "", ""
     if held.part:
@@ -621,7 +619,7 @@ def _name(graph: HeapGraph, held: Held, kept: Kept) -> tuple[str, str]:
 
 
 def _told(graph: HeapGraph, line: _Line, hides: bool) -> HeldNow:
-    """A line with what lets go of it, and where that is the holder alone with the line of code that makes it one."""
+    """A line with what frees it and, if that is the holder alone, the line of code that makes it one."""
     letting_go = None if hides else _letting_go(graph, line)
     alone = letting_go is not None and letting_go.written == (line.held.name,) and not line.held.part
     where = letting_go.where[0] if letting_go is not None and alone else ""
@@ -629,7 +627,7 @@ def _told(graph: HeapGraph, line: _Line, hides: bool) -> HeldNow:
 
 
 def _letting_go(graph: HeapGraph, line: _Line) -> LettingGo | None:
-    """What frees all that a line has."""
+    """What frees everything in a line."""
     kept = line.held.kept
     if kept in (Kept.NATIVE, Kept.NEVER_FREED, Kept.UNSEEN):
         return None

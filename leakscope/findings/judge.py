@@ -108,12 +108,12 @@ from leakscope.verdict import Verdict
 
 @dataclass(frozen=True)
 class OpenCase:
-    """A finding that would be a leak if more looks had seen it grow."""
+    """A finding that would be a leak if more snapshots had seen it grow."""
 
     fingerprint: str
-    """That of the finding it has become part of."""
+    """Fingerprint of the finding that includes it."""
     written: str
-    """What grows, as the user would write it."""
+    """What grows, as written in code."""
 
 
 class Source(StrEnum):
@@ -145,24 +145,24 @@ class JudgedCandidate:
 
 @dataclass(frozen=True)
 class RankCase:
-    """What is known of one rank while it is judged by itself."""
+    """The state of judging one rank by itself."""
 
     rank: Rank
     warmup: int
     thresholds: Thresholds
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Lines of the user's own source files."""
+    """Lines of the user's source files."""
     looks: tuple[Look, ...] = ()
-    """Those that growth is read from."""
+    """The snapshots from which growth is read."""
     groups: GroupsOverLooks = field(default_factory=GroupsOverLooks)
     balances: tuple[Balance, ...] = ()
-    """One for each look."""
+    """One for each snapshot."""
     judged: tuple[JudgedCandidate, ...] = ()
     """All candidates, by their sources in the order of these."""
     findings: tuple[Finding, ...] = ()
     open_cases: tuple[OpenCase, ...] = ()
     gaps: tuple[Finding, ...] = ()
-    """Growth that was counted and that no storage explains."""
+    """Counted growth that no storage explains."""
     scattered: tuple[Finding, ...] = ()
     """Growth under ever new names."""
     unjudged: tuple[Unjudged, ...] = ()
@@ -174,7 +174,7 @@ class RankCase:
 
 @dataclass(frozen=True)
 class JudgedRank:
-    """What is known of one rank that was judged by itself, and all that is asked of its heaps afterwards."""
+    """The result of judging one rank by itself, without its heaps."""
 
     number: int
     findings: tuple[Finding, ...]
@@ -183,9 +183,9 @@ class JudgedRank:
     account: Account
     summary: RankSummary
     held: Mapping[int, int] | None
-    """As `held_at_last` tells it."""
+    """As returned by `held_at_last`."""
     garbage: int
-    """Bytes that waited for gc when it was looked at last."""
+    """Bytes awaiting gc at the last snapshot."""
     listed: tuple[AliveAtEnd, ...]
     shortage: Shortage
     device_failures: tuple[RunFacts, ...]
@@ -196,24 +196,24 @@ class JudgedRank:
 
 @dataclass(frozen=True)
 class Case:
-    """What is known of a run."""
+    """The state of judging a run."""
 
     run: Run
     known: Known
     leak_exit_code: int
     ranks: tuple[JudgedRank, ...]
     ignore_library: bool = False
-    """What a library leaks decides no verdict."""
+    """Whether leaks of libraries do not affect the verdict."""
     fail_on_avoidable: int | None = None
-    """Avoidable bytes above which the exit status is that of leaks; None where they never decide it."""
+    """Avoidable bytes above which the exit status is that of leaks; None if they never affect it."""
     fail_on_inconclusive: bool = False
-    """A run that cannot be judged is a failure."""
+    """Whether a run that cannot be judged is a failure."""
     findings: tuple[Finding, ...] = ()
     summaries: Mapping[int, RankSummary] = field(default_factory=dict)
     unjudged: tuple[Unjudged, ...] = ()
     ledgers: Mapping[int, tuple[LedgerInterval, ...]] = field(default_factory=dict)
     judged: Findings | None = None
-    """What the last stage says."""
+    """The result of the last stage."""
 
 
 RankStage = Callable[[RankCase], RankCase]
@@ -221,9 +221,8 @@ Stage = Callable[[Case], Case]
 
 
 _COUNTED = 0.5
-"""Share of the rate of grad nodes that the counters of all steps have to show where no container was seen to gain them.
-The graph of one step that is larger at each snapshot by chance adds 0, graphs that are
-kept about their rate.
+"""Share of the rate of grad nodes that the counters of all steps must show if no container gains them. The graph of one
+step that is larger at each snapshot by chance adds 0, retained graphs about their rate.
 """
 
 
@@ -239,8 +238,8 @@ def candidates_by_source(case: RankCase) -> dict[Source, list[Candidate]]:
     return {
         Source.TENSORS: [_unless_accumulated(each, case) for each in candidates_among(case.rank, case.groups)],
         Source.ARRAYS: [each for each in growing if not each.group.freed],
-        # The graph of one step, larger at each look by chance, is let go of with its step: no counter goes up. What a
-        # container gains is attributed, whatever else moves the counters meanwhile.
+        # The graph of one step that is larger at each snapshot by chance is freed with its step: no counter rises. The
+        # growth of a container is attributed, whatever else changes the counters meanwhile.
         Source.NODES: [
             each for each in of_nodes if counted is None or each.gaining >= 0 or counted >= _COUNTED * each.per_step
         ],
@@ -283,8 +282,7 @@ def _open_case(finding: Finding, candidate: Candidate) -> str:
 
 
 _SMALL = 1 / 16
-"""Share of the growth that makes a leak from which on one of objects is worth a note, chosen: a history of numbers is
-not."""
+"""Share of a leak's growth from which growth of objects is worth a note. Heuristic: a history of numbers is not."""
 
 
 def judge_objects(case: RankCase) -> RankCase:
@@ -293,7 +291,7 @@ def judge_objects(case: RankCase) -> RankCase:
     if rank is None:
         return case
     looks = judged_looks(rank, case.warmup)
-    # whatever is asked for, caches of Python and of libraries fill by a little
+    # caches of Python and libraries always fill by a little
     thresholds = replace(case.thresholds, noise=NO_GROWTH)
     judged = []
     for growing in candidates_of(rank, looks):
@@ -310,18 +308,18 @@ def judge_objects(case: RankCase) -> RankCase:
 
 
 def take_looks(case: RankCase) -> RankCase:
-    """Series: the looks that growth is read from."""
+    """Series: the snapshots from which growth is read."""
     looks = judged_looks(case.rank, case.warmup)
     return replace(case, looks=looks, unjudged=(*case.unjudged, *_unjudged(case.rank, looks)))
 
 
 def group_looks(case: RankCase) -> RankCase:
-    """Groups: the storages of each look by what holds them."""
+    """Groups: the storages of each snapshot by holder."""
     return replace(case, groups=groups_over(case.looks))
 
 
 def _unjudged(rank: Rank, looks: Sequence[Look]) -> list[Unjudged]:
-    """What the looks are too few for, and what they could not see."""
+    """What the snapshots are too few for, and what they could not see."""
     if looks and looks[-1].occasion == Occasion.BLOCK:
         return []
     unjudged = []
@@ -335,7 +333,7 @@ def _unjudged(rank: Rank, looks: Sequence[Look]) -> list[Unjudged]:
 
 
 def explain_gaps(case: RankCase) -> RankCase:
-    """Growth that was counted and that no storage explains, and which findings' graphs it is the memory of."""
+    """Counted growth that no storage explains, and the findings whose graphs take it."""
     rank, looks = case.rank, case.looks
     tensors, nodes = case.of(Source.TENSORS), case.of(Source.NODES)
     joined = native_findings(rank, looks, case.thresholds.counted)
@@ -359,7 +357,7 @@ def explain_gaps(case: RankCase) -> RankCase:
 
 
 def _without_nodes(balances: Sequence[Balance]) -> list[Balance]:
-    """What was counted without the memory of grad nodes, which is told with the tensors that keep them."""
+    """The counted bytes without the memory of grad nodes, which is reported with their tensors."""
     each = bytes_a_node(balances)
     return [b if b.counted is None else replace(b, counted=b.counted - each * b.nodes) for b in balances]
 
@@ -374,11 +372,11 @@ def _unless_accumulated(candidate: Candidate, case: RankCase) -> Candidate:
 
 
 _WRITTEN = (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR, ObjectKind.CLASS)
-"""Kinds of what is written on a line of its own, and told with that of the reference by which it holds."""
+"""Kinds of objects defined at their own line and reported with that of the reference from them."""
 
 
 def find_lines(case: Case) -> Case:
-    """Lines of the kept source that add to what the cuts name, and the edit that would mend it."""
+    """Lines of the kept source that add to what the cuts name, and the edit that fixes it."""
     sources, found, unjudged = Sources(case.run.sources), [], []
     for finding in case.findings:
         try:
@@ -395,7 +393,7 @@ def find_lines(case: Case) -> Case:
 
 
 def point_to_backward(case: RankCase) -> RankCase:
-    """What of leakscope's own backward does without a finding, where the rank is a stage of a pipeline."""
+    """The function of leakscope's own backward that avoids a finding, if the rank is a stage of a pipeline."""
     of_torch = any(name.startswith(TYPES) for look in case.looks[-1:] for name in look.heap.strings)
     directions = () if of_torch or not case.findings else column(case.rank.operations, "direction")
     by_hand = any(direction in tuple(Direction) for direction in directions)
@@ -403,7 +401,7 @@ def point_to_backward(case: RankCase) -> RankCase:
 
 
 def _with_one_line_each(trace: Sequence[Hop]) -> tuple[Hop, ...]:
-    """A trace on which no function or class has two lines, and what closes a cycle has that of its first place."""
+    """A trace in which each function or class has one line, and what closes a cycle has that of its first place."""
     first: dict[int, str] = {}
     for hop in trace:
         if hop.index is not None and hop.where:
@@ -417,9 +415,9 @@ def _with_one_line_each(trace: Sequence[Hop]) -> tuple[Hop, ...]:
 
 
 def with_lines(finding: Finding, sources: Sources, run: Run | None = None) -> Finding:
-    """The finding with those lines at each reference of its cut; as it is where the sources show none.
+    """The finding with lines at each reference of its cut; unchanged if the sources show none.
 
-    A note where the source empties what gains, as far as the `run` has not seen that.
+    It becomes a note if the source empties the container, unless the `run` shows otherwise.
     """
     if finding.cut is None:
         return finding
@@ -448,8 +446,8 @@ def with_lines(finding: Finding, sources: Sources, run: Run | None = None) -> Fi
 
 
 def _in_source(facts: Facts, found: Sequence[Sequence[Store]], sources: Sources) -> Facts:
-    """What a rule knows, corrected by the source: whether a graph is needed, and whether an exception is more than its
-    text.
+    """The facts of a rule, corrected by the source: whether a graph is needed, and whether an exception is used beyond
+    its text.
     """
     if isinstance(facts, GraphFacts) and not facts.of_gradient:
         needed = any(Uses(store, sources).differentiated() for stores in found for store in stores)
@@ -461,7 +459,7 @@ def _in_source(facts: Facts, found: Sequence[Sequence[Store]], sources: Sources)
 
 
 def _at_its_line(hop: Hop, before: Sequence[CutReference], after: Sequence[CutReference]) -> Hop:
-    """A hop; that of a module's namespace, which shows the line of its reference, with the line told for the cut."""
+    """A hop; for a module's namespace, which shows the line of its reference, with the line of the cut."""
     if hop.kind != ObjectKind.NAMESPACE:
         return hop
     lines = {old.where: new.where for old, new in zip(before, after, strict=True)}
@@ -471,7 +469,7 @@ def _at_its_line(hop: Hop, before: Sequence[CutReference], after: Sequence[CutRe
 def _puts_tensor(finding: Finding, reference: CutReference, stores: Sequence[Store]) -> bool:
     """Whether the reference holds a tensor itself: the lines, not the last one of its name, put the tensor there.
 
-    Those of a closure on a cycle are where its function is written and stored.
+    Those of a closure on a cycle are where its function is defined and stored.
     """
     if reference.trace is None or reference.trace + 1 >= len(finding.trace):
         return False
@@ -480,8 +478,8 @@ def _puts_tensor(finding: Finding, reference: CutReference, stores: Sequence[Sto
 
 
 def _with_added(reference: CutReference, added_at: tuple[str, ...], puts_tensor: bool) -> CutReference:
-    """The reference with the lines that add to it; the first of them its own, where they put a tensor there and it had
-    another line of that file.
+    """The reference with the lines that add to it; the first replaces its own line if they put a tensor there and it
+    had another line of that file.
     """
     files = {file_at(place) for place in added_at}
     moves = puts_tensor and reference.where not in added_at and file_at(reference.where) in files
@@ -489,12 +487,12 @@ def _with_added(reference: CutReference, added_at: tuple[str, ...], puts_tensor:
 
 
 def add_proofs(case: Case) -> Case:
-    """What forked copies of the ranks found of each cut."""
+    """Results of the cuts made in forked copies of the ranks."""
     return replace(case, findings=tuple(with_proof(finding, case.run) for finding in case.findings))
 
 
 def with_proof(finding: Finding, run: Run) -> Finding:
-    """The finding with what its cut really freed, or the reason why it was not tried."""
+    """The finding with the bytes its cut freed, or the reason why it was not tried."""
     if finding.cut is None:
         return finding
     answers = [rank.proved[finding.fingerprint] for rank in run.ranks if finding.fingerprint in rank.proved]
@@ -509,7 +507,7 @@ def with_proof(finding: Finding, run: Run) -> Finding:
 
 
 def judged_alone(case: RankCase) -> JudgedRank:
-    """All that the stages over the ranks need of one that has gone through its own."""
+    """Everything that the stages over ranks need of a judged one."""
     rank = case.rank
     named: dict[str, tuple[int, ...]] = {}
     for finding in case.findings:
@@ -540,7 +538,7 @@ def judged_alone(case: RankCase) -> JudgedRank:
 
 
 def add_memory_of_rank(case: RankCase) -> RankCase:
-    """What the allocator, libraries and the peak of a watched step tell of one rank."""
+    """Findings of the allocator, libraries and the peak of a watched step, for one rank."""
     kept = kept_by_library(case.rank, case.looks, case.findings, case.thresholds)
     return replace(
         case,
@@ -560,14 +558,14 @@ def add_memory_of_rank(case: RankCase) -> RankCase:
 
 
 def _timed(finding: Finding, case: RankCase) -> Finding:
-    """A finding of hooks with how much longer the steps took at the end."""
+    """A finding of hooks with the increase of the step time."""
     if not isinstance(finding.facts, HookFacts):
         return finding
     return replace(finding, facts=replace(finding.facts, step_seconds=step_times(case.rank, case.warmup)))
 
 
 def gather(case: Case) -> Case:
-    """What is known of all ranks, and what the operations between them tell."""
+    """The judged ranks, and facts about the operations between them."""
     first = min((rank.number for rank in case.run.ranks), default=0)
     unloaded = (Unjudged(broken.name, first, broken.why) for broken in rules_of_others()[1])
     of_ranks = [finding for rank in case.ranks for finding in rank.findings]
@@ -587,7 +585,7 @@ def compare_ranks(case: Case) -> Case:
 
 
 def merge_by_cut(case: RankCase) -> RankCase:
-    """Merge, in one rank: what one cut lets go of is one finding, arrays with the tensors that go with them."""
+    """Merge within a rank: what one cut frees is one finding, arrays with their tensors."""
     tensors, arrays = case.of(Source.TENSORS, Source.NODES), case.of(Source.ARRAYS, Source.OBJECTS)
     apart = [one for one in tensors if one.is_apart]
     found = [one.finding for one in apart]
@@ -615,7 +613,7 @@ def merge_by_cut(case: RankCase) -> RankCase:
 
 
 def _with_hooks_of_one(alike: Sequence[tuple[int, ...]], judged: Sequence[JudgedCandidate]) -> list[tuple[int, ...]]:
-    """Positions of findings that are one, those of hooks of one of several modules among those of the others."""
+    """Positions of findings that are one; those of hooks of one of several modules join those of the others."""
     joined = [list(places) for places in alike]
     of_hooks = [places for places in joined if judged[places[0]].finding.rule == RuleName.HOOK_PILEUP]
     for places, others in permutations(of_hooks, 2):
@@ -630,7 +628,7 @@ def _with_hooks_of_one(alike: Sequence[tuple[int, ...]], judged: Sequence[Judged
 
 
 def _merged(findings: Sequence[Finding], places: Sequence[int]) -> Finding:
-    """Findings that are one; of equal kind the first of them lends its words."""
+    """Findings joined as one; among equal kinds the first provides the words."""
     first = findings[places[0]]
     return merge_findings(
         [findings[place] for place in places], lambda finding: (finding is not first, by_weight(finding))
@@ -638,27 +636,27 @@ def _merged(findings: Sequence[Finding], places: Sequence[int]) -> Finding:
 
 
 def name_upstream(case: Case) -> Case:
-    """Leaks that a library's developers know are the library's."""
+    """Leaks known to a library's developers are the library's."""
     return replace(case, findings=tuple(map(named_upstream, case.findings)))
 
 
 def merge_contexts(case: Case) -> Case:
-    """Merge, over what open contexts keep: it is one leak on each rank."""
+    """Merge over what open contexts keep: it is one leak on each rank."""
     return replace(case, findings=tuple(with_contexts(case.findings, case.run)))
 
 
 def merge_ranks(case: Case) -> Case:
-    """Merge, over the ranks: the same leak on several of them is one finding."""
+    """Merge over the ranks: the same leak on several of them is one finding."""
     return replace(case, findings=tuple(merge_by_fingerprint(case.findings)))
 
 
 def balance_looks(case: RankCase) -> RankCase:
-    """What was counted at each look, and how much of it is known."""
+    """What was counted at each snapshot, and how much of it is attributed."""
     return replace(case, balances=balances_of(case.rank, case.looks, case.warmup))
 
 
 def heed_libraries(case: Case) -> Case:
-    """With `ignore_library`, what libraries leak is a note."""
+    """With `ignore_library`, leaks of libraries are notes."""
     if not case.ignore_library:
         return case
     of_library = [f.origin == Origin.LIBRARY and f.severity == Severity.LEAK for f in case.findings]
@@ -670,13 +668,13 @@ def heed_libraries(case: Case) -> Case:
 
 
 def set_apart(case: Case) -> Case:
-    """What is known already says so."""
+    """Mark findings that are suppressed or in the baseline."""
     said = (replace(finding, suppressed_by=suppression_of(finding, case.known)) for finding in case.findings)
     return replace(case, findings=tuple(said))
 
 
 def keep_ledger(case: Case) -> Case:
-    """Ledger: the growth of each rank between its looks, line by line."""
+    """Breakdown: the growth of each rank between its snapshots, by line."""
     return replace(case, ledgers={rank.number: _ledger(case.findings, rank) for rank in case.ranks})
 
 
@@ -685,7 +683,7 @@ def _ledger(findings: Sequence[Finding], rank: JudgedRank) -> tuple[LedgerInterv
     scattered = next((f for f in mine if f.fingerprint == SCATTERED), None)
     unknown = next((f for f in mine if f.fingerprint == GAP and f.severity == Severity.LEAK), None)
     graphs = next((f for f in mine if f.keeps_graphs and f.severity == Severity.LEAK), None)
-    by_name = {finding.fingerprint: finding for finding in reversed(mine)}  # the first of a name
+    by_name = {finding.fingerprint: finding for finding in reversed(mine)}  # the first of each name
     lines = LinesOfFindings(
         of_groups=[_line(_found(group, rank.number, mine, by_name)) for group in rank.account.groups],
         of_objects=[_line(by_name.get(fingerprint)) for fingerprint, _ in rank.account.objects],
@@ -697,13 +695,11 @@ def _ledger(findings: Sequence[Finding], rank: JudgedRank) -> tuple[LedgerInterv
 
 
 def _found(group: GroupLevels, rank: int, mine: Sequence[Finding], by_name: Mapping[str, Finding]) -> Finding | None:
-    """The finding that is about a group: that of the candidate that it was, else one of a library that keeps most of
-    it.
-    """
+    """The finding about a group: that of its candidate, else one of a library that keeps most of it."""
     for fingerprint, storages in reversed(group.became):
         if fingerprint in by_name:
             return by_name[fingerprint]
-        # what open contexts keep has a name of its own
+        # memory of open contexts has its own line
         contexts = (f for f in mine if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT)
         same = next((f for f in contexts if set(storages) <= set(f.storages.get(rank, ()))), None)
         if same is not None:
@@ -739,7 +735,7 @@ def _kind(finding: Finding) -> LineKind:
 
 
 def give_verdict(case: Case) -> Case:
-    """Verdict: what is shown, what is listed apart, and whether it is a leak."""
+    """Verdict: what is shown, what is listed separately, and whether it is a leak."""
     run = case.run
     findings = [as_known(f, run) for f in case.findings]
     apart = tuple(f for f in findings if f.suppressed_by is not None)
@@ -785,8 +781,8 @@ _CLEAN = (Reason.NOTHING_GREW, Reason.LITTLE_GREW, Reason.BALANCED)
 
 
 def while_filling(verdict: Verdict, why: Why, shown: Sequence[Finding]) -> tuple[Verdict, Why]:
-    """A clean verdict that names what grows until a line of the source empties it; inconclusive where that line may
-    never do so.
+    """A clean verdict that names what grows until a line of the source empties it; inconclusive if that line may never
+    run.
     """
     filling = [(f, f.settled_by) for f in shown if isinstance(f.settled_by, EmptiedLater)]
     if verdict != Verdict.CLEAN or not filling:
@@ -805,7 +801,7 @@ def while_filling(verdict: Verdict, why: Why, shown: Sequence[Finding]) -> tuple
 
 
 def as_known(finding: Finding, run: Run) -> Finding:
-    """A finding without the bytes that cuts would free, where a look did not show all that C++ holds."""
+    """A finding without the bytes that cuts would free, if a snapshot did not show all C++ references."""
     if not any(look.hides for rank in run.ranks if rank.number in finding.ranks for look in rank.looks):
         return finding
     cut = finding.cut and replace(finding.cut, is_told=False)
@@ -813,13 +809,13 @@ def as_known(finding: Finding, run: Run) -> Finding:
 
 
 def avoidable_over(shown: Sequence[Finding], limit: int | None) -> int | None:
-    """Avoidable bytes of all ranks, where they are more than the limit; each storage is in one finding alone."""
+    """Avoidable bytes of all ranks if above the limit; each storage is in one finding only."""
     total = sum(f.retained_bytes for f in shown if f.severity == Severity.AVOIDABLE)
     return total if limit is not None and total > limit else None
 
 
 LEAKS_FOUND = 23
-"""Exit status where leaks are found; scripts and shells seldom use it themselves."""
+"""Exit status if leaks are found; seldom used by scripts and shells."""
 
 STAGES_OF_RANK: tuple[RankStage, ...] = (
     take_looks,
@@ -832,7 +828,7 @@ STAGES_OF_RANK: tuple[RankStage, ...] = (
     add_memory_of_rank,
     point_to_backward,
 )
-"""Series, groups, candidates, rules: each stage adds what it finds out of one rank by itself."""
+"""Series, groups, candidates, rules: the stages that judge one rank by itself."""
 STAGES: tuple[Stage, ...] = (
     gather,
     name_upstream,
@@ -846,7 +842,7 @@ STAGES: tuple[Stage, ...] = (
     keep_ledger,
     give_verdict,
 )
-"""Merge, ledger, verdict: each stage adds what it finds out of all ranks; of their heaps it asks no more."""
+"""Merge, breakdown, verdict: the stages over all ranks, which do not read their heaps."""
 
 
 def judge(
@@ -873,7 +869,7 @@ def judge(
 
 
 def judge_rank(run: Run, rank: Rank) -> JudgedRank:
-    """What there is to say of one rank by itself; of the run only what holds for all ranks is asked."""
+    """Judge one rank by itself, given what holds for the whole run."""
     case = RankCase(rank, run.warmup_of(rank), Thresholds.of(run, rank), run.sources)
     for stage in STAGES_OF_RANK:
         case = stage(case)
@@ -891,7 +887,7 @@ def judge_together(
     fail_on_avoidable: int | None = None,
     fail_on_inconclusive: bool = False,
 ) -> Findings:
-    """As `judge`, of a run each of whose ranks has been judged by itself, in their order."""
+    """As `judge`, for a run whose ranks have been judged by themselves, in order."""
     known = known_of(run, tuple(map(Suppression, (*suppress, *baseline))))
     case = Case(run, known, leak_exit_code, tuple(ranks), ignore_library, fail_on_avoidable, fail_on_inconclusive)
     for stage in STAGES:

@@ -18,7 +18,7 @@ class KnownLeak:
     holder: str
     """Referrer as an expression: `PipelineStage.fwd_cache`."""
     pattern: str
-    """Regular expression over what `spoken` makes of a trace."""
+    """Regular expression over the result of `spoken` for a trace."""
     issue: str
     """owner/repository#number."""
     what: str
@@ -296,7 +296,8 @@ SAYINGS = (
 
 
 def passed(trace: Sequence[Hop]) -> str:
-    """The types of a trace with the references between them, a type of the user's with the package's it derives from.
+    """The types of a trace with the references between them, a user's type with the package's type that it derives
+    from.
 
     ` train.Net<lightning.pytorch.core.module.LightningModule>.kept list[i] torch.Tensor storage`.
     """

@@ -41,22 +41,22 @@ from leakscope.units import bytes_text
 
 
 class Course(StrEnum):
-    """How what is kept goes from look to look."""
+    """The change of what is kept between snapshots."""
 
     GROWS = "grows"
     STEADY = "steady"
     """The same at every look."""
     VARIES = "varies"
     UNKNOWN = "unknown"
-    """Too few looks saw it."""
+    """Too few snapshots contain it."""
 
 
 @dataclass(frozen=True)
 class KeptToo:
-    """Somebody else who keeps some of the storages."""
+    """Another holder of some of the storages."""
 
     name: str
-    """As its user would write it."""
+    """As written in code."""
     storages: int
 
 
@@ -67,13 +67,13 @@ class LibraryFacts(Facts):
     SUMMED = ("bytes", "storages")
 
     holder: str
-    """As its user would write it: `PipelineStage.fwd_cache`."""
+    """As written in code: `PipelineStage.fwd_cache`."""
     bytes: int
     storages: int
     kept_too: tuple[KeptToo, ...]
-    """Whoever keeps most of them first."""
+    """The holder of most of them first."""
     cure: str
-    """What the script can do about it; "" where only the library can."""
+    """The workaround for the script; "" if only the library can fix it."""
 
 
 _COURSES = {
@@ -94,83 +94,83 @@ def _joined(facts: LibraryFacts, more: str) -> str:
 
 @dataclass(frozen=True)
 class RetentionFacts(LibraryFacts):
-    """What it keeps from step to step."""
+    """Memory that a library keeps from step to step."""
 
     course: Course
 
     def title_for(self, _: Finding) -> str:
-        """What a library keeps from step to step."""
+        """Title: what a library keeps from step to step."""
         return f"torch's {self.holder} retains {bytes_text(self.bytes)} between steps"
 
     def advice_for(self, _: Finding) -> str:
-        """Who keeps it too, how it goes on, and what the script can do."""
+        """Advice: other holders, the trend, and what the script can do."""
         return _joined(self, _COURSES[self.course])
 
 
 @dataclass(frozen=True)
 class LibraryDragFacts(LibraryFacts):
-    """What it keeps through a step's peak, and nothing uses again."""
+    """Memory that a library keeps through a step's peak without using it again."""
 
     peak_at: str
-    """Line at which the memory was at its highest."""
+    """Line at the memory's peak."""
 
     def title_for(self, _: Finding) -> str:
-        """What a library keeps through the step's peak."""
+        """Title: what a library keeps through the step's peak."""
         return f"torch's {self.holder} retains {bytes_text(self.bytes)} at the step's peak without using it again"
 
     def advice_for(self, _: Finding) -> str:
-        """Who keeps it too, when the peak is, and what the script can do."""
+        """Advice: other holders, the time of the peak, and what the script can do."""
         return _joined(self, f"The peak of the step is at {self.peak_at}.")
 
 
 _PASSED = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.GRAD_NODE, ObjectKind.SAVED_TENSOR, ObjectKind.STORAGE)
 _MAX_ASKED = 4000
-"""Objects asked on the way up from one storage: its tensors and the grad graphs that saved them."""
+"""Objects visited on the way up from one storage: its tensors and the grad graphs that saved them."""
 _NOBODYS = (RootKind.NATIVE, RootKind.INTERPRETER, RootKind.THREAD)
-"""Roots that no line of a script can be shown for."""
+"""Roots without a line of the script."""
 
 
 class _Side(Enum):
-    """Who could let go of one reference."""
+    """Who could release one reference."""
 
     USERS = auto()
     LIBRARY = auto()
     INSIDE = auto()
-    """The user's code, by letting go of a library's object."""
+    """The user's code, by releasing a library's object."""
     WORK = auto()
     GRADIENT = auto()
     OPERAND = auto()
-    """The statement that runs."""
+    """The running statement."""
 
 
 @dataclass(frozen=True)
 class Holders:
-    """The references that keep one storage, up to the first objects that a person could take it from."""
+    """The references that keep one storage, up to the first objects from which a user could remove it."""
 
     users: tuple[int, ...]
-    """References the user's code could drop: a local, an item, an attribute, a closure variable."""
+    """References that the user's code could drop: a local, an item, an attribute, a closure variable."""
     library: tuple[int, ...]
     """References of libraries' frames and objects."""
     native: bool
-    """Held by a running call's C++ or by native code."""
+    """References of a running call's C++ or of native code."""
     packed: tuple[int, ...]
-    """References of tuples that a running call holds: the packed arguments of a `f(*args)`, or a library's."""
+    """References of tuples that a running call holds: the packed arguments of `f(*args)`, or a library's."""
     gradient: bool
     """A parameter's `.grad`."""
     work: bool
-    """A Work whose operation still runs, or was not waited for."""
+    """A Work whose operation is still running, or was not waited for."""
     saved: bool
-    """On a path through a tensor that a grad node saved."""
+    """References on a path through a tensor that a grad node saved."""
     inside: tuple[int, ...] = ()
-    """References inside objects of libraries that the user's code reaches by these alone:"""
+    """References inside library objects that the user's code reaches only through these:"""
     handles: tuple[int, ...] = ()
-    """its own references to those objects."""
+    """the user's references to those objects."""
 
 
 def holders_of(graph: HeapGraph, storage: int, users: Mask, reached: dict[int, Reach] | None = None) -> Holders:
     """All holders of one storage.
 
-    `users` is `users_side(graph)`, `reached` what other storages of the graph have asked already.
+    `users` is `users_side(graph)`; `reached` caches results over storages of the graph.
     """
     reached = {} if reached is None else reached
     by_side: dict[_Side, list[int]] = {side: [] for side in _Side}
@@ -206,7 +206,7 @@ def holders_of(graph: HeapGraph, storage: int, users: Mask, reached: dict[int, R
 
 
 def _side(graph: HeapGraph, reference: int, users: Mask, reached: dict[int, Reach]) -> _Side | None:
-    """What one reference on the way up says; None where its own holders must be asked."""
+    """The classification of one reference on the way up; None if its own holders must be visited."""
     r = graph.reference(reference)
     holder = graph.object(r.holder)
     if r.kind == ReferenceKind.OPERAND:
@@ -226,35 +226,37 @@ def _side(graph: HeapGraph, reference: int, users: Mask, reached: dict[int, Reac
 
 
 KNOWN_CYCLES = {"_pytest._code.code.ExceptionInfo": "pytest"}
-"""Qualified type name on a cycle to the library: `pytest.raises(...) as caught` holds the frame that holds `caught`."""
+"""Qualified type name on a cycle, mapped to the library: `pytest.raises(...) as caught` holds the frame that holds
+`caught`.
+"""
 _OF_CODE = (ObjectKind.FRAME, ObjectKind.FUNCTION, ObjectKind.METHOD, ObjectKind.GENERATOR)
-"""What has the line of the code that it runs."""
+"""Kinds of objects with the line of the code that they run."""
 
 
 class _Maker(Enum):
-    """Whose code made a reference."""
+    """Whose code created a reference."""
 
     USER = auto()
-    """Or nobody's that is known."""
+    """The user's, or unknown."""
     LIBRARY = auto()
     SHARED = auto()
-    """An item of a container, a hook of a tensor, `__wrapped__`: made by whoever made what it leads to."""
+    """An item of a container, a hook of a tensor, `__wrapped__`: created by whoever made what it leads to."""
 
 
 class _Made(NamedTuple):
     maker: _Maker
     package: str = ""
     of_class: bool = False
-    """Of a class that Python's or torch's own code made."""
+    """Whether the class was made by code of Python or torch."""
 
 
 def whose(candidate: Candidate, cuts: Sequence[int] = ()) -> tuple[Origin, str]:
-    """Whose it is, and the library's name where that is known; `cuts` are the references to cut.
+    """The origin of a leak, and the library's name if known; `cuts` are the references to cut.
 
-    A library's where a known one closes the cycle, or every line that can be named on it belongs to a library. Or where
-    a package's own functions or attributes that its classes set stand on the cycle, nothing of the user's making does,
-    and nothing that is to be cut is of the user's making: instances of the user's classes may. A library's method that
-    the user registers as a hook himself looks as if the library had.
+    It is a library's if a known one closes the cycle, or if every named line on it belongs to a library. It also is if
+    a package's own functions, or attributes set by its classes, are on the cycle while nothing made by the user is, and
+    nothing to cut is the user's; instances of the user's classes may be. A library's method that the user registers as
+    a hook looks as if the library had done so.
     """
     graph, group = candidate.graph, candidate.group
     references = list(group.cycles[0]) if group.cycles else list(group.path)
@@ -282,7 +284,7 @@ def _made(graph: HeapGraph, reference: int) -> _Made:
     if holder.kind in _OF_CODE:
         library = is_library_line(holder.where)
         return _Made(_Maker.LIBRARY, _package_of([holder.where])) if library else _Made(_Maker.USER)
-    if holder.kind == ObjectKind.CLASS:  # its module is that of the code which made it, if not by `make_dataclass`
+    if holder.kind == ObjectKind.CLASS:  # its module is that of the code that made it, except by `make_dataclass`
         theirs = "." in holder.name and is_built_with(holder.name) and not holder.name.startswith("types.")
         return _Made(_Maker.LIBRARY, holder.name.partition(".")[0], True) if theirs else _Made(_Maker.USER)
     if r.kind == ReferenceKind.ATTRIBUTE and not (r.name.startswith(".__") and r.name.endswith("__")):
@@ -294,7 +296,7 @@ def _made(graph: HeapGraph, reference: int) -> _Made:
 
 
 def _package_of(lines: Iterable[str]) -> str:
-    """`gpytorch` of `<gpytorch/module.py>:375`, `six` of `<six.py>:30`; "" where no line says its package."""
+    """The package of a line, `gpytorch` of `<gpytorch/module.py>:375`, `six` of `<six.py>:30`; "" if unknown."""
     files = [line.removeprefix("<").partition(">")[0] for line in sorted(lines)]
     return next((file.partition("/")[0].removesuffix(".py") for file in files if not file.startswith("<")), "")
 
@@ -309,39 +311,39 @@ _PASSED_ON_PATHS = (
     ObjectKind.WORK,
 )
 _RECORDS = (f"{TYPES}stage._RecvInfo", "torch.distributed.distributed_c10d.P2POp")
-"""Small objects that a stage or a schedule keeps one of for each microbatch: what keeps them tells more."""
+"""Small objects that a stage or schedule keeps for each microbatch: their holder is more informative."""
 
 
 @dataclass(frozen=True)
 class Hold:
-    """One of a library's objects, functions or frames with the references that lead from it down to a storage."""
+    """An object, function or frame of a library, with the references from it down to a storage."""
 
     known: KnownLeak
     owner: int
     path: tuple[int, ...]
 
     def is_direct(self, graph: HeapGraph) -> bool:
-        """Whether no grad graph lies between: the tensor itself is kept, not what autograd saved below it."""
+        """Whether no grad graph is between: the tensor itself is kept, not what autograd saved below it."""
         return all(_is_direct(graph, r) for r in self.path)
 
 
 @dataclass(frozen=True)
 class Holds:
-    """All that keeps one storage."""
+    """Everything that keeps one storage."""
 
     known: tuple[Hold, ...]
     running: bool
-    """A frame or function of a library that is running keeps it too."""
+    """Whether a running frame or function of a library keeps it too."""
     others: tuple[int, ...]
-    """References of the script's that keep it too."""
+    """References of the script that keep it too."""
     native: bool
-    """Native code, or more than could be asked, keeps it too."""
+    """Whether native code keeps it too, or there are more holders than could be visited."""
 
 
 def holds_of(graph: HeapGraph, storage: int, through_graphs: bool = True) -> Holds:
-    """Everything that keeps a storage, up to the first objects that are no tensors, grad nodes or containers.
+    """Everything that keeps a storage, up to the first objects other than tensors, grad nodes and containers.
 
-    Without `through_graphs` only who has a tensor itself is told, not who has a graph that it is saved in.
+    Without `through_graphs`, only holders of a tensor itself, not of a graph that saved it.
     """
     known_holds: list[Hold] = []
     others: list[int] = []
@@ -373,7 +375,7 @@ def _is_direct(graph: HeapGraph, reference: int) -> bool:
 
 
 def _down(graph: HeapGraph, by: Mapping[int, int], here: int) -> list[int]:
-    """References by which the climb came up to an object, from it down."""
+    """The references by which the climb reached an object, downwards."""
     path = []
     while (reference := by[here]) >= 0:
         path.append(reference)
@@ -382,7 +384,7 @@ def _down(graph: HeapGraph, by: Mapping[int, int], here: int) -> list[int]:
 
 
 def whole_trace(graph: HeapGraph, paths: ShortestPaths, hold: Hold, frees: int) -> tuple[Hop, ...]:
-    """From a root to the holder and down to the storage."""
+    """The trace from a root to the holder and down to the storage."""
     above = paths.path_to(graph, hold.owner)
     path = [*above, *hold.path]
     start = int(graph.holder[path[0]])
@@ -397,7 +399,7 @@ def whole_trace(graph: HeapGraph, paths: ShortestPaths, hold: Hold, frees: int) 
 
 
 def freed_by(graph: HeapGraph, holds: Iterable[Hold], storages: Iterable[int]) -> int:
-    """Bytes of these storages that would be freed if the holders let go of the tensors, and nobody else did."""
+    """Bytes of these storages freed if the holders alone released the tensors."""
     cuts = {
         next((r for r in hold.path[::-1] if graph.reference(r).kind != ReferenceKind.MEMORY), hold.path[0])
         for hold in holds
@@ -407,27 +409,27 @@ def freed_by(graph: HeapGraph, holds: Iterable[Hold], storages: Iterable[int]) -
 
 
 _OTHERS_SHOWN = 3
-"""Others who keep the same: chosen, for a sentence each."""
+"""Other holders reported, one sentence each. Heuristic."""
 
 
 @dataclass(frozen=True)
 class LibraryRetention:
-    """Storages of one look that one known holder keeps, each with all that keeps it."""
+    """Storages of one snapshot that one known holder keeps, with everything that keeps each."""
 
     known: KnownLeak
     holds: Mapping[int, Holds]
     """By storage."""
 
     def of_its_own(self, storage: int) -> list[Hold]:
-        """Where this holder itself keeps a storage."""
+        """The storages' holds by this holder itself."""
         return [hold for hold in self.holds[storage].known if hold.known == self.known]
 
     def frees(self, graph: HeapGraph) -> int:
-        """Bytes that would be freed if this holder alone let go."""
+        """Bytes freed if this holder alone released them."""
         return freed_by(graph, (hold for storage in self.holds for hold in self.of_its_own(storage)), self.holds)
 
     def others(self, graph: HeapGraph) -> dict[str, int]:
-        """Who else keeps how many of the storages."""
+        """Other holders, with the number of storages each keeps."""
         counts: dict[str, int] = defaultdict(int)
         for holds in self.holds.values():
             names = [hold.known.holder for hold in holds.known if hold.known != self.known]
@@ -438,9 +440,10 @@ class LibraryRetention:
 
 
 def by_holder(graph: HeapGraph, storages: Sequence[int], alone: bool) -> list[LibraryRetention]:
-    """Those of the storages that known holders keep; one that several keep belongs to the first of `KNOWN`.
+    """The storages that known holders keep; one with several belongs to the first of `KNOWN`.
 
-    `alone`: only what neither the script nor native code keeps too; else only what no grad graph stands before.
+    `alone`: only what neither the script nor native code keeps too; else only what is kept without a grad graph
+    between.
     """
     if not any(name.startswith(TYPES) for name in graph.strings):
         return []
@@ -456,7 +459,7 @@ def by_holder(graph: HeapGraph, storages: Sequence[int], alone: bool) -> list[Li
 
 
 def _holder_text(graph: HeapGraph, reference: int) -> str:
-    """`losses in train()`, whether train is a function that runs or a generator that waits."""
+    """The holder, `losses in train()`, for a running function or a suspended generator."""
     r = graph.reference(reference)
     holder = graph.object(r.holder)
     in_function = r.kind == ReferenceKind.LOCAL and holder.kind in (ObjectKind.FRAME, ObjectKind.GENERATOR)
@@ -466,9 +469,9 @@ def _holder_text(graph: HeapGraph, reference: int) -> str:
 def kept_by_library(
     rank: Rank, looks: Sequence[Look], growing: Sequence[Finding], thresholds: Thresholds
 ) -> dict[str, Finding]:
-    """Holder to finding, for each holder that keeps something at the last look; a note unless it grows.
+    """Map each holder that keeps something at the last snapshot to a finding; a note unless it grows.
 
-    `growing` are the findings of this rank that grow: what they name is not told again.
+    `growing` are the growing findings of this rank: what they name is not reported again.
     """
     if len(looks) <= 1 or looks[-1].occasion == Occasion.BLOCK:
         return {}
@@ -486,7 +489,7 @@ def kept_by_library(
         size = _bytes(graph, retention)
         if (
             size < max(thresholds.counted, 1) or not sizes[retention.known.holder]
-        ):  # seen once, it may go when the next step begins
+        ):  # seen once, it may be released when the next step begins
             continue
         line = series([look.step for look in looks], {**sizes[retention.known.holder], last.step: size})
         findings[retention.known.holder] = _finding(rank, graph, retention, line, size, thresholds)
@@ -537,6 +540,6 @@ def _course(line: Series) -> Course:
 
 
 def kept_too(graph: HeapGraph, kept: LibraryRetention) -> tuple[KeptToo, ...]:
-    """Who else keeps most of the same storages."""
+    """Other holders of most of the same storages."""
     most = sorted(kept.others(graph).items(), key=lambda item: -item[1])[:_OTHERS_SHOWN]
     return tuple(KeptToo(name, count) for name, count in most)

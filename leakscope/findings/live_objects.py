@@ -18,125 +18,125 @@ class Kept(StrEnum):
     """By what some memory is kept."""
 
     PROGRAM = "program"
-    """By what the program itself holds: a variable, an attribute, a running call."""
+    """By the program: a variable, an attribute, a running call."""
     ERROR = "error"
-    """By nothing but the traceback of an error that the interpreter or the notebook remembers."""
+    """Only by the traceback of an error that the interpreter or notebook remembers."""
     OUTPUT = "output"
-    """By nothing but what an interactive session has shown: `_`, `Out[3]`."""
+    """Only by what an interactive session has displayed: `_`, `Out[3]`."""
     NATIVE = "native"
     """By native code or a running call; no Python object explains it."""
     WAITS_FOR_GC = "waits for gc"
     NEVER_FREED = "never freed"
     """By a cycle through C++ that gc cannot see."""
     UNSEEN = "unseen"
-    """The allocator of the device has it out, and no tensor that can be reached owns it."""
+    """Handed out by the device's allocator, but owned by no reachable tensor."""
 
 
 class Part(StrEnum):
-    """Which memory of a model or an optimizer."""
+    """Part of the memory of a model or optimizer."""
 
     NONE = ""
-    """It is of none."""
+    """Of neither."""
     PARAMETERS = "parameters"
-    """And buffers."""
+    """Including buffers."""
     GRADIENTS = "gradients"
     STATE = "state"
     """Of an optimizer."""
 
 
 class Keeper(StrEnum):
-    """What an interactive session keeps by itself."""
+    """A holder that belongs to an interactive session."""
 
     OUTPUTS = "outputs"
-    """`Out`, `_`, `__`, `___`, `_3`, and the copies of them that IPython hides."""
+    """`Out`, `_`, `__`, `___`, `_3`, and hidden copies by IPython."""
     SHOWN = "shown"
     """`_` of a plain interactive Python."""
     LAST_ERROR = "last error"
     """`sys.last_traceback`, `sys.last_value`, `sys.last_exc`."""
     TRACEBACK = "traceback"
-    """IPython's own for `%debug` and `%tb`."""
+    """IPython's, for `%debug` and `%tb`."""
     DEBUGGER = "debugger"
-    """The frames at which `%debug` stood."""
+    """The frames inspected by `%debug`."""
     LAST_CELL = "last cell"
-    """The result of the cell before, replaced when the cell that runs now is over."""
+    """The result of the previous cell, replaced when the running cell ends."""
 
 
 @dataclass(frozen=True)
 class LettingGo:
-    """The references that free some memory when all of them are gone."""
+    """The references that free some memory when all of them are removed."""
 
     written: tuple[str, ...]
-    """As the user would write them; () where only the session keeps it."""
+    """As written in code; () if only the session keeps it."""
     where: tuple[str, ...]
-    """The line of each, "" where none is known."""
+    """The line of each, "" if unknown."""
     variables: tuple[str, ...]
-    """Those of them that are names of the session: `x`."""
+    """Those that are names of the session: `x`."""
     keepers: tuple[Keeper, ...]
-    """What the session has to let go of, too."""
+    """What the session must release too."""
     error_names: tuple[str, ...]
-    """Of the names in `sys` by which it keeps the last error, those that are there."""
+    """The existing names in `sys` that hold the last error."""
     bytes: int
-    """What that would free: measured on the graph."""
+    """Retained size, measured on the graph."""
     after_gc: bool
-    """Only with a full collection after it."""
+    """Whether a full collection is needed afterwards."""
 
 
 @dataclass(frozen=True)
 class Typed:
-    """One command that lets go of memory, for who types."""
+    """One command for the user to type that frees memory."""
 
     keepers: tuple[Keeper, ...]
-    """What the session lets go of by it."""
+    """What the session releases by it."""
     error_names: tuple[str, ...]
     """As in `LettingGo`."""
     variables: tuple[str, ...]
     """Names that it deletes."""
     collects: bool
-    """A full collection comes after it, or is part of it."""
+    """Whether a full collection follows or is part of it."""
     bytes: int
-    """What it would free once those before it are typed: measured on the graph."""
+    """Bytes freed after the earlier commands, measured on the graph."""
 
 
 @dataclass(frozen=True)
 class HeldNow:
-    """What one holder keeps."""
+    """The memory of one holder."""
 
     bytes: int
     storages: int
     kept: Kept
     name: str
-    """As its user would write it: `cache in main()`; "" where nothing of the program's holds it."""
+    """As written in code: `cache in main()`; "" without a holder in the program."""
     where: str
-    """`train.py:12` or `In[5]:3`, "" where no line is known."""
+    """`train.py:12` or `In[5]:3`, "" if unknown."""
     part: Part = Part.NONE
     letting_go: LettingGo | None = None
-    """What frees it; None where a few references do not, or where it was not asked."""
+    """What frees it; None if a few references do not, or if it was not computed."""
 
 
 @dataclass(frozen=True)
 class Alive:
-    """All tensor memory that is alive, the largest holders first; the bytes of all lines are `bytes`."""
+    """All live tensor memory, largest holders first; the bytes of all lines sum to `bytes`."""
 
     bytes: int
     storages: int
     device: str
-    """`cpu`, or the kind of accelerator whose allocator was asked."""
+    """`cpu`, or the kind of accelerator whose allocator was read."""
     lines: tuple[HeldNow, ...]
     smaller: int
-    """Holders that are not told one by one:"""
+    """Number of holders that are not listed individually."""
     smaller_bytes: int
-    """their bytes."""
+    """Their bytes."""
     typed: tuple[Typed, ...]
-    """What to type to let go of it, in this order; () where nobody types."""
+    """Commands that free it, in order; () unless a user is typing."""
     error: str
-    """The type of the last error that the session remembers, "" without one."""
+    """Type of the last error in the session, "" without one."""
     hides: bool
-    """Whether this torch does not show all that C++ holds."""
+    """Whether this torch does not show all C++ references."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """One reference of a way, and what it holds."""
+    """One reference of a path and its referent."""
 
     name: str
     """As written in code: `.losses`, `[3]`, `local x`, `saved self`."""
@@ -148,17 +148,17 @@ class Link:
 
 @dataclass(frozen=True)
 class Place:
-    """One object of a way."""
+    """One object of a path."""
 
     label: str
     where: str
     root: str
-    """Why it lives of itself, "" where it does not."""
+    """Kind of its root, "" if it is not one."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """One simple way from a root, or from garbage, down to the memory."""
+    """One simple path from a root, or from garbage, down to the memory."""
 
     written: str
     """`main(): losses[2].grad_fn, saved mat1`."""
@@ -168,45 +168,45 @@ class Way:
 
 @dataclass(frozen=True)
 class Ways:
-    """Every way from what is alive to one tensor's memory."""
+    """Every path to one tensor's memory."""
 
     label: str
     """`Tensor float32[1000]`."""
     bytes: int
-    """Of its storage."""
+    """Bytes of its storage."""
     ways: tuple[Way, ...]
-    """The shortest one by each reference to it first."""
+    """First the shortest path through each reference to it."""
     more: int
-    """Ways that are not listed."""
+    """Number of paths that are not listed."""
     all_counted: bool
-    """False where there are more than `more`."""
+    """False if there are more than `more`."""
     of_garbage: bool
-    """Whether garbage that waits for gc leads to it, too."""
+    """Whether garbage awaiting gc leads to it too."""
     keepers: tuple[Keeper, ...]
-    """What an interactive session has to let go of, too."""
+    """What an interactive session must release too."""
     objects: tuple[Place, ...]
     letting_go: LettingGo | None
     typed: tuple[Typed, ...]
-    """What to type to let go of it, in this order; () where nobody types."""
+    """Commands that free it, in order; () unless a user is typing."""
 
 
 _IPYTHON = ("IPython.", "ipykernel.")
 _SHOWN_TYPES = re.compile(r"_{1,3}|_\d+")
-"""Names that IPython gives to what a cell has shown (IPython/core/displayhook.py)."""
+"""Names that IPython assigns to displayed results (IPython/core/displayhook.py)."""
 _OUT = ("Out", "_oh", "output_hist")
 _LAST_ERROR = ("last_traceback", "last_value", "last_exc")
-"""Of `sys`, set where an error was shown to somebody who types (CPython Python/pythonrun.c)."""
+"""Names in `sys`, set when an error was displayed in an interactive session (CPython Python/pythonrun.c)."""
 _ERRORS = (ObjectKind.EXCEPTION, ObjectKind.TRACEBACK, ObjectKind.FRAME)
 
 
 def is_interactive(graph: HeapGraph) -> bool:
-    """Whether IPython runs here, or a plain Python that has shown an error to who types."""
+    """Whether IPython runs here, or an interactive Python that has displayed an error."""
     return _has_ipython(graph) or Keeper.LAST_ERROR in keepers_of(graph)
 
 
 @once
 def keepers_of(graph: HeapGraph) -> Mapping[Keeper, tuple[int, ...]]:
-    """The references by which a session keeps memory, each sort of them where there are any."""
+    """The references by which a session keeps memory, by kind."""
     found: dict[Keeper, list[int]] = {}
     ipython = _has_ipython(graph)
     for index in _holders(graph, ipython):
@@ -219,7 +219,7 @@ def keepers_of(graph: HeapGraph) -> Mapping[Keeper, tuple[int, ...]]:
 
 
 def outputs_above(graph: HeapGraph, storages: Sequence[int]) -> tuple[str, ...]:
-    """The names by which a session has shown what leads to these storages: `Out[3]`, `_3`, `_`."""
+    """The names by which a session has displayed what leads to these storages: `Out[3]`, `_3`, `_`."""
     above = reachable(len(graph), graph.held, graph.holder, np.asarray(storages))
     keepers = keepers_of(graph)
     references = (graph.reference(r) for r in (*keepers.get(Keeper.OUTPUTS, ()), *keepers.get(Keeper.SHOWN, ())))
@@ -236,7 +236,7 @@ def outputs_above(graph: HeapGraph, storages: Sequence[int]) -> tuple[str, ...]:
 
 
 def last_error(graph: HeapGraph) -> str:
-    """The type of the last error, "" without one."""
+    """Type of the last error, "" without one."""
     held = (graph.object(int(graph.held[r])) for r in keepers_of(graph).get(Keeper.LAST_ERROR, ()))
     return next((obj.name.rpartition(".")[2] for obj in held if obj.kind == ObjectKind.EXCEPTION), "")
 
@@ -246,7 +246,7 @@ def _has_ipython(graph: HeapGraph) -> bool:
 
 
 def _holders(graph: HeapGraph, ipython: bool) -> Iterator[int]:
-    """What may hold for a session: three modules, objects of IPython's, and the dicts that those have."""
+    """Possible holders of a session: three modules, IPython objects and their dicts."""
     for index in graph.of_kind(ObjectKind.NAMESPACE).tolist():
         if graph.object(index).name in ("__main__", "builtins", "sys"):
             yield index
@@ -262,7 +262,7 @@ def _holders(graph: HeapGraph, ipython: bool) -> Iterator[int]:
 
 
 def _keeper(graph: HeapGraph, holder: Object, reference: Reference, ipython: bool) -> Keeper | None:
-    """For what a session holds by this reference; None where that is the user's own."""
+    """The kind of the session's reference; None if it is the user's."""
     name = _bare(reference.name)
     if holder.kind == ObjectKind.NAMESPACE:
         return _of_module(holder.name, name, ipython)
@@ -295,13 +295,13 @@ def _bare(name: str) -> str:
 
 _RAN = (ObjectKind.FRAME, ObjectKind.GENERATOR, ObjectKind.FUNCTION)
 _APART = (ReferenceKind.CLOSURE, ReferenceKind.SAVED, ReferenceKind.UNNAMED, ReferenceKind.OPERAND, ReferenceKind.COMM)
-"""What cannot be written behind a dot."""
+"""Characters that cannot be written after a dot."""
 
 
 def written(graph: HeapGraph, way: Sequence[int]) -> str:
-    """`main(): trainer.losses[2].grad_fn, saved self`, of `__main__` without its name.
+    """A path as code, `main(): trainer.losses[2].grad_fn, saved self`, without the name of `__main__`.
 
-    What repeats is counted where that is shorter: `[0][1][1]`, `.next_functions[0] (7 times)`.
+    Repetitions are counted if that is shorter: `[0][1][1]`, `.next_functions[0] (7 times)`.
     """
     root = graph.object(int(graph.holder[way[0]]))
     parts = []
@@ -315,7 +315,7 @@ def written(graph: HeapGraph, way: Sequence[int]) -> str:
 
 
 def where_of(graph: HeapGraph, way: Sequence[int]) -> str:
-    """The line nearest to the memory that is known of the way."""
+    """The known line of the path nearest to the memory."""
     for reference in map(graph.reference, reversed(way)):
         if reference.where or graph.object(reference.holder).where:
             return reference.where or graph.object(reference.holder).where
@@ -340,7 +340,7 @@ def _names(graph: HeapGraph, way: Sequence[int]) -> list[str]:
 
 
 def _root(root: Object) -> str:
-    """`main()`, `module train`, `native code (Tensor float32[3])`."""
+    """The root: `main()`, `module train`, `native code (Tensor float32[3])`."""
     if root.root == RootKind.NATIVE:
         return f"native code ({root.label})"
     if root.kind in _RAN:

@@ -19,21 +19,21 @@ Findings = Sequence[Finding]
 
 
 def by_weight(finding: Finding) -> tuple[bool, int, int, str, str]:
-    """The key by which findings that become one are ordered: the first lends its words, trace and cut.
+    """Sort key for findings that become one: the first provides words, trace and cut.
 
-    That which needs the most references cut goes before a larger one: its cut frees both.
+    The one with most references to cut precedes a larger one: its cut frees both.
     """
     leak = finding.severity == Severity.LEAK
-    # by name where nothing else tells them apart: the order of ranks is no reason
+    # by name if nothing else distinguishes them: the order of ranks is arbitrary
     return not leak, -_count_of_cut(finding), -finding.retained_bytes, finding.rule, finding.subject
 
 
 def with_one_cut(findings: Findings) -> list[tuple[int, ...]]:
-    """Positions of the findings of one rank that the same cut mends, the one that tells most first."""
+    """Positions of the findings of one rank that the same cut fixes, the most informative first."""
     same: dict[object, list[int]] = defaultdict(list)
     for place, finding in enumerate(findings):
         cut = finding.cut
-        # cycles that one line closes, over the same references: of what is there by several names
+        # cycles closed by one line over the same references: several names of one leak
         closed = tuple(sorted(reference.name for reference in finding.cycle))
         shared = cut is not None and (finding.freed_by == FreedBy.PROGRAM or bool(cut.where and closed))
         mends = (finding.freed_by, cut.reference, cut.where, cut.written, cut.also, closed) if cut and shared else place
@@ -43,8 +43,8 @@ def with_one_cut(findings: Findings) -> list[tuple[int, ...]]:
 
 
 def _with_what_hangs_above(findings: Findings, one: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """What a part of the cut of another mends joins that one: a module with hooks of its own that has a child with such
-    hooks, the state of parameters that an optimizer has in its groups as well.
+    """Join a finding that part of another's cut fixes: a module with hooks whose child has such hooks, or the state of
+    parameters that an optimizer also has in its groups.
     """
     joined: list[tuple[int, ...]] = []
     for places in sorted(one, key=lambda places: by_weight(findings[places[0]])):
@@ -58,15 +58,13 @@ def _with_what_hangs_above(findings: Findings, one: Sequence[tuple[int, ...]]) -
 
 
 def _is_part(finding: Finding, other: Finding) -> bool:
-    """Whether the references to cut for the other let go of this one too, as they are more and those of this one among
-    them.
-    """
+    """Whether the references to cut for the other free this one too: they are more, and include those of this one."""
     if finding.freed_by != other.freed_by or not _count_of_cut(finding) < _count_of_cut(other):
         return False
     if finding.freed_by == FreedBy.NEVER:
         return False
     if finding.freed_by == FreedBy.PROGRAM and (finding.rule, finding.severity) != (other.rule, other.severity):
-        return False  # each rule has advice of its own
+        return False  # each rule has its own advice
     return bool(finding.cut_in) and finding.cut_in <= other.cut_in
 
 
@@ -75,14 +73,14 @@ def _count_of_cut(finding: Finding) -> int:
 
 
 def weighed_together(findings: Findings, candidates: Sequence[Candidate], thresholds: Thresholds) -> list[Finding]:
-    """The findings of one rank before they are one: notes of one cut are leaks where together they are large enough.
+    """The findings of one rank before merging: notes with one cut become leaks if they are large enough together.
 
     Each item of a list may bring many small storages, under as many names.
     """
     weighed = list(findings)
     for places in with_one_cut(findings):
         if any(findings[place].severity == Severity.LEAK for place in places):
-            continue  # it lends the fingerprint, which a small one beside it must not change
+            continue  # it provides the fingerprint, which a small one beside it must not change
         counting = [place for place in places if _is_growth(findings[place], candidates[place])]
         least = thresholds.of_data(any(candidates[place].on_device for place in counting))
         lines = [candidates[place].series for place in counting]
@@ -98,13 +96,13 @@ def weighed_together(findings: Findings, candidates: Sequence[Candidate], thresh
 
 
 def _is_growth(finding: Finding, candidate: Candidate) -> bool:
-    """Whether it would be a leak if it were large."""
+    """Whether it would be a leak if it were larger."""
     large = replace(finding, severity=Severity.LEAK)
     return not finding.facts.is_bounded and downgraded(large, candidate).severity == Severity.LEAK
 
 
 def merge_findings(same: Findings, order: Callable[[Finding], Any] = by_weight) -> Finding:
-    """Findings that are one, each field as `MERGED` says, that which comes first by `order` lending its words."""
+    """Join findings as one, each field according to `MERGED`; the first by `order` provides the words."""
     in_order = sorted(same, key=order)
     if len(same) == 1:
         return in_order[0]
@@ -122,7 +120,7 @@ def merge_by_fingerprint(findings: Findings) -> list[Finding]:
         map(merge_findings, same.values()),
         key=lambda f: (
             *(f.severity != Severity.LEAK, f.origin == Origin.LIBRARY, -f.bytes_per_step, -f.retained_bytes),
-            *(f.rule, f.subject, f.fingerprint),  # the order in which the heap lists objects is no order
+            *(f.rule, f.subject, f.fingerprint),  # the order of objects in the heap is arbitrary
         ),
     )
 
@@ -132,12 +130,12 @@ Merge = Callable[[str, Sequence[Any]], Any]
 
 
 def _first(field: str, same: Sequence[Any]) -> Any:
-    """As the heaviest has it: words, and what belongs to its words."""
+    """The value of the heaviest finding: words, and what belongs to them."""
     return getattr(same[0], field)
 
 
 def _known(field: str, same: Findings) -> Any:
-    """As the heaviest has it that has any."""
+    """The value of the heaviest finding with any."""
     return next((value for finding in same if (value := getattr(finding, field))), getattr(same[0], field))
 
 
@@ -158,7 +156,7 @@ def _most(field: str, same: Findings) -> Any:
 
 
 def _if_all(field: str, same: Findings) -> Any:
-    """What speaks against a leak: nothing does, unless it does so of each."""
+    """What contradicts a leak, if it does so for each."""
     return getattr(same[0], field) if all(getattr(finding, field) is not None for finding in same) else None
 
 
@@ -171,13 +169,13 @@ _WORST_FREED = (FreedBy.NEVER, FreedBy.PROGRAM, FreedBy.GC)
 
 
 def _fingerprint(_: str, same: Findings) -> str:
-    """Of those that weigh most whichever comes first: which is the largest differs from run to run."""
+    """The smallest fingerprint among the heaviest: which one is the largest differs between runs."""
     worst = same[0].severity
     return min(finding.fingerprint for finding in same if finding.severity == worst)
 
 
 def _sightings(_: str, same: Findings) -> tuple[Sighting, ...]:
-    """What was seen of all at one look of one rank is one sighting."""
+    """All findings at one snapshot of one rank are one sighting."""
     seen: Counter[tuple[int, int]] = Counter()
     for sighting in (s for finding in same for s in finding.sightings):
         seen[sighting.rank, sighting.step] += sighting.bytes
@@ -208,7 +206,7 @@ def _cut(_: str, same: Findings) -> Cut | None:
 
 
 def _beside(_: str, same: Findings) -> tuple[Beside, ...]:
-    """Bytes of each kind, of all."""
+    """Bytes of each kind, over all."""
     sizes: Counter[str] = Counter()
     for beside in (beside for finding in same for beside in finding.beside):
         sizes[beside.noun] += beside.bytes
@@ -221,7 +219,7 @@ def _comm_buffers(_: str, same: Findings) -> CommBuffers | None:
 
 
 def _facts(_: str, same: Findings) -> Facts:
-    """The heaviest one's, of which the heaviest of each rank are summed."""
+    """The heaviest finding's facts, with the heaviest of each rank summed."""
     first = same[0].facts
     of_ranks = {finding.ranks: finding.facts for finding in reversed(same) if type(finding.facts) is type(first)}
     return first.over_ranks(list(of_ranks.values()))
@@ -275,7 +273,7 @@ MERGED: Mapping[str, Merge] = {
 
 
 def _of_any_item(finding: Finding) -> Finding:
-    """A finding without the numbers of the items in what is to be cut: they differ from rank to rank."""
+    """A finding without item numbers in what is to be cut: they differ between ranks."""
     if finding.cut is None:
         return finding
     cut = finding.cut

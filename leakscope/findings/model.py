@@ -40,34 +40,34 @@ from leakscope.verdict import Returned, Verdict
 
 
 class LineKind(StrEnum):
-    """What growth is, as far as it is known."""
+    """The kind of a line of the growth breakdown."""
 
     LEAKS = "leaks"
     LIBRARY = "library"
-    """Closed or held by a library, leak or not."""
+    """Closed or held by a library, a leak or not."""
     BOUND = "bounded"
     GARBAGE = "awaiting_gc"
-    """In cycles, and no leak by its growth."""
+    """In cycles, and not a leak by its growth."""
     SLOW = "below_threshold"
-    """Of something that grows, by too little or at too few looks for a verdict."""
+    """Of something that grows too little, or at too few snapshots, for a verdict."""
     RESTED = "plateaued"
-    """Grew once, or comes and goes."""
+    """Plateaued or transient."""
     FOLLOWS = "follows_input"
-    """Made anew in each step, and larger where its input was larger."""
+    """Created anew in each step, with a size that follows the input."""
     APART = "suppressed"
-    """Of findings that are suppressed or were there before."""
+    """Of findings that are suppressed or in the baseline."""
     OBJECTS = "python_objects"
-    """Numpy arrays, bytes and other objects that are no tensors."""
+    """Numpy arrays, bytes and other non-tensor objects."""
     GRAD_NODES = "autograd_nodes"
     """C++ memory of autograd graphs, by their number of nodes."""
     BLOCKS = "native_blocks"
-    """Of an accelerator's allocator: blocks that are no storage, and what blocks are larger than their storages."""
+    """Of an accelerator's allocator: blocks without a storage, and the excess of blocks over their storages."""
     UNATTRIBUTED = "unattributed"
-    """What is left of the counted bytes, with its sign."""
+    """The rest of the counted bytes, positive or negative."""
 
 
 class RestedKind(StrEnum):
-    """What the memory is for that came to rest."""
+    """The purpose of memory that plateaued."""
 
     OPTIMIZER = "optimizer state"
     PARAMETER = "parameters and gradients"
@@ -76,62 +76,62 @@ class RestedKind(StrEnum):
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a ledger."""
+    """One line of the growth breakdown."""
 
     kind: LineKind
     bytes: int
-    """Growth, below zero where it shrank."""
+    """Growth, negative if it shrank."""
     fingerprint: str = ""
-    """Of the finding that it is of."""
+    """Fingerprint of its finding."""
     holder: str = ""
-    """What keeps it, as the user would write it."""
+    """Holder, as written in code."""
     rested: RestedKind | None = None
 
     @property
     def name(self) -> tuple[str, ...]:
-        """What it has in common with the same line of other intervals."""
+        """What identifies the line over intervals."""
         return self.kind, self.fingerprint, self.rested or ""
 
 
 @dataclass(frozen=True)
 class LedgerInterval:
-    """Growth between two looks in a row of one rank, on one kind of device."""
+    """Growth between two consecutive snapshots of one rank, on one kind of device."""
 
     from_step: int
     to_step: int
     counted_bytes: int | None
-    """Growth that the allocator counted, the sum of the lines; None where nothing counts."""
+    """Counted growth, the sum of the lines; None if nothing counts."""
     lines: tuple[Line, ...]
     counted_on: str = "cpu"
 
     @property
     def grown(self) -> int:
-        """Growth that was counted or, where nothing counts, that was seen."""
+        """Counted growth or, if nothing counts, seen growth."""
         return sum(line.bytes for line in self.lines) if self.counted_bytes is None else self.counted_bytes
 
 
 @dataclass(frozen=True)
 class Grown:
-    """What the memory of one rank did, and where its growth went."""
+    """The growth of one rank's memory, and where it went."""
 
     rank: int
     bytes: int
-    """Growth, below zero where it shrank."""
+    """Growth, negative if it shrank."""
     from_step: int
     to_step: int
     looks: int
-    """Of which it was read; 0 for the counters at the end of each step, and at the end of the main code."""
+    """Number of snapshots; 0 for the counters at the end of each step and of the main code."""
     per_step: float
-    """Bytes a step, as the counters at the steps tell it where they do."""
+    """Bytes per step, from the counters of the steps if available."""
     until: int | None = None
-    """The step from which on it did not rise any more; None where it rose to the last look, or not at all."""
+    """The step after which it did not rise; None if it rose up to the last snapshot, or not at all."""
     to_end: bool = False
-    """It was counted to the end of the script's main code, too few steps having been seen."""
+    """Whether it was counted up to the end of the main code, because of too few steps."""
     is_counted: bool = True
-    """False where nothing counts, and only storages and arrays are known."""
+    """False if nothing counts, and only storages and arrays are known."""
     lines: tuple[Line, ...] = ()
     among: int = 1
-    """Ranks of which it is the one that grew most."""
+    """Number of ranks among which it grew most."""
 
     @property
     def steps(self) -> int:
@@ -140,17 +140,17 @@ class Grown:
 
 
 NO_GROWTH = 4096
-"""Bytes a step, chosen, below which nothing is said to have grown: what any process moves by."""
+"""Bytes per step below which growth is not reported: the variation of any process. Heuristic."""
 Ledger = Sequence[LedgerInterval]
 
 
 def totals(intervals: Ledger) -> tuple[Line, ...]:
-    """The lines over all intervals, largest first; lines that did not move are left out."""
+    """The lines over all intervals, largest first, without unchanged ones."""
     return merged_lines(line for interval in intervals for line in interval.lines)
 
 
 def merged_lines(lines: Iterable[Line]) -> tuple[Line, ...]:
-    """Lines of one name as one, largest first; those without a byte are left out."""
+    """Lines of one name joined, largest first, without empty ones."""
     sizes: Counter[tuple[str, ...]] = Counter()
     first: dict[tuple[str, ...], Line] = {}
     for line in lines:
@@ -169,11 +169,11 @@ def by_kind(lines: Iterable[Line]) -> dict[LineKind, int]:
 
 
 _REST = 0.05
-"""Share of a growth below which what comes after it is none; chosen."""
+"""Share of the growth below which later growth counts as none. Heuristic."""
 
 
 def _until(same: Ledger, size: int) -> int | None:
-    """The step of the look after which the growth stopped."""
+    """The step of the snapshot after which growth stopped."""
     rises = [interval.grown > _REST * size for interval in same]
     if size <= 0 or rises[-1] or not any(rises):
         return None
@@ -181,7 +181,7 @@ def _until(same: Ledger, size: int) -> int | None:
 
 
 def grown_of(rank: int, intervals: Ledger) -> Grown | None:
-    """The growth over all intervals on the last kind of device; None where there are none."""
+    """The growth over all intervals on the last kind of device; None without intervals."""
     same = [interval for interval in intervals if interval.counted_on == intervals[-1].counted_on]
     if not same:
         return None
@@ -200,95 +200,95 @@ def grown_of(rank: int, intervals: Ledger) -> Grown | None:
 
 
 class WorkerLineKind(StrEnum):
-    """What the memory is that workers have for themselves."""
+    """The kind of memory that workers have for themselves."""
 
     COPIES = "copies"
-    """Pages with the parent's Python objects of one container, copied as they were read."""
+    """Pages with the parent's Python objects of one container, copied when they were read."""
     OTHER_COPIES = "other_copies"
-    """Other pages of the parent's: reading, and each full collection, writes to them."""
+    """Other pages of the parent: reading and full collections write to them."""
     OWN = "allocated"
-    """What they have allocated since they were first read."""
+    """Allocated since the first sample."""
     MAPPED = "mapped"
-    """Files, and shared memory that no other process has."""
+    """Files, and shared memory of no other process."""
     BEGAN = "initial"
-    """Of workers that were not forked, what they had when they were first read."""
+    """For workers that were not forked, what they had at the first sample."""
 
 
 @dataclass(frozen=True)
 class WorkerLine:
-    """One line of the ledger of one loader's workers."""
+    """One line of the breakdown of one loader's workers."""
 
     kind: WorkerLineKind
     bytes: int
-    """Below zero where it shrank."""
+    """Negative if it shrank."""
     holder: str = ""
     """The container whose objects were copied: `self.samples of Images`."""
 
 
 @dataclass(frozen=True)
 class WorkersInterval:
-    """Growth of what all workers of one loader have for themselves, between two readings in a row of one life."""
+    """Growth of the unique memory of all workers of one loader, between two consecutive samples of one lifetime."""
 
     life: int
     from_step: int
     to_step: int
     unique_bytes: int
-    """The sum of the lines."""
+    """Sum of the lines."""
     lines: tuple[WorkerLine, ...]
 
 
 @dataclass(frozen=True)
 class OneWorker:
-    """What one worker took at its fullest, by its id over all epochs, in bytes."""
+    """Peak memory of one worker, by id over all epochs, in bytes."""
 
     worker: int
     unique_bytes: int
     proportional_bytes: int
     grew_bytes: int
-    """By how much what it had for itself rose in its longest life."""
+    """Growth of its unique memory in its longest lifetime."""
 
 
 @dataclass(frozen=True)
 class LoaderMemory:
-    """What the workers of one loader took."""
+    """Memory of the workers of one loader."""
 
     started: WorkersStarted
-    """Of its last life."""
+    """Of its last lifetime."""
     lives: int
-    """Iterators that started workers; of persistent workers one, however many epochs there were."""
+    """Number of iterators that started workers; persistent workers have one for all epochs."""
     step: int
-    """Of the reading at which the workers had most for themselves."""
+    """Step of the sample with the most unique memory."""
     unique_bytes: int
-    """What they had then, all together: the sum of the lines."""
+    """Total unique memory in that sample: the sum of the lines."""
     proportional_bytes: int
     lines: tuple[WorkerLine, ...]
     """Largest first."""
     workers: tuple[OneWorker, ...]
     intervals: tuple[WorkersInterval, ...]
     sent_bytes: int = 0
-    """The most that waited to be taken, in shared memory."""
+    """Maximum bytes queued in shared memory."""
     sent: int = 0
-    """Pieces of shared memory that was in."""
+    """Number of shared memory segments for it."""
     most_sent: int | None = None
-    """Batches that can wait, by what the loader was made with."""
+    """Maximum batches that can be queued, by the loader's arguments."""
     pinned_bytes: int | None = None
 
     @property
     def gives_back(self) -> bool:
-        """Whether workers ended and were started anew: what they had was given back."""
+        """Whether workers were restarted, which returned their memory."""
         return self.lives > 1
 
 
 @dataclass(frozen=True)
 class Life:
-    """All readings of the workers of one iterator."""
+    """All samples of the workers of one iterator."""
 
     started: WorkersStarted
     reads: tuple[WorkersRead, ...]
 
 
 def lives_of(rank: Rank) -> dict[int, list[Life]]:
-    """Loader to its lives, in order; those that were never read are left out."""
+    """Map each loader to its lifetimes, in order, without those never sampled."""
     reads: dict[tuple[int, int], list[WorkersRead]] = {}
     for row in rank.loader_workers:
         if isinstance(row, WorkersRead):
@@ -301,7 +301,7 @@ def lives_of(rank: Rank) -> dict[int, list[Life]]:
 
 
 def loaders_of(rank: Rank) -> tuple[LoaderMemory, ...]:
-    """What the workers of each loader of one rank took."""
+    """Memory of the workers of each loader of one rank."""
     return tuple(_memory(lives, _starts(rank, number)) for number, lives in sorted(lives_of(rank).items()))
 
 
@@ -331,17 +331,17 @@ def _memory(lives: Sequence[Life], starts: int) -> LoaderMemory:
 
 
 def unique(read: WorkersRead) -> int:
-    """Bytes that all workers have for themselves."""
+    """Unique bytes of all workers."""
     return sum(memory.unique for memory in read.workers)
 
 
 def named(shared: SharedObjects) -> str:
-    """`self.samples of Images`, or the variable of a module."""
+    """The name, `self.samples of Images`, or the variable of a module."""
     return f"{shared.written} of {shared.owner}" if shared.written.startswith("self.") else shared.written
 
 
 def _lines(life: Life, read: WorkersRead) -> Iterator[WorkerLine]:
-    """What makes up all that the workers have for themselves; the last line is what remains."""
+    """The parts of the workers' unique memory; the last line is the remainder."""
     first = {memory.worker: memory for memory in life.reads[0].workers}
     rest = unique(read)
     for place, shared in enumerate(life.started.shared):
@@ -389,76 +389,76 @@ class Reason(StrEnum):
 
     LEAKS = "leaks"
     LEFT_BEHIND = "left behind"
-    """A block of code left leaks."""
+    """A block of code left leaks behind."""
     NOTHING_RECORDED = "nothing recorded"
     SUPPRESSED = "suppressed"
-    """All leaks that were found are known already."""
+    """All leaks that were found are suppressed or in the baseline."""
     CLEAN_BLOCK = "clean block"
     WITHIN_ALLOWANCE = "within allowance"
-    """A block can have left no more than it is allowed to, and no look says what it was."""
+    """A block can have left no more than it is allowed to; no snapshot shows what it was."""
     NO_STEP = "no step"
     FUNCTION_SILENT = "function silent"
-    """The function of --step-function never returned."""
+    """The step function never returned."""
     FUNCTION_MISSING = "function missing"
-    """The script neither defined nor imported it."""
+    """The script neither defined nor imported the step function."""
     SPAWNED = "spawned"
-    """No step was seen in the script's own process, and it started others."""
+    """No step was seen in the script's own process, which started others."""
     RECORDING_ENDED = "recording ended"
-    """A rank's recording ended before its script did."""
+    """A rank's recording ended before its script."""
     KILLED = "killed"
     """A rank was killed before growth could be judged."""
     HUNG = "hung"
     DAMAGED = "damaged"
-    """Files that a leak could have been seen in are damaged."""
+    """Files that could show a leak are damaged."""
     HIDDEN = "hidden"
-    """What grew may be held by what torch does not show."""
+    """Growth may be held by references that torch does not show."""
     TOO_FEW_STEPS = "too few steps"
     TOO_FEW_LOOKS = "too few looks"
-    """Too few looks saw something grow."""
+    """Too few snapshots show something growing."""
     NO_LOOKS = "no looks"
-    """There were steps enough, and nothing was looked at after any of them."""
+    """There were enough steps, but no heap snapshot after any of them."""
     UNBALANCED = "unbalanced"
-    """Growth that nothing explains, and of which it cannot be told whether it goes on."""
+    """Unexplained growth that may or may not continue."""
     NEW_SHAPES = "new shapes"
-    """The same, while shapes were new at each look: it may be kernels that are kept for each."""
+    """The same with new shapes at each snapshot: it may be cached kernels."""
     NOTHING_GREW = "nothing grew"
     LITTLE_GREW = "little grew"
-    """Nothing by enough for a leak."""
+    """Nothing grew enough for a leak."""
     FILLING = "filling"
-    """What grows is emptied by a line of the source that has not taken effect yet."""
+    """A line of the source empties what grows, and has not taken effect yet."""
     BALANCED = "balanced"
-    """Every byte of growth stands in a line that is no leak."""
+    """Every byte of growth is attributed to something other than a leak."""
 
 
 class UnjudgedReason(StrEnum):
-    """What keeps a rule from being applied."""
+    """Why a rule could not be applied."""
 
     TOO_FEW_LOOKS = "too few looks"
     NO_STEP = "no step"
-    """No step was seen, so the looks are too few."""
+    """No step was seen, so there are too few snapshots."""
     RAISED = "raised"
     """A rule of another package raised."""
     NOT_LOADED = "not loaded"
     """A rule of another package could not be loaded."""
     NO_SOURCE = "no source"
-    """Reading the kept source raised: the finding has neither the line that adds to it nor an edit."""
+    """Reading the kept source failed: the finding has neither the line that adds to it nor an edit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhyUnjudged:
-    """The reason, and what its sentence needs."""
+    """The reason, with the data for its sentence."""
 
     reason: UnjudgedReason
     looks: int = 0
-    """Looks that there were after warm-up."""
+    """Number of snapshots after warm-up."""
     needed: int = 0
-    """Looks that growth needs."""
+    """Number of snapshots needed to judge growth."""
     error: str = ""
-    """What was raised: `LookupError: no such thing`."""
+    """The exception: `LookupError: no such thing`."""
 
 
 class HopReason(StrEnum):
-    """Why an object on a trace is alive, or should not be."""
+    """Why an object on a trace is or should not be alive."""
 
     FUNCTION_RUNS = "function runs"
     MODULE = "module"
@@ -467,77 +467,79 @@ class HopReason(StrEnum):
     """A running call or native code holds it."""
     INTERPRETER = "interpreter"
     ABOVE_CUT = "above cut"
-    """A root leads to it, above the reference to cut."""
+    """Reachable from a root, above the reference to cut."""
     ABOVE_LIBRARY = "above library"
-    """A root leads to it, above what a library keeps."""
+    """Reachable from a root, above what a library keeps."""
     ONLY_CUT = "only cut"
-    """Only the reference to cut keeps it."""
+    """Retained only by the reference to cut."""
     ONLY_CUTS = "only cuts"
-    """Only the references to cut together keep it."""
+    """Retained only by the references to cut together."""
     MORE_HOLDERS = "more holders"
-    """More holds it than one cut lets go of."""
+    """Retained by more than one cut removes."""
     CYCLE_ITSELF = "cycle itself"
-    """It is on a cycle that no root leads to."""
+    """On a cycle that is not reachable from a root."""
     HELD_BY_CYCLE = "held by cycle"
     STILL_NEEDED = "still needed"
     NOT_USED_AGAIN = "not used again"
-    """It is not used again before it is released."""
+    """Not used again before it is released."""
     KEPT_BY_LIBRARY = "kept by library"
     LEFT_OPEN = "left open"
-    """It is a context that was entered and not left."""
+    """A context that was entered and not left."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Why:
-    """The reason, and what its sentence needs."""
+    """The reason, with the data for its sentence."""
 
     reason: Reason
     count: int = 0
-    """Leaks, known ones too, or where there are none notes; of a run that was too short the steps seen, of a rank that
-    was killed or hung the looks.
+    """Number of leaks including suppressed ones, or else of notes; steps seen in a run that was too short; snapshots of
+    a rank that was killed or hung.
     """
     bytes: int = 0
-    """What the leaks hold; of a block without any, what libraries left."""
+    """Bytes held by the leaks; for a block without leaks, bytes left by libraries."""
     bytes_per_step: float = 0.0
     bytes_at_end: int = 0
-    """What the leaks hold at the end of the run, extrapolated by the counters; 0 where the last look was the end."""
+    """Bytes held by the leaks at the end of the run, extrapolated by the counters; 0 if the last snapshot was at the
+    end.
+    """
     full_at_step: int = 0
-    """By which memory is full if the leaks go on; 0 where that is not known or far off."""
+    """Step at which memory is full if the leaks continue; 0 if unknown or far off."""
     rank: int = 0
     """The rank that was killed or hung, whose recording ended, or whose files are damaged."""
     ended: Ended | None = None
     """How that rank ended."""
     is_only_rank: bool = False
-    """The run has no other."""
+    """Whether the run has no other rank."""
     steps: int = 0
-    """Steps that would be enough."""
+    """Number of steps that would be enough."""
     detail: str = ""
-    """What grew, as the user would write it; the function whose returns should have ended steps; what ended the
-    recording; damaged files; the files that say what is known.
+    """What grew, as written in code; the step function; what ended the recording; damaged files; files with baseline
+    and suppressions.
     """
     near: tuple[str, ...] = ()
-    """Functions of the script whose names are like that of one that is not there."""
+    """Functions of the script with names similar to the missing one."""
     notes: int = 0
-    """Notes beside known leaks."""
+    """Number of notes beside known leaks."""
     emptied: EmptiedLater | None = None
-    """What empties `detail`, where that has not taken effect yet."""
+    """The line that empties `detail` and has not taken effect yet."""
     processes: tuple[StartedProcess, ...] = ()
-    """Those that the script started, where no step was seen."""
+    """Processes that the script started, if no step was seen."""
     unjudged: WhyUnjudged | str = ""
-    """What there was too little of to judge growth."""
+    """What was too little to judge growth."""
     grown: Grown | None = None
-    """What was counted on the rank that grew most; None where nothing was."""
+    """The counted growth of the rank that grew most; None if nothing was counted."""
     garbage: int = 0
-    """Bytes that waited for gc at the last look, all ranks."""
+    """Bytes awaiting gc at the last snapshot, over all ranks."""
     horizon: int = 0
-    """Steps over which growth was projected; 0 where the user gave a threshold of their own."""
+    """Steps over which growth was projected; 0 if the user gave a threshold."""
     freed_late: int = 0
-    """Bytes a step of the leaks that are made each step, hold as much at each look, and are freed late."""
+    """Bytes per step of leaks that are created each step, hold equally much at each snapshot, and are freed late."""
 
 
 @dataclass(frozen=True)
 class Hop:
-    """One object on the trace, and the reference by which it holds the next."""
+    """One object on the trace, and its reference to the next."""
 
     object: str
     type: str
@@ -545,21 +547,21 @@ class Hop:
     where: str
     status: HopStatus
     reference: str
-    """Reference to the next object; `[i]`, not `[17]`, where it is one of many like it; "" on the last."""
+    """Reference to the next object; `[i]`, not `[17]`, for one of many alike; "" on the last."""
     reason: HopReason | str = ""
-    """Why the status is what it is; `report/wording` makes words of it, a `str` is a caller's own."""
+    """Why it has this status; `report/messages` words it, a `str` is a caller's own."""
     frees_bytes: int | None = None
-    """What would be freed if this one reference were cut."""
+    """Bytes freed by cutting this reference alone."""
     index: int | None = None
-    """The object's index in the heap graph that the finding was judged on; not written to disk."""
+    """Index of the object in the judged heap graph; not written to disk."""
     references: tuple[int, ...] = ()
-    """Indexes of `reference` there, more than one where a run of grad nodes is told as one hop; not written to disk."""
+    """Indexes of `reference`, several if a run of grad nodes is one hop; not written to disk."""
     name: str = ""
-    """Qualified name of the function, class, module or type, as the heap graph has it; not written to disk."""
+    """Qualified name of the function, class, module or type; not written to disk."""
     base: str = ""
-    """The class of a package's that a type of the user's derives from; not written to disk."""
+    """The package's class from which a type of the user derives; not written to disk."""
     others: int = 0
-    """Items of a container that lead to no memory: numbers, None, texts; not written to disk."""
+    """Items of a container that lead to no memory: numbers, None, strings; not written to disk."""
 
 
 @dataclass(frozen=True)
@@ -567,61 +569,61 @@ class CutReference:
     """One reference to cut."""
 
     name: str
-    """Its own name: `.losses`, `[i]` where it is one of many items."""
+    """Its name: `.losses`, `[i]` for one of many items."""
     where: str = ""
     written: str = ""
-    """As the user would write it, from its root on: `self.losses in Trainer.fit()`."""
+    """As written in code, from its root: `self.losses in Trainer.fit()`."""
     indexes: tuple[int, ...] = ()
-    """In the heap that the finding was judged on: the reference, then the same one in its other instances. Another
-    finding's are compared by `Finding.cut_in` alone.
+    """Indexes in the judged heap: of the reference, then of its other instances. Use `Finding.cut_in` to compare
+    findings.
     """
     trace: int | None = None
-    """Position of the hop that holds by it; None where the trace does not lead over it."""
+    """Position of the hop with this reference; None if it is not on the trace."""
     added_at: tuple[str, ...] = ()
-    """Lines of the kept source that put something there: `train.py:31`; () where none were found."""
+    """Lines of the kept source that add to it: `train.py:31`; () if none were found."""
     path: tuple[Hop, ...] = ()
-    """The reference path over it down to the memory, where the trace is another one; () elsewhere."""
+    """The reference path through it to the memory, if it is not the trace; else ()."""
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """The smallest edit that would mend a leak, of one place or of several; advice, nobody has tried it."""
+    """The smallest edit that fixes a leak, in one or several places; unverified."""
 
     where: str
     """Its first line: `train.py:31`."""
     before: str
-    """Its lines as they stand, without the indentation of the first."""
+    """Its current lines, without the indentation of the first."""
     after: str
-    """As they would be; "" where the line is to go."""
+    """The new lines; "" if the line is removed."""
     also: tuple[Suggestion, ...] = ()
-    """Edits of further places, without which this one does not mend it."""
+    """Edits of further places that the fix requires."""
 
     @property
     def places(self) -> tuple[Suggestion, ...]:
-        """The edit of each place, in the order in which they are told."""
+        """The edit of each place, in reporting order."""
         return (replace(self, also=()), *self.also)
 
 
 @dataclass(frozen=True)
 class See:
-    """A function of leakscope's own backward that does without a fault."""
+    """A function of leakscope's own backward that avoids a fault."""
 
     function: str
     """Of the public API: `leakscope.backward.output_edges`."""
     lines: tuple[str, ...]
-    """What to write, three lines at most; `outputs`, `output_grads`, `inputs` and `weights` are the stage's own."""
+    """Code to write, at most three lines; `outputs`, `output_grads`, `inputs` and `weights` are the stage's."""
     does: str
-    """What it does instead, as what follows its name in a sentence."""
+    """What it does instead, to follow its name in a sentence."""
 
     @property
     def name(self) -> str:
-        """The function's own: `output_edges`."""
+        """The function's name: `output_edges`."""
         return self.function.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
 class CycleReference:
-    """One reference of a cycle, with the labels and the indexes of the objects at its ends."""
+    """One reference of a cycle, with labels and indexes of its ends."""
 
     holder: str
     name: str
@@ -638,17 +640,17 @@ class Cut:
     references: tuple[CutReference, ...]
     frees_bytes: int
     proved_bytes: int | None = None
-    """What went free when a forked copy of the process made the cut; None where it was not tried."""
+    """Bytes freed when a forked copy of the process made the cut; None if it was not tried."""
     unproved: OnlyTensorsFreed | str = ""
-    """What the try leaves open; a `str` is what capture says, why it was not tried."""
+    """Why the cut was not tried or is not conclusive; a `str` comes from the recorder."""
     after_gc: bool = False
-    """What was held are cycles: they go free at the next full collection after the cut, not at once."""
+    """Whether what was held are cycles, freed by the next full collection after the cut."""
     is_told: bool = True
-    """False where more may go free than the graph says, which does not have all that C++ holds."""
+    """False if more may be freed than the graph shows, which lacks C++ references."""
 
     @property
     def told_bytes(self) -> int | None:
-        """What is told: the proved figure where there is one; None where it is not known."""
+        """The reported bytes: the measured ones if available; None if unknown."""
         known = self.frees_bytes if self.is_told else None
         return known if self.proved_bytes is None else self.proved_bytes
 
@@ -664,23 +666,23 @@ class Cut:
 
     @property
     def written(self) -> str:
-        """The first reference as the user would write it."""
+        """The first reference as written in code."""
         return self.references[0].written
 
     @property
     def is_of_library(self) -> bool:
-        """All references to cut are a library's own: nothing for the user to cut."""
+        """Whether all references to cut belong to a library: nothing for the user to cut."""
         return all(is_library_line(reference.where) for reference in self.references)
 
     @property
     def also(self) -> tuple[str, ...]:
-        """The further references, as the user would write them."""
+        """The further references, as written in code."""
         return tuple(reference.written for reference in self.references[1:])
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """One look at which the leak was there."""
+    """One snapshot that shows the leak."""
 
     rank: int
     step: int
@@ -688,11 +690,11 @@ class Sighting:
 
 
 class HeapId(NamedTuple):
-    """One heap graph among those of a run: indexes of two are never compared."""
+    """Identifies a heap graph of a run: indexes of different ones are never compared."""
 
     rank: int
     look: int
-    """The rising number of the look among the judged ones of its rank."""
+    """Number of the snapshot among the judged ones of its rank."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -710,87 +712,87 @@ class Finding:
     rule: str
     """A `RuleName`, or the name of another package's rule."""
     facts: Facts
-    """What its rule knows of it, with its title and its advice."""
+    """The facts of its rule, with title and advice."""
     fingerprint: str
-    """Eight hexadecimal digits made of generic references, type names and qualified names from the root."""
+    """Eight hexadecimal digits from generic references, type names and qualified names along the path from the root."""
     severity: Severity
     freed_by: FreedBy
     retained_bytes: int
-    """Bytes at the last sighting, all ranks."""
+    """Bytes at the last sighting, over all ranks."""
     bytes_per_step: float
-    """Growth a step over the looks, summed over the ranks; 0.0 where it does not grow."""
+    """Growth in bytes per step over the snapshots, summed over the ranks; 0.0 if it does not grow."""
     trace: tuple[Hop, ...]
     """From the root down to the storage; for a cycle, once around."""
     cut: Cut | None
     least_per_step: int = 0
-    """Bytes a step from which on growth of its kind is a leak."""
+    """Bytes per step from which growth of its kind is a leak."""
     origin: Origin = Origin.APPLICATION
     library: str = ""
-    """The package that closes or keeps it, `torch`; "" for the application's own, and where it is not known."""
+    """The package that closes or keeps it, `torch`; "" if it is the application's own or unknown."""
     collections: int | None = None
-    """Full collections that free it, where gc does."""
+    """Number of full collections that free it, if gc does."""
     made_at: tuple[str, ...] = ()
     sightings: tuple[Sighting, ...] = ()
     see: See | None = None
-    """What of leakscope's own backward does without it; None but for a pipeline's."""
+    """Function of leakscope's own backward that avoids it; None unless it is a pipeline's."""
     cycle: tuple[CycleReference, ...] = ()
     """The smallest cycle, for drawing; the closing reference last."""
     count: int = 0
-    """Storages held at the last sighting."""
+    """Number of storages at the last sighting."""
     before_bytes: int = 0
-    """Bytes that its holder had before the calls of `check`: in no other figure of its own, and `count` is 0 then."""
+    """Bytes that its holder had before the calls of `check`: in no other figure, and `count` is 0 then."""
     host_bytes: int = 0
-    """Those of the bytes that are in host memory, in a run that uses an accelerator."""
+    """The part of the bytes in host memory, in a run with an accelerator."""
     counted_bytes: int = 0
-    """Those of the bytes that the allocator counted beside the storages, of grad nodes."""
+    """The part of the bytes that the allocator counted beside the storages, for grad nodes."""
     subject: str = ""
-    """The reference to cut or, where no cut frees anything, what holds it, as the user would write it."""
+    """The reference to cut or, if no cut frees anything, the holder, as written in code."""
     noun: str = "tensor"
-    """What it keeps: `numpy array` where that is no tensor's memory."""
+    """The kind of memory: `numpy array` for non-tensor memory."""
     settled_by: Bounded | CameToRest | EmptiedLater | FollowsInput | HeldByCall | None = None
-    """Why as it grew at the looks it does not go on for ever."""
+    """Why its growth does not continue forever."""
     too_large: TooLarge | None = None
-    """A bound that it has and that is no reason to let it grow."""
+    """A bound that does not justify its growth."""
     keeps_graphs: bool = False
-    """The growth that the allocator counts beside the tensors is of the graphs that made them."""
+    """Whether growth counted beside the tensors is due to the graphs that made them."""
     comm_buffers: CommBuffers | None = None
-    """Sent and received buffers among what a holder of another kind keeps."""
+    """Sent and received buffers among the retained memory of another kind."""
     beside: tuple[Beside, ...] = ()
     """Memory of other kinds that the same cut frees; not in the figures."""
     upstream: Upstream | None = None
-    """The issue under which the library's developers know it, where its facts do not say so."""
+    """The issue in the library's tracker, if its facts do not name it."""
     suggestion: Suggestion | None = None
-    """The smallest edit that would mend it, where one was found in the kept source."""
+    """The smallest edit that fixes it, if one was found in the kept source."""
     suppressed_by: Suppression | None = None
-    """What sets it apart; None where it is shown, and may decide the verdict."""
+    """The suppression that applies; None if it is reported and may affect the verdict."""
     storages: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """Rank to the storages' indexes in that rank's last judged look; not written to disk."""
+    """Rank, mapped to the storages' indexes in its last judged snapshot; not written to disk."""
     cut_in: frozenset[tuple[HeapId, int]] = frozenset()
-    """Every reference to cut, on all ranks and in all instances, with the heap that its index is of; not written to
-    disk.
-    """
+    """Every reference to cut, on all ranks and in all instances, with its heap; not written to disk."""
 
     def __repr__(self) -> str:
         return f"<Finding {self.rule} [{self.fingerprint}], {self.severity}: {bytes_text(self.retained_bytes)}>"
 
     @property
     def cut_position(self) -> int | None:
-        """Position on the trace of the hop whose reference is the one to cut; None where the trace does not show it."""
+        """Position on the trace of the hop with the reference to cut; None if it is not on the trace."""
         return self.cut.references[0].trace if self.cut is not None else None
 
     @property
     def is_leak(self) -> bool:
-        """Whether it decides the verdict, and with it the exit status and what every format calls a leak."""
+        """Whether it affects the verdict, and with it the exit status and every format."""
         return self.severity == Severity.LEAK
 
     @property
     def settled(self) -> bool:
-        """It has a bound or went no further: as it grew at the looks it does not go on for ever."""
+        """Whether its growth has a bound or stopped."""
         return self.settled_by is not None or self.facts.is_bounded
 
     @property
     def freed_late(self) -> bool:
-        """As much waits for gc at each look, though more is made each step: collections come and free the older."""
+        """Whether equally much awaits gc at each snapshot although more is created each step: collections free the
+        older part.
+        """
         if self.freed_by != FreedBy.GC or self.bytes_per_step <= 0:
             return False
         seen = [sorted((s for s in self.sightings if s.rank == rank), key=lambda s: s.step) for rank in self.ranks]
@@ -800,7 +802,7 @@ class Finding:
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
-        """Ranks that saw it."""
+        """Ranks with a sighting."""
         return tuple(sorted({s.rank for s in self.sightings}))
 
     @property
@@ -821,15 +823,15 @@ class Unjudged:
     rule: str
     rank: int
     why: WhyUnjudged | str
-    """The reason, which `report/wording` makes a clause of; a `str` is what capture recorded."""
+    """The reason, which `report/messages` words; a `str` comes from the recorder."""
 
 
 @dataclass(frozen=True)
 class RankSummary:
-    """Figures of one rank; None where nobody measured them."""
+    """Figures of one rank; None if not measured."""
 
     verdict: Verdict | None = None
-    """On this rank by itself; None before the run is judged."""
+    """Verdict on this rank alone; None before the run is judged."""
     peak_bytes: int | None = None
     avoidable_peak_bytes: int | None = None
     freed_by_gc_bytes: int | None = None
@@ -837,7 +839,7 @@ class RankSummary:
     explained_bytes: int = 0
     counted_bytes: int | None = None
     categories: Mapping[str, int] = field(default_factory=dict)
-    """Bytes at the last look by what they are: parameter, gradient, optimizer state, leaked, ..."""
+    """Bytes at the last snapshot by purpose: parameter, gradient, optimizer state, leaked, ..."""
     categories_by_step: tuple[tuple[int, Mapping[str, int]], ...] = ()
 
 
@@ -855,50 +857,50 @@ class Findings:
 
     verdict: Verdict
     why: Why | str
-    """The reason, which `report/wording` makes a sentence of; a `str` is a caller's own words."""
+    """The reason, which `report/messages` words; a `str` is a caller's own."""
     exit_status: int
     findings: tuple[Finding, ...] = ()
     returned: Returned = Returned.OWN
-    """Whether the command that prints this ends with `exit_status`."""
+    """Whether the command that prints this exits with `exit_status`."""
     fail_on_inconclusive: bool = False
-    """A run that could not be judged is a failure (`--fail-on-inconclusive`)."""
+    """Whether a run that could not be judged is a failure (`--fail-on-inconclusive`)."""
     avoidable_over: int | None = None
-    """Avoidable bytes of all ranks, where they are more than the run allows (`--fail-on-avoidable`)."""
+    """Avoidable bytes of all ranks, if more than allowed (`--fail-on-avoidable`)."""
     suppressed: tuple[Finding, ...] = ()
-    """Known already, as each one's `suppressed_by` says: they decide nothing."""
+    """Known findings, according to their `suppressed_by`: they do not affect the verdict."""
     unused: tuple[Suppression, ...] = ()
-    """Suppressions that name nothing that was found, of a run that could be judged."""
+    """Suppressions that match nothing, in a run that could be judged."""
     expired: tuple[Suppression, ...] = ()
-    """Suppressions whose last day was before the run."""
+    """Suppressions that had expired before the run."""
     unjudged: tuple[Unjudged, ...] = ()
     ranks: Mapping[int, RankSummary] = field(default_factory=dict)
     ledgers: Mapping[int, tuple[LedgerInterval, ...]] = field(default_factory=dict)
-    """Rank to the growth between its judged looks, line by line."""
+    """Rank, mapped to the growth between its judged snapshots, by line."""
     listed: tuple[AliveAtEnd, ...] = ()
     """What was alive after the script's main code had returned: shown, never judged."""
     out_of_memory: tuple[RunFacts, ...] = ()
-    """Where an allocation failed, and what held the memory then; a report opens with it."""
+    """Where an allocation failed and what held the memory; reported first."""
     gc_advice: tuple[RunFacts, ...] = ()
-    """What collecting freed and cost, and whether less of it would do."""
+    """What collections freed and cost, and whether less would be enough."""
     drag: tuple[RunFacts, ...] = ()
-    """How long the memory of a watched step lay unused, and how much of its peak."""
+    """Idle time of the memory of a watched step, and its share of the peak."""
     also_grows: tuple[AlsoGrows, ...] = ()
-    """What grows beside tensor memory: descriptors, shared memory, compiled code; it decides no verdict."""
+    """What grows beside tensor memory: descriptors, shared memory, compiled code; it does not affect the verdict."""
 
     loaders: Mapping[int, tuple[LoaderMemory, ...]] = field(default_factory=dict)
-    """Rank to what the workers of its data loaders took: memory of other processes, in no other figure."""
+    """Rank, mapped to the memory of its DataLoader workers: other processes, in no other figure."""
 
     @property
     def leaks(self) -> tuple[Finding, ...]:
-        """What decides the verdict, whoever's code closes or keeps it; empty unless the verdict is `leaks`."""
+        """Findings that decide the verdict, whoever's code causes them; empty unless the verdict is `leaks`."""
         return tuple(finding for finding in self.findings if finding.is_leak)
 
     @property
     def failed(self) -> bool:
-        """Whether what was found is a failure: the one predicate behind the exit status and every format.
+        """Whether the findings are a failure: the one predicate behind the exit status and every format.
 
-        Leaks are, and so is what `--fail-on-avoidable` and `--fail-on-inconclusive` make one. How the ranks ended is
-        not part of it.
+        Leaks are, and what `--fail-on-avoidable` and `--fail-on-inconclusive` add. How the ranks ended is not part of
+        it.
         """
         return bool(self.leaks) or self.avoidable_over is not None or self.unjudged_fails
 

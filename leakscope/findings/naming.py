@@ -16,10 +16,10 @@ from leakscope.graph.ownership import is_users
 
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 OF_TENSORS = (*_TENSORS, ObjectKind.GRAD_NODE, ObjectKind.STORAGE)
-"""Kinds of what a tensor is made of and what made it."""
+"""Kinds of references from a tensor to its parts and its origin."""
 NO_NAMES: Mapping[int, str] = {}
 MODULE_DICTS = ("torch.nn.modules.container.ModuleDict", "torch.nn.modules.container.ParameterDict")
-"""Types that a user asks by key for what are attributes to torch."""
+"""Types that a user indexes by keys that are attributes to torch."""
 _ROOT_REASONS: Mapping[str, HopReason] = {
     RootKind.FRAME: HopReason.FUNCTION_RUNS,
     RootKind.CALLBACK: HopReason.FUNCTION_RUNS,
@@ -33,14 +33,14 @@ _ROOT_REASONS: Mapping[str, HopReason] = {
 
 @lru_cache(1 << 12)
 def generic(name: str) -> str:
-    """A reference without what changes from step to step: `[17]` is `[i]`, `.next_functions[2]` keeps its dot."""
+    """A reference without what changes between steps: `[17]` becomes `[i]`, `.next_functions[2]` keeps its dot."""
     if re.fullmatch(r"\[-?\d+\]", name):
         return "[i]"
     return re.sub(r"\[\d+\]$", "[i]", name) if name.startswith((".next_functions", "saved")) else name
 
 
 def own_name(graph: HeapGraph, reference: Reference) -> str:
-    """A reference as its user would write it: `['auroc']` for what stands in a ModuleDict, an attribute to torch."""
+    """A reference as written in code: `['auroc']` for an entry of a ModuleDict, which is an attribute to torch."""
     by_key = reference.name.startswith(".") and graph.object(reference.holder).type in MODULE_DICTS
     if by_key and graph.object(reference.held).kind in (ObjectKind.NN_MODULE, ObjectKind.PARAMETER):
         return f"['{reference.name[1:]}']"
@@ -48,12 +48,12 @@ def own_name(graph: HeapGraph, reference: Reference) -> str:
 
 
 def written(graph: HeapGraph, reference: Reference) -> str:
-    """Its own name without what changes from step to step."""
+    """Its name without what changes between steps."""
     return without_ids(generic(own_name(graph, reference)))
 
 
 def any_item(text: str) -> str:
-    """An expression without the numbers of its items."""
+    """An expression without item numbers."""
     return re.sub(r"\[-?\d+\]", "[i]", text)
 
 
@@ -63,31 +63,31 @@ _ID = re.compile(
     r"|(?<![0-9a-zA-Z])(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{8,}(?![0-9a-zA-Z])"  # a hash
     r"|\d{7,}"
 )
-"""What is a name's only in one run or one step: an address, a hash, a time. Seven digits, because sizes, years and
-counters have fewer (`fc2048`), and because `id()` and time stamps have more.
+"""Part of a name that is specific to a run or step: an address, a hash, a time. Seven digits, because sizes, years and
+counters have fewer (`fc2048`), and `id()` and time stamps more.
 """
 ANY_NUMBER = "{i}"
-"""What stands for a number that is masked, as in the f-string that makes such names."""
+"""Placeholder for a masked number, as in the f-string that makes such names."""
 
 
 @lru_cache(1 << 12)
 def without_ids(name: str) -> str:
-    """A name without addresses, hashes and long numbers: `__tracer_{i}` of `__tracer_140234981277328`."""
+    """A name without addresses, hashes and long numbers: `__tracer_{i}` for `__tracer_140234981277328`."""
     return _ID.sub(ANY_NUMBER, name)
 
 
 @lru_cache(1 << 14)
 def numberless(name: str) -> str:
-    """`.client{i}` of `.client12`."""
+    """A name without its number: `.client{i}` for `.client12`."""
     return re.sub(r"\d+", ANY_NUMBER, name)
 
 
 ANY_KEY = "[...]"
-"""An item of a dict whose key is data."""
+"""An item of a dict whose keys are data."""
 
 
 def passes_through(graph: HeapGraph, reference: int) -> bool:
-    """Whether a path goes through a tensor as through any instance: by an attribute that is no tensor."""
+    """Whether a path passes a tensor like any instance: through an attribute that is not a tensor."""
     r = graph.reference(reference)
     return (
         r.kind == ReferenceKind.ATTRIBUTE
@@ -97,7 +97,7 @@ def passes_through(graph: HeapGraph, reference: int) -> bool:
 
 
 def fingerprint(parts: Sequence[str]) -> str:
-    """Eight hexadecimal digits of generic references, type names and qualified names."""
+    """Eight hexadecimal digits from generic references, type names and qualified names."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
 
 
@@ -110,10 +110,10 @@ def hops(
     reasons: tuple[HopReason | None, HopReason | None],
     names: Mapping[int, str] = NO_NAMES,
 ) -> tuple[Hop, ...]:
-    """The objects along a path; from position `leaked_from` on they are leaked.
+    """The objects along a path; those from position `leaked_from` on are leaked.
 
-    `frees` maps references to the bytes their cut would free; `reasons` say why the objects before and after
-    that position have their status. Items are `[i]`, but for references that have one of the `names`.
+    `frees` maps references to the bytes their cut would free; `reasons` say why the objects before and after that
+    position have their status. Items are `[i]`, except references with one of the `names`.
     """
     hops_of_path: list[Hop] = []
     indexes = [start, *(int(graph.held[r]) for r in path)]
@@ -141,7 +141,7 @@ def hops(
 
 
 def _shortened(whole: Sequence[Hop]) -> tuple[Hop, ...]:
-    """A walk through many grad nodes is told as one hop."""
+    """A walk through many grad nodes as one hop."""
     shortened: list[Hop] = []
     skipped: list[int] = []
     for hop in whole:
@@ -168,10 +168,10 @@ def _shortened(whole: Sequence[Hop]) -> tuple[Hop, ...]:
 SEVERAL = "several references"
 """What closes a cycle that no single cut opens."""
 _WEAK_DICTS = ("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary", "torch.utils.weak.WeakIdKeyDictionary")
-"""Dicts behind a `.data` that nobody writes."""
+"""Dicts behind a `.data` that is not written in code."""
 _DEFAULTS = (".__defaults__", ".__kwdefaults__")
 _DEPTH_OF_LOCAL = 2
-"""References from a threading.local down to one of its attributes, the two dicts between them."""
+"""References from a threading.local to one of its attributes, including two dicts."""
 INSTANCES = (
     ObjectKind.INSTANCE,
     ObjectKind.NN_MODULE,
@@ -192,14 +192,14 @@ _PLAIN = (
 
 
 _HOLDS_BY = re.compile(r"\.(?!_)\w+|metadata|(local|closure) \w+")
-"""References that a program writes by a name."""
+"""Kinds of references that a program writes by name."""
 
 
 def as_expression(graph: HeapGraph, path: Sequence[int], last: int, names: Mapping[int, str] = NO_NAMES) -> str:
-    """The path from a root down to the reference `last`, as its user would write it; its end alone where it is no code.
+    """The path from a root down to the reference `last`, as written in code; only its end if it is not code.
 
-    Items are `[i]`, but for references that have one of the `names`: those that the finding is about alone, and those
-    that stand for many.
+    Items are `[i]`, except references with one of the `names`: those that the finding is about alone, and those that
+    stand for many.
     """
     above = _down_to(path, last)
     inner = _inner(graph, above)
@@ -229,15 +229,15 @@ def as_expression(graph: HeapGraph, path: Sequence[int], last: int, names: Mappi
 
 
 def _down_to(path: Sequence[int], last: int) -> list[int]:
-    """The path down to the reference `last`; that alone where it is not on the path."""
+    """The path down to the reference `last`, or only that if it is not on the path."""
     return list(path[: list(path).index(last) + 1]) if last in path else [last]
 
 
 def _of_python(graph: HeapGraph, path: Sequence[int], place: int) -> str | None:
-    """A reference inside an object of Python's own as it is written there, None elsewhere.
+    """A reference inside an object of Python's own, as written there; None elsewhere.
 
-    Those are the defaults of a function, and the attributes of a threading.local, which keeps a dict for each thread
-    in a dict (CPython Modules/_threadmodule.c).
+    Those are the defaults of a function, and the attributes of a threading.local, which keeps a dict for each thread in
+    a dict (CPython Modules/_threadmodule.c).
     """
     nearest = [graph.reference(path[k]) for k in range(place, max(place - 1 - _DEPTH_OF_LOCAL, -1), -1)]
     r = nearest[0]
@@ -253,10 +253,10 @@ def _of_python(graph: HeapGraph, path: Sequence[int], place: int) -> str | None:
 
 
 def line_of(graph: HeapGraph, path: Sequence[int], last: int) -> str:
-    """The line of a reference, else of its holder, else of what stands above where it is written with that.
+    """The line of a reference, else of its holder, else of what is above it in the same expression.
 
-    That is the nearest line above it in an object that is written as `self`, and a function's for its defaults. A hook
-    has at last its own.
+    That is the nearest line above it in an object written as `self`, and the function's for its defaults. A hook
+    finally has its own.
     """
     above = _down_to(path, last)
     r = graph.reference(last)
@@ -274,8 +274,8 @@ def line_of(graph: HeapGraph, path: Sequence[int], last: int) -> str:
 def _inner(graph: HeapGraph, path: Sequence[int]) -> int:
     """Position on a path from which its user would write it as `self. ...`, 0 for the root.
 
-    It is the last object of a class of the user's, where a private attribute of an object that is not the user's leads
-    there: `trainer._strategy._module.seen`.
+    It is the last object of a class of the user, if a private attribute of another object leads there:
+    `trainer._strategy._module.seen`.
     """
     inner, private = 0, False
     for place, reference in enumerate(path):
@@ -289,7 +289,7 @@ def _inner(graph: HeapGraph, path: Sequence[int]) -> int:
 
 
 def _in(text: str, root: Object) -> str:
-    """An expression and the function, module or class it is written in."""
+    """An expression and the function, module or class that contains it."""
     if root.kind == ObjectKind.NAMESPACE:
         return text.removeprefix(".") if root.name == "__main__" else root.name + text
     inner = root.kind in INSTANCES and text.startswith("self")
@@ -323,9 +323,9 @@ def as_part_of_holder(graph: HeapGraph, reference: int, names: Mapping[int, str]
 
 
 def _in_its_holder(graph: HeapGraph, container: int, name: str) -> str:
-    """An item of a container without a name, as one of what holds that: `metadata['out'] of MulBackward0`.
+    """An item of a container without a name, as one of the container's holder: `metadata['out'] of MulBackward0`.
 
-    "" where more than one object holds the container, or another container does.
+    "" if more than one object, or another container, holds the container.
     """
     above = graph.into(container).tolist()
     if graph.object(container).kind != ObjectKind.CONTAINER or not name.startswith("[") or len(above) != 1:
@@ -339,14 +339,14 @@ def _in_its_holder(graph: HeapGraph, container: int, name: str) -> str:
 
 
 def is_lru_cache(obj: Object) -> bool:
-    """Whether this is what `functools.lru_cache` puts in a function's place, and its name that function's."""
+    """Whether this is the wrapper made by `functools.lru_cache`, with its function's name."""
     return obj.type == "functools._lru_cache_wrapper" and obj.name != obj.type
 
 
 def is_hook(graph: HeapGraph, reference: Reference) -> bool:
-    """Whether the reference is a dict of hooks' to one of them.
+    """Whether the reference is from a dict of hooks to one of them.
 
-    Those are OrderedDicts by number (torch/utils/hooks.py).
+    Those are OrderedDicts with numbers as keys (torch/utils/hooks.py).
     """
     return (
         reference.kind == ReferenceKind.ITEM
@@ -357,14 +357,14 @@ def is_hook(graph: HeapGraph, reference: Reference) -> bool:
 
 
 def callable_of(graph: HeapGraph, index: int) -> Object:
-    """The function or method that an object was made around: torch keeps some hooks in a `_WrappedHook`."""
+    """The function or method that an object wraps: torch keeps some hooks in a `_WrappedHook`."""
     wrapped = (graph.reference(r) for r in graph.out_of(index).tolist())
     inside = next((r.held for r in wrapped if r.name == ".__wrapped__"), index)
     return graph.object(inside)
 
 
 def written_apart(graph: HeapGraph, references: Sequence[int], names: Mapping[int, str] = NO_NAMES) -> list[str]:
-    """Several references, each with its holder, and with what has that where two would read the same."""
+    """Several references, each with its holder, and with the holder's owner if two would read the same."""
     written = [as_part_of_holder(graph, reference, names) for reference in references]
     alike = {text for text in written if written.count(text) > 1}
     return [
@@ -374,23 +374,25 @@ def written_apart(graph: HeapGraph, references: Sequence[int], names: Mapping[in
 
 
 def _owner_of_dict(graph: HeapGraph, reference: int) -> str:
-    """` of Child module`: whose dict or list it is that holds by this reference; "" where nothing has it."""
+    """The owner of the dict or list with this reference, ` of Child module`; "" without one."""
     owners = {graph.object(int(graph.holder[above])).label for above in graph.into(int(graph.holder[reference]))}
     return f" of {min(owners)}" if owners else ""
 
 
 _PLACE = re.compile(r"(.+):([0-9]{1,9})(?: (.*))?", re.DOTALL)
-"""The last number between a colon and a space or the end: a path may have such, what follows the line has not."""
+"""The last number between a colon and a space or the end: a path may contain such numbers, the text after the line does
+not.
+"""
 
 
 class Place(NamedTuple):
-    """A line of a source file, and what stood there."""
+    """A line of a source file and its text."""
 
     file: str
     line: int
     """1 or more."""
     function: str
-    """`forward (aten::addmm)`; "" where only the line is told."""
+    """`forward (aten::addmm)`; "" if only the line is known."""
 
     @property
     def at(self) -> str:
@@ -399,7 +401,7 @@ class Place(NamedTuple):
 
 
 def place_of(text: str) -> Place | None:
-    """What a place says; None where it names no line."""
+    """Parse a place; None if it has no line."""
     match = _PLACE.fullmatch(text)
     if match is None or int(match[2]) < 1:
         return None
@@ -407,12 +409,12 @@ def place_of(text: str) -> Place | None:
 
 
 def function_of(where: str) -> str:
-    """The function of a place; all of it where it names none."""
+    """The function of a place; all of it if it has none."""
     place = place_of(where)
     return where if place is None else place.function or where
 
 
 def file_at(text: str) -> str:
-    """The file of a place, "" where it names no line."""
+    """The file of a place, "" if it has no line."""
     place = place_of(text)
     return "" if place is None else place.file

@@ -20,14 +20,14 @@ _OTHER = KINDS.index(ObjectKind.NATIVE)
 
 
 def array_bytes(look: Look) -> int:
-    """Bytes of the living arrays that own memory."""
+    """Bytes of live arrays that own memory."""
     graph = look.heap
     return int(graph.size[(graph.kind == _ARRAY) & (graph.freed == 0)].sum())
 
 
 def with_arrays_for_storages(rank: Rank) -> Rank | None:
-    """The rank as if arrays were what is looked for; None where they are as many bytes at every look, a data set's,
-    say.
+    """The rank with arrays in place of storages; None if their bytes are constant over the snapshots, like those of a
+    data set.
     """
     if len({array_bytes(look) for look in rank.looks}) <= 1:
         return None
@@ -41,7 +41,7 @@ def _of_arrays(graph: HeapGraph) -> HeapGraph:
 
 
 def of_arrays(finding: Finding, rank: int) -> Finding:
-    """A finding made by the rules for tensors as one of arrays: none of its bytes are a storage's."""
+    """A finding made by the rules for tensors, as one of arrays: none of its bytes belong to storages."""
     return replace(finding, noun=_noun(finding), count=0, storages={rank: ()})
 
 
@@ -51,7 +51,7 @@ def _noun(finding: Finding) -> str:
 
 
 def beside_tensors(findings: Sequence[Finding], arrays: Finding) -> list[Finding]:
-    """The findings of one rank with one of arrays: what a tensor's cut frees as well is said with that."""
+    """The findings of one rank including one of arrays: what a tensor's cut frees too is reported with it."""
     for place, finding in enumerate(findings):
         same = (
             finding.cut
@@ -74,13 +74,13 @@ _LABEL, _REFERENCE = "memory of a grad node", "memory"
 
 
 def living_nodes(graph: HeapGraph) -> int:
-    """How many grad nodes something alive keeps."""
+    """Number of reachable grad nodes."""
     return int(((graph.kind == _NODE) & (graph.freed == 0)).sum())
 
 
 def with_nodes_for_storages(rank: Rank, looks: Sequence[Look], each: int) -> Rank | None:
-    """The rank as if the memory of grad nodes, `each` bytes, were what is looked for; None where they are no more at
-    the last of `looks` than at the first.
+    """The rank with the memory of grad nodes, `each` bytes, in place of storages; None if there are no more at the last
+    of `looks` than at the first.
     """
     if not looks or living_nodes(looks[-1].heap) <= living_nodes(looks[0].heap):
         return None
@@ -90,7 +90,7 @@ def with_nodes_for_storages(rank: Rank, looks: Sequence[Look], each: int) -> Ran
 
 
 def _of_nodes(graph: HeapGraph, each: int) -> HeapGraph:
-    """The graph with a storage below each living grad node, behind all that it has, and none below its tensors."""
+    """The graph with a storage below each live grad node, appended, and none below its tensors."""
     nodes = np.flatnonzero((graph.kind == _NODE) & (graph.freed == 0))
     count, first, text = len(nodes), len(graph), len(graph.strings)
 
@@ -124,26 +124,26 @@ def _of_nodes(graph: HeapGraph, each: int) -> HeapGraph:
 
 _ITEM = REFERENCE_KINDS.index(ReferenceKind.ITEM)
 _NAME = "objects"
-"""Name of what stands for all that a container has gained: it is part of the fingerprint, and types are not."""
+"""Name of what stands for everything that a container has gained: it is part of the fingerprint, and types are not."""
 
 
 def counted_objects_of(look: Look) -> int:
-    """Bytes of objects that are no tensors, gained since the process was first looked at, as `counted_of` has them."""
+    """Bytes of non-tensor objects gained since the process was first inspected, as `counted_of` returns them."""
     return sum(counted_of(look, row) for row in look.containers)
 
 
 def counted_of(look: Look, row: GainingContainer) -> int:
-    """Bytes of a container's gain that the host's counter counts: what Python's own arenas serve is not in its count.
+    """The part of a container's growth that the host's counter includes: it excludes Python's own arenas.
 
-    All of them where a look has no count for them to be set against.
+    All of it if a snapshot has no counted bytes.
     """
     return row.bytes if look.counted_bytes is None else row.counted_bytes
 
 
 def with_objects_for_storages(rank: Rank) -> Rank | None:
-    """The rank as if what containers have gained were what is looked for; None where none of them gains any.
+    """The rank with what containers have gained in place of storages; None if none of them gains any.
 
-    Behind the objects of each look's graph stands one for each of its `containers`, in their order.
+    Each snapshot's graph is extended by one object for each of its `containers`, in order.
     """
     if not any(look.containers for look in rank.looks):
         return None
@@ -153,7 +153,7 @@ def with_objects_for_storages(rank: Rank) -> Rank | None:
 
 
 def row_of(look: Look, storage: int) -> GainingContainer:
-    """The container whose gain stands for a storage in the graph that `with_objects_for_storages` made of a look's."""
+    """The container whose growth stands for a storage in a graph made by `with_objects_for_storages`."""
     return look.containers[storage - (len(look.heap) - len(look.containers))]
 
 
@@ -190,7 +190,7 @@ def _of_objects(graph: HeapGraph, rows: Sequence[GainingContainer]) -> HeapGraph
 
 
 def _reference(graph: HeapGraph, row: GainingContainer) -> str:
-    """How its items are written: of an object that is not the first of its like all that it gains are attributes."""
+    """How its items are written: for an object that is not the first of its kind, all that it gains are attributes."""
     kind = graph.strings[graph.type[row.container]]
     if graph.kind[row.container] != KINDS.index(ObjectKind.CONTAINER):
         return "linked" if kind.rpartition(".")[2] == row.item else ".__dict__"

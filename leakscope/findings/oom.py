@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NativeSite:
-    """Blocks without a storage that were made at one place."""
+    """Blocks without a storage from one allocation site."""
 
     where: str
     bytes: int
@@ -32,7 +32,7 @@ class NativeSite:
 
 @dataclass(frozen=True)
 class DeviceLook:
-    """One device at one look; `held`, `waiting`, `native` and `pending` add up to `active`."""
+    """One device at one snapshot; `held`, `waiting`, `native` and `pending` sum to `active`."""
 
     step: int
     occasion: str
@@ -41,27 +41,27 @@ class DeviceLook:
     reserved: int
     active: int
     held: int
-    """In blocks that are a storage somebody alive holds, rounding included."""
+    """In blocks of reachable storages, including rounding."""
     waiting: int
-    """In blocks that are a storage nothing alive holds: for gc to free, or never freed."""
+    """In blocks of unreachable storages: awaiting gc, or uncollectable."""
     native: int
-    """In blocks that are no storage any Python object or autograd path leads to."""
+    """In blocks without a storage that a Python object or autograd path leads to."""
     pending: int
-    """Dead, and waited for by another stream."""
+    """Dead, but in use by another stream."""
     rounding: int
     stuck: int
-    """Reserved and unused in segments that something live keeps."""
+    """Reserved and unused in segments with a live block."""
     private: int
     """Reserved by pools other than the default one."""
     outside: int | None
-    """In use on the device and not reserved here: the context, libraries, other processes; None where nobody told."""
+    """In use on the device and not reserved here: the context, libraries, other processes; None if unknown."""
     sites: tuple[NativeSite, ...] = ()
-    """Places that made the native blocks, largest first."""
+    """Allocation sites of the native blocks, largest first."""
     pending_sites: tuple[NativeSite, ...] = ()
 
 
 def device_looks(rank: Rank) -> tuple[DeviceLook, ...]:
-    """Every device at every joined look, in order."""
+    """Every device at every joined snapshot, in order."""
     looks = {(look.step, look.occasion): look for look in rank.looks}
     found = []
     for row in rank.device_blocks:
@@ -110,13 +110,13 @@ def _by_site(row: DeviceBlocks, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> 
 
 
 MOST_HOLDERS = 8
-"""Holders at the most, chosen, that are told where memory ran out."""
+"""Maximum holders reported for an out-of-memory error. Heuristic."""
 PEERS_HOLDERS = 3
-"""Holders told of a rank whose own allocations did not fail."""
+"""Maximum holders of a rank whose own allocations did not fail."""
 
 
 class Garbage(StrEnum):
-    """What nothing alive holds, by who frees it."""
+    """Unreachable memory, by what frees it."""
 
     WAITS_FOR_GC = "waits for gc"
     NEVER_FREED = "never freed"
@@ -125,42 +125,42 @@ class Garbage(StrEnum):
 
 @dataclass(frozen=True)
 class HeldThen:
-    """What one holder kept when memory was short."""
+    """The memory of one holder when memory was short."""
 
     bytes: int
     storages: int
     name: str
-    """As its user would write it; "" for garbage."""
+    """As written in code; "" for garbage."""
     where: str
     garbage: Garbage | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alive(RunFacts):
-    """What was alive on a rank when memory was short, the largest holders first."""
+    """What was alive on a rank when memory was short, largest holders first."""
 
     bytes: int
-    """Of all storages then."""
+    """Bytes of all storages at that time."""
     holders: tuple[HeldThen, ...]
     failed_rank: int | None
-    """The rank whose allocation had just failed; None where a limit came near."""
+    """The rank whose allocation failed; None if a limit came near."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllocationFailed(RunFacts):
-    """An allocation failed, and that ended the script."""
+    """A failed allocation that ended the script."""
 
     step: int
-    """The step in whose middle it failed."""
+    """The step during which it failed."""
     at: str
-    """The innermost line of the user's, "" where there is none."""
+    """The innermost line of the user, "" if there is none."""
     wanted_bytes: int | None
     error: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoRoomToLook(RunFacts):
-    """There was no room to look at what was alive when the allocation failed."""
+    """There was no memory for a heap snapshot when the allocation failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +169,7 @@ class CameNear(RunFacts):
 
     step: int
     inside: bool
-    """In the middle of that step, not after it."""
+    """Whether it was during that step, not after it."""
     used_bytes: int
     limit: str
     """`the control group's limit`."""
@@ -183,26 +183,24 @@ class CaughtUnseen(RunFacts):
 
 @dataclass(frozen=True)
 class Holder:
-    """What held most on the rank whose allocation failed."""
+    """The largest holder on the rank whose allocation failed."""
 
     name: str
-    """As its user would write it: `cache in main()`."""
+    """As written in code: `cache in main()`."""
     where: str
     bytes: int
     alive_bytes: int
-    """Of all storages then."""
+    """Bytes of all storages at that time."""
 
 
 def ranks_out_of_memory(run: Run) -> tuple[Rank, ...]:
-    """The ranks that a failed allocation ended, the first to fail first."""
+    """The ranks that a failed allocation ended, the first one first."""
     failed = [rank for rank in run.ranks if rank.allocation_failures]
     return tuple(sorted(failed, key=lambda rank: (_failed_at(rank), rank.number)))
 
 
 def largest_holder(rank: Rank) -> Holder | None:
-    """The largest holder when a rank's allocation failed; None where it was not looked at, or is nothing that a
-    user lets go of.
-    """
+    """The largest holder when a rank's allocation failed; None without a snapshot, or if a user cannot release it."""
     step = rank.allocation_failures[-1].step
     look = _look_at(rank, step) or _look_at(rank, step, "oom")
     if look is None:
@@ -216,7 +214,7 @@ def largest_holder(rank: Rank) -> Holder | None:
 
 
 def _bytes(look: Look, group: Group) -> int:
-    """Of a group; where the device ran out of memory, those on a device."""
+    """Bytes of a group; after a device failure, those on a device."""
     graph = look.heap
     return (
         sum(int(graph.bytes[s]) for s in group.storages if s in graph.device)
@@ -227,25 +225,25 @@ def _bytes(look: Look, group: Group) -> int:
 
 @dataclass(frozen=True)
 class Shortage:
-    """What there is to tell of one rank that ran short of memory, or whose peer did."""
+    """The facts about one rank that ran short of memory, or whose peer did."""
 
     rank: int
     failed_at: float
-    """When its first allocation failed, infinite where none did."""
+    """Time of its first failed allocation, infinite if there was none."""
     failures: tuple[RunFacts, ...]
     limits: tuple[RunFacts, ...]
-    """Those that came near."""
+    """The limits that came near."""
 
 
 def shortage_of(rank: Rank) -> Shortage:
-    """What one rank has to tell."""
+    """The facts about one rank."""
     failures = (*_of_failure(rank), *_of_peer(rank))
     return Shortage(rank.number, _failed_at(rank), failures, tuple(_of_limit(rank)))
 
 
 def out_of_memory(shortages: Sequence[Shortage], device: str) -> tuple[RunFacts, ...]:
-    """Facts of the rank that failed to allocate, the first to fail first, of its peers then, and of limits that came
-    near.
+    """Facts of the rank that failed to allocate, the first one first, of its peers at that time, and of limits that
+    came near.
     """
     ordered = sorted(shortages, key=lambda shortage: (shortage.failed_at, shortage.rank))
     facts = [fact for shortage in ordered for fact in shortage.failures]
@@ -271,7 +269,7 @@ def _of_failure(rank: Rank) -> Iterator[RunFacts]:
 
 
 def _of_peer(rank: Rank) -> Iterator[RunFacts]:
-    """What a rank held when the allocation of another had failed."""
+    """The holders on a rank when the allocation of another had failed."""
     rows = _peers_rows(rank)
     look = _look_at(rank, rows[-1].step) if rows and not rank.allocation_failures else None
     if look is not None:
@@ -279,7 +277,7 @@ def _of_peer(rank: Rank) -> Iterator[RunFacts]:
 
 
 def _of_limit(rank: Rank) -> Iterator[RunFacts]:
-    """A limit that came near; who held the memory then, where no look later in the same step says more."""
+    """A limit that came near, with the holders at that time unless a later snapshot in the same step shows more."""
     later = {row.step for row in rank.allocation_failures} | {row.step for row in _peers_rows(rank)}
     for row in rank.memory_shortages:
         if isinstance(row, LimitNear):
@@ -291,7 +289,7 @@ def _of_limit(rank: Rank) -> Iterator[RunFacts]:
                 limit=row.limit,
                 limit_bytes=row.limit_bytes,
             )
-            # a look later in the same step has taken the place of this one
+            # a later snapshot in the same step has replaced this one
             look = None if row.step in later else _look_at(rank, row.step)
             if look is not None:
                 yield alive_then(rank, look, None)
@@ -306,13 +304,13 @@ def _look_at(rank: Rank, step: int, occasion: str = "memory") -> Look | None:
 
 
 def alive_then(rank: Rank, look: Look, failed_rank: int | None, most: int = MOST_HOLDERS) -> Alive:
-    """What was alive at a look, the largest holders first."""
+    """What was alive at a snapshot, largest holders first."""
     holders = holders_then(look.heap, most)
     return Alive(rank=rank.number, bytes=look.explained_bytes, holders=holders, failed_rank=failed_rank)
 
 
 def holders_then(graph: HeapGraph, most: int, among: frozenset[int] | None = None) -> tuple[HeldThen, ...]:
-    """Who held these storages, or all of them, the largest holders first."""
+    """The holders of these storages, or of all, the largest first."""
     rows: dict[tuple[str, str, Garbage | None], tuple[int, int]] = {}
     for group in group_storages(graph):
         storages = [s for s in group.storages if among is None or s in among]
@@ -325,20 +323,20 @@ def holders_then(graph: HeapGraph, most: int, among: frozenset[int] | None = Non
 
 
 def _holder(graph: HeapGraph, group: Group) -> tuple[str, str, Garbage | None]:
-    """(name, line, garbage): what a user would call it, or that nothing alive holds it."""
+    """(name, line, garbage): the name as written in code, or that it is unreachable."""
     if group.freed:
         return "", "", Garbage.WAITS_FOR_GC if group.freed > 0 else Garbage.NEVER_FREED
     return (*named(graph, group), None)
 
 
 def is_named(graph: HeapGraph, group: Group) -> bool:
-    """Whether a variable of a function or of a module leads there."""
+    """Whether a variable of a function or module leads to it."""
     return any(graph.object(int(graph.holder[r])).kind in (ObjectKind.FRAME, ObjectKind.NAMESPACE) for r in group.path)
 
 
 def named(graph: HeapGraph, group: Group) -> tuple[str, str]:
-    """`net.weight in main()` and the line, from the frame nearest to the memory, which the error's traceback may
-    keep.
+    """`net.weight in main()` and its line, from the frame nearest to the memory, which the error's
+    traceback may hold.
     """
     frames = [k for k, r in enumerate(group.path) if graph.object(int(graph.holder[r])).kind == ObjectKind.FRAME]
     way = _down_to_holder(graph, group.path[frames[-1] :] if frames else group.path)
@@ -355,7 +353,7 @@ def named(graph: HeapGraph, group: Group) -> tuple[str, str]:
 
 
 def _down_to_holder(graph: HeapGraph, way: tuple[int, ...]) -> tuple[int, ...]:
-    """A way as far as the first tensor, or the container of many."""
+    """A path to the first tensor, or to the container of many."""
     tensor = next(
         (
             k
@@ -374,22 +372,20 @@ def _down_to_holder(graph: HeapGraph, way: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFailed(RunFacts):
-    """An allocation on a device failed, and that ended the script."""
+    """A failed allocation on a device that ended the script."""
 
     failure: DeviceFailure
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoomThen(RunFacts):
-    """What of the reserved memory was idle when it failed, and what would have helped: of the allocator's snapshot."""
+    """Idle reserved memory at the failure, and what would have helped, from the allocator's snapshot."""
 
     failure: OutOfMemory
 
 
 def device_failures(rank: Rank) -> tuple[RunFacts, ...]:
-    """Of a rank that a failed allocation on its device ended: the figures, who held the memory then, and why there was
-    no room.
-    """
+    """For a rank ended by a failed device allocation: the figures, the holders, and the reason for lack of room."""
     row = fatal(rank)
     if row is None:
         return ()
@@ -397,12 +393,12 @@ def device_failures(rank: Rank) -> tuple[RunFacts, ...]:
     look = next((k for k in rank.looks if k.occasion == Occasion.OOM and k.step == row.step), None)
     if look is not None and row.looked:
         facts.append(alive_then(rank, look, rank.number))
-    then = _in_snapshot(rank, row) if row.looked else None  # a snapshot is written at a look alone
+    then = _in_snapshot(rank, row) if row.looked else None  # a snapshot file is written at heap snapshots only
     return (*facts, RoomThen(rank=rank.number, failure=then)) if then is not None else tuple(facts)
 
 
 def _in_snapshot(rank: Rank, row: DeviceFailure) -> OutOfMemory | None:
-    """The failure in the snapshot that was written at it: the last of that device."""
+    """The failure in the snapshot written for it: the last one of that device."""
     name = snapshot_name(row.kind, row.step, Occasion.OOM)
     return next(
         (
@@ -417,7 +413,7 @@ def _in_snapshot(rank: Rank, row: DeviceFailure) -> OutOfMemory | None:
 
 
 def fatal(rank: Rank) -> DeviceFailure | None:
-    """The failure that ended the script: the last one, in the step of the error that came out of it."""
+    """The failure that ended the script: the last one, in the step of the final error."""
     rows, ends = rank.device_failures, rank.allocation_failures
     if not rows or not ends or rank.ended.how not in (EndKind.RAISED, EndKind.HUNG):
         return None
@@ -425,27 +421,27 @@ def fatal(rank: Rank) -> DeviceFailure | None:
 
 
 def caught(rank: Rank) -> tuple[DeviceFailure, ...]:
-    """The failures after which the script went on: it caught them, or a library that tries sizes did."""
+    """The failures that the script, or a library that tries sizes, caught."""
     return rank.device_failures if fatal(rank) is None else rank.device_failures[:-1]
 
 
 MOST_LINES = 8
-"""Places and holders told at the most, chosen."""
+"""Maximum allocation sites and holders reported. Heuristic."""
 
 
 @dataclass(frozen=True)
 class MadeAt:
-    """What one line made, of what was alive at the peak."""
+    """The bytes alive at the peak from one allocation site."""
 
     bytes: int
     storages: int
     where: str
-    """`train.py:41 forward (aten::addmm)`; "" where nobody saw it being made."""
+    """`train.py:41 forward (aten::addmm)`; "" if the allocation was not seen."""
 
 
 @dataclass(frozen=True)
 class RiseFacts:
-    """How high tensor memory rose above what was there when the test began."""
+    """The rise of tensor memory above the level at the start of the test."""
 
     bytes: int
     allowed_bytes: int
@@ -454,8 +450,8 @@ class RiseFacts:
     made: tuple[MadeAt, ...]
     held: tuple[HeldThen, ...]
     returned: tuple[str, int]
-    """The operation under way then, and the bytes it was about to return: they had no holder yet."""
+    """The operation in progress, and the bytes that it was about to return, which had no holder yet."""
     held_bytes: int
-    """How much had come when the holders were looked at: the peak, or somewhat less."""
+    """Additional bytes when the holders were inspected: the peak, or slightly less."""
     devices: tuple[tuple[str, int], ...]
-    """Bytes by device then."""
+    """Bytes by device at that time."""

@@ -25,18 +25,18 @@ from leakscope.run.rows import AlikeStorage, IdleStorage, Occasion, Phase, Stora
 
 
 class Releaser(StrEnum):
-    """Who could let go of what is idle at the peak."""
+    """Who could release memory that is idle at the peak."""
 
     USER = "user"
     """The user's code."""
     LIBRARY = "library"
-    """A library, or a call that runs."""
+    """A library, or a running call."""
     GRADIENT = "gradient"
     """zero_grad."""
     COMM = "wire"
-    """A Work, once its operation is over."""
+    """A Work, after its operation."""
     AUTOGRAD = "autograd"
-    """A backward still to come."""
+    """A backward that has not run yet."""
 
 
 @dataclass(frozen=True)
@@ -46,38 +46,39 @@ class Idle:
     row: IdleStorage
     holders: Holders
     by: Releaser
-    """Who could let go of it."""
+    """Who could release it."""
 
 
 @dataclass(frozen=True)
 class PeakOfStep:
-    """The watched step of one rank: its figures, the heap at its peak, and what was idle then."""
+    """The watched step of one rank: its figures, the heap at its peak, and idle memory."""
 
     rank: int
     step: WatchedStep
     graph: HeapGraph
     idle: tuple[Idle, ...]
     rows: tuple[StorageLife, ...]
-    """All storages of the step that were made and last used where an idle one was; those that are idle for about as
-    long are held in the same way, and the same mended line lets go of them."""
+    """All storages of the step allocated and last used at the same lines as an idle one; those with a similar idle time
+    are held in the same way, and the same fix releases them.
+    """
 
     @property
     def rise(self) -> int:
-        """Bytes of the peak above what was alive when the step began."""
+        """Bytes of the peak above the start of the step."""
         return self.step.peak_bytes - self.step.start_bytes
 
     def held_by(self, who: Releaser) -> list[Idle]:
-        """What is idle and this one could let go of."""
+        """Idle storages that this releaser could release."""
         return [idle for idle in self.idle if idle.by == who]
 
     @property
     def avoidable_bytes(self) -> int:
-        """Bytes at the peak that nothing uses again and that the user's code could have let go."""
+        """Bytes at the peak that nothing uses again and that the user's code could have released."""
         return sum(idle.row.bytes for idle in self.held_by(Releaser.USER))
 
     def fall(self, idle: Sequence[Idle]) -> int:
-        """By how much the step's peak falls when these are released after their last use: another moment may be
-        the peak then.
+        """Decrease of the step's peak if these are released after their last use: another moment may
+        become the peak.
         """
         spans: dict[tuple[str, str], int] = {}
         for entry in idle:
@@ -90,7 +91,7 @@ class PeakOfStep:
 
 
 def heap_at_peak(rank: Rank) -> tuple[WatchedStep, HeapGraph] | None:
-    """The watched step and what was alive at its peak; None where none was watched to its end."""
+    """The watched step and the heap at its peak; None if no step was watched to its end."""
     step = next((row for row in rank.lifetimes if isinstance(row, WatchedStep)), None)
     looks = (look for look in rank.looks if look.occasion == Occasion.PEAK and step and look.step == step.step)
     look = next(looks, None)
@@ -98,7 +99,7 @@ def heap_at_peak(rank: Rank) -> tuple[WatchedStep, HeapGraph] | None:
 
 
 def peak_of(rank: Rank) -> PeakOfStep | None:
-    """What the lifetimes of one rank's watched step show; None where none was watched to its end."""
+    """The lifetimes of one rank's watched step; None if no step was watched to its end."""
     watched = heap_at_peak(rank)
     if watched is None:
         return None
@@ -117,10 +118,10 @@ def peak_of(rank: Rank) -> PeakOfStep | None:
 
 
 def _settled(graph: HeapGraph, idle: Mapping[int, Holders]) -> dict[int, Holders]:
-    """The holders with what the user reaches only inside a library's objects told as one or the other's.
+    """The holders, with what the user reaches only inside library objects assigned to one side.
 
-    The user can let go of such an object where that frees the storage, and mostly what lies idle: an output that was
-    used up, not a trainer that still runs.
+    The user can release such an object if that frees the storage, and mostly idle memory: an output that was used up,
+    not a running trainer.
     """
     known: dict[tuple[int, ...], Ints] = {}
     settled = dict(idle)
@@ -137,7 +138,7 @@ def _settled(graph: HeapGraph, idle: Mapping[int, Holders]) -> dict[int, Holders
 
 
 def frees_mostly_idle(graph: HeapGraph, gone: Ints, storage: int, idle: Collection[int]) -> bool:
-    """Whether this storage is among those that would go, and what lies idle is at least half of their bytes."""
+    """Whether this storage is among those that would be freed, and at least half of their bytes are idle."""
     spent = int(graph.bytes[[s for s in gone.tolist() if s in idle]].sum())
     return storage in gone and 2 * spent >= int(graph.bytes[gone].sum())
 
@@ -166,7 +167,7 @@ def _who(graph: HeapGraph, holders: Holders, row: IdleStorage, step: WatchedStep
 
 
 def arguments_cut(graph: HeapGraph, step: WatchedStep, cuts: Sequence[int]) -> list[str]:
-    """Cuts that are arguments of calls that ran at the peak."""
+    """Cuts that are arguments of calls running at the peak."""
     running = set(step.arguments)
     names = []
     for cut in cuts:
@@ -179,7 +180,7 @@ def arguments_cut(graph: HeapGraph, step: WatchedStep, cuts: Sequence[int]) -> l
 
 @dataclass(frozen=True, kw_only=True)
 class LagUseDrag(RunFacts):
-    """How long the storages lived that the step before a watched step had made and let go."""
+    """Lifetimes of the storages that the step before a watched step had allocated and freed."""
 
     step: int
     storages: int
@@ -192,22 +193,22 @@ class LagUseDrag(RunFacts):
 
 @dataclass(frozen=True, kw_only=True)
 class IdleAtPeak(RunFacts):
-    """How much of a watched step's peak was not used again, and who could let go of it."""
+    """The part of a watched step's peak that is not used again, and who could release it."""
 
     step: int
     device: str
     peak_bytes: int
     peak_at: str
-    """The line that ran then, "" where it is not known."""
+    """The line that was running, "" if unknown."""
     idle_bytes: int
     by: Mapping[Releaser, int]
-    """Those of the idle bytes that each could let go of."""
+    """Idle bytes that each releaser could release."""
     unseen_bytes: int
-    """What other threads or native code had made unseen; it is beside the peak."""
+    """Bytes of other threads or native code, outside the peak."""
 
 
 def drag(rank: Rank) -> tuple[RunFacts, ...]:
-    """Two facts of a rank of which a step was watched storage by storage; none of others."""
+    """Two facts about a rank with a watched step; none about others."""
     peak = peak_of(rank)
     return () if peak is None else (*_lived(rank.number, peak.step), _idle_at_peak(rank.number, peak))
 
@@ -242,11 +243,11 @@ def _idle_at_peak(rank: int, peak: PeakOfStep) -> RunFacts:
 
 
 NAMES_SHOWN = 6
-"""Names at the most, chosen, of references to cut."""
+"""Maximum names of references to cut. Heuristic."""
 
 
 def line_above(graph: HeapGraph, paths: ShortestPaths, reference: int) -> str:
-    """The line of this reference, or of the nearest one above it that has a line."""
+    """The line of this reference, or of the nearest one above it with a line."""
     for above in [reference, *paths.path_to(graph, int(graph.holder[reference]))[::-1]]:
         r = graph.reference(above)
         if where := r.where or graph.object(r.holder).where:
@@ -255,13 +256,13 @@ def line_above(graph: HeapGraph, paths: ShortestPaths, reference: int) -> str:
 
 
 def spoken_as(graph: HeapGraph, paths: ShortestPaths, reference: int) -> str:
-    """As its user would write it, along the shortest path."""
+    """As written in code, along the shortest path."""
     path = [*paths.path_to(graph, int(graph.holder[reference])), reference]
     return as_expression(graph, path, reference)
 
 
 def variables(graph: HeapGraph, cuts: Sequence[int]) -> tuple[str, ...]:
-    """Their names, where all of them are variables of running functions or of the script; else ()."""
+    """Their names if all of them are variables of running functions or the script; else ()."""
     holders = [graph.object(int(graph.holder[c])) for c in cuts]
     own = [holder.kind == ObjectKind.FRAME or holder.name == "__main__" for holder in holders]
     names = dict.fromkeys(graph.reference(c).name.removeprefix("local ").removeprefix(".") for c in cuts)
@@ -284,7 +285,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def trace_through(graph: HeapGraph, paths: ShortestPaths, cut: int, storage: int, frees: int) -> tuple[Hop, ...]:
-    """From the root through the cut down to the storage."""
+    """The trace from the root through the cut to the storage."""
     above = paths.path_to(graph, int(graph.holder[cut]))
     path = [*above, cut]
     came: dict[int, int] = {int(graph.held[cut]): -1}
@@ -307,12 +308,12 @@ def trace_through(graph: HeapGraph, paths: ShortestPaths, cut: int, storage: int
 
 
 WORTH_SHARE = 0.01
-"""Share of the step's peak by which it must fall for a line to be worth reading, chosen: a variable that lives on is
-in every plain script. At least `min_bytes` too.
+"""Minimum decrease of the step's peak, as a share, to be reported. Heuristic: every plain script has variables that
+live on. At least `min_bytes` too.
 """
 
 
 def avoidable_peak_bytes(rank: Rank) -> int | None:
-    """Bytes of the watched step's peak that the user's code could have let go; None where no step was watched."""
+    """Bytes of the watched step's peak that the user's code could have released; None without a watched step."""
     peak = peak_of(rank)
     return None if peak is None else peak.avoidable_bytes

@@ -22,15 +22,15 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a run, and what of it does not apply to it."""
+    """The known findings of a run, and those that do not apply."""
 
     applies: tuple[Suppression, ...] = ()
     expired: tuple[Suppression, ...] = ()
-    """Those whose last day was before the run."""
+    """Those that had expired before the run."""
 
 
 def known_of(run: Run, more: Sequence[Suppression]) -> Known:
-    """What the run was given and what else is known, on the day that the run was started."""
+    """The suppressions of the run and further ones, on the day when the run was started."""
     day = _DAY.match(run.started)
     named = (*run.suppressions, *more)
     expired = tuple(one for one in named if one.has_expired(day.group() if day else ""))
@@ -38,12 +38,12 @@ def known_of(run: Run, more: Sequence[Suppression]) -> Known:
 
 
 def suppression_of(finding: Finding, known: Known) -> Suppression | None:
-    """What sets it apart: the first that names it; None where nothing does."""
+    """The first suppression that matches a finding; None if none does."""
     return next((one for one in known.applies if _names(one, finding)), None)
 
 
 def unused(known: Known, findings: Sequence[Finding]) -> tuple[Suppression, ...]:
-    """Lines of files that name none of the findings; of a baseline it is good news where something is gone."""
+    """Lines of files that match none of the findings; for a baseline a fixed leak is expected."""
     return tuple(
         one for one in known.applies if not one.is_baseline and not any(_names(one, finding) for finding in findings)
     )
@@ -57,7 +57,7 @@ def _names(one: Suppression, finding: Finding) -> bool:
 
 
 def _texts(finding: Finding) -> Iterator[str]:
-    """All that a pattern may name it by."""
+    """All texts that a pattern may match."""
     yield from filter(None, (finding.fingerprint, finding.rule, finding.subject, finding.library))
     references = () if finding.cut is None else finding.cut.references
     yield from (reference.written for reference in references)
@@ -67,13 +67,13 @@ def _texts(finding: Finding) -> Iterator[str]:
 
 
 WORSE = 1.5
-"""Factor from which on a leak that both runs have has become worse; chosen: figures of one leak differ by less."""
+"""Factor from which a leak in both runs is worse. Heuristic: figures of one leak vary by less."""
 WORSE_FOUND = 23
-"""Exit status where a leak is new or worse, as `run` has it for leaks."""
+"""Exit status if a leak is new or worse, the same as that of `run` for leaks."""
 
 
 class Change(StrEnum):
-    """What has become of a leak, in the order in which it is told."""
+    """The change of a leak, in reporting order."""
 
     NEW = "new"
     WORSE = "worse"
@@ -82,7 +82,7 @@ class Change(StrEnum):
     NOT_SEEN = "not_seen"
     """One run has it, and the other could not have shown it."""
     SUPPRESSED = "suppressed"
-    """The base run has it, and in the new one it is suppressed."""
+    """The base run has it, and it is suppressed in the new one."""
     FIXED = "fixed"
 
 
@@ -93,7 +93,7 @@ class NotSeen:
     ranks: tuple[int, ...] = ()
     """Ranks that have it and that were not judged there."""
     until: int | None = None
-    """The last step that it was looked at after, which was before the leak began."""
+    """Step of the last snapshot, which was before the leak began."""
 
 
 @dataclass(frozen=True)
@@ -105,55 +105,55 @@ class Judged:
 
     @property
     def could_be_judged(self) -> bool:
-        """Whether it says anything of what leaks."""
+        """Whether its leaks could be judged."""
         return self.findings.verdict != Verdict.INCONCLUSIVE
 
     @property
     def told(self) -> tuple[Finding, ...]:
-        """All its findings, those that are suppressed after the others."""
+        """All its findings, suppressed ones last."""
         return (*self.findings.findings, *self.findings.suppressed)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One leak, as each of the two runs has it."""
+    """One leak in both runs."""
 
     change: Change
     base: Finding | None
-    """None where only the new run has it, or has it as a leak."""
+    """None if only the new run has it, or has it as a leak."""
     new: Finding | None
-    """None where only the base run has it; a note where it grows too little now to be a leak."""
+    """None if only the base run has it; a note if it now grows too little for a leak."""
     unseen: NotSeen | None = None
-    """Why it is `NOT_SEEN`; None where that is because the whole run could not be judged."""
+    """Why it is `NOT_SEEN`; None if the whole run could not be judged."""
 
     @property
     def finding(self) -> Finding:
-        """As the new run has it, else as the base run had it."""
+        """The finding of the new run, else of the base run."""
         found = self.new or self.base
         assert found is not None
         return found
 
     @property
     def largest(self) -> tuple[float, int]:
-        """Bytes a step, then bytes held, in whichever run it is more."""
+        """Bytes per step, then bytes held, in the run with more."""
         both = [finding for finding in (self.base, self.new) if finding is not None]
         return max(f.bytes_per_step for f in both), max(f.retained_bytes for f in both)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs and what has become of each leak."""
+    """Two runs, and the change of each leak."""
 
     base: Judged
     new: Judged
     leaks: tuple[Compared, ...]
-    """Each leak of either run once: new ones first, of each kind the largest first."""
+    """Each leak of either run once: new ones first, the largest first within each kind."""
     worse: float = WORSE
-    """The factor that makes a leak worse."""
+    """The factor from which a leak is worse."""
 
     @property
     def could_be_judged(self) -> bool:
-        """Whether both runs say anything of what leaks."""
+        """Whether the leaks of both runs could be judged."""
         return self.base.could_be_judged and self.new.could_be_judged
 
     @property
@@ -164,7 +164,7 @@ class Comparison:
 
     @property
     def exit_status(self) -> int:
-        """2 where one of them could not be judged, 23 where a leak is new or worse, else 0."""
+        """2 if one of them could not be judged, 23 if a leak is new or worse, else 0."""
         if not self.could_be_judged:
             return NOT_JUDGED
         return WORSE_FOUND if self.of(Change.NEW) or self.of(Change.WORSE) else 0
@@ -175,12 +175,12 @@ class Comparison:
 
 
 def compare(base: Judged, new: Judged, worse: float = WORSE) -> Comparison:
-    """What has become of each leak of either run; what is suppressed in a run is no leak of it.
+    """Compare the leaks of two runs; suppressed findings are not leaks.
 
     Args:
-        base: the run before.
-        new: the run after, whose `min_bytes` is the least change of a rank's bytes a step that is one.
-        worse: factor of bytes a step and rank from which on a leak is worse; better, by which it has become less.
+        base: The earlier run.
+        new: The later run, whose `min_bytes` is the minimum change in a rank's bytes per step.
+        worse: Factor of bytes per step and rank from which a leak is worse; better, if it decreased by it.
 
     """
     before, after = _by_name(base.told), _by_name(new.told)
@@ -195,7 +195,7 @@ def compare(base: Judged, new: Judged, worse: float = WORSE) -> Comparison:
 
 
 def script_of(run: Run) -> str:
-    """Name of the script, or of the module, that it ran."""
+    """Name of the script or module that it ran."""
     words = run.command
     if words[:1] == ("-m",):
         return " ".join(words[:2])
@@ -203,12 +203,12 @@ def script_of(run: Run) -> str:
 
 
 def rank_rate(finding: Finding | None) -> float:
-    """Bytes a step of each rank that has it, on average."""
+    """Average bytes per step of the ranks that have it."""
     return 0.0 if finding is None else finding.bytes_per_step / max(len(finding.ranks), 1)
 
 
 def _by_name(findings: Iterable[Finding]) -> dict[tuple[str, int], Finding]:
-    """By fingerprint and, where two have the same, by which of them it is."""
+    """By fingerprint and, for equal ones, by position."""
     times: Counter[str] = Counter()
     found = {}
     for finding in findings:
@@ -240,7 +240,7 @@ def _compared(base: Judged, new: Judged, had: Finding | None, has: Finding | Non
 
 
 def _least(run: Run) -> int:
-    """Bytes a step below which a change of a leak's growth says nothing."""
+    """Bytes per step below which a change of a leak's growth is not significant."""
     return NO_GROWTH if run.min_bytes is None else run.min_bytes
 
 
@@ -254,7 +254,7 @@ def _grows(had: Finding, has: Finding, worse: float, least: int) -> Change:
 
 
 def _unseen(had: Finding, new: Judged) -> NotSeen | None:
-    """Why a leak that the new run does not have may be there all the same; None where it would have been seen."""
+    """Why a leak that the new run does not have may exist nevertheless; None if it would have been seen."""
     judged = {rank.number for rank in new.run.ranks if was_judged(new.run, rank)}
     missing = tuple(rank for rank in had.ranks if rank not in judged)
     if missing:

@@ -8,28 +8,27 @@ from leakscope.findings.facts import Origin
 from leakscope.run.model import Rank, Run
 
 SHARE_OF_MEMORY = 0.01
-"""Share of all memory that growth of plain data reaches over the horizon where it is a leak. At ten times as much a
-job of the horizon's length still runs, at a tenth a history of scalars would be a leak: 24 bytes a step on 24 GiB are
-0.0001.
+"""Share of all memory that growth of plain data reaches over the horizon to be a leak. At ten times as much a job of
+the horizon's length still runs, at a tenth a history of scalars is a leak: 24 bytes a step on 24 GiB are 0.0001.
 """
 USUAL_MEMORY = 16 << 30
-"""Bytes of memory where a run did not record how much there is."""
+"""Bytes of memory assumed for a run that did not record it."""
 COUNTED = 64 * 1024
-"""Bytes a step below which growth that only counters show, of no object that a snapshot names, is no leak. Heuristic:
-a rank of the clusters page that keeps nothing rises by 6 KiB a step over six steps.
+"""Bytes per step below which growth that only counters show, of no object that a snapshot names, is not a leak.
+Heuristic: a rank of the clusters page that keeps nothing rises by 6 KiB a step over six steps.
 """
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The bytes a step from which on growth of one rank is a leak.
+    """The minimum growth, in bytes per step of one rank, to be a leak.
 
     Args:
-        min_bytes: the user's own threshold, which replaces all others; None where none was given.
-        horizon: steps over which growth is projected.
-        host_bytes: memory of the host, or of the cgroup where that is less; None where it is not known.
-        device_bytes: memory of the rank's accelerator; None where it is not known.
-        noise: bytes a step that what is measured may move by without growth; no plain data leaks by less.
+        min_bytes: The user's own threshold, which replaces all others; None if none was given.
+        horizon: Steps over which growth is projected.
+        host_bytes: Memory of the host, or of the cgroup if that is less; None if unknown.
+        device_bytes: Memory of the rank's accelerator; None if unknown.
+        noise: Bytes per step by which measurements vary without growth; no plain data leaks by less.
 
     """
 
@@ -46,32 +45,32 @@ class Thresholds:
 
     @property
     def counted(self) -> int:
-        """Bytes a step for growth that only counters show, and for memory that could have been let go of."""
+        """Bytes per step for growth that only counters show, and for avoidable memory."""
         return COUNTED if self.min_bytes is None else self.min_bytes
 
     def of_data(self, on_device: bool = False) -> int:
-        """Bytes a step for plain data: tensors without a graph, arrays, Python objects."""
+        """Bytes per step for plain data: tensors without a graph, arrays, Python objects."""
         if self.min_bytes is not None:
             return max(self.min_bytes, self.noise)
         there = (self.device_bytes if on_device else self.host_bytes) or USUAL_MEMORY
         return max(round(SHARE_OF_MEMORY * there / self.horizon), self.noise, 1)
 
     def least(self, unintended: bool, on_device: bool = False) -> int:
-        """Bytes a step for a finding; any growth is enough where retention is certainly unintended."""
+        """Bytes per step for a finding; any growth is enough if retention is certainly unintended."""
         return 1 if unintended and self.min_bytes is None else self.of_data(on_device)
 
 
 def is_unintended(of_rule: bool, origin: Origin, holds: str) -> bool:
-    """Whether the kind of a finding alone makes it a leak: a library may keep such things on purpose, and bounded.
+    """Whether the kind of a finding alone makes it a leak; a library may keep such things on purpose, and bounded.
 
-    `of_rule`: nobody intends what its rule reports. `holds` is what a growing container holds: `graphs`, `modules`,
-    `parameters`, `hooks`, or "" for plain data.
+    `of_rule`: the rule reports only unintended retention. `holds` is what a growing container holds: `graphs`,
+    `modules`, `parameters`, `hooks`, or "" for plain data.
     """
     return origin == Origin.APPLICATION and (of_rule or bool(holds))
 
 
 def memory_there(rank: Rank, on_device: bool) -> int | None:
-    """Bytes that the host, or the rank's device, has in all; None where that was not recorded."""
+    """Total bytes of the host, or of the rank's device; None if not recorded."""
     if on_device:
         told = (layout.driver for row in rank.device_blocks for layout in row.layout)
         return next((driver[1] for driver in told if driver is not None), None)

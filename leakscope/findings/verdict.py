@@ -44,26 +44,26 @@ Ledgers = Mapping[int, tuple[LedgerInterval, ...]]
 
 _CUT_SHORT = {EndKind.KILLED: Reason.KILLED, EndKind.HUNG: Reason.HUNG, EndKind.LOST: Reason.KILLED}
 _STEPS_TO_JUDGE = 8
-"""Steps after warm-up that are enough for a verdict; chosen."""
+"""Steps after warm-up that are enough for a verdict. Heuristic."""
 _SINCE = 3
-"""Steps since the last heap snapshot below which growth that the counters of the steps show must also be seen between
-two snapshots. Three rises of a ten-step run are undisturbed; a thread that releases memory soon before or after the end
-of a step makes all three of them rises. A ten-step run has its last snapshot one step before its end, so that at 1 this
-would not apply to it; at 8 what begins in the last steps of a short run would be missed.
+"""Steps since the last heap snapshot below which growth in the counters of the steps must also appear between two
+snapshots. Three rises of a ten-step run are undisturbed; a thread that releases memory shortly before or after the
+end of a step turns all three into rises. A ten-step run has its last snapshot one step before its end, so at 1 this
+would not apply to it; at 8 growth that begins in the last steps of a short run would be missed.
 """
 _KNOWN = 0.5
-"""Share of a late growth that findings must account for. At 0.9 garbage that waits for gc is a growth of its own, at
-0.1 a small list hides a leak ten times as large.
+"""Share of a late growth that findings must account for. At 0.9 garbage awaiting gc is a growth of its own, at 0.1 a
+small list hides a leak ten times as large.
 """
 _ROWS = (CommOperation, ContextsAtStep, DeviceBlocks, StepsBy, RecordingEnded)
 _EVIDENCE = (*(f"{kind.FILE}.jsonl" for kind in _ROWS), ENDED)
-"""Files in each line of which a leak may be seen, or what is none."""
+"""Files in which each line may show a leak, or its absence."""
 _LOOKS = tuple(f"heap_{occasion}_" for occasion in JUDGED)
-"""How the files begin that growth is read from: some may be missing."""
+"""Prefixes of the files from which growth is read: some may be missing."""
 _UNKNOWN = (LineKind.UNATTRIBUTED, LineKind.GRAD_NODES, LineKind.BLOCKS)
-"""Lines without a holder."""
+"""Lines of the breakdown without a holder."""
 _AT_REST = (LineKind.RESTED, LineKind.GARBAGE, LineKind.OBJECTS)
-"""Lines of what no one holder was seen to gain."""
+"""Lines of memory that no single holder gained."""
 
 
 def verdict_of(
@@ -75,8 +75,8 @@ def verdict_of(
     ledgers: Ledgers,
     garbage: int,
 ) -> tuple[Verdict, Why]:
-    """(verdict, why); `apart` is what is known already, `open_cases` are what grew, as the user would write it, where
-    it cannot be told whether it is a leak; `garbage` the bytes that waited for gc at the last looks.
+    """Return (verdict, why). `apart` are the suppressed findings; `open_cases` name what grew without being decidable;
+    `garbage` is the bytes awaiting gc at the last snapshots.
     """
     leaks = [f for f in shown if f.is_leak]
     if leaks:
@@ -122,7 +122,7 @@ def verdict_of(
 
 
 def _suppressed(apart: Sequence[Finding], grown: Grown | None) -> Why | None:
-    """The leaks that are known already; None where there are none."""
+    """The suppressed leaks; None if there are none."""
     leaks = [f for f in apart if f.is_leak]
     sources = dict.fromkeys(f.suppressed_by.source for f in leaks if f.suppressed_by is not None)
     if not leaks:
@@ -138,7 +138,7 @@ def _suppressed(apart: Sequence[Finding], grown: Grown | None) -> Why | None:
 
 
 def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers, garbage: int) -> Why | None:
-    """What kept growth from being judged, with what was counted all the same; None where nothing did."""
+    """Why growth could not be judged, with what was counted; None if it could."""
     ranks = [rank for rank in run.ranks if _left_something(rank)]
     if not ranks:
         return Why(reason=Reason.NOTHING_RECORDED)
@@ -187,7 +187,7 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers, ga
 
 
 def _grew_unjudged(run: Run, ranks: Sequence[Rank], short: Sequence[Unjudged], ledgers: Ledgers) -> Why | None:
-    """The rank that grew most of those that ended before growth could be judged; None where none of them grew."""
+    """The rank that grew most among those that ended before growth could be judged; None if none grew."""
     why = {u.rank: u.why for u in short}
     grown = [(rank, _grown(rank, run, ledgers)) for rank in ranks if rank.steps and rank.number in why]
     least = Thresholds(run.min_bytes).counted
@@ -206,7 +206,7 @@ def _grew_unjudged(run: Run, ranks: Sequence[Rank], short: Sequence[Unjudged], l
 
 
 def verdicts_of_ranks(run: Run, verdict: Verdict, shown: Sequence[Finding]) -> dict[int, Verdict]:
-    """The verdict on each rank by itself; that of the run is the worst of them.
+    """The verdict on each rank; that of the run is the worst of them.
 
     A rank that could not be judged and did not grow is as clean as the run.
     """
@@ -219,12 +219,12 @@ def verdicts_of_ranks(run: Run, verdict: Verdict, shown: Sequence[Finding]) -> d
 
 
 def _left_something(rank: Rank) -> bool:
-    """Whether there is a word of the rank's, be it not that of its end."""
+    """Whether the rank has recorded anything, even without its end."""
     return rank.ended.how != EndKind.LOST or bool(rank.steps or rank.looks)
 
 
 def was_judged(run: Run, rank: Rank) -> bool:
-    """Whether what goes on growing on this rank would have been seen: it was looked at often enough, to its end."""
+    """Whether continued growth on this rank would have been seen: it has enough snapshots, up to its end."""
     if rank.ended.how in _CUT_SHORT or (rank.recording_ended and not _looked_to_the_end(rank)):
         return False
     enough = len(judged_looks(rank, run.warmup_of(rank))) >= MIN_LOOKS
@@ -233,7 +233,7 @@ def was_judged(run: Run, rank: Rank) -> bool:
 
 
 def _damaged(run: Run) -> Why | None:
-    """The first rank of which something is left out that could have shown a leak; None where nothing was."""
+    """The first rank with an omission that could have shown a leak; None if there is none."""
     for rank in run.ranks:
         files = _files_missed(run, rank)
         if files:
@@ -243,7 +243,7 @@ def _damaged(run: Run) -> Why | None:
 
 
 def _files_missed(run: Run, rank: Rank) -> list[str]:
-    """Files that are left out, and in which a leak could have been seen."""
+    """Omitted files that could have shown a leak."""
     files = [name for name in rank.damaged if name in _EVIDENCE]
     if "steps.jsonl" in rank.damaged and not rank.steps:
         files.append("steps.jsonl")
@@ -253,7 +253,7 @@ def _files_missed(run: Run, rank: Rank) -> list[str]:
 
 
 def _looked_to_the_end(rank: Rank) -> bool:
-    """Whether all was seen of it that would have been: only its last words are missing."""
+    """Whether everything was recorded except its end."""
     return any(look.occasion in (Occasion.LAST, Occasion.END) for look in rank.looks)
 
 
@@ -272,7 +272,7 @@ def _no_step(run: Run, ranks: Sequence[Rank]) -> Why:
 
 
 def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | None:
-    """Growth that goes on and is in no line that may; None where every account is balanced."""
+    """Growth that continues and is attributed to nothing that may grow; None if every account is balanced."""
     noted = [f.facts for f in shown if f.fingerprint == GAP and isinstance(f.facts, UnattributedFacts)]
     shapes = any(facts.shapes_are_new for facts in noted)
     kinds = _AT_REST if noted and not shapes else (*_AT_REST, *_UNKNOWN)  # the note says that it stopped later
@@ -286,7 +286,7 @@ def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | N
         at_end = rate_at_end(rank, run.warmup_of(rank))
         if at_end is None:
             goes_on = 0.0 if grown.until is not None else unknown / grown.steps
-        else:  # also what began after the last look
+        else:  # including growth after the last snapshot
             goes_on = at_end - (grown.bytes - unknown) / grown.steps
             if rank.steps[-1].number - grown.to_step < _SINCE:
                 goes_on = min(goes_on, _fastest(ledgers[rank.number], kinds))
@@ -300,9 +300,9 @@ def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | N
 
 
 def _fastest(intervals: Sequence[LedgerInterval], kinds: Sequence[LineKind]) -> float:
-    """Most bytes a step by which lines of these kinds grew between two heap snapshots.
+    """Maximum bytes per step by which lines of these kinds grew between two heap snapshots.
 
-    Of the intervals together, the first snapshot may be high with the garbage of the start, or the last one low.
+    Over all intervals together, the first snapshot may be high with garbage of the start, or the last one low.
     """
     return max(
         sum(by_kind(interval.lines)[kind] for kind in kinds) / max(interval.to_step - interval.from_step, 1)
@@ -312,7 +312,7 @@ def _fastest(intervals: Sequence[LedgerInterval], kinds: Sequence[LineKind]) -> 
 
 
 def _began_late(run: Run, findings: Sequence[Finding]) -> Why | None:
-    """Growth that began after the last heap snapshot and that no finding accounts for; None where there is none."""
+    """Growth that began after the last heap snapshot and that no finding accounts for; None if there is none."""
     found = []
     for rank in run.ranks:
         warmup = run.warmup_of(rank)
@@ -329,7 +329,7 @@ def _began_late(run: Run, findings: Sequence[Finding]) -> Why | None:
 
 
 def _grown(rank: Rank, run: Run, ledgers: Ledgers) -> Grown | None:
-    """What was counted of a rank, by its looks or, where they are too few, by the counters of its steps."""
+    """Counted growth of a rank, from its snapshots or, with too few, from the counters of its steps."""
     grown = grown_of(rank.number, ledgers.get(rank.number, ()))
     rate = counted_rate(rank, run.warmup_of(rank))
     if grown is not None:
@@ -345,7 +345,7 @@ def _grown(rank: Rank, run: Run, ledgers: Ledgers) -> Grown | None:
 
 
 def _to_end(rank: Rank, counted: Sequence[Step]) -> Grown | None:
-    """What was counted between an only step and the end of the main code; None where either was not counted."""
+    """Counted growth between a single step and the end of the main code; None if either was not counted."""
     end = next((look for look in rank.looks if look.occasion == Occasion.END), None)
     if not counted or end is None or end.counted_bytes is None or end.counted_on != counted[0].counted_on:
         return None
@@ -354,7 +354,7 @@ def _to_end(rank: Rank, counted: Sequence[Step]) -> Grown | None:
 
 
 def _most(grown: Iterable[Grown | None]) -> Grown | None:
-    """That of the rank that grew most a step."""
+    """The rank with the most growth per step."""
     known = [one for one in grown if one is not None]
     most = max(known, key=lambda one: (one.per_step, -one.rank), default=None)
     return most and replace(most, among=len(known))

@@ -39,7 +39,7 @@ def breadth_first(first: Column, below: Column, start: int) -> tuple[Column, Col
     firsts, targets = first.tolist(), below.tolist()
     before = [-1] * (len(first) - 1)
     order = [start]
-    for index in order:  # grows as it is walked
+    for index in order:  # grows during the walk
         for there in targets[firsts[index] : firsts[index + 1]]:
             if before[there] < 0 and there != start:
                 before[there] = index

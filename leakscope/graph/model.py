@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 
 
 class ObjectKind(StrEnum):
-    """Every kind an object can have; files store the word."""
+    """The kind of an object; files store the word."""
 
     STORAGE = "storage"
     """Tensor memory: the only kind that owns bytes."""
@@ -27,7 +27,7 @@ class ObjectKind(StrEnum):
     CONTAINER = "container"
     """list, tuple, dict, set, deque and their subclasses."""
     INSTANCE = "instance"
-    """Of a class written in Python."""
+    """An instance of a Python class."""
     NN_MODULE = "nn.Module"
     OPTIMIZER = "optimizer"
     FUNCTION = "function"
@@ -47,30 +47,30 @@ class ObjectKind(StrEnum):
     """The handle of a send, receive or collective."""
     HOOK_HANDLE = "hook handle"
     NATIVE = "native"
-    """An object of a type written in C that no reader knows."""
+    """An object of a C type that no reader supports."""
     ARRAY = "array"
-    """Of numpy, bytes, bytearray or BytesIO: memory of its own that is no tensor's."""
+    """A numpy array, bytes, bytearray or BytesIO: non-tensor memory of its own."""
 
 
 class RootKind(StrEnum):
-    """Why an object lives."""
+    """The kind of a GC root."""
 
     NONE = ""
-    """It is no root."""
+    """Not a root."""
     MODULE = "module"
     """A module's namespace."""
     FRAME = "frame"
     """A running frame."""
     CALLBACK = "callback"
-    """A running frame that a library has called, and which called leakscope: what it was given is somebody else's."""
+    """A running frame that a library called and that called leakscope; its arguments belong to the caller."""
     THREAD = "thread"
     NATIVE = "native"
-    """Native code, with the count of references that could not be found."""
+    """Native code, with the number of references that were not found."""
     INTERPRETER = "interpreter"
 
 
 class ReferenceKind(StrEnum):
-    """How a holder holds what it holds."""
+    """The kind of a reference."""
 
     ATTRIBUTE = "attribute"
     BUFFER = "buffer"
@@ -84,13 +84,13 @@ class ReferenceKind(StrEnum):
     """A saved tensor, packed object or ctx attribute of a grad node."""
     HOOK = "hook"
     COMM = "wire"
-    """A Work to the tensor it sends or receives into; the word is that of the files."""
+    """From a Work to the tensor that it sends or receives into; the word is that of the files."""
     MEMORY = "memory"
     """Tensor to its storage."""
     OPERAND = "operand"
-    """Of the statement that runs in a frame, gone when it is over."""
+    """An operand of the statement that runs in a frame, gone when the statement ends."""
     UNNAMED = "unnamed"
-    """A reference CPython reports and no reader can name."""
+    """A reference that CPython reports and no reader can name."""
 
 
 KINDS = tuple(ObjectKind)
@@ -98,12 +98,12 @@ ROOTS = tuple(RootKind)
 REFERENCE_KINDS = tuple(ReferenceKind)
 
 _KEPT = 1 << 14
-"""Objects, and references, of one graph that are kept once they were made; chosen: some megabytes."""
+"""Objects and references of one graph that are cached after construction. Heuristic: a few megabytes."""
 
 CACHED_ARGUMENTS = "cached arguments"
-"""Name of the reference by which an `lru_cache` holds the key of a result: its arguments, a method's self first."""
+"""Name of the reference from an `lru_cache` to the key of a result: its arguments, a method's self first."""
 IMMORTAL = -1
-"""In `HeapGraph.freed`: held by nothing that runs, and never freed by any number of collections."""
+"""In `HeapGraph.freed`: not reachable from a root, and freed by no number of collections."""
 
 
 @dataclass(frozen=True)
@@ -115,25 +115,25 @@ class Object:
     """The type's qualified name, e.g. `torch.Tensor`."""
     kind: ObjectKind
     label: str
-    """As a person would point at it: `list, 20 items`, `Tensor float32[512, 512]`, `frame of main`."""
+    """For people: `list, 20 items`, `Tensor float32[512, 512]`, `frame of main`."""
     name: str
-    """Qualified name of the function, class, module or type: stable from run to run, without sizes."""
+    """Qualified name of the function, class, module or type; stable between runs, without sizes."""
     where: str
-    """`train.py:12`, or "" where no source line belongs to it."""
+    """`train.py:12`, or "" without a source line."""
     bytes: int
-    """Bytes of tensor memory owned; only storages own any."""
+    """Bytes of tensor memory owned; 0 except for storages."""
     size: int
-    """Items of a container, bytes that a tensor or an array itself spans, -1 where neither applies."""
+    """Items of a container, or bytes that a tensor or array spans; -1 for other objects."""
     root: RootKind
     freed: int
     """0: reachable from a root. k > 0: garbage that the k-th full collection frees. IMMORTAL: never freed."""
     unexplained: int
-    """References to it that were counted and not found."""
+    """References to it that were counted but not found."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """One reference from a holder to what it holds."""
+    """One reference from a referrer to a referent."""
 
     index: int
     holder: int
@@ -142,7 +142,7 @@ class Reference:
     name: str
     """As written in code: `.losses`, `[3]`, `['key']`, `closure extract`, `local dy`, `saved self`, `.grad_fn`."""
     where: str = ""
-    """The line that makes the reference, `train.py:12`, where the source shows it."""
+    """The line that creates the reference, `train.py:12`, if the source shows it."""
 
 
 @dataclass(frozen=True)
@@ -156,23 +156,21 @@ class CommUse:
     tag: int | None
     step: int
     microbatch: int
-    """Which operation of its (group, peer, tag, direction) in the step, from 0."""
+    """Position of the operation among those of its (group, peer, tag, direction) in the step, from 0."""
     issued_at: str
-    """`train.py:41 forward`, "" where no line of the user's issued it."""
+    """The issuing line, `train.py:41 forward`; "" if it is not the user's."""
     waited: bool
     tensor_dead: bool = False
-    """The Python tensor it was issued with is gone."""
+    """Whether the Python tensor that it was issued with is dead."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeapGraph:
-    """Objects on a path from a root or a cycle to tensor memory or an array's, in columns.
+    """Objects on a path from a root or a cycle to tensor or array memory, in columns.
 
-    An id is an index into them, no address.
-
-    All object columns have length n, all reference columns length m; `type`, `label`, `name`, `where`,
-    `reference_name` and `reference_where` are indexes into `strings`, `kind`, `root` and `reference_kind` into
-    KINDS, ROOTS and REFERENCE_KINDS.
+    An id is an index into the columns, not an address. All object columns have length n, all reference columns length
+    m. `type`, `label`, `name`, `where`, `reference_name` and `reference_where` are indexes into `strings`; `kind`,
+    `root` and `reference_kind` into KINDS, ROOTS and REFERENCE_KINDS.
     """
 
     strings: tuple[str, ...]
@@ -192,24 +190,25 @@ class HeapGraph:
     reference_name: Ints
     reference_where: Ints
     made_at: Mapping[int, str] = field(default_factory=dict)
-    """Storage index to `train.py:41 forward (aten::addmm)`, where the maker was seen."""
+    """Storage index, mapped to its allocation site, `train.py:41 forward (aten::addmm)`, if it was recorded."""
     comm_uses: Mapping[int, CommUse] = field(default_factory=dict)
-    """Storage index to the last comm operation that used it."""
+    """Storage index, mapped to the last comm operation that used it."""
     device: Mapping[int, str] = field(default_factory=dict)
-    """Storage index to `cuda:0`, for each that is not in host memory; empty where no accelerator was in use."""
+    """Storage index, mapped to `cuda:0` for storages outside host memory; empty if no accelerator was in use."""
     given: Mapping[int, str] = field(default_factory=dict)
-    """Index of each object that the user gave a name, by which traces through it are written, to that name."""
+    """Index of each object that the user named, mapped to the name, which starts the paths through it."""
     set_by: Mapping[int, str] = field(default_factory=dict)
-    """Reference to the package whose class sets that attribute; of garbage, where no line of the user's does."""
+    """Reference, mapped to the package whose class sets that attribute; for garbage, if no line of the user does."""
     bases: Mapping[str, str] = field(default_factory=dict)
-    """Type of the user's to the class of a package's that it derives from: `train.Net` to `peft.peft_model.PeftModel`.
+    """Type of the user, mapped to the package's class that it derives from: `train.Net` to
+    `peft.peft_model.PeftModel`.
     """
 
     def __len__(self) -> int:
         return len(self.kind)
 
     def object(self, index: int) -> Object:
-        """One object, out of the columns."""
+        """Return one object."""
         known = self._objects.get(index)
         if known is not None:
             return known
@@ -232,7 +231,7 @@ class HeapGraph:
         return made
 
     def reference(self, index: int) -> Reference:
-        """One reference, out of the columns."""
+        """Return one reference."""
         known = self._references.get(index)
         if known is not None:
             return known
@@ -250,50 +249,50 @@ class HeapGraph:
 
     @cached_property
     def _objects(self) -> dict[int, Object]:
-        return {}  # the first that were asked for: they are asked for again and again
+        return {}  # the first requested ones, which are requested repeatedly
 
     @cached_property
     def _references(self) -> dict[int, Reference]:
         return {}
 
     def of_kind(self, kind: ObjectKind) -> Ints:
-        """Indexes of all objects of one kind."""
+        """Return the indexes of all objects of one kind."""
         return np.flatnonzero(self.kind == KINDS.index(kind))
 
     @cached_property
     def storages(self) -> Ints:
-        """Indexes of all tensor memory."""
+        """Return the indexes of all storages."""
         return self.of_kind(ObjectKind.STORAGE)
 
     @cached_property
     def roots(self) -> Ints:
-        """Indexes of the objects that live of themselves."""
+        """Return the indexes of all roots."""
         return np.flatnonzero(self.root > 0)
 
     @cached_property
     def references_out(self) -> tuple[Ints, Ints]:
-        """(start, order): references of holder i are `order[start[i]:start[i + 1]]`."""
+        """Return (start, order): the references of referrer i are `order[start[i]:start[i + 1]]`."""
         return _grouped(self.holder, len(self))
 
     @cached_property
     def references_in(self) -> tuple[Ints, Ints]:
-        """(start, order): references to object i are `order[start[i]:start[i + 1]]`."""
+        """Return (start, order): the references to object i are `order[start[i]:start[i + 1]]`."""
         return _grouped(self.held, len(self))
 
     def out_of(self, index: int) -> Ints:
-        """Indexes of the references by which an object holds others."""
+        """Return the indexes of an object's references to others."""
         start, order = self.references_out
         return order[start[index] : start[index + 1]]
 
     def into(self, index: int) -> Ints:
-        """Indexes of the references by which an object is held."""
+        """Return the indexes of the references to an object."""
         start, order = self.references_in
         return order[start[index] : start[index + 1]]
 
 
 OBJECT_COLUMNS = ("type", "kind", "label", "name", "where", "bytes", "size", "root", "freed", "unexplained")
 REFERENCE_COLUMNS = ("holder", "held", "reference_kind", "reference_name", "reference_where")
-"""Names of the columns, as files have them too."""
+"""Names of the reference columns, as in files."""
 
 
 def _grouped(keys: Ints, count: int) -> tuple[Ints, Ints]:
@@ -306,7 +305,7 @@ def _grouped(keys: Ints, count: int) -> tuple[Ints, Ints]:
 def build(
     objects: Sequence[Object], references: Sequence[Reference], made_at: Mapping[int, str] | None = None
 ) -> HeapGraph:
-    """A graph from single objects and references, in order; for small graphs and tests."""
+    """Build a graph from objects and references, in order; for small graphs and tests."""
     strings: dict[str, int] = {}
 
     def code(text: str) -> int:
@@ -340,9 +339,9 @@ Answer = TypeVar("Answer")
 
 
 def once(work: Callable[[HeapGraph], Answer]) -> Callable[[HeapGraph], Answer]:
-    """What `work` finds in a graph is found once, and kept for as long as the graph is.
+    """Cache the result of `work` for as long as the graph exists.
 
-    The answer must not hold the graph itself, or neither is ever freed.
+    The result must not hold the graph, or neither is ever freed.
     """
     known: WeakKeyDictionary[HeapGraph, Answer] = WeakKeyDictionary()
 

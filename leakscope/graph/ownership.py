@@ -17,35 +17,35 @@ from leakscope.graph.walks import Mask, reachable
 BUILT_WITH = frozenset({"torch", "numpy", "scipy", *sys.stdlib_module_names})
 """Packages whose objects hold what others put there: a Sequential's hooks, a deque, a partial, a queue."""
 LIBRARY_STATE = ("torch.distributed.", "torch.nn.parallel.")
-"""Types whose attributes torch fills, not the script."""
+"""Types whose attributes torch sets, not the script."""
 MAX_ASKED = 1000
-"""Objects asked on the way up from one object; above a larger knot its holders are told as not known."""
+"""Maximum objects visited on the way up from one object; beyond it the owner is unknown."""
 _TENSORS = (ObjectKind.STORAGE, ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.GRAD_NODE, ObjectKind.SAVED_TENSOR)
 
 Place = TypeVar("Place", bound=Hashable)
 
 
 class Owner(StrEnum):
-    """Whose an object is, seen by itself."""
+    """Whose an object is, judged by itself."""
 
     USER = "user"
-    """The user's running code or function, or an instance of a class that the script defines."""
+    """The user's code or function, or an instance of a class that the script defines."""
     LIBRARY = "library"
-    """The same of a library, or an instance of a class that only a library defines."""
+    """A library's code or function, or an instance of a class that only a library defines."""
     SHARED = "shared"
-    """Of what both build with: a tensor, a container, an object of torch's or of Python's own."""
+    """Building blocks of both: tensors, containers, objects of torch or Python."""
 
 
 def is_library_line(where: str) -> bool:
-    """Whether a line is a library's, `<torch/optim/optimizer.py>:538`.
+    """Whether a line is in a library, `<torch/optim/optimizer.py>:538`.
 
-    `<<string>>:1` is of code that has no file: the user's, as long as nothing says otherwise.
+    `<<string>>:1` is of code without a file, which counts as the user's unless known otherwise.
     """
     return where.startswith("<") and not where.startswith("<<")
 
 
 def is_outside_users_files(where: str) -> bool:
-    """Whether a line is a library's or of code that has no file, which torch.fx and dataclasses generate as well."""
+    """Whether a line is in a library or in code without a file, which torch.fx and dataclasses generate as well."""
     return where.startswith("<")
 
 
@@ -55,7 +55,7 @@ def is_built_with(name: str) -> bool:
 
 
 def owner_of(obj: Object) -> Owner:
-    """Whose one object is, by its own line, type and name."""
+    """Whose one object is, by its line, type and name."""
     if obj.kind == ObjectKind.NAMESPACE:
         return Owner.SHARED if is_built_with(obj.name) else Owner.USER
     if (obj.where and not is_library_line(obj.where)) or obj.type.startswith("__main__."):
@@ -74,7 +74,7 @@ def is_users(obj: Object) -> bool:
 
 
 def is_library_state(obj: Object) -> bool:
-    """Whether it is a library's frame or function, or state that torch keeps for itself.
+    """Whether it is a library's frame or function, or internal state of torch.
 
     An instance of a class that a library merely defines is not.
     """
@@ -83,36 +83,38 @@ def is_library_state(obj: Object) -> bool:
 
 
 class Climb(Generic[Place]):
-    """A walk up from one place, the nearest first, that goes on where its caller says so and asks no place twice.
+    """A walk up the referrers, nearest first, that continues where its caller says so and visits no place twice.
 
-    A place is an object's index, with whatever else tells two ways to it apart. Iterating gives the places in turn;
-    where more than `limit` would be asked, it ends and is not `complete`.
+    A place is the index of an object, plus what distinguishes two ways to it. Iteration yields the places in turn;
+    after `limit` places it ends and is not `complete`.
     """
 
     def __init__(self, start: Place, limit: int = MAX_ASKED) -> None:
         self._limit = limit
         self._waiting = deque([start])
         self.by: dict[Place, int] = {start: -1}
-        """Each place with the reference by which it holds the one below."""
+        """Each place, mapped to the reference by which it holds the one below."""
 
     def __iter__(self) -> Iterator[Place]:
         while self._waiting and len(self.by) < self._limit:
             yield self._waiting.popleft()
 
     def go_on(self, place: Place, reference: int) -> None:
-        """Asks a place, too, which holds what is asked now by this reference."""
+        """Also visit a place that holds the current one by this reference."""
         if place not in self.by:
             self.by[place] = reference
             self._waiting.append(place)
 
     @property
     def complete(self) -> bool:
-        """Whether every place was asked."""
+        """Whether every place was visited."""
         return not self._waiting
 
 
 def belongs_to_library(graph: HeapGraph, index: int) -> bool:
-    """Whether it is a library's own state, or a container or Work that only a library's objects and frames have."""
+    """Whether it is a library's internal state, or a container or Work that only a library's objects
+    and frames hold.
+    """
     passed = (ObjectKind.CONTAINER, ObjectKind.WORK)
     if graph.object(index).kind not in passed:
         return is_library_state(graph.object(index))
@@ -135,13 +137,13 @@ class Reach:
     """How the user's code reaches an object."""
 
     own: bool
-    """By a variable, or by an object of its own, with nothing of a library's in between."""
+    """By a variable or an object of the user, with no library object in between."""
     handles: tuple[int, ...]
-    """Else the references of its own to the objects of libraries that lead there."""
+    """Otherwise, the user's references to library objects that lead to it."""
 
 
 def reach_of(graph: HeapGraph, index: int) -> Reach:
-    """All ways up from an object, each to the first that is the user's."""
+    """Follow all referrers of an object up to the first of the user's on each way."""
     handles = set()
     climb = Climb((index, -1))
     for here, handle in climb:
@@ -159,7 +161,7 @@ def reach_of(graph: HeapGraph, index: int) -> Reach:
 
 
 def users_side(graph: HeapGraph) -> Mask:
-    """Which objects a walk from the user's own frames and modules reaches."""
+    """Which objects are reachable from the user's frames and modules."""
     named = (RootKind.FRAME, RootKind.CALLBACK, RootKind.MODULE)
     roots = [int(index) for index in graph.roots if ROOTS[graph.root[index]] in named]
     starts = [index for index in roots if is_users(graph.object(index))]

@@ -21,7 +21,7 @@ _REFERENCE_COST = {
     ReferenceKind.SAVED: 1.2,
     ReferenceKind.HOOK: 1.5,
 }
-"""A reference that code writes costs 1: a path through what a person sees goes before a shorter one through C++."""
+"""Cost of a reference that code shows: a path through visible references is preferred to a shorter one through C++."""
 _ROOT_COST = {
     RootKind.FRAME: 1.0,
     RootKind.CALLBACK: 7.0,
@@ -30,19 +30,19 @@ _ROOT_COST = {
     RootKind.INTERPRETER: 30.0,
     RootKind.NATIVE: 60.0,
 }
-"""In the same: what a person can open goes before what nobody can, however far."""
+"""Cost of a root: one that a user can open is preferred, however far."""
 _GIVEN_COST = 0.5
-"""Less than any root: a path through what the user gave a name begins there."""
+"""Less than any root: a path through an object that the user named starts there."""
 _LIBRARY_COST = 8.0
-"""Of a library's module or frame."""
+"""Cost of a library's module or frame."""
 _DUNDER_COST = 0.7
-"""Added for what only Python's insides name, and less than one reference."""
+"""Added for names internal to Python; less than one reference."""
 _FAR = 1e9
-"""Of a start that is no root."""
+"""Cost of a start that is not a root."""
 _NAMES = 997
-"""Classes of names that equal paths are told apart by; a prime, chosen."""
+"""Hash classes of names that break ties between equal paths; a prime. Heuristic."""
 _NAME_COST = 1e-6
-"""Ties go by the checksum of a name modulo a prime, times so little that no sum of them outweighs a cost."""
+"""Ties are broken by the checksum of a name modulo a prime, scaled so that no sum of them exceeds a cost."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class ShortestPaths:
     """A tree of shortest paths."""
 
     cost: NDArray[np.float64]
-    """Infinite where no path leads."""
+    """Infinite for unreachable objects."""
     last: Ints
     """The last reference on the path to each object, -1 at the start of a path."""
 
     def path_to(self, graph: HeapGraph, index: int) -> list[int]:
-        """References from the path's start down to an object; [] for the start itself."""
+        """Return the references from the path's start down to an object; [] for the start itself."""
         path = []
         while (reference := int(self.last[index])) >= 0:
             path.append(reference)
@@ -63,12 +63,12 @@ class ShortestPaths:
         return path[::-1]
 
     def start_of(self, graph: HeapGraph, index: int) -> int:
-        """The object that the path to another starts from."""
+        """Return the start of the path to an object."""
         path = self.path_to(graph, index)
         return int(graph.holder[path[0]]) if path else index
 
     def storages_below(self, graph: HeapGraph, storages: Sequence[int]) -> Counter[int]:
-        """Objects on the paths to these storages, each with how many of the paths go through it."""
+        """Objects on the paths to these storages, with the number of paths through each."""
         last, holder = self.last.tolist(), graph.holder.tolist()
         below = Counter(storages)
         on_a_path: set[int] = set()
@@ -78,7 +78,7 @@ class ShortestPaths:
                 on_a_path.add(index)
                 if last[index] >= 0:
                     index = holder[last[index]]
-        # farthest first: each object has been given all its own before it hands them up
+        # farthest first: each object has received all of its own before it passes them up
         for index in sorted(on_a_path, key=self.cost.__getitem__, reverse=True):
             if last[index] >= 0:
                 below[holder[last[index]]] += below[index]
@@ -87,10 +87,9 @@ class ShortestPaths:
 
 @once
 def paths_from_roots(graph: HeapGraph) -> ShortestPaths:
-    """From what the user gave a name, else from the root that a person would name first.
+    """Return shortest paths from what the user named, else from the root that a user would name first.
 
-    A frame or module of the user's goes before a frame that is there for the look only, that before a library's, and
-    that before native code.
+    The order is: a frame or module of the user, a frame that exists only for the snapshot, a library's, native code.
     """
     cost = np.array([_ROOT_COST.get(name, _FAR) for name in ROOTS])[graph.root]
     for index in np.flatnonzero(graph.root == ROOTS.index(RootKind.MODULE)).tolist():
@@ -107,7 +106,7 @@ def paths_from_roots(graph: HeapGraph) -> ShortestPaths:
 
 
 def paths_from(graph: HeapGraph, starts: Ints) -> ShortestPaths:
-    """From these objects, all alike."""
+    """Return shortest paths from these objects, with equal costs."""
     return _paths(graph, starts, np.ones(len(starts)))
 
 
@@ -119,10 +118,10 @@ def _paths(graph: HeapGraph, starts: Ints, start_cost: NDArray[np.float64]) -> S
     cost = distances(n, graph.holder, graph.held, weight, starts, start_cost)
     with_path = np.flatnonzero(np.isfinite(cost[graph.holder]))
     holder, held = graph.holder[with_path], graph.held[with_path]
-    # the very sums that were compared: nothing is lost to rounding
+    # the same sums that were compared: no rounding
     shortest = cost[holder] + weight[with_path] == cost[held]
     with_path, holder, held = with_path[shortest], holder[shortest], held[shortest]
-    # of several that are as short, that of the nearest holder
+    # among equally short ones, that of the nearest referrer
     order = np.lexsort((with_path, -holder, cost[holder], held))[::-1]
     last = np.full(n, -1, dtype=np.int64)
     last[held[order]] = with_path[order]
@@ -131,7 +130,7 @@ def _paths(graph: HeapGraph, starts: Ints, start_cost: NDArray[np.float64]) -> S
 
 
 def reference_costs(graph: HeapGraph) -> NDArray[np.float64]:
-    """How far a reference takes the reader; equal paths are told apart by name, the same in every look."""
+    """Cost of each reference; ties are broken by name, the same in every snapshot."""
     by_kind = np.array([_REFERENCE_COST.get(kind, 1.0) for kind in REFERENCE_KINDS])
     by_name = np.array([(zlib.crc32(_letters(name).encode()) % _NAMES) * _NAME_COST for name in graph.strings])
     dunder = np.array(

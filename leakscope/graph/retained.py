@@ -13,20 +13,20 @@ from leakscope.graph.walks import Below, Mask, breadth_first, components, find_c
 
 @dataclass(frozen=True, eq=False)
 class Dominators:
-    """Which objects are kept, by roots and by cycles, and which by one reference alone."""
+    """Which objects are retained, by roots and cycles, and which of them by a single reference."""
 
     kept: Mask
-    """Whether a root or a cycle keeps an object."""
+    """Whether a root or a cycle retains each object."""
     component: Ints
     """Strongly connected component of each object."""
     sole: Ints
-    """The one reference that keeps each object; -1 where several do, or where it is a root or on a cycle."""
+    """The single reference that retains each object; -1 if there are several, or if it is a root or on a cycle."""
     below: Below
-    """All references, to be walked from each root and each object on a cycle."""
+    """All references, prepared for walks from roots and objects on cycles."""
     _known: dict[int, Mask] = field(default_factory=dict)
 
     def dominated(self, index: int) -> Mask:
-        """Which objects would be freed if this one were, itself among them."""
+        """Which objects would be freed if this one were, including itself."""
         if index not in self._known:
             self._known[index] = self.kept & ~self.below.reached(past=index)
         return self._known[index]
@@ -34,7 +34,7 @@ class Dominators:
     def freed_by(self, graph: HeapGraph, reference: int) -> Mask | None:
         """Which objects cutting one reference would free.
 
-        None where the reference lies on a cycle: only looking for cycles again tells whether one still closes.
+        None if the reference is on a cycle: only a new search shows whether another cycle remains.
         """
         held = int(graph.held[reference])
         if self.component[held] == self.component[graph.holder[reference]]:
@@ -43,14 +43,14 @@ class Dominators:
 
 
 def find_dominators(graph: HeapGraph, without: Ints) -> Dominators:
-    """What keeps what in a graph that some references are left out of."""
+    """Compute the dominators of a graph with some references removed."""
     keep = np.ones(len(graph.holder), dtype=bool)
     keep[without] = False
     cycles = find_cycles(graph, without)
     starts = (graph.root > 0) | cycles.cyclic[cycles.label]
     below = from_starts(len(graph), graph.holder[keep], graph.held[keep], np.flatnonzero(starts))
     kept = below.reached()
-    # Who keeps a start is not asked: it stays anyway.
+    # Referrers of a start are irrelevant: it stays anyway.
     keeping = np.flatnonzero(keep & kept[graph.holder] & ~starts[graph.held])
     times = np.bincount(graph.held[keeping], minlength=len(graph))
     alone = keeping[times[graph.held[keeping]] == 1]
@@ -64,7 +64,7 @@ class Left:
     """What is left of the garbage after a cut."""
 
     kept: Mask
-    """Whether a cycle that still closes reaches each object."""
+    """Whether a remaining cycle reaches each object."""
     component: Ints
     closed: Mask
     """Whether each object is on such a cycle."""
@@ -72,19 +72,19 @@ class Left:
 
 @dataclass(frozen=True, eq=False)
 class GarbageAbove:
-    """The garbage from which a walk reaches some storages, its objects and references numbered anew from 0."""
+    """The garbage that leads to some storages, with objects and references renumbered from 0."""
 
     objects: Ints
-    """Their numbers in the heap graph, rising."""
+    """Their numbers in the heap graph, ascending."""
     references: Ints
-    """The same of the references between them."""
+    """The numbers of the references between them."""
     holder: Ints
     held: Ints
     inner: Mask
-    """Whether each reference lies on a cycle: both its ends are in one strongly connected component."""
+    """Whether each reference is on a cycle: both ends are in one strongly connected component."""
 
     def left(self, cut: Mask) -> Left:
-        """What stays once these references are gone, by reference counting alone."""
+        """Return what remains without these references, by reference counting alone."""
         count = len(self.objects)
         holder, held = self.holder[~cut], self.held[~cut]
         component, cyclic = components(count, holder, held)
@@ -92,8 +92,8 @@ class GarbageAbove:
         return Left(reachable(count, holder, held, np.flatnonzero(closed)), component, closed)
 
     def kept_by(self, left: Left, cut: Mask, target: int) -> list[int]:
-        """References of a cycle that still keeps an object, and of the way down from there: a shortest cycle through
-        the object of one that is nearest above.
+        """References of a cycle that still retains an object, and of the path down from it: a shortest cycle through
+        the nearest object above that is on one.
 
         Whatever frees the object cuts one of them, or one below the cycles.
         """
@@ -115,7 +115,7 @@ class GarbageAbove:
         return self._references_along(inside, around[::-1]) + self._references_along(there, down)
 
     def _references_along(self, among: Ints, objects: Sequence[int]) -> list[int]:
-        """One of the references for each step from an object to the next."""
+        """One reference for each step from an object to the next."""
         count = len(self.objects)
         steps = np.asarray(objects[:-1], dtype=np.int64) * count + np.asarray(objects[1:], dtype=np.int64)
         pairs = self.holder[among] * count + self.held[among]
@@ -124,7 +124,7 @@ class GarbageAbove:
 
 
 def garbage_above(graph: HeapGraph, storages: Sequence[int]) -> GarbageAbove:
-    """All that is no longer alive and leads to these storages; nothing that is alive does."""
+    """Everything that is not alive and leads to these storages; nothing alive does."""
     dead = graph.freed != 0
     among = np.flatnonzero(dead[graph.holder] & dead[graph.held])
     starts = np.asarray(storages, dtype=np.int64)
@@ -150,16 +150,15 @@ _BY_NATIVE_CODE = [
         ReferenceKind.UNNAMED,
     )
 ]
-"""References that gc may not see: a cycle over one of them may stay for ever (pytorch#7343)."""
+"""References that gc may not see: a cycle through one of them may never be freed (pytorch#7343)."""
 _TENSORS = [KINDS.index(kind) for kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER)]
 _GRAD_NODE = KINDS.index(ObjectKind.GRAD_NODE)
 
 
 def kept_without(graph: HeapGraph, references: Ints) -> Mask:
-    """Which objects stay alive once these references are gone, by reference counting alone, without gc.
+    """Which objects stay alive without these references, by reference counting alone, without gc.
 
-    Kept is what a root reaches, and what a cycle that still closes reaches: gc might come, the cut alone
-    does not free it.
+    Retained is what a root reaches and what a remaining cycle reaches: gc may free it later, the cut alone does not.
     """
     keep = np.ones(len(graph.holder), dtype=bool)
     keep[references] = False
@@ -174,10 +173,10 @@ def kept_without(graph: HeapGraph, references: Ints) -> Mask:
 
 @once
 def passing(graph: HeapGraph) -> Ints:
-    """References from running statements to what something else holds as well.
+    """References from running statements to objects that something else holds as well.
 
-    They are gone when the statement is over, as that to the list of `losses.append(step())`. A loop's iterator, say, is
-    on the stack alone, and stays.
+    They are gone when the statement ends, like the one to the list of `losses.append(step())`. A loop's iterator is
+    only on the stack, and stays.
     """
     operands = np.flatnonzero(graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.OPERAND))
     return operands[kept_without(graph, operands)[graph.held[operands]]] if len(operands) else operands
@@ -195,21 +194,21 @@ def _reached(graph: HeapGraph) -> Mask:
 
 @once
 def dominators(graph: HeapGraph) -> Dominators:
-    """Which object keeps which, as the graph is."""
+    """The dominators of the graph as it is."""
     return find_dominators(graph, _NONE)
 
 
 @once
 def _dominators_later(graph: HeapGraph) -> Dominators:
-    """The same once the statements that run now are over."""
+    """The dominators after the running statements have ended."""
     gone = passing(graph)
     return find_dominators(graph, gone) if len(gone) else dominators(graph)
 
 
 def freed_without(graph: HeapGraph, references: Ints, later: bool = False) -> Mask:
-    """Which objects cutting these references would free; `later`: once the statements that run now are over.
+    """Which objects cutting these references would free; with `later`, after the running statements have ended.
 
-    One reference is asked of the dominators; several, or one on a cycle, take walks over a graph without them.
+    One reference is answered by the dominators; several, or one on a cycle, need walks over the graph without them.
     """
     if len(references) == 1:
         tree = _dominators_later(graph) if later else dominators(graph)
@@ -225,10 +224,9 @@ def freed_by_walk(graph: HeapGraph, references: Ints) -> Mask:
 
 
 def freed_with_gc(graph: HeapGraph, references: Ints) -> Mask:
-    """Which objects cutting these references and then a full collection would free, once the statements that run now
-    are over.
+    """Which objects cutting these references and a full collection would free, after the running statements have ended.
 
-    What no root reaches, but for what a cycle keeps that gc may not see.
+    This is everything unreachable from a root, except what a cycle retains that gc may not see.
     """
     gone = np.concatenate([references, passing(graph)])
     keep = np.ones(len(graph.holder), dtype=bool)
@@ -246,10 +244,10 @@ def freed_with_gc(graph: HeapGraph, references: Ints) -> Mask:
 
 
 def _shown(graph: HeapGraph, by_native: Mask, on_cycle: Mask) -> Mask:
-    """Which references of a tensor to its grad node gc sees: those where C++ has the tensor by nothing and the node by
-    that alone (`THPVariable_traverse` in torch/csrc/autograd/python_variable.cpp), as in `ctx.y = y`.
+    """Which references from a tensor to its grad node gc sees: those where C++ does not own the tensor and owns the
+    node only through it (`THPVariable_traverse` in torch/csrc/autograd/python_variable.cpp), as in `ctx.y = y`.
 
-    Only of a node that has the tensor as an attribute: those of a `torch.autograd.Function` are objects of Python's.
+    Only for a node with the tensor as an attribute: nodes of a `torch.autograd.Function` are Python objects.
     """
     owners = np.bincount(graph.held[by_native], minlength=len(graph))
     by_attribute = graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.ATTRIBUTE)
@@ -262,10 +260,10 @@ def _shown(graph: HeapGraph, by_native: Mask, on_cycle: Mask) -> Mask:
 
 
 def freed_storages(graph: HeapGraph, references: Ints, later: bool = False) -> Ints:
-    """Storages that cutting these references would free; `later` as in `freed_without`."""
+    """Storages that cutting these references would free; `later` as for `freed_without`."""
     return graph.storages[freed_without(graph, references, later)[graph.storages]]
 
 
 def bytes_freed(graph: HeapGraph, references: Ints) -> int:
-    """Bytes that cutting these references would free: measured on the graph, not reached."""
+    """Return the bytes that cutting these references would free (retained size, not reachable size)."""
     return int(graph.bytes[freed_storages(graph, references)].sum())

@@ -27,20 +27,20 @@ _TEXTS = ("type", "label", "name", "where", "reference_name", "reference_where")
 """Columns of indexes into the strings."""
 _STORAGE, _ARRAY = KINDS.index(ObjectKind.STORAGE), KINDS.index(ObjectKind.ARRAY)
 _TOLD_OF_SOME = ("made_at", "comm_uses", "device", "given", "set_by", "bases")
-"""What is told of a few objects only."""
+"""Facts recorded for a few objects only."""
 _LONGEST = 1 << 16
-"""Characters of a string, chosen; what is longer is cut off there."""
+"""Maximum characters of a string; longer ones are cut off. Heuristic."""
 _MOST_BYTES = 1 << 60
-"""More than all objects of a process can have: an exbibyte."""
+"""Upper bound on the total bytes of a process: an exbibyte."""
 _OF_USE = ((str,), (int, NoneType), (int, NoneType), (int,), (int,), (str,), (bool,), (bool,))
-"""Types of the fields of a `CommUse`, the last of which the first versions did not write."""
+"""Types of the fields of a `CommUse`; the first versions did not write the last one."""
 _CALLED: Mapping[type, str] = {dict: "object", list: "list", str: "text"}
 
 T = TypeVar("T")
 
 
 def to_json(graph: HeapGraph) -> dict[str, Any]:
-    """The graph as plain lists, ready for `json.dump`."""
+    """Return the graph as plain lists, ready for `json.dump`."""
     data: dict[str, Any] = {
         "strings": list(graph.strings),
         "words": {name: list(map(str, words)) for name, words in _WORDS.items()},
@@ -62,13 +62,13 @@ def to_json(graph: HeapGraph) -> dict[str, Any]:
 def from_json(data: Any) -> HeapGraph:
     """Inverse of `to_json`.
 
-    Raises ValueError, which names the column, on anything else: what it gives has columns of one length, indexes that
-    lie inside, and bytes that can be added up.
+    Raises ValueError, naming the column, for anything else: columns have equal lengths, indexes are in range, and bytes
+    can be summed.
     """
     data = _of_type(data, dict, "the heap")
     strings = _strings(data.get("strings"), "strings")
     columns = {name: _column(name, data.get(name)) for name in OBJECT_COLUMNS + REFERENCE_COLUMNS}
-    for name, words in _WORDS.items():  # a file says its own words, so that new ones may come in between
+    for name, words in _WORDS.items():  # a file contains its own words, so that new ones can be inserted
         columns[name] = _numbers(name, data.get("words"), words)[_inside(name, columns[name], data["words"][name])]
     count = _one_length(columns, OBJECT_COLUMNS)
     _one_length(columns, REFERENCE_COLUMNS)
@@ -97,7 +97,7 @@ def from_json(data: Any) -> HeapGraph:
 
 
 def is_same(one: HeapGraph, other: HeapGraph) -> bool:
-    """Whether two graphs say just the same."""
+    """Whether two graphs are equal."""
     return (
         len(one) == len(other)
         and one.strings == other.strings
@@ -110,12 +110,12 @@ def _column(name: str, values: Any) -> Ints:
     values = _of_type(values, list, name)
     try:
         return np.frombuffer(array("q", values), dtype=np.int64) if values else np.zeros(0, np.int64)
-    except (TypeError, OverflowError):  # an array takes no text and no fraction for a number
+    except (TypeError, OverflowError):  # an array accepts no string or fraction as a number
         raise ValueError(f"{name} holds what is no whole number of 64 bits") from None
 
 
 def _numbers(name: str, words: Any, known: tuple[str, ...]) -> Ints:
-    """For each word of the file its place among those that are known."""
+    """For each word of the file its index among the known ones."""
     told = _strings(_of_type(words, dict, "words").get(name), f"words of {name}")
     unknown = next((word for word in told if word not in known), None)
     if unknown is not None:

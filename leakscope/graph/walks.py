@@ -34,14 +34,14 @@ def _rows(count: int, of: NDArray[np.integer], values: NDArray[np.integer]) -> t
 
 @dataclass(frozen=True, eq=False)
 class Below:
-    """References and some starts, made ready to be walked several times."""
+    """References and starts, prepared for repeated walks."""
 
     first: Places
     below: Places
     starts: Places
 
     def reached(self, past: int | None = None) -> Mask:
-        """Which objects a walk from the starts reaches; `past` an object that it may not enter."""
+        """Which objects can be reached from the starts; `past` is an object that may not be entered."""
         mask = _engine().reached(self.first, self.below, self.starts, -1 if past is None else past)
         return np.frombuffer(mask, dtype=bool)
 
@@ -49,12 +49,12 @@ class Below:
 def from_starts(
     count: int, holder: NDArray[np.integer], held: NDArray[np.integer], starts: NDArray[np.integer]
 ) -> Below:
-    """What is below these starts."""
+    """Prepare walks from these starts."""
     return Below(*_rows(count, holder, held), _column(starts))
 
 
 def reachable(count: int, holder: NDArray[np.integer], held: NDArray[np.integer], starts: NDArray[np.integer]) -> Mask:
-    """Which of `count` objects a walk from `starts` along holder -> held reaches, the starts included."""
+    """Which of `count` objects can be reached from `starts`, including the starts."""
     if len(starts) == 0:
         return np.zeros(count, dtype=bool)
     return from_starts(count, holder, held, starts).reached()
@@ -88,9 +88,9 @@ def distances(
 
 
 def components(count: int, holder: NDArray[np.integer], held: NDArray[np.integer]) -> tuple[Ints, Mask]:
-    """(component of each object, whether that component is a cycle): strongly connected components.
+    """Return (component of each object, whether that component is a cycle): strongly connected components.
 
-    An object that holds itself is a cycle of one.
+    An object that refers to itself is a cycle of one.
     """
     if count == 0:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
@@ -101,18 +101,18 @@ def components(count: int, holder: NDArray[np.integer], held: NDArray[np.integer
 
 
 class HeldBy:
-    """References between `count` objects, found by what is held: sorted once, by counting, linear in the references."""
+    """References between `count` objects, indexed by referent: sorted once by counting, linear in the references."""
 
     def __init__(self, count: int, holder: Places, held: Places) -> None:
         self.count = count
         self._first, self._holder = _rows(count, held, holder)
 
     def times(self) -> Places:
-        """How many references hold each object."""
+        """Number of references to each object."""
         return np.diff(self._first)
 
     def into(self, objects: NDArray[np.integer]) -> tuple[Places, Places]:
-        """(holder, held) of every reference to one of these objects, which are told once each."""
+        """Return (referrer, referent) of every reference to these distinct objects."""
         asked = objects[objects < self.count]
         lengths = self._first[asked + 1] - self._first[asked]
         held = np.repeat(asked, lengths).astype(np.int32, copy=False)
@@ -120,14 +120,14 @@ class HeldBy:
 
 
 def in_rows(first: NDArray[np.integer], lengths: NDArray[np.integer]) -> Ints:
-    """Places of so many entries from each of these first ones on."""
+    """Positions of this many entries from each start."""
     ends = np.cumsum(lengths, dtype=np.int64)
     places: Ints = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - (ends - lengths), lengths)
     return places
 
 
 def occurrences(values: NDArray[np.integer], asked: NDArray[np.integer]) -> Ints:
-    """How often each of the asked stands among the values, which are sorted."""
+    """Number of occurrences of each wanted value among the sorted values."""
     times: Ints = np.searchsorted(values, asked, "right") - np.searchsorted(values, asked, "left")
     return times
 
@@ -147,7 +147,7 @@ class Cycles:
 
 
 def find_cycles(graph: HeapGraph, without: Ints | None = None) -> Cycles:
-    """All cycles of the graph, some references left out."""
+    """Find all cycles of the graph, with some references removed."""
     keep = np.ones(len(graph.holder), dtype=bool)
     if without is not None:
         keep[without] = False
@@ -156,7 +156,7 @@ def find_cycles(graph: HeapGraph, without: Ints | None = None) -> Cycles:
 
 
 def smallest_cycle(graph: HeapGraph, cycles: Cycles, start: int) -> list[int]:
-    """References of the shortest path from `start` back to itself inside its component; [] where there is none."""
+    """References of the shortest path from `start` back to itself inside its component; [] if there is none."""
     component = cycles.label[start]
     came: dict[int, int] = {}
     waiting = deque([start])

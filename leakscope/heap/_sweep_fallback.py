@@ -30,19 +30,20 @@ from leakscope.process.gc_control import go_on
 from leakscope.process.raw_types import has_gc, mro, type_name
 
 LARGE = 4096
-"""Bytes from which memory that is no tensor's is looked at: a page. Small objects come by the million."""
+"""Minimum size in bytes at which non-tensor memory is considered: one page. Smaller objects occur by the million."""
 
 _PLAIN = (type, dict, tuple, list, set, frozenset)
-"""Containers that gc does not track hold only what gc does not track (CPython `_PyDict_MaybeUntrack`,
-`_PyTuple_MaybeUntrack`): dicts and tuples are asked for arrays, and static types hold nothing that matters here."""
+"""CPython untracks containers that hold only untracked objects (`_PyDict_MaybeUntrack`, `_PyTuple_MaybeUntrack`). Of
+these, only dicts and tuples are searched for arrays; static types hold nothing relevant.
+"""
 _ASKED = (dict, tuple)
 _SIZED = (bytes, bytearray)
 HANDLES = ("Work", "Future", "SavedTensor")
-"""How the names of pybind's types end whose objects hold tensors, though gc knows nothing of them."""
+"""Name suffixes of pybind types whose objects hold tensors although gc does not track them."""
 
 
 def may_hold_tracked(kind: type) -> bool:
-    """Whether an object that gc does not track may stand between tracked ones: arrays, views, async handles."""
+    """Whether an object that gc does not track may link tracked ones: arrays, views, async handles."""
     if any(kind is plain for plain in _PLAIN):
         return False
     bases = mro(kind)
@@ -52,15 +53,15 @@ def may_hold_tracked(kind: type) -> bool:
 
 
 class UntrackedContainers:
-    """Referents that gc.get_objects does not show and that may stand between objects that it does."""
+    """Referents that `gc.get_objects` does not list and that may link objects that it does list."""
 
     def __init__(self, with_dicts: bool) -> None:
         self.objects: dict[int, Any] = {}
         """By address."""
         self.references: list[tuple[int, int]] = []
-        """(index of the holder, address of what it holds)"""
+        """(index of the referrer, address of the referent)"""
         self.dicts: tuple[list[Ints], ...] = ([], [], [], [])
-        """The columns of `UntrackedDicts`, in parts; empty unless asked for."""
+        """The columns of `UntrackedDicts`, in parts; empty unless requested."""
         self._with_dicts = with_dicts
         self._kinds = np.zeros(0, dtype=np.int64)
         self._holding = np.zeros(0, dtype=bool)
@@ -69,7 +70,7 @@ class UntrackedContainers:
         self._freezing = gc.get_freeze_count() > FROZEN_BY_PYTHON  # gc.freeze() hides objects from gc.get_objects
 
     def add(self, referents: list[Any], holders: Places) -> None:
-        """Choose among referents that are no objects of the heap; `holders` says who holds each."""
+        """Select from referents that are not in the heap; `holders` are their referrers."""
         types = addresses_of(map(type, referents), len(referents))
         chosen = self._of_holding_types(referents, types)
         sized = np.flatnonzero(np.isin(types, self._sized))
@@ -87,7 +88,7 @@ class UntrackedContainers:
             self.references.append((int(holders[place]), id(referents[place])))
 
     def _add_dicts(self, places: Ints, referents: list[Any], holders: Places) -> None:
-        """Note the dicts at these places that have items."""
+        """Record the dicts at these positions that have items."""
         places = np.array([place for place in places.tolist() if referents[place]], dtype=np.int64)
         dicts = dicts_of([referents[place] for place in places.tolist()])
         parts: tuple[Ints, ...] = (holders[places].astype(np.int64), dicts.addresses, dicts.lengths, dicts.firsts)
@@ -95,7 +96,7 @@ class UntrackedContainers:
             column.append(part)
 
     def _of_holding_types(self, referents: list[Any], types: Ints) -> NDArray[np.bool_]:
-        """Which are of a type that may hold tracked objects; each type is judged once."""
+        """Which referents have a type that may hold tracked objects; each type is judged once."""
         place = np.searchsorted(self._kinds, types)
         new = place == len(self._kinds)
         new[~new] = self._kinds[place[~new]] != types[~new]
@@ -111,18 +112,18 @@ class UntrackedContainers:
 
 @dataclass(frozen=True)
 class UntrackedHeap:
-    """The untracked objects that stand between others, and the references to and from them."""
+    """The untracked objects that link tracked ones, and the references to and from them."""
 
     objects: list[Any]
     counts: Places
     holder: Places
     held: Places
     arrays: Places
-    """Places of those that are arrays or memoryviews: what they hold is not read."""
+    """Positions of arrays and memoryviews, whose referents are not read."""
 
 
 def read_further(untracked: UntrackedContainers, book: Book, tracked: int) -> UntrackedHeap:
-    """Go on from the untracked objects found to those that they hold; their indexes follow the `tracked` ones."""
+    """Follow the untracked objects found to those that they hold; indexes continue after the `tracked` ones."""
     index = {address: tracked + k for k, address in enumerate(untracked.objects)}
     holders = [holder for holder, _ in untracked.references]
     helds = [index[address] for _, address in untracked.references]
@@ -130,7 +131,7 @@ def read_further(untracked: UntrackedContainers, book: Book, tracked: int) -> Un
     untracked.objects.clear()
     leading: dict[int, bool] = {}
     arrays: list[int] = []
-    for k, obj in enumerate(objects):  # which grows
+    for k, obj in enumerate(objects):  # it grows during the loop
         if is_array(type(obj)):
             arrays.append(k)
             continue
@@ -145,19 +146,19 @@ def read_further(untracked: UntrackedContainers, book: Book, tracked: int) -> Un
                 holders.append(tracked + k)
                 helds.append(at)
             del referent
-    obj = None  # it would count as one of the last object's
+    obj = None  # it would be counted as one of the last object
     counts = counts_of(objects)
     columns = (np.asarray(column, dtype=np.int32) for column in (holders, helds, arrays))
     return UntrackedHeap(objects, counts, *columns)
 
 
 def is_array(kind: type) -> bool:
-    """Whether gc cannot read what objects of a type hold: numpy's arrays and memoryviews."""
+    """Whether gc cannot read the referents of a type: numpy arrays and memoryviews."""
     return kind is memoryview or np.ndarray in mro(kind)
 
 
 def untracked_referents(obj: Any) -> Iterable[Any]:
-    """What an untracked object holds: an array its base and its object items, anything else what gc says."""
+    """Referents of an untracked object: base and object items of an array, otherwise what gc reports."""
     if issubclass(type(obj), np.ndarray):
         base = np.ndarray.base.__get__(obj)
         held = [] if base is None else [base]
@@ -170,9 +171,9 @@ def untracked_referents(obj: Any) -> Iterable[Any]:
 
 
 def leads_on(obj: Any, holding: dict[int, bool]) -> bool:
-    """Whether an object that gc.get_objects does not show stands between others: an array, frozen, or holding one.
+    """Whether an untracked object leads to memory: an array, a frozen object, or a container of one.
 
-    `holding` remembers what is known of each type, by its address.
+    `holding` caches the answer for each type, by its address.
     """
     waiting = [obj]
     seen = {id(obj)}
@@ -196,12 +197,13 @@ def leads_on(obj: Any, holding: dict[int, bool]) -> bool:
 
 
 def _leading_on(objects: list[Any]) -> NDArray[np.bool_]:
-    """Which untracked dicts and tuples hold an array, large bytes or another such object, at whatever depth.
+    """Which untracked dicts and tuples hold an array, large bytes or another such object, at any depth.
 
-    The dict of an instance that holds arrays and numbers is one. Each is read once at a depth, however many hold it.
+    An example is the dict of an instance that holds arrays and numbers. Each container is read once per depth, however
+    many referrers it has.
     """
     levels: list[tuple[Ints, Ints, NDArray[np.bool_]]] = []
-    """At each depth (place of a holder, place of what it holds one deeper) and which hold one themselves."""
+    """For each depth: (position of a container, position of its item one level deeper), and which hold one directly."""
     count = len(objects)
     while objects:
         lists = list(map(gc.get_referents, objects))
@@ -238,13 +240,13 @@ def _is_large(obj: Any) -> bool:
 
 
 _CHUNK = 20_000
-"""Objects whose referents are listed at once, chosen: the lists of a large heap are never all there together."""
+"""Objects whose referents are listed at once. Heuristic: bounds the temporary lists of a large heap."""
 
 
 def read(objects: list[Any] | Listing, with_dicts: bool, *, alone: bool = True) -> HeapColumns:
-    """All that a sweep asks of these objects, or of what `gc.get_objects` lists, as `native_reader.read` gives it.
+    """Read the columns of a sweep for these objects, or for `gc.get_objects`, as `read_natively` does.
 
-    Where this thread is not `alone`, a tuple that no other object holds is left out.
+    Unless this thread is `alone`, a tuple that no other object holds is left out.
     """
     if not isinstance(objects, list):
         objects = objects() if alone else _but_unheld_tuples(objects)
@@ -300,10 +302,10 @@ def read(objects: list[Any] | Listing, with_dicts: bool, *, alone: bool = True) 
 
 
 def _but_unheld_tuples(listing: Listing) -> list[Any]:
-    """What is listed without the tuples that nothing of it holds.
+    """Remove the tuples that no listed object holds.
 
-    C of another thread's may be filling one, and CPython refuses to resize a tuple that somebody else holds as well
-    (Objects/tupleobject.c, _PyTuple_Resize). No thread runs while all are held: they are gone over in one call of C.
+    C code of another thread may be filling one, and CPython refuses to resize a tuple with a second owner
+    (Objects/tupleobject.c, _PyTuple_Resize). No thread runs while all are held: they are visited in one C call.
     """
     every: list[Any] = []
     kept: list[Any] = []
@@ -311,13 +313,13 @@ def _but_unheld_tuples(listing: Listing) -> list[Any]:
     own = {id(every), id(kept)}
 
     def others() -> Iterator[Any]:
-        # told by address: these iterators are listed too, and must not hold the list that they are put into
+        # excluded by address: these iterators are listed too, and must not hold the list that receives them
         return compress(every, map(not_, map(own.__contains__, map(id, every))))
 
     def are_tuples(objects: Iterator[Any]) -> Iterator[bool]:
         return map(is_, map(type, objects), repeat(tuple))
 
-    # the one more has both gone over to their ends: they are looked at as well, and must hold nothing by then
+    # one more call exhausts both: they are listed too, and must hold nothing by then
     held_tuples = compress(chain(_referents(others()), (None,)), are_tuples(_referents(others())))
     unheld = map(gt, are_tuples(others()), map(held.__contains__, map(id, others())))
     work = chain(
@@ -326,7 +328,7 @@ def _but_unheld_tuples(listing: Listing) -> list[Any]:
         compress(others(), map(not_, unheld)),
         map(call, (every.clear,)),
     )
-    kept += filterfalse(partial(is_, None), work)  # what the methods answer
+    kept += filterfalse(partial(is_, None), work)  # the return value of the methods
     return kept
 
 
@@ -339,7 +341,7 @@ def _joined(parts: list[Any], dtype: type) -> Any:
 
 
 def _numbered(types: Ints) -> tuple[Places, Ints, Places]:
-    """(number of each of these types, the distinct ones in the order of their appearance, where each stands first)."""
+    """Return (number of each type, distinct types in order of appearance, position of the first of each)."""
     distinct, first, inverse = np.unique(types, return_index=True, return_inverse=True)
     order = np.argsort(first)
     number = np.empty(len(distinct), dtype=np.int32)
@@ -348,7 +350,7 @@ def _numbered(types: Ints) -> tuple[Places, Ints, Places]:
 
 
 def _firsts(held: Ints, lengths: Ints, types: Ints) -> Ints:
-    """Of each object of a chunk the first of what it refers to; a list shows its items from the last to the first."""
+    """The first referent of each object of a chunk; a list reports its items from last to first."""
     ends = np.cumsum(lengths)
     firsts = np.zeros(len(lengths), dtype=np.int64)
     some = lengths > 0

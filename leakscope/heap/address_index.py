@@ -15,22 +15,23 @@ from leakscope.graph.model import Ints
 from leakscope.originals import mmap
 
 Places = NDArray[np.int32]
-"""Indexes of objects: half the memory of addresses, and filling fresh memory is what a look spends its time on."""
+"""Indexes of objects. They take half the memory of addresses, and page faults dominate the cost of a snapshot."""
 
 _REGION_BITS, _PAGE_BITS, _SLOT_BITS = 32, 16, 5
-"""Bits of an address below its region, its page and its slot. gc puts 16 bytes before an object whose own head takes
-16: no two tracked ones share a slot of 32 (CPython Include/internal/pycore_gc.h); a build without that header, the
-free-threaded one, finds them by sorting."""
+"""Low bits of an address below its region, page and slot. gc puts a 16-byte header before an object whose own head
+takes 16 bytes, so no two tracked objects share a slot of 32 bytes (CPython Include/internal/pycore_gc.h). Builds
+without that header (free-threaded) sort instead.
+"""
 _PAGES = 1 << (_REGION_BITS - _PAGE_BITS)
-"""Pages of a region."""
+"""Pages in a region."""
 _SLOTS = 1 << (_PAGE_BITS - _SLOT_BITS)
-"""Slots of a page."""
+"""Slots in a page."""
 _TABLE_LIMIT = 64_000_000
-"""Slots of the table, four bytes each, chosen: addresses strewn so thinly that they need more are sorted instead."""
+"""Maximum slots of the table, four bytes each. Heuristic: addresses too sparse for it are sorted instead."""
 
 
 class AddressBook:
-    """Finds the index of an object by its address, a few nanoseconds each: regions of pages of slots."""
+    """Maps addresses of objects to indexes in a few nanoseconds each, through regions of pages of slots."""
 
     def __init__(self, addresses: Ints) -> None:
         self._addresses = addresses
@@ -47,7 +48,7 @@ class AddressBook:
             self._table[self._slot(addresses, pages)] = np.arange(len(addresses), dtype=np.int32)
             if (self.find(addresses) == np.arange(len(addresses))).all():
                 return
-        # Strewn so thinly that the table would be larger than the heap, or closer together than slots tell apart.
+        # Too sparse for a table smaller than the heap, or closer together than a slot.
         self._order = np.argsort(addresses)
         self._sorted = addresses[self._order]
 
@@ -60,7 +61,7 @@ class AddressBook:
         return self._page_of[pages].astype(np.int64) * _SLOTS + ((addresses >> _SLOT_BITS) & (_SLOTS - 1))
 
     def find(self, addresses: Ints) -> Places:
-        """Index of each address, -1 where no object stands there."""
+        """Return the index of each address, -1 where there is no object."""
         if len(self._addresses) == 0:
             return np.full(len(addresses), -1, dtype=np.int32)
         if self._order is None:
@@ -72,7 +73,7 @@ class AddressBook:
         return places
 
     def find_one(self, address: int) -> int:
-        """Index of one address, -1 where no object stands there."""
+        """Return the index of one address, -1 if there is no object."""
         region = self._region_at.get(address >> _REGION_BITS)
         if region is None:
             return -1
@@ -85,24 +86,24 @@ class AddressBook:
 
 @dataclass(frozen=True)
 class _Memory:
-    """What numpy asks for to take memory as an array."""
+    """The array interface through which numpy views memory."""
 
     __array_interface__: dict[str, Any]
 
 
 def addresses_of(objects: Iterable[Any], count: int) -> Ints:
-    """Address of each object."""
+    """Return the address of each object."""
     return addresses_in(np.fromiter(objects, dtype=object, count=count))
 
 
 def addresses_in(objects: NDArray[np.object_]) -> Ints:
-    """Address of each object of an array, which is an array of pointers (numpy's NPY_OBJECT), read as numbers."""
+    """Return the addresses in an object array, which is an array of pointers (numpy NPY_OBJECT)."""
     memory = objects.__array_interface__["data"]
     return np.array(_Memory({"data": memory, "shape": objects.shape, "typestr": np.dtype(np.int64).str, "version": 3}))
 
 
 def in_own_pages(values: Ints) -> Ints:
-    """A copy that glibc's count of what the program has taken does not see."""
+    """Copy into pages that glibc's count of allocated memory does not include."""
     if len(values) == 0:
         return values
     pages = mmap.mmap(-1, 8 * len(values), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -112,40 +113,40 @@ def in_own_pages(values: Ints) -> Ints:
 
 
 MOST_COUNTED = 1 << 30
-"""References that the readers count to: an immortal object of CPython 3.12 and newer says 2**31 or more (PEP 683)."""
+"""Cap on reference counts: an immortal object of CPython 3.12 and newer reports 2**31 or more (PEP 683)."""
 
 
 class Book(Protocol):
-    """Where among the tracked objects does the one at this address stand?"""
+    """Maps addresses of tracked objects to their indexes."""
 
     def find(self, addresses: Ints) -> Places:
-        """Index of each address, -1 where no object stands there."""
+        """Return the index of each address, -1 where there is no object."""
 
     def find_one(self, address: int) -> int:
-        """Index of one address, -1 where no object stands there."""
+        """Return the index of one address, -1 if there is no object."""
 
 
 @dataclass(frozen=True, slots=True)
 class UntrackedDicts:
-    """Dicts with items that gc does not track, one for each reference to them from a tracked object."""
+    """Untracked dicts with items, one entry for each reference to them from a tracked object."""
 
     holders: Ints
     """Indexes of the tracked objects."""
     addresses: Ints
     lengths: Ints
-    """Items of each."""
+    """Number of items."""
     firsts: Ints
-    """Address of the key that each has had for longest."""
+    """Address of the oldest key of each."""
 
 
 Listing = Callable[[], list[Any]]
 """`gc.get_objects`."""
 Growing = Callable[[UntrackedDicts], Ints]
-"""Of these dicts, the places of those that have grown."""
+"""Returns the positions of those dicts that have grown."""
 
 
 def dicts_of(dicts: list[dict[Any, Any]]) -> UntrackedDicts:
-    """These dicts, all with items, in columns; they have no holder."""
+    """The columns of these dicts, all with items; they have no referrer."""
     columns = (map(id, dicts), map(len, dicts), map(id, map(next, map(iter, dicts), repeat(None))))
     holders = np.full(len(dicts), -1, dtype=np.int64)
     return UntrackedDicts(holders, *(np.fromiter(column, np.int64, len(dicts)) for column in columns))
@@ -153,7 +154,9 @@ def dicts_of(dicts: list[dict[Any, Any]]) -> UntrackedDicts:
 
 @dataclass(frozen=True, slots=True)
 class HeapColumns:
-    """What a reader gives; the fields that bear names of `Sweep`'s are those, `untracked` objects among all."""
+    """The result of a heap reader. Fields named as in `Sweep` have the same meaning; `untracked`
+    objects are included.
+    """
 
     addresses: Ints
     type_index: Places
@@ -167,26 +170,26 @@ class HeapColumns:
     held: Places
     """References to and from untracked objects follow those between tracked ones."""
     objects: list[Any]
-    """The tracked ones."""
+    """The tracked objects."""
     untracked: list[Any]
-    """Objects that gc does not track and that stand between those that it does; their indexes follow the others'."""
+    """Untracked objects that link tracked ones; their indexes follow those of the tracked objects."""
     arrays: Places
-    """Places in `untracked` of numpy arrays and memoryviews: what they hold is not read."""
+    """Positions in `untracked` of numpy arrays and memoryviews, whose referents are not read."""
     dicts: UntrackedDicts
-    """Empty unless asked for."""
+    """Empty unless requested."""
     book: Book
     let_go: dict[int, int] = field(default_factory=dict)
-    """Address of each tuple that is not held, to the index of the one that stands for it."""
+    """Address of each released tuple, mapped to the index of its stand-in."""
 
 
 def counts_of(objects: list[Any]) -> Places:
-    """Reference count of each object, without the list's own reference."""
+    """Return the reference count of each object, without the reference of the list."""
     counts = np.fromiter(map(sys.getrefcount, objects), dtype=np.int64, count=len(objects)) - LIST_BASELINE
     return in_range(counts)
 
 
 def in_range(counts: Ints) -> Places:
-    """Counts, none above `MOST_COUNTED`."""
+    """Cap the counts at `MOST_COUNTED`."""
     return np.minimum(counts, MOST_COUNTED).astype(np.int32)
 
 

@@ -38,9 +38,9 @@ from leakscope.shield import contextmanager
 
 UNREAD = "what grad nodes hold was not read, as another thread ran a backward"
 RUN_BACKWARD = "run_backward"
-"""What the engine is asked for by whoever begins a backward."""
+"""The engine's entry point, called by whoever starts a backward."""
 _PATIENCE_S = 0.25
-"""Seconds, chosen, that a walk waits for backwards of other threads, all in all."""
+"""Maximum seconds in total that a walk waits for backwards of other threads. Heuristic."""
 _PAUSE_S = 0.001
 _current_frames = sys._current_frames
 _code_of = attrgetter("f_code")
@@ -48,26 +48,26 @@ _names_in = attrgetter("f_code.co_names")
 
 
 class AtRest:
-    """Whether grad nodes may be read, for one walk through them."""
+    """Guards the reading of grad nodes during one walk."""
 
     def __init__(self) -> None:
         self.disturbed = _runs_for_others()
-        """Something was not read, as another thread ran a backward; nothing is from then on."""
+        """Whether something was skipped because another thread ran a backward; nothing more is read from then on."""
         self.alone = is_alone()
-        """No other thread of the script's could begin one."""
+        """Whether no other thread of the script could start a backward."""
         self._waiting = int(_is_engines())
         self._patience = _PATIENCE_S
 
     def ask(self, node: Any, getter: Callable[[Any], Any]) -> list[Any]:
-        """What a getter of C tells of a node, as the only item; no item where it may not be asked now."""
-        if self.alone and not self.disturbed:  # to ask which threads run takes several times as long as the getter
+        """Call a C getter on a node: one item, or none if the node must not be read now."""
+        if self.alone and not self.disturbed:  # enumerating running threads takes several times as long as the getter
             return [getter(node)]
         return self._patiently(lambda: list(map(getter, self._where_at_rest(node))))
 
     def ask_each(self, node: Any, getter: Callable[[Any], Any], each: Callable[[Any], Any]) -> list[Any]:
-        """What `each`, of C too, tells of every item that a getter of C gives; nothing where it may not be asked now.
+        """Call a C getter on a node and `each` on every item; empty if the node must not be read now.
 
-        There has to be an item.
+        There must be at least one item.
         """
         if self.alone and not self.disturbed:
             return list(map(each, getter(node)))
@@ -84,7 +84,7 @@ class AtRest:
         return []
 
     def _where_at_rest(self, node: Any) -> Iterator[Any]:
-        """The node, unless another thread runs a backward when the first item is asked for."""
+        """Yield the node, unless another thread runs a backward when the first item is requested."""
         running = map(contains, map(_names_in, _frames_then()), repeat(RUN_BACKWARD))
         within_ours = map(CODE_OF_CALLS.__contains__, map(_code_of, _frames_then()))
         most = map(self._waiting.__ge__, map(sum, (chain(running, within_ours),)))
@@ -92,24 +92,24 @@ class AtRest:
 
 
 def _frames_then() -> Iterator[FrameType]:
-    """The innermost frame of each thread, as it is when the first one is asked for."""
+    """The innermost frame of each thread, taken when the first one is requested."""
     return chain.from_iterable(map(dict.values, map(call, (_current_frames,))))
 
 
 def _runs_for_others() -> bool:
-    """Whether distributed autograd runs a backward in this process: threads in C++ do, for other processes."""
+    """Whether distributed autograd runs a backward in this process on behalf of others, in C++ threads."""
     if isinstance(agent_is_set, Lacked) or isinstance(counts_of_contexts, Lacked) or not agent_is_set():
         return False
     try:
         return int(counts_of_contexts().get("num_current_backward_passes", 0)) > 0
-    except RuntimeError:  # distributed autograd is not set up
+    except RuntimeError:  # distributed autograd is not initialised
         return False
 
 
 def _is_engines() -> bool:
-    """Whether this thread is one of autograd's own, which works for one that waits in `run_backward`.
+    """Whether this is an autograd thread that works for one waiting in `run_backward`.
 
-    That one goes on only with nodes on the host, which a graph on an accelerator seldom has.
+    The waiting thread itself runs only nodes on the host, which a graph on an accelerator seldom has.
     """
     if node_running() is None:
         return False
@@ -122,35 +122,37 @@ def _is_engines() -> bool:
 
 
 Words = Callable[[int, int], tuple[int, ...]]
-"""(address, count) to so many machine words, () where nothing can be read: a wrong address is no crash."""
+"""Reads `count` machine words at an address; () if unreadable, so a wrong address does not crash."""
 WORD = struct.calcsize("P")
 OBJECT_HEAD = 2
-"""Words of a Python object before its own fields: the reference count and the type."""
+"""Words of a Python object before its own fields: reference count and type."""
 _BEFORE_LOCALS = 9
 """Words of a frame before its locals (CPython Include/internal/pycore_frame.h)."""
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _SAVED_VARIABLE = 24
 _NODE = 64
-"""Words read of a torch::autograd::SavedVariable and Node; their fields of interest lie well within."""
+"""Words read of a torch::autograd::SavedVariable or Node; the fields of interest lie within."""
 _METADATA = 10
-"""Words of an AnomalyMetadata in which its dict is, behind what every one has (torch/csrc/autograd/
-python_anomaly_mode.h)."""
+"""Words of an AnomalyMetadata that may hold its dict, after the common header (torch/csrc/autograd/
+python_anomaly_mode.h).
+"""
 _RAW_HOOKS = 8
-"""Words of a PySavedVariableHooks up to its packed object, at most."""
+"""Maximum words of a PySavedVariableHooks up to its packed object."""
 _UNPACK_HOOK = 2, 4
-"""Words before the unpack hook in it, one more than between its fields: up to torch 2.14 each is a pointer, in 2.15
-{pointer, interpreter, whether it is there} (std::optional of c10::SafePyObject)."""
+"""Words before its unpack hook, one more than between fields: a pointer up to torch 2.14, {pointer, interpreter,
+engaged} in 2.15 (std::optional of c10::SafePyObject).
+"""
 
 
 _FIRST_PAGE = 4096
-"""Bytes from address 0 on that no process has."""
+"""First bytes of the address space, never mapped."""
 _PAIR, _VECTOR = 2, 3
-"""Words of a vector that say where it begins and ends, and all of its words."""
+"""Words of a vector's begin and end pointers, and of the whole vector."""
 
 
 @contextmanager
 def own_memory() -> Iterator[Words]:
-    """Read the process's own memory through /proc/self/mem; where the system has none, nothing can be read."""
+    """Read this process's memory through /proc/self/mem; nothing is readable where the system has none."""
     try:
         memory = open_file("/proc/self/mem", "rb", buffering=0)
     except OSError:
@@ -173,7 +175,7 @@ def own_memory() -> Iterator[Words]:
 
 
 def bytes_at(address: int, count: int) -> bytes:
-    """So many bytes of the process's own memory; fewer where they cannot be read."""
+    """Read up to `count` bytes of this process's memory; fewer if they are unreadable."""
     try:
         opened = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -187,10 +189,10 @@ def bytes_at(address: int, count: int) -> bytes:
 
 
 def pack_hook_at(saved: Any, payload: object, unpack_hook: object, words: Words) -> int:
-    """Address of the pack hook that a saved tensor goes on holding after it has packed; 0 where it is not found.
+    """Address of the pack hook that a saved tensor keeps after packing; 0 if not found.
 
-    PySavedVariableHooks is {vtable, pack hook, unpack hook, packed object} (python_saved_variable_hooks.h): the last
-    two are known, and found where a layout has them they prove the place.
+    PySavedVariableHooks is {vtable, pack hook, unpack hook, packed object} (python_saved_variable_hooks.h). The last
+    two are known; finding them at the expected offsets confirms the layout.
     """
     for variable in words(id(saved) + OBJECT_HEAD * WORD, 1):
         for hooks in words(variable, _SAVED_VARIABLE):
@@ -201,17 +203,17 @@ def pack_hook_at(saved: Any, payload: object, unpack_hook: object, words: Words)
 
 
 class NodeLayout(NamedTuple):
-    """Words of a Node, learned from one made for it (torch/csrc/autograd/node.h)."""
+    """Word offsets within a Node, learned from a probe node (torch/csrc/autograd/node.h)."""
 
     metadata: int
-    """Its pointer to {..., dict of `metadata`}; 0 where unknown, as for the others."""
+    """Offset of the pointer to {..., dict of `metadata`}; 0 if unknown, as for the others."""
     pre_hooks: int
-    """The vector of its own pre-hooks. Three words on is that of the hooks of its output tensors."""
+    """Offset of the vector of pre-hooks. The vector of hooks on its output tensors follows three words later."""
     post_hooks: int
 
 
 def node_layout(words: Words) -> NodeLayout:
-    """Where a Node keeps its dicts, which Python's getters and `register_hook` make where there are none."""
+    """Learn where a Node keeps its dicts. Python's getters and `register_hook` would create missing ones."""
     probe: Any = torch_compat.node_without_tensors("", 1)  # a node that needs no tensor
     pre, post = probe.register_prehook(lambda *_: None), probe.register_hook(lambda *_: None)
     metadata = id(probe.metadata)
@@ -229,9 +231,9 @@ def node_layout(words: Words) -> NodeLayout:
 
 
 def dicts_of_node(node: Any, layout: NodeLayout, words: Words) -> Iterator[tuple[str, int]]:
-    """(what it is called, address) of each dict that a node keeps out of gc's sight.
+    """Yield (name, address) of each dict of a node that gc cannot see.
 
-    The hooks of its output tensors are there while the tensor lives and afterwards.
+    Hooks of output tensors are there during and after the lifetime of the tensor.
     """
     if not layout.pre_hooks:
         return
@@ -250,17 +252,17 @@ def dicts_of_node(node: Any, layout: NodeLayout, words: Words) -> Iterator[tuple
 
 
 def operands_of(frame: FrameType, words: Words) -> tuple[int, ...]:
-    """Addresses of what a statement has on the stack of its frame while it calls a function written in Python.
+    """Addresses on the evaluation stack of a frame that is calling a Python function.
 
-    The list of `losses.append(step())` is one. () where C is called, and in other Pythons than 3.11 to 3.13.
+    The list of `losses.append(step())` is one. Empty if C code is called, and on Pythons other than 3.11 to 3.13.
 
-    A frame object is {head, f_back, f_frame}; what it points to has nine words before the locals and the stack, the
-    last of them the height of both, -1 while C runs (CPython Include/internal/pycore_frame.h).
+    A frame object is {head, f_back, f_frame}. The interpreter frame has nine words before locals and stack; the last is
+    the height of both, -1 while C runs (CPython Include/internal/pycore_frame.h).
     """
     if not (3, 11) <= sys.version_info[:2] <= (3, 13):
         return ()
     code = frame.f_code
-    if code.co_flags & _GENERATORS:  # gc shows what their frames hold
+    if code.co_flags & _GENERATORS:  # gc reports the contents of their frames
         return ()
     first = len({*code.co_varnames, *code.co_cellvars}) + len(code.co_freevars)
     for inner in words(id(frame) + (OBJECT_HEAD + 1) * WORD, 1):
@@ -273,7 +275,7 @@ def operands_of(frame: FrameType, words: Words) -> tuple[int, ...]:
 
 
 def _node_of(node: Any, within: int, words: Words) -> int:
-    """Address of the C++ node behind a Python one: it points back to the Python object (`pyobj_slot_`)."""
+    """Address of the C++ node behind a Python one, verified by its back pointer (`pyobj_slot_`)."""
     size = int(type.__dict__["__basicsize__"].__get__(type(node)))
     for address in words(id(node), size // WORD)[OBJECT_HEAD:]:
         if id(node) in words(address, within):
@@ -282,7 +284,7 @@ def _node_of(node: Any, within: int, words: Words) -> int:
 
 
 def _dicts_in(vector: tuple[int, ...], words: Words) -> list[int]:
-    """The dicts of a vector of hooks, given as its begin and end: each hook is {vtable, dict, ...} (python_hook.h)."""
+    """The dicts in a vector of hooks, given by its begin and end; a hook is {vtable, dict, ...} (python_hook.h)."""
     if len(vector) < _PAIR or not 0 < vector[1] - vector[0] <= _NODE * WORD:
         return []
     hooks = words(vector[0], (vector[1] - vector[0]) // WORD)
@@ -294,22 +296,22 @@ _NOT_READ = "a saved tensor could not be read: this torch does not tell what it 
 
 
 class Contents(NamedTuple):
-    """What one saved tensor holds."""
+    """The content of one saved tensor."""
 
     payload: Any
-    """The tensor, or what the pack hook made of it."""
+    """The tensor, or the result of the pack hook."""
     unpack_hook: Any = None
-    """None where it has no hooks."""
+    """None without hooks."""
     pack_hook_at: int = 0
-    """Address of the pack hook, 0 where it was not found."""
+    """Address of the pack hook, 0 if it was not found."""
 
 
 def saved_of(
     node: Any, name: str, at_rest: AtRest, words: Words, gaps: dict[str, None]
 ) -> Iterator[tuple[int | None, Contents | None]]:
-    """(place, contents) of each saved tensor that a node's getter of this name gives; the only one has no place.
+    """Yield (position, contents) of each saved tensor behind a getter of a node; a single one has no position.
 
-    Runs no hook, and gives nothing of what holds nothing any more. (None, None) where some could not be read.
+    Runs no hook and skips released saved tensors. (None, None) if some could not be read.
     """
     getter = attrgetter(name)
     try:
@@ -323,7 +325,7 @@ def saved_of(
         asked = at_rest.ask_each(node, getter, _CONTENTS) if several and tensors else []
         asked = at_rest.ask(node, _contents(name)) if tensors and not several else asked
         found = [_with_pack_hook(*both, words, gaps) for both in zip(tensors, asked, strict=False)]
-    except RuntimeError:  # freed by backward: CopySlices and released custom Functions say so by raising
+    except RuntimeError:  # freed by backward: CopySlices and released custom Functions raise
         return
     for place, contents in enumerate(found):
         if contents is not None:
@@ -338,19 +340,19 @@ _CONTENTS = attrgetter("data", "unpack_hook")
 
 @cache
 def _contents(name: str) -> Any:
-    """`_CONTENTS` of the one saved tensor that goes by a name, of the node."""
+    """The contents of the node's saved tensor of this name."""
     return attrgetter(f"{name}.data", f"{name}.unpack_hook")
 
 
 def is_owned(saved: Any, words: Words) -> bool:
-    """Whether Python owns what a saved tensor shows. What a node owns is read by way of the node alone."""
+    """Whether Python owns a saved tensor. One that belongs to a node is read through the node only."""
     if OWNED_FLAGS is None:
         return False
     return any(flags & 1 for flags in words(id(saved) + OWNED_FLAGS * WORD, 1))
 
 
 def contents_of(saved: Any, words: Words, gaps: dict[str, None]) -> Contents | None:
-    """What a saved tensor that Python owns holds, without running a hook; None where it holds nothing."""
+    """The contents of a saved tensor that Python owns, read without running a hook; None if released."""
     return _with_pack_hook(saved, (saved_data(saved), saved_unpack_hook(saved)), words, gaps)
 
 
@@ -368,7 +370,7 @@ _grad_fn = TensorBase.grad_fn.__get__
 _is_nested = TensorBase.is_nested.__get__
 _is_leaf = TensorBase.is_leaf.__get__
 _retains_grad = TensorBase.retains_grad.__get__
-# bound once, as the walk asks every tensor
+# bound once: the walk visits every tensor
 _gradient, _base = torch_compat.gradient_of, torch_compat.base_of
 _hooks, _after_accumulate = torch_compat.hooks_of_tensor, torch_compat.hooks_after_accumulate
 
@@ -379,25 +381,25 @@ _MEMORY, _ATTRIBUTE = ReferenceKind.MEMORY, ReferenceKind.ATTRIBUTE
 
 @dataclass(frozen=True)
 class Held:
-    """One reference out of a tensor or a grad node."""
+    """One reference from a tensor or a grad node."""
 
     kind: ReferenceKind
     name: str
-    """As code writes it: `.grad_fn`, `saved self`."""
+    """The name as written in code: `.grad_fn`, `saved self`."""
     target: Any
     python: int
-    """How many Python references this accounts for; 0 where C++ holds the C++ object itself."""
+    """Number of Python references this accounts for; 0 if C++ holds the C++ object itself."""
     of: Any = None
-    """The holder, where it is not the object that was asked."""
+    """The referrer, if it is not the object that was read."""
     at: int = 0
-    """Address of what is held, where it was read and `target` is not at hand."""
+    """Address of the referent, if it was read and `target` is not available."""
 
 
 class Role(IntEnum):
-    """What an object is to the walk through what C++ holds."""
+    """The role of an object in the walk through C++ references."""
 
     PLAIN = 0
-    """Nothing to it."""
+    """No role."""
     TENSOR = 1
     GRAD_NODE = 2
     STORAGE = 3
@@ -405,27 +407,27 @@ class Role(IntEnum):
 
 
 class Types:
-    """Which types are tensors and which are grad nodes, decided once per type and without asking an object."""
+    """Classifies types as tensors and grad nodes, once per type and without calling their code."""
 
     def __init__(self) -> None:
         self.told: dict[Any, Any] = {}
-        """What was said of objects of which many are alike, by what that depends on."""
+        """Cached labels of objects that are alike, by what the label depends on."""
         self.gaps: dict[str, None] = {}
-        """What could not be read of what they hold, in words."""
+        """What could not be read, in words."""
         self.at_rest = AtRest()
-        """Reads grad nodes, where that is safe."""
+        """Reads grad nodes when that is safe."""
         self._known: dict[int, Role] = {}
         self._saved: dict[int, tuple[str, ...]] = {}
 
     def role(self, kind: type) -> Role:
-        """What objects of this type are to the walk."""
+        """The role of objects of this type."""
         role = self._known.get(id(kind))
         if role is None:
             role = self._known[id(kind)] = role_of(kind)
         return role
 
     def saved_names(self, kind: type) -> tuple[str, ...]:
-        """The getters of a grad node's type that give saved tensors and run no unpack hook."""
+        """Getters of a grad node type that return saved tensors without running an unpack hook."""
         names = self._saved.get(id(kind))
         if names is None:
             getters = [name for base in mro(kind) for name in type_dict(base) if name.startswith(RAW_SAVED)]
@@ -434,7 +436,7 @@ class Types:
 
 
 def role_of(kind: type) -> Role:
-    """What objects of a type are to the walk."""
+    """The role of objects of a type."""
     bases = mro(kind)
     if TensorBase in bases:
         return Role.TENSOR
@@ -444,18 +446,20 @@ def role_of(kind: type) -> Role:
 
 
 def is_grad_node(kind: type) -> bool:
-    """torch.autograd.graph.Node is an ABC whose check runs Python; every node type has this C getter."""
+    """Recognised by a C getter that every node type has; isinstance with the ABC torch.autograd.graph.Node would run
+    Python.
+    """
     return any(type(type_dict(base).get("next_functions")) is GetSetDescriptorType for base in mro(kind))
 
 
 def tensor_holds(tensor: Any, problems: list[str]) -> Iterator[Held]:
-    """What a tensor holds in C++; its dict, slots and hook dicts are seen by CPython's own traversal.
+    """C++ references of a tensor; its dict, slots and hook dicts are visible to CPython's traversal.
 
     Runs no user code: plain C getters under `DisableTorchFunction`.
     """
     try:
         grad_fn = _grad_fn(tensor)
-    except RuntimeError as error:  # a view changed in place under no_grad has no grad_fn to give
+    except RuntimeError as error:  # a view changed in place under no_grad has no grad_fn
         problems.append(f"the grad_fn of a view could not be read: {str(error).splitlines()[0]}")
         grad_fn = None
     if grad_fn is not None:
@@ -478,10 +482,10 @@ def tensor_holds(tensor: Any, problems: list[str]) -> Iterator[Held]:
 
 
 def replays(view: Any, base: Any) -> bool:
-    """Whether C++ keeps functions with a view that make it again: those hold the base, and views in between, once more.
+    """Whether C++ keeps replay functions with a view, which hold the base and intermediate views once more.
 
-    They are there where strides alone do not tell how the view was made: from complex numbers to real ones or back,
-    conjugated, negative and nested ones (torch/csrc/autograd/generated/VariableType, `rev_view_func`).
+    They exist if strides alone do not describe the view: complex to real or back, conjugated, negated and nested views
+    (torch/csrc/autograd/generated/VariableType, `rev_view_func`).
     """
     return bool(
         TensorBase.is_complex(view) or TensorBase.is_complex(base) or TensorBase.is_neg(view) or _is_nested(view)
@@ -489,11 +493,11 @@ def replays(view: Any, base: Any) -> bool:
 
 
 def node_holds(node: Any, types: Types, words: Words) -> Iterator[Held]:
-    """What a grad node holds in C++: next functions, its variable, saved tensors without unpacking them."""
+    """C++ references of a grad node: next functions, its variable, saved tensors without unpacking them."""
     kind = type(node)
     try:
         below = node.next_functions
-    except RuntimeError:  # in torch 2.10 a custom Function's node may be gone while Python has its object
+    except RuntimeError:  # in torch 2.10 a custom Function's node may be freed while its Python object exists
         return
     for k, (function, _) in enumerate(below):
         if function is not None:
@@ -512,9 +516,9 @@ def node_holds(node: Any, types: Types, words: Words) -> Iterator[Held]:
 
 
 def saved_holds(saved: Any, label: str, types: Types, words: Words) -> Iterator[Held]:
-    """What a saved tensor that Python has holds; checkpointing keeps such (torch/utils/checkpoint.py, saved_args).
+    """References of a saved tensor held by Python, as checkpointing keeps them (torch/utils/checkpoint.py, saved_args).
 
-    One that shows what a grad node has holds nothing, and may point at memory that was freed with the node.
+    One that belongs to a grad node is skipped: it may point at memory that was freed with the node.
     """
     contents = contents_of(saved, words, types.gaps) if is_owned(saved, words) else None
     if contents is not None:

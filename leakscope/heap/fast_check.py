@@ -40,29 +40,31 @@ _LEAVES = (str, int, float, complex, bool, bytes, type(None), CodeType)
 
 
 class Kind(IntEnum):
-    """What an object is to the question; from `TENSOR` on, one that holds memory in C++."""
+    """The kind of an object for the fast check; from `TENSOR` on, one that holds memory in C++."""
 
     LEAF = 0
-    """Leads to no tensor, or, as a class does, to everything: gone through only where a hint names it."""
+    """Leads to no tensor or, like a class, to everything: followed only if a hint names it."""
     PLAIN = 1
     ARRAY = 2
-    """Of numpy's, which gc does not see through."""
+    """A numpy array, which gc does not traverse."""
     TENSOR = 3
     GRAD_NODE = 4
     STORAGE = 5
-    """The Python object of one."""
+    """The Python object of a storage."""
     SAVED = 6
-    """A saved tensor that Python has."""
+    """A saved tensor held by Python."""
 
 
 class Kinds:
-    """The kind of each type, decided once; a type that goes is not kept, and another at its address is not known."""
+    """The kind of each type, determined once. Freed types are dropped, and a new type at the same address is judged
+    anew.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[type], Kind]] = {}
 
     def of(self, kind: type) -> Kind:
-        """What objects of this type are; nothing of the type's own is called."""
+        """The kind of objects of this type; calls none of the type's code."""
         known = self._known.get(id(kind))
         if known is None or known[0]() is not kind:
             known = self._known[id(kind)] = (weakref.ref(kind), _kind(kind))
@@ -82,15 +84,17 @@ def _kind(kind: type) -> Kind:
 
 
 KINDS = Kinds()
-"""Of this process."""
+"""The cache of this process."""
 
 
 UNTOLD = "this torch's saved tensors do not tell what they hold"
-"""A problem: what they hold is missing."""
+"""Problem text: their referents are missing."""
 
 
 def held_in_native(obj: Any, kind: Kind, types: Types, problems: list[str], words: Words) -> Iterator[Held]:
-    """Each reference; `problems` get a sentence for what could not be read, as do the gaps of `types`."""
+    """Yield each C++ reference; `problems` receives a sentence for what could not be read, as do the
+    gaps of `types`.
+    """
     if kind is Kind.TENSOR:
         yield from tensor_holds(obj, problems)
     elif kind is Kind.GRAD_NODE:
@@ -102,9 +106,9 @@ def held_in_native(obj: Any, kind: Kind, types: Types, problems: list[str], word
 
 
 class Namespaces:
-    """Address of each module's dict, read again when there are more or fewer modules.
+    """Address of each module's dict, refreshed when the number of modules changes.
 
-    One that is missed or gone costs time alone: what is reached lives all the same.
+    A missing or stale one only costs time: whatever is reached is alive.
     """
 
     def __init__(self) -> None:
@@ -112,7 +116,7 @@ class Namespaces:
         self._count = 0
 
     def addresses(self) -> Set[int]:
-        """Those of all modules."""
+        """The addresses for all modules."""
         if len(sys.modules) != self._count:
             modules = sys.modules.copy()
             self._count = len(modules)
@@ -125,7 +129,7 @@ class Namespaces:
         return self._names.keys()
 
     def at(self, addresses: Set[int]) -> Iterator[dict[str, Any]]:
-        """Those that are at one of these addresses."""
+        """Those at one of these addresses."""
         for address in self.addresses() & addresses:
             for held in gc.get_referents(sys.modules.get(self._names[address])):
                 if id(held) == address and _is_dict(held):
@@ -137,11 +141,11 @@ def _is_dict(held: Any) -> bool:
 
 
 NAMESPACES = Namespaces()
-"""Of this process."""
+"""The cache of this process."""
 
 
 class Seen:
-    """Some objects, each held weakly where it can be; a grad node takes no weak reference and counts by its address."""
+    """A set of objects, held weakly where possible; a grad node has no weak references and is identified by address."""
 
     __slots__ = ("_refs",)
 
@@ -150,21 +154,21 @@ class Seen:
 
     @property
     def addresses(self) -> Set[int]:
-        """Of all of them."""
+        """Addresses of all of them."""
         return self._refs.keys()
 
     def has(self, obj: Any) -> bool:
-        """Whether it is one of them, and not another at the address of one that is gone."""
+        """Whether the object is in the set, and not a new one at the address of a freed one."""
         ref = self._refs.get(id(obj), _gone)
         return ref is None or ref() is obj
 
     def any_gone(self) -> bool:
-        """Whether one of them is known to be gone."""
+        """Whether one of them is known to be freed."""
         return any(ref is not None and ref() is None for ref in self._refs.values())
 
 
 def _gone() -> None:
-    """Stands for a weak reference to nothing."""
+    """Placeholder for a dead weak reference."""
 
 
 def _weakly(obj: Any) -> weakref.ref[Any] | None:
@@ -175,36 +179,38 @@ def _weakly(obj: Any) -> weakref.ref[Any] | None:
 
 
 Mark = list[None]
-"""The youngest of all objects: as long as it is in the youngest generation, all that came after it is there as well,
-for every collection and `gc.freeze()` move that generation as a whole (CPython Modules/gcmodule.c)."""
+"""The youngest object. As long as it is in the youngest generation, so is every later object, since collections and
+`gc.freeze()` move a generation as a whole (CPython Modules/gcmodule.c).
+"""
 _YOUNG = (0, 1)
-"""The generations that an object goes through before the oldest."""
+"""Generations that an object passes before the oldest one."""
 _COUNT = 0xFFFFFFFF
-"""The bits of an object's first word that are its count; newer Pythons have flags in the others."""
+"""Bits of an object's first word that hold the reference count; newer Pythons store flags in the others."""
 
 
 class Tensors:
     """Addresses of what keeps tensor memory alive from Python: tensors, grad nodes, saved tensors, storages.
 
-    Nothing is held, not even weakly (`torch.utils.swap_tensors` refuses a tensor that has a weak reference): an address
-    stays known until memory shows that its object is gone.
+    No reference is kept, not even a weak one (`torch.utils.swap_tensors` refuses a tensor with weak references): an
+    address stays known until memory shows that its object is gone.
     """
 
     def __init__(self) -> None:
         self.known: set[int] = set()
-        """All that there were when last asked, some of which may have gone."""
+        """All that existed at the last update; some may be gone."""
         self.new: set[int] = set()
-        """All objects that came lately, tensors or not."""
+        """All recent objects, tensors or not."""
         self.storages: set[int] = set()
-        """Of the known ones those that are Python objects of storages."""
+        """Those of the known ones that are Python objects of storages."""
         self.mark: Mark | None = None
         self._kinds: set[int] = set()
         """Types that the known ones have had."""
 
     def take_up(self, full: bool = False) -> set[int] | None:
-        """Know all that there are, collect what is young or all, and draw a line: what comes now comes after the mark.
+        """Update to the current objects after a young or full collection, and set a new mark.
 
-        Returns the known ones that came since the last mark; None where gc had made it old, and all had to be read.
+        Returns the known ones created since the last mark; None if gc had moved the mark to an older generation, so
+        that all had to be read.
         """
         young, self.new = listed(*_YOUNG)
         since = self._add(young) if id(self.mark) in self.new else None
@@ -216,7 +222,7 @@ class Tensors:
         return since
 
     def take_since(self, mark: Mark | None) -> set[int] | None:
-        """Know what came since the mark as well. Returns as `take_up`."""
+        """Add the objects created since the mark. Returns as `take_up`."""
         youngest, places = listed(_YOUNG[0])
         self.new |= places
         if mark is not None and id(mark) in places:
@@ -226,11 +232,11 @@ class Tensors:
         return None
 
     def draw_line(self) -> None:
-        """What comes now comes after the mark; nothing is collected."""
+        """Set a new mark without collecting."""
         self.mark = []
 
     def scan(self) -> None:
-        """Know all that there are, from all that gc knows."""
+        """Update from all objects that gc lists."""
         self._add(listed()[0])
 
     def _add(self, objects: Sequence[Any]) -> set[int]:
@@ -245,12 +251,12 @@ class Tensors:
         return set(found)
 
     def forget_the_dead(self, addresses: Collection[int]) -> set[int]:
-        """Leave out those of these that memory shows to be gone; returns the others.
+        """Drop those that memory shows to be gone; return the others.
 
-        An object that lives has a count of references above 0, and deallocating one leaves 0 there
-        (CPython Objects/object.c); memory that was given back or used again shows no such type.
+        A live object has a positive reference count, and deallocation leaves 0 (CPython Objects/object.c); freed or
+        reused memory does not show such a type.
         """
-        kinds = self._kinds | _subclasses(TensorBase)  # an object may have been given another class
+        kinds = self._kinds | _subclasses(TensorBase)  # an object's class may have been changed
         with own_memory() as words:
             if not words(id(self), 2):  # a system without /proc
                 self.known.clear()
@@ -264,7 +270,7 @@ class Tensors:
 
 
 def _subclasses(kind: type) -> set[int]:
-    """Addresses of a type and of all that are made from it."""
+    """Addresses of a type and all its subclasses."""
     waiting, seen = [kind], {id(kind)}
     while waiting:
         subclasses: list[type] = type.__subclasses__(waiting.pop())
@@ -275,21 +281,22 @@ def _subclasses(kind: type) -> set[int]:
 
 
 _SEARCHED = 4_000
-"""Objects that no hint names and that are gone through, first those near the block and then those near any running
-frame; chosen: some milliseconds each."""
+"""Objects searched without a hint, first near the block and then near any running frame. Heuristic: a few milliseconds
+each.
+"""
 _ASKED = 5_000
-"""Tensors and grad nodes that are asked what C++ holds; chosen: tens of milliseconds."""
+"""Tensors and grad nodes whose C++ references are read. Heuristic: tens of milliseconds."""
 _NEAREST = 3
-"""Frames about the block that are searched first; chosen."""
+"""Frames around the block that are searched first. Heuristic."""
 
 
 class Walk:
-    """From modules and running frames down to what is `wanted`.
+    """Walks from modules and running frames to the `wanted` objects.
 
-    All is given by address. `paths` led to what is wanted before, `new` objects may lead there now; `storages` of what
-    is wanted are Python objects of storages. `alive` tells which of the wanted are there still, before they are
-    searched for, and `enough` whether these need no search. `one_by_one` tells apart which of the paths led on; without
-    it, they are all gone through at once, several times as fast.
+    All objects are given by address. `paths` led to wanted ones before, and `new` objects may do so now; `storages` are
+    wanted objects that are Python storages. `alive` selects the wanted ones that still exist, and `enough` says whether
+    they need no search. `one_by_one` records which paths led on; without it, all are followed at once, several times as
+    fast.
     """
 
     def __init__(
@@ -303,38 +310,38 @@ class Walk:
         one_by_one: bool,
     ) -> None:
         self.missing = set(wanted)
-        """What of it is not reached yet."""
+        """Wanted objects not reached yet."""
         self.was_enough = False
-        """What is missing needed no search."""
+        """Whether the missing ones needed no search."""
         self._wanted, self._hints, self._new, self._storages = wanted, paths, new, storages
         self._alive, self._enough = alive, enough
         self._namespaces = NAMESPACES.addresses()
-        """Gone through only where a hint names them."""
+        """Followed only where a hint names them."""
         self._ways: set[int] | None = (self.missing | paths) - self._namespaces
-        """While only what was known before is followed: what may be on the way."""
+        """While only known paths are followed: what may be on them."""
         self._above: dict[int, int] = {}
-        """Address of each object reached to that of the one through which it was; 0 for a root."""
+        """Address of each object reached, mapped to its predecessor; 0 for a root."""
         self.one_by_one = one_by_one
         self._named: deque[Any] = deque()
-        """Reached and named by a hint, not gone through yet."""
+        """Reached and named by a hint, not followed yet."""
         self._arrays: deque[Any] = deque()
-        """Of those the ones that gc does not see through."""
+        """The ones among them that gc does not traverse."""
         self._others: deque[Any] = deque()
         self._tensors: deque[Any] = deque()
-        """Reached, memory in C++ and all, and not gone through yet: few of them hold anything in Python."""
+        """Reached objects with memory in C++, not followed yet; few of them hold Python objects."""
         self._unasked: deque[Any] = deque()
-        """Of those the ones that were not asked yet what they hold in C++."""
+        """The ones among them whose C++ references are unread."""
         self._stored: list[Any] = []
-        """And those not asked yet for the Python object of their storage."""
+        """The ones among them whose storage object is unread."""
         self._asks = min(_ASKED, deepest_walk())
-        """How many may still be asked."""
+        """Remaining number of objects to read."""
         self._words: Words
         self._types = Types()
         self._kinds: dict[int, Kind] = {}
 
     def run(self, frames: list[FrameType], values: Collection[Any] = ()) -> None:
-        """Walk until nothing is missing, or all that may be searched has been; `frames` run, innermost first, and
-        `values` are held by others that are not walked through.
+        """Walk until nothing is missing or the limits are reached; `frames` are running, innermost first, and `values`
+        are roots that are not followed.
         """
         with own_memory() as self._words:
             self._begin_at(frames, values)
@@ -346,7 +353,7 @@ class Walk:
         self._let_go()
 
     def _search(self, frames: list[FrameType], values: Collection[Any]) -> None:
-        """Walk again, through what is new too, and then through what no hint names."""
+        """Walk again through new objects, then through objects without a hint."""
         self._let_go()
         self._ways, self._hints, self._above, self.one_by_one = None, self._hints | self._new, {}, True
         self._asks = min(_ASKED, deepest_walk())
@@ -369,7 +376,7 @@ class Walk:
             waiting.clear()
 
     def paths(self) -> set[int]:
-        """Addresses on one path from a root to each that was wanted and reached; not one by one, on every path."""
+        """Addresses on one path from a root to each wanted object reached; without `one_by_one`, on every path."""
         if not self.one_by_one:
             return set(self._above)
         found: set[int] = set()
@@ -381,7 +388,7 @@ class Walk:
         return found
 
     def _begin_at(self, frames: list[FrameType], values: Collection[Any]) -> None:
-        """Begin at these frames and values and the namespaces that a hint names, and follow the hints."""
+        """Start at these frames, values and hinted namespaces, and follow the hints."""
         for names in NAMESPACES.at(self._hints):
             self._above[id(names)] = 0
             self._named.append(names)
@@ -393,7 +400,7 @@ class Walk:
         self._follow()
 
     def _follow(self) -> None:
-        """Go through all that hints name, then ask what C++ holds, as long as anything is missing."""
+        """Follow all hinted objects, then read C++ references, as long as anything is missing."""
         while self.missing:
             if self._named:
                 self._go_through_all(self._named)
@@ -425,7 +432,7 @@ class Walk:
             self._reach_all([*untracked_referents(obj)], id(obj))
 
     def _reach_all(self, objects: Collection[Any], above: int) -> None:
-        """All of these, or those of them that may be on the way: most lead nowhere, and are told apart in C."""
+        """Reach all of these, or those that may be on a path; most lead nowhere and are filtered in C."""
         if self._ways is None:
             for obj in objects:
                 if id(obj) not in self._namespaces:
@@ -442,7 +449,7 @@ class Walk:
 
     def _ask_for_storages(self) -> None:
         stored, self._stored = self._stored, []
-        if not self.missing.isdisjoint(self._storages):  # asking makes one
+        if not self.missing.isdisjoint(self._storages):  # reading it would create one
             # `storage_object` without its own guard: the walk has one
             self.missing.difference_update(map(id, map(TensorBase.untyped_storage, filter(has_storage, stored))))
 
@@ -467,7 +474,7 @@ class Walk:
             self._others.append(obj)
 
     def _await(self, kind: Kind, objects: Sequence[Any]) -> None:
-        """Go through these later, all of one kind; they are wanted or named by a hint."""
+        """Queue these objects, all of one kind, which are wanted or hinted."""
         if kind < Kind.TENSOR:
             (self._arrays if kind is Kind.ARRAY else self._named).extend(objects)
             return
@@ -485,10 +492,10 @@ class Walk:
 
 
 def most_bytes(doubtful: Iterable[Any]) -> int | None:
-    """Bytes of all storages that tensors, grad nodes and storages lead to through C++.
+    """Upper bound on the bytes that tensors, grad nodes and storages reach through C++.
 
-    Garbage that holds memory is among what is doubtful, or C++ holds the memory for something that is: so no more than
-    this goes with it. None where this torch does not show all that C++ holds, or there is too much of it.
+    Garbage that holds memory is among the doubtful objects, or C++ holds the memory for one that is, so no more than
+    this is freed with it. None if this torch does not show all C++ references, or there are too many.
     """
     if lacks(Part.NATIVE):
         return None
@@ -509,7 +516,7 @@ def most_bytes(doubtful: Iterable[Any]) -> int | None:
 
 
 def _storages(obj: Any) -> dict[int, int]:
-    """Address to bytes of each storage that a tensor or a storage object has."""
+    """Map the address of each storage of a tensor or storage object to its bytes."""
     kind = KINDS.of(type(obj))
     if kind is Kind.STORAGE:
         return {} if is_meta(obj) else {int(address_of_storage(obj)): int(StorageBase.nbytes(obj))}
@@ -523,10 +530,10 @@ def _storages(obj: Any) -> dict[int, int]:
 
 
 def garbage_among(heap: ExplainedHeap, kinds: tuple[type, ...]) -> Iterator[Any]:
-    """Objects that nothing alive holds and that lead to tensor memory, of these types and of those made from them.
+    """Unreachable objects of these types and their subclasses that lead to tensor memory.
 
-    Where all tensors are asked for, memory that no tensor is left of is given as its storage object. No object is asked
-    for its class: `isinstance` runs code of the user's.
+    If all tensors are requested, memory without a tensor is reported as its storage object. Classes are compared by
+    address: `isinstance` would run user code.
     """
     n, native = heap.refcounts.objects, heap.native
     dead = heap.pruned.objects[heap.freed != 0]
@@ -545,47 +552,47 @@ def garbage_among(heap: ExplainedHeap, kinds: tuple[type, ...]) -> Iterator[Any]
 _OURS = tuple(
     f"leakscope.{name}" for name in ("comm", "dataloader", "heap", "process", "profiler", "recorder", "testing")
 )
-"""Modules whose frames hold nothing of the program's, or only for as long as they run."""
+"""Modules whose frames hold nothing of the program, or only while they run."""
 
 _MORE = 1.5
-"""So many times as many as were told apart may be followed before that is done again; chosen."""
+"""Factor of followed paths over confirmed ones at which they are re-examined. Heuristic."""
 
 
 class Question:
-    """What is known of this process's tensors from one block to the next: addresses, nothing that is held.
+    """Remembers, by address, what retains this process's tensors from one block to the next.
 
-    Whatever is reached from what lives is no garbage, whichever way it was found: a wrong address costs time alone. And
-    a storage that a look would find to be garbage has a tensor, a grad node or a storage object that is not reached.
+    Whatever is reached from a root is alive, however it was found, so a wrong address only costs time. A storage that a
+    heap snapshot would find to be garbage has a tensor, grad node or storage object that is not reached.
     """
 
     def __init__(self) -> None:
         self._tensors = Tensors()
         self._paths: set[int] = set()
-        """What led to tensors the last time."""
+        """What led to tensors last time."""
         self._apart = 0
-        """How many led there when they were last told apart from what leads there no more."""
+        """Number of paths when they were last re-examined."""
         self._garbage = Seen()
-        """What a look before a block has found that nothing will ever free."""
+        """Uncollectable garbage that the heap snapshot before a block found."""
         self.left: dict[str, int] = {}
         """Bytes of the findings about that garbage, by fingerprint."""
         self.doubtful: set[int] = set()
-        """What was not found to be held when last asked."""
+        """What the last check did not find to be alive."""
         self.at_most = 0
-        """Bytes that can have been left behind, of a block after which no look was needed."""
+        """Upper bound on the bytes left behind by a block that needed no heap snapshot."""
 
     def held_before(self, full: bool = False) -> bool:
-        """Whether all is held that has memory, that garbage apart; gc frees what it can of the young, or of all."""
+        """Whether everything with memory is reachable, apart from that garbage, after a young or full collection."""
         since = self._tensors.take_up(full)
         if not self._stays(since):
             self._garbage, self.left = Seen(), {}
         return self._all_held(self._garbage.addresses)
 
     def begin(self) -> Mark | None:
-        """The mark from which the block's own are told."""
+        """Return the mark from which objects belong to the block."""
         return self._tensors.mark
 
     def looked_before(self, left: dict[str, int], collect: bool = True) -> None:
-        """A look before the block has found this garbage, and made Python objects for what had none."""
+        """Record the garbage that the snapshot before the block found; it made Python objects for those without one."""
         self.left = left
         if collect:
             self._tensors.take_up()
@@ -594,44 +601,44 @@ class Question:
             self._tensors.draw_line()
 
     def held_within(self) -> bool:
-        """As `held_before`, of a block within another: what that has left by now stays, and nothing is collected."""
+        """As `held_before`, for a nested block: what it has left behind stays, and nothing is collected."""
         mark = self._tensors.mark
         held = self.held_after(mark)
         self._tensors.draw_line()
         return held
 
     def held_after(self, mark: Mark | None, values: Collection[Any] = (), allowance: int = 0) -> bool:
-        """Whether all is held that has memory, now that the block is over, but for so many bytes; `values` are.
+        """Whether everything with memory is reachable after the block, up to this many bytes; `values` are known.
 
-        `at_most` says how many.
+        `at_most` receives the bound.
         """
         since = self._tensors.take_since(mark)
         stays = since is not None and self._stays(since)
         return self._all_held(self._garbage.addresses if stays else frozenset(), values, allowance)
 
     def was_garbage(self, obj: Any) -> bool:
-        """Whether a look before the block has found this object to be garbage that nothing frees."""
+        """Whether the snapshot before the block found this object to be uncollectable garbage."""
         return self._garbage.has(obj)
 
     def learn(self, heap: ExplainedHeap) -> None:
-        """Take from a look what leads to tensors."""
+        """Learn from a heap snapshot what leads to tensors."""
         objects = heap.pruned.objects
         self._paths.update(heap.native.sweep.addresses[objects[objects < heap.refcounts.objects]].tolist())
 
     def learn_before(self, heap: ExplainedHeap) -> None:
-        """As `learn`, and what is garbage already."""
+        """As `learn`, including existing garbage."""
         self.learn(heap)
         n, native = heap.refcounts.objects, heap.native
         never = heap.pruned.objects[heap.freed == IMMORTAL]
         found = [native.sweep.objects[k] for k in never[never < n].tolist()]
         storages = list(native.storages.values())
         for storage in (storages[k - n] for k in never[never >= n].tolist()):
-            # its Python object, which the look may have made, goes with it
+            # the Python object that the snapshot may have created is freed with it
             found.append(storage_object(tensor_over(native.sweep.objects[storage.holders[0]], storage.address)))
         self._garbage = Seen(found)
 
     def _stays(self, since: Set[int] | None) -> bool:
-        """Whether all the garbage that is known is still there, and nothing that came has its address."""
+        """Whether all known garbage is still there and no new object has its address."""
         garbage = self._garbage
         return not garbage.any_gone() and (since is None or since.isdisjoint(garbage.addresses))
 
@@ -658,7 +665,7 @@ class Question:
         return not self.doubtful or walk.was_enough
 
     def _are_within(self, allowance: int, missing: Set[int]) -> bool:
-        """Whether these can keep alive no more than that; `at_most` is how much."""
+        """Whether these can keep at most this many bytes alive; sets `at_most`."""
         objects = _objects_at(missing)
         most = None if objects is None else most_bytes(objects)
         if most is None or most > allowance:
@@ -668,7 +675,7 @@ class Question:
 
 
 def _objects_at(addresses: Set[int]) -> list[Any] | None:
-    """The objects that gc lists at all these addresses; None where it does not list them all."""
+    """The objects that gc lists at these addresses; None unless it lists all of them."""
     for generations in ((0,), ()):
         found = listed_at(addresses, *generations)
         if len(found) == len(addresses):
@@ -677,7 +684,7 @@ def _objects_at(addresses: Set[int]) -> list[Any] | None:
 
 
 def _frames() -> list[FrameType]:
-    """The frames that run, those of this thread first; leakscope's own left out."""
+    """Running frames, those of this thread first; leakscope's own excluded."""
     frames, own = running_frames(), sys._getframe()
     here = next(place for place, frame in enumerate(frames) if frame is own)
     found = [frame for frame in (*frames[here:], *frames[:here]) if not _is_ours(frame)]
@@ -692,4 +699,4 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 QUESTION = Question()
-"""Of this process."""
+"""The instance of this process."""

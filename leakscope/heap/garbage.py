@@ -31,26 +31,26 @@ from leakscope.run.model import GcDiff
 from leakscope.run.rows import Occasion
 
 MAX_COLLECTIONS = 200
-"""Collections, chosen as a bound: garbage that needs more of them is given this number."""
+"""Maximum collections that are simulated. Heuristic: garbage that needs more is reported with this number."""
 _FULL = 2
-"""The generation whose collection takes the younger ones along."""
+"""The generation whose collection includes the younger ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """What nothing live holds: of the pruned heap, and of all that holds that."""
+    """The unreachable objects of the pruned heap, and all their ancestors."""
 
     objects: Ints
-    """Their indexes, in ascending order."""
+    """Indexes in ascending order."""
     references: References
-    """All among them."""
+    """All references among them."""
 
 
 def find_unreachable(refcounts: RefcountTable, pruned: PrunedHeap) -> Unreachable:
-    """Follows `deduce_unreachable` in CPython's gcmodule.c: an object with a count above the references found lives.
+    """Follow `deduce_unreachable` in CPython's gcmodule.c: an object with more references than were found is alive.
 
-    What such an object reaches lives too, and so does what a root of the pruned heap's reaches. Whatever holds an
-    ancestor of memory is one itself, so that nothing but those has to be looked at.
+    Whatever a live object or a root of the pruned heap reaches is alive too. Ancestors of memory have only ancestors as
+    referrers, so nothing else is visited.
     """
     alive = refcounts.unexplained > 0
     alive |= pruned.roots
@@ -63,14 +63,14 @@ def find_unreachable(refcounts: RefcountTable, pruned: PrunedHeap) -> Unreachabl
 
 
 def _reached(objects: Ints, references: References, alive: NDArray[np.bool_]) -> Ints:
-    """Those of the objects, which are in ascending order, that a walk from the live ones among them reaches."""
+    """Which of the objects (ascending) can be reached from the live ones among them."""
     holder, held = np.searchsorted(objects, references.holder), np.searchsorted(objects, references.held)
     reached: Ints = objects[reachable(len(objects), holder, held, np.flatnonzero(alive[objects]))]
     return reached
 
 
 def _holders_of(refcounts: RefcountTable, objects: Ints, alive: NDArray[np.bool_]) -> tuple[Ints, list[References]]:
-    """(all that holds these objects up to what is alive, with those; every reference to what of them is not)."""
+    """Return (these objects with all ancestors up to live ones, every reference to the unreachable among them)."""
     members = np.zeros(refcounts.count, dtype=bool)
     parts: list[References] = []
     level = objects
@@ -86,10 +86,10 @@ def _holders_of(refcounts: RefcountTable, objects: Ints, alive: NDArray[np.bool_
 
 
 def freed_by(refcounts: RefcountTable, unreachable: Unreachable, native: NativeReferences, objects: Ints) -> Ints:
-    """Of these objects 0 for what something live holds, k for what the k-th full collection frees, else IMMORTAL.
+    """For each object 0 if it is alive, k if the k-th full collection frees it, else IMMORTAL.
 
-    What dies takes along, by plain counting, all that nothing else holds; the next collection then sees more, for a
-    tensor shows its grad_fn only while C++ does not own it too (pytorch#7343).
+    Reference counting then frees what only freed objects held. The next collection sees more, because a tensor shows
+    its grad_fn only while C++ does not own it too (pytorch#7343).
     """
     freed = np.zeros(len(objects), dtype=np.int64)
     dead, references = unreachable.objects, unreachable.references
@@ -116,7 +116,7 @@ def freed_by(refcounts: RefcountTable, unreachable: Unreachable, native: NativeR
 
 
 class _Garbage:
-    """The unreachable part of the heap, collected round by round on paper."""
+    """The unreachable part of the heap, and a simulation of its collection."""
 
     def __init__(
         self, count: int, holder: Ints, held: Ints, python: NDArray[np.int32], seen: NDArray[np.bool_],
@@ -127,7 +127,7 @@ class _Garbage:
         self.tracked, self.role = tracked, role
 
     def rounds(self) -> Ints:
-        """Of each object the number of the collection that frees it; IMMORTAL where none does."""
+        """For each object the number of the collection that frees it; IMMORTAL if none does."""
         freed = np.zeros(self.count, dtype=np.int64)
         living = np.ones(self.count, dtype=bool)
         for number in range(1, MAX_COLLECTIONS + 1):
@@ -144,7 +144,7 @@ class _Garbage:
         return freed
 
     def _collected(self, living: NDArray[np.bool_], first: bool) -> NDArray[np.bool_]:
-        """What one collection finds unreachable with gc's eyes."""
+        """What one collection finds unreachable, with the references that gc sees."""
         here = living[self.holder] & living[self.held]
         holder, held, python = self.holder[here], self.held[here], self.python[here]
         native = np.bincount(held[python == 0], minlength=self.count) > 0
@@ -159,7 +159,7 @@ class _Garbage:
         return collected
 
     def _shown(self, here: NDArray[np.bool_], native: NDArray[np.bool_], first: bool) -> NDArray[np.bool_]:
-        """Which C++ references traversal reports: at first what was really seen, later what would be."""
+        """Which C++ references gc's traversal reports: first as observed, later as predicted."""
         if first:
             return self.seen[here]
         holder, held, python = self.holder[here], self.held[here], self.python[here]
@@ -171,7 +171,7 @@ class _Garbage:
         return shown
 
     def _fall(self, living: NDArray[np.bool_], collected: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """The collected and all that only they held, by plain counting."""
+        """Free the collected objects, and by reference counting what only they held."""
         died = collected.copy()
         while True:
             go_on()
@@ -185,21 +185,21 @@ class _Garbage:
 
 
 Watched = list[tuple[Any, int]]
-"""(weak reference to a storage, its bytes): holds nothing."""
+"""(weak reference to a storage, its bytes)"""
 
 
 def watch_storage(storage: Any, size: int) -> tuple[Any, int]:
-    """Note a storage and its bytes without holding it."""
+    """Record a storage and its bytes through a weak reference."""
     return StorageWeakRef(storage), size
 
 
 def real_diff(
     predicted_bytes: int, watched: Watched, after: Occasion | None = None, storages: Sequence[int] = ()
 ) -> GcDiff:
-    """Collect generation 0, 1, 2 and then 2 again until nothing more goes; measure each.
+    """Collect generations 0, 1, 2 and then 2 until nothing more is freed, measuring each.
 
-    `watched` are the storages alive before, `storages` their indexes in the heap of the look before, which had this
-    occasion. Changes the program: only after the last look, or when asked for.
+    `watched` are the storages alive before, `storages` their indexes in the preceding heap snapshot, which had this
+    occasion. Changes the program: only after the last snapshot, or on request.
     """
     before = watched
     freed: list[int] = []
@@ -216,30 +216,30 @@ def real_diff(
             if unreachable == 0 or freed[-1] == 0:
                 break
     if sum(freed[:2]) and not full:
-        full = 1  # a full collection would have freed at once what the young generations gave back
+        full = 1  # a full collection would have freed at once what the young generations freed
     gone = tuple(index for index, (storage, _) in zip(storages, before, strict=False) if storage.expired())
     return GcDiff(tuple(freed), full, tuple(seconds), predicted_bytes, after, gone)
 
 
 @dataclass(frozen=True)
 class ExplainedHeap:
-    """The heap's references, what is left of it on the paths to memory, and what of that is garbage."""
+    """The references of the heap, the pruned heap, and the garbage in it."""
 
     native: NativeReferences
     refcounts: RefcountTable
     pruned: PrunedHeap
     running: Mapping[int, str]
-    """Index of each running frame to its function's name."""
+    """Index of each running frame, mapped to its function's name."""
     freed: Ints
-    """As `freed_by` gives it, of each object of the pruned heap."""
+    """The result of `freed_by` for each object of the pruned heap."""
     gaining: Collection[int] = ()
-    """Indexes of containers that keep gaining objects that are no tensors."""
+    """Indexes of containers that keep gaining non-tensor objects."""
 
 
 def explain(
     native: NativeReferences, running: dict[int, str], own: set[int], gaining: Collection[int] = ()
 ) -> ExplainedHeap:
-    """Set the references found against those counted; `own` are indexes of leakscope's own objects."""
+    """Compare references found with reference counts; `own` are indexes of leakscope's objects."""
     refcounts = explain_refcounts(native)
     pruned = prune(native, refcounts, running, own, gaining)
     if find_hook_owners(native, refcounts, pruned):
@@ -254,10 +254,10 @@ def explain(
 
 
 def _leave_unjudged_what_changed(native: NativeReferences, refcounts: RefcountTable, unreachable: Unreachable) -> bool:
-    """Take as held what seemed garbage and has changed since the sweep: another thread has it, or had it.
+    """Treat objects that changed since the sweep as alive: another thread has or had them.
 
-    What changes becomes a root and is counted among what could not be judged. So is what nothing held any more when the
-    Python reader came to count it: its last owner let it go in between.
+    A changed object becomes a root and is counted as not judgeable. So is an object that the Python reader counted
+    after its last owner had released it.
     """
     dead = unreachable.objects[unreachable.objects < native.sweep.tracked]
     moved = np.union1d(changed(native, dead), dead[native.sweep.counts[dead] == 0])

@@ -28,62 +28,65 @@ from leakscope.run.rows import GainingContainer
 
 @dataclass(slots=True)
 class Gain:
-    """What one container has gained since it was first seen."""
+    """The growth of one container since it was first seen."""
 
     type: int
     """Address of its type."""
     items: int
-    """How many it has."""
+    """Current number of items."""
     own: int
-    """Bytes of the container alone."""
+    """Bytes of the container itself."""
     earlier: float | None = None
-    """Bytes of what it had when it was first seen; None before they are measured."""
+    """Bytes of its contents when first seen; None before they are measured."""
     gained: int = 0
-    """Items that it has more."""
+    """Number of items gained."""
     bytes: float = 0.0
-    """Measured, of those."""
+    """Measured bytes of the gained items."""
     counted: float = 0.0
-    """Those of them that malloc's count has."""
+    """The part of them that malloc's count includes."""
     is_of_hooks: bool = False
-    """It is a dict of hooks: each one more takes time in every step, however small it is."""
+    """Whether it is a dict of hooks, each of which costs time in every step, however small it is."""
     item: str = ""
-    """What the newest ones are called."""
+    """The name of the newest items."""
 
 
 _MOST_KEPT = 1 << 20
-"""Containers that are kept between looks, chosen: 24 MiB. With many packages a process has a quarter of that before the
-program makes any, and beyond it short lists are forgotten."""
+"""Containers kept between snapshots, 24 MiB. Heuristic: a process with many packages starts with a quarter of it;
+beyond it, short lists are dropped.
+"""
 _LONG = 1 << 16
-"""Lengths from which on all count as one when the commonest are left out."""
+"""Lengths from which on all count as one when the most frequent lengths are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Containers:
-    """Some containers in columns."""
+    """Containers in columns."""
 
     addresses: Ints
     lengths: Ints
-    """How many references each has."""
+    """Number of references of each."""
     firsts: Ints
-    """Address of what each has held for longest, 0 where that is not told.
+    """Address of the oldest referent of each, 0 if unknown.
 
-    What is freed leaves its address to another container of the same type, and to one of the same name in each step.
+    A freed container's address is reused by another one of the same type, and of the same name in each step.
     """
 
     def at(self, places: Ints | NDArray[np.bool_]) -> Containers:
-        """Those at these places."""
+        """Those at these positions."""
         return Containers(self.addresses[places], self.lengths[places], self.firsts[places])
 
 
 def gained(before: Containers, now: Containers) -> Ints:
-    """References that each of the containers has more than before, -1 where it has fewer or is another one."""
+    """References gained by each container, -1 if it has fewer or is another one."""
     same = (before.addresses == now.addresses) & (before.firsts == now.firsts) & (before.lengths > 0)
     more: Ints = np.where(same, np.maximum(now.lengths - before.lengths, -1), -1)
     return more
 
 
 def kept_lengths(lengths: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Which containers are to be kept, by their lengths: all, or of very many not the commonest, which are of data."""
+    """Select the containers to keep by length: all, or if there are very many, not those of the most frequent lengths,
+    which hold data.
+    """
     if len(lengths) <= _MOST_KEPT:
         return np.ones(len(lengths), dtype=bool)
     cut = np.minimum(lengths, _LONG)
@@ -96,9 +99,9 @@ def kept_lengths(lengths: NDArray[np.integer]) -> NDArray[np.bool_]:
 
 
 class Lengths:
-    """The containers of the last look, and those that are noted of this one.
+    """The containers of the last snapshot and those recorded in this one.
 
-    They are kept in pages of their own (`mmap`), which glibc's count of what the program has taken does not see.
+    Stored in mapped pages (`mmap`), which glibc's count of allocated memory does not include.
     """
 
     __slots__ = ("_noted", "last")
@@ -110,16 +113,16 @@ class Lengths:
         self._noted: list[Containers] = []
 
     def before(self, addresses: Ints) -> Containers:
-        """The container of the last look that comes nearest to each of these addresses."""
+        """For each of these addresses, the container of the last snapshot nearest to it."""
         return self.last.at(np.minimum(np.searchsorted(self.last.addresses, addresses), len(self.last.addresses) - 1))
 
     def note(self, containers: Containers) -> None:
-        """Keep these for the next look."""
+        """Record these for the next snapshot."""
         columns = (containers.addresses, containers.lengths, containers.firsts)
         self._noted.append(Containers(*map(in_own_pages, columns)))
 
     def end_look(self) -> None:
-        """What was noted is from now on what there was at the last look."""
+        """End the snapshot: what was recorded becomes the baseline of the next one."""
         noted, self._noted = self._noted, []
         if noted:
             addresses, first = np.unique(_column(noted, "addresses"), return_index=True)
@@ -133,17 +136,17 @@ def _column(parts: Sequence[Containers], name: str) -> Ints:
 
 
 _MOST_TYPES = 8
-"""Types that one look asks, those of which most objects have come, chosen."""
+"""Types examined in one snapshot, the most frequent ones. Heuristic."""
 _FEWEST = 3
-"""Objects of one type from which on they are taken to be linked."""
+"""Minimum objects of a type to treat it as linked. Heuristic."""
 _MOST_HEADS = 0.2
-"""Share of the objects of a linked type that none of their like may hold: the first of each chain."""
+"""Maximum share of objects of a linked type without a referrer of the same type: the heads of the chains."""
 _SAMPLED = 8
-"""Objects of a type that are measured, chosen."""
+"""Objects measured per type. Heuristic."""
 
 
 class LinkedTypes:
-    """What types written in Python gain over the looks of one process."""
+    """The growth of types written in Python over the snapshots of one process."""
 
     __slots__ = ("_counts", "_of", "_types")
 
@@ -153,7 +156,7 @@ class LinkedTypes:
         """By the address of the type."""
 
     def tell(self, native: NativeReferences, measure: Measure) -> list[tuple[int, Gain]]:
-        """(index of an object that no other of its type holds, what its type has gained); the look is over then."""
+        """Yield (index of an object without a referrer of its type, growth of the type); ends the snapshot."""
         sweep = native.sweep
         kinds = sweep.type_index[: sweep.tracked]
         order = np.argsort(sweep.type_list)
@@ -180,7 +183,7 @@ class LinkedTypes:
         return [(index, gain) for index, gain in told if gain.bytes >= LARGE]
 
     def _before(self, types: Ints) -> Ints:
-        """How many objects of each of these types there were at the last look."""
+        """Number of objects of each type at the last snapshot."""
         if len(self._types) == 0:
             return np.zeros(len(types), dtype=np.int64)
         place = np.minimum(np.searchsorted(self._types, types), len(self._types) - 1)
@@ -188,7 +191,7 @@ class LinkedTypes:
         return before
 
     def _heads(self, native: NativeReferences, at: Ints) -> Ints:
-        """Of all objects of one type those that no other of it holds, by itself or by its dict."""
+        """The objects of one type that no other object of it holds, directly or through its dict."""
         mine = np.zeros(len(native.sweep.objects), dtype=bool)
         mine[at] = True
         holder, held = native.held_by.into(at)
@@ -199,7 +202,7 @@ class LinkedTypes:
 
 
 def _may_be_linked(kind: type, native: NativeReferences) -> bool:
-    """Whether objects of the type are a program's records: no tensors, containers, classes or leakscope's own."""
+    """Whether objects of the type are the program's records: not tensors, containers, classes or leakscope's."""
     return (
         made_in_python(kind)
         and native.types.role(kind) is Role.PLAIN
@@ -210,7 +213,7 @@ def _may_be_linked(kind: type, native: NativeReferences) -> bool:
 
 
 def _add_link(gain: Gain, native: NativeReferences, at: Ints, measure: Measure) -> None:
-    """Add what has come since: some of the objects, measured without what they are linked to, stand for all."""
+    """Add the new objects; a sample, measured without what they link to, stands for all."""
     more = len(at) - gain.items
     chosen = [native.sweep.objects[k] for k in at[:: max(len(at) // _SAMPLED, 1)].tolist()]
     kind, many = type(chosen[0]), len(chosen)
@@ -226,17 +229,17 @@ def _add_link(gain: Gain, native: NativeReferences, at: Ints, measure: Measure) 
 
 
 _MOST_MEASURED = 256
-"""Containers that one look measures, those that have gained most items, chosen."""
+"""Containers measured in one snapshot, those that gained most items. Heuristic."""
 _FIRST = 1 << 40
-"""Added to what a container has gained that had gained before: those come first."""
+"""Added to the gain of a container that gained before, so that it is measured first."""
 _MANY_DICTS, _FEW_ITEMS = 1 << 17, 16
-"""Dicts of numbers and texts of a look from which on the short ones among them are taken to be data, chosen."""
+"""Dicts of numbers and strings in a snapshot from which on the short ones are treated as data. Heuristic."""
 _WITHOUT_FIRST = (set, collections.deque)
-"""Of these the first item is another one as soon as an item is put in, or taken out."""
+"""Types whose first item changes whenever an item is added or removed."""
 _CALLED = (types.FunctionType, types.MethodType, functools.partial)
-"""Types that a hook has; one with a `__call__` of its own is found by its bytes alone."""
+"""Types of hooks; an object with its own `__call__` is found by its bytes alone."""
 _MOST_TOLD = 32
-"""Containers that one look tells of, those that have gained most bytes, chosen."""
+"""Containers reported by one snapshot, those that gained most bytes. Heuristic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,14 +247,14 @@ class Grown:
     """A container that has grown."""
 
     index: int
-    """In the sweep."""
+    """Index in the sweep."""
     container: Any
     length: int
-    """References that it has now."""
+    """Current number of references."""
 
 
 class Gains:
-    """What containers gain over the looks of one process."""
+    """The growth of containers over the snapshots of one process."""
 
     __slots__ = ("_grown", "_lengths", "_of", "linked")
 
@@ -261,12 +264,12 @@ class Gains:
         self._of: dict[int, Gain] = {}
         """By the container's address."""
         self._grown: set[int] = set()
-        """Addresses of the dicts that have grown and that gc does not track."""
+        """Addresses of the untracked dicts that have grown."""
 
     def growing(self, heap: Sweep, is_container: NDArray[np.bool_]) -> Ints:
-        """Indexes of those containers that have gained most, at this look or before; all are noted.
+        """Indexes of the containers that gained most in this snapshot or before; records all.
 
-        `is_container` says of each tracked object of the sweep whether it is one.
+        `is_container` marks the containers among the tracked objects of the sweep.
         """
         last = self._lengths.last
         at = heap.address_book.find(last.addresses).astype(np.int64)
@@ -277,7 +280,7 @@ class Gains:
         return at[there][grown]
 
     def growing_dicts(self, dicts: UntrackedDicts) -> Ints:
-        """Places of those of some dicts that hold only what gc does not track: it does not track them either."""
+        """Positions of the dicts that have grown among those that hold only untracked objects and are untracked too."""
         least = 1 if len(dicts.lengths) <= _MANY_DICTS else _FEW_ITEMS
         places = np.flatnonzero(dicts.lengths >= least)
         if len(places) == 0:
@@ -291,7 +294,7 @@ class Gains:
         return places[grown]
 
     def _most_gained(self, before: Containers, now: Containers) -> Ints:
-        """Places of the containers that have gained most, and of those that had gained at earlier looks."""
+        """Positions of the containers that gained most, and of those that gained in earlier snapshots."""
         more = gained(before, now)
         known = np.isin(now.addresses, np.fromiter(self._of, np.int64, len(self._of)))
         grown = np.flatnonzero((more > 0) | (known & (more == 0)))
@@ -299,11 +302,11 @@ class Gains:
         return grown[np.argsort(-rank, kind="stable")[:_MOST_MEASURED]]
 
     def has_grown(self, untracked: dict[Any, Any]) -> bool:
-        """Whether a dict that gc does not track was found to have grown, at this look."""
+        """Whether an untracked dict was found to have grown in this snapshot."""
         return id(untracked) in self._grown
 
     def tell(self, grown: Sequence[Grown], measure: Measure) -> list[tuple[int, Gain]]:
-        """(index, gain) of the containers that have gained most bytes; the look is over with that."""
+        """Yield (index, growth) of the containers that gained most bytes; ends the snapshot."""
         gains: dict[int, tuple[int, Gain]] = {}
         news = sorted(((new, self._before(new)) for new in grown), key=_items_gained, reverse=True)
         for new, gain in news[:_MOST_MEASURED]:
@@ -317,7 +320,7 @@ class Gains:
         return [(index, gain) for index, gain in told if gain.bytes >= LARGE or gain.is_of_hooks]
 
     def _before(self, new: Grown) -> Gain:
-        """What it had gained at the last look."""
+        """What it had gained at the last snapshot."""
         kind = type(new.container)
         known = self._of.get(id(new.container))
         if known is not None and known.type == id(kind):
@@ -340,7 +343,7 @@ def _items_gained(new: tuple[Grown, Gain]) -> int:
 
 
 def _add(gain: Gain, container: Any, measure: Measure) -> None:
-    """Add what the container has gained since: some of the newest items, measured, stand for all."""
+    """Add what the container has gained; a measured sample of the newest items stands for all."""
     kind = type(container)
     base = container_base(kind)
     items, own = int(base.__len__(container)), size_of(container, kind)
@@ -361,12 +364,12 @@ def _add(gain: Gain, container: Any, measure: Measure) -> None:
 
 
 def _is_hook(item: Item) -> bool:
-    """Whether an item of a dict is one of `_forward_hooks` and its like: a handle's number, and what is called."""
+    """Whether a dict item is a hook as in `_forward_hooks`: the number of a handle, and a callable."""
     return len(item) > 1 and type(item[0]) is int and type(item[1]) in _CALLED
 
 
 def _measured(some: list[Item], count: int, measure: Measure) -> tuple[float, float]:
-    """(bytes, those that malloc's count has) of so many items, of which these are some; the list is emptied."""
+    """Return (bytes, those in malloc's count) of `count` items from a sample, and empty the list."""
     times, parts = count / len(some) if some else 0.0, [part for item in some for part in item]
     some.clear()
     measure.add(parts)
@@ -375,13 +378,13 @@ def _measured(some: list[Item], count: int, measure: Measure) -> tuple[float, fl
 
 
 _NAMED = (RootKind.MODULE, RootKind.FRAME, RootKind.CALLBACK, RootKind.THREAD, RootKind.NATIVE)
-"""Roots of the program's: what has none of them hangs on leakscope's own objects."""
+"""Roots of the program: an object without one is held by leakscope's own objects only."""
 
 
 def gaining_containers(native: NativeReferences, gains: Gains, own: Iterable[int]) -> dict[int, Gain]:
-    """Index of each container that has gained most, with what it has; leakscope's `own` are left out.
+    """Index of each container that gained most, with its growth; leakscope's `own` are excluded.
 
-    It is the end of the look for the gains.
+    Ends the snapshot for the growth of containers.
     """
     sweep = native.sweep
     found = gains.growing(sweep, (native.verdicts & GAINING > 0)[sweep.type_index[: sweep.tracked]])
@@ -414,7 +417,7 @@ def _below(native: NativeReferences, own: Iterable[int]) -> Ints:
 
 
 def _held_by(native: NativeReferences, holders: Ints) -> Ints:
-    """What some objects hold, as the sweep has it."""
+    """Referents of some objects, according to the sweep."""
     sweep = native.sweep
     tracked = holders[holders < sweep.tracked]
     places = in_rows(sweep.starts[tracked], sweep.starts[tracked + 1] - sweep.starts[tracked])
@@ -424,7 +427,7 @@ def _held_by(native: NativeReferences, holders: Ints) -> Ints:
 
 
 def _caches_ours(cache: Any) -> bool:
-    """Whether an `lru_cache`, which is no type of ours, keeps the results of a function of leakscope's."""
+    """Whether an `lru_cache` keeps results of a function of leakscope."""
     return type(cache.__wrapped__) is FunctionType and is_of_leakscope(cache.__wrapped__.__module__)
 
 
@@ -441,7 +444,7 @@ def _row(place: int, gain: Gain) -> GainingContainer:
 
 
 def rows_of(gained: Mapping[int, Gain], places: Mapping[int, int], graph: HeapGraph) -> tuple[GainingContainer, ...]:
-    """What a look says of them, those that the program has a name for; `places` are their indexes in the graph."""
+    """The rows for those that have a name in the program; `places` are their indexes in the graph."""
     if not gained:
         return ()
     starts = np.flatnonzero(np.isin(graph.root, [ROOTS.index(root) for root in _NAMED]))

@@ -28,58 +28,59 @@ from leakscope.process.raw_types import all_keys_are, mro
 from leakscope.process.torch_compat import uses_of_tensor
 
 _OF_A_REPLAY = 16
-"""Owners of a base or a storage that the functions of a replaying view may be, which nothing lists:
-`.conj().imag` has 7 (counted with torch 2.13)."""
+"""Owners that the functions of a replaying view may add to a base or a storage; nothing lists them. `.conj().imag` has
+7 (counted with torch 2.13).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Some references of the heap in columns."""
+    """References of the heap in columns."""
 
     holder: Places
     held: Places
     python: Places
-    """Python references that each entry accounts for; 0 where C++ owns the C++ object."""
+    """Python references that each entry accounts for; 0 if C++ owns the C++ object."""
     extra: Places
-    """Index into the extra references, -1 where CPython's traversal showed it."""
+    """Index into the extra references, -1 if CPython's traversal reported it."""
     seen: NDArray[np.bool_]
     """Whether gc's own traversal reports the entry."""
 
     def at(self, places: NDArray[Any]) -> References:
-        """Those at these places."""
+        """Those at these positions."""
         return References(
             self.holder[places], self.held[places], self.python[places], self.extra[places], self.seen[places]
         )
 
 
 def together(parts: list[References]) -> References:
-    """All references of some parts."""
+    """Concatenate references."""
     names = ("holder", "held", "python", "extra", "seen")
     return References(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 @dataclass(frozen=True, slots=True)
 class RefcountTable:
-    """Who holds each object of the heap, and what the references found leave unexplained.
+    """The referrers of each object of the heap, and reference counts that they do not explain.
 
-    Objects are numbered as in the sweep; storages follow behind them, in the order of `NativeReferences.storages`.
+    Objects are numbered as in the sweep; storages follow, in the order of `NativeReferences.storages`.
     """
 
     objects: int
-    """Python objects; the storages' indexes start here."""
+    """Number of Python objects; the indexes of storages start here."""
     count: int
-    """Objects and storages."""
+    """Number of objects and storages."""
     unexplained: Places
-    """References counted and not found; above 0 means something unseen holds the object."""
+    """References counted but not found; above 0, something unseen holds the object."""
     idle: Places
-    """Indexes of the storages' Python objects that only C++ keeps: they hold nothing and go with the storage."""
+    """Indexes of storage objects that only C++ keeps: they hold nothing and are freed with the storage."""
     _swept: HeldBy
     _role: NDArray[np.int8]
     _later: References
-    """What the walk found beyond the sweep, by what is held."""
+    """What the walk found beyond the sweep, by referent."""
 
     def into(self, objects: NDArray[np.integer]) -> References:
-        """Every reference to one of these objects or storages, which are told once each."""
+        """Every reference to one of these objects or storages."""
         holder, held = self._swept.into(objects)
         twice = _shown_by_cpp(self._role, holder, held)
         if twice.any():
@@ -90,11 +91,11 @@ class RefcountTable:
 
 
 def explain_refcounts(native: NativeReferences) -> RefcountTable:
-    """Compare every count with the references found.
+    """Compare every reference count with the references found.
 
     A tensor, a grad node and a storage keep one Python reference for all their C++ owners together
-    (c10/util/intrusive_ptr.h: the Python object is increfed when the use count goes from 1 to 2), so their C++ owners
-    are counted apart: `_use_count` of tensors and storages less one for the Python object.
+    (c10/util/intrusive_ptr.h: the Python object is increfed when the use count goes from 1 to 2). Their C++ owners are
+    counted separately: `_use_count` of tensors and storages less one for the Python object.
     """
     sweep, role, swept = native.sweep, native.role, native.held_by
     n = len(sweep.objects)
@@ -119,7 +120,9 @@ def explain_refcounts(native: NativeReferences) -> RefcountTable:
 
 
 def _shown_by_cpp(role: NDArray[np.int8], holder: Places, held: Places) -> NDArray[np.bool_]:
-    """Which references gc reports from a tensor or node to a node: the C++ ones, listed among the extra ones."""
+    """Which references from a tensor or node to a node are C++ references that gc reports and the
+    extra ones include.
+    """
     to_node: NDArray[np.bool_] = role[held] == Role.GRAD_NODE
     of = role[holder[to_node]]
     to_node[to_node] = (of == Role.TENSOR) | (of == Role.GRAD_NODE)
@@ -133,7 +136,7 @@ def _plain(holder: Places, held: Places) -> References:
 
 
 def _later(native: NativeReferences) -> tuple[References, Places]:
-    """What the walk found beyond the sweep; and what each reference of the sweep's holds that is among it as well."""
+    """What the walk found beyond the sweep, and for each reference of the sweep the extra one that it duplicates."""
     role, extra, n = native.role, native.extra, len(native.sweep.objects)
     nodes = np.flatnonzero(role == Role.GRAD_NODE)
     swept_holder, swept_held = native.held_by.into(nodes)
@@ -159,7 +162,7 @@ def _pairs(holder: Places, held: Places, n: int) -> Ints:
 
 
 def _explain_tensors_and_nodes(native: NativeReferences, owned: Places, unexplained: Places) -> None:
-    """Set against the C++ owners found those that C++ counts; `owned` has each object once for every one found."""
+    """Compare the C++ owners found with those that C++ counts; `owned` lists an object once per owner found."""
     objects = native.sweep.objects
     tensors = np.flatnonzero(native.role == Role.TENSOR)
     uses = np.fromiter(map(uses_of_tensor, map(objects.__getitem__, tensors.tolist())), np.int64, len(tensors))
@@ -173,9 +176,9 @@ def _explain_tensors_and_nodes(native: NativeReferences, owned: Places, unexplai
 
 
 def _explain_storages(native: NativeReferences, unexplained: Places) -> tuple[Places, Places]:
-    """Set against the tensors found over each storage the owners that C++ counts, and take it off its Python object.
+    """Compare the tensors found over each storage with its C++ owners, and subtract them from its Python object.
 
-    Gives the references to storages.
+    Returns the references to storages.
     """
     first, many = len(native.sweep.objects), len(native.storages)
     holders = [storage.holders for storage in native.storages.values()]
@@ -200,10 +203,10 @@ _OF_ARRAY: Any = np.ndarray.__dict__
 
 
 def arrays_of(native: NativeReferences, refcounts: RefcountTable) -> dict[int, int]:
-    """Index of each that owns LARGE bytes or more of memory that nobody else has, with how many.
+    """Map the index of each object that exclusively owns at least LARGE bytes to the bytes.
 
-    One that native code holds as well is left out: `torch.from_numpy` keeps the array for as long as the tensor
-    (torch/csrc/utils/tensor_numpy.cpp), and the tensor's storage is that memory already.
+    Objects that native code holds too are excluded: `torch.from_numpy` keeps the array as long as the tensor
+    (torch/csrc/utils/tensor_numpy.cpp), and the tensor's storage is that memory.
     """
     sweep = native.sweep
     untracked = np.arange(sweep.tracked, len(sweep.objects))
@@ -218,7 +221,9 @@ def arrays_of(native: NativeReferences, refcounts: RefcountTable) -> dict[int, i
 
 
 def _of_earlier_looks(native: NativeReferences, refcounts: RefcountTable, places: Ints) -> NDArray[np.bool_]:
-    """Which of these a HeapGraph has, by itself or by its dict: `check` keeps its looks until it judges them."""
+    """Which of these a HeapGraph owns, directly or through its dict: `check` keeps its snapshots until
+    it judges them.
+    """
     graphs, dicts = (np.flatnonzero(native.sweep.type_list == id(kind)) for kind in (HeapGraph, dict))
     kinds = native.sweep.type_index
     into = refcounts.into(places)
@@ -233,7 +238,7 @@ def _may_own(kind: type) -> bool:
 
 
 def owned_bytes(obj: Any) -> int:
-    """Bytes of memory that the object itself allocated, 0 for what is none of these or holds objects."""
+    """Bytes that the object itself allocated; 0 if it is of another type or holds objects."""
     kind = type(obj)
     if kind is bytes or kind is bytearray or kind is BytesIO:
         return sys.getsizeof(obj)
@@ -247,25 +252,25 @@ def owned_bytes(obj: Any) -> int:
 
 
 MOST_LEVELS = 100
-"""References that objects are away from memory up to which only they are visited, chosen; further up the whole heap."""
+"""Levels above memory up to which only ancestors are visited; beyond, the whole heap is. Heuristic."""
 
 
 @dataclass(frozen=True)
 class PrunedHeap:
-    """The pruned heap: indexes of objects kept in ascending order, and the references among them, by holder."""
+    """The pruned heap: indexes of the kept objects in ascending order, and the references among them, by referrer."""
 
     objects: Ints
     references: References
     modules: dict[int, str]
-    """Index of a module's namespace to the module's name."""
+    """Index of a module's namespace, mapped to the module's name."""
     arrays: dict[int, int]
-    """Index of each array, bytes or BytesIO with memory of its own to how much that is."""
+    """Index of each array, bytes or BytesIO that owns memory, mapped to its bytes."""
     roots: NDArray[np.bool_]
-    """Of all objects those that live whatever holds them: module namespaces, running frames, leakscope's own."""
+    """Objects that are alive regardless of referrers: module namespaces, running frames, leakscope's own."""
 
 
 def module_namespaces(native: NativeReferences) -> dict[int, str]:
-    """Index of every loaded module's `__dict__`, with its name; no module's `__getattr__` is asked."""
+    """Index and name of every loaded module's `__dict__`; calls no module `__getattr__`."""
     loaded = [
         (name, id(module_dict(module)))
         for name, module in list(sys.modules.items())
@@ -288,10 +293,11 @@ def prune(
     own: set[int],
     gaining: Collection[int] = (),
 ) -> PrunedHeap:
-    """Keep the ancestors of storages, of arrays that own memory and of containers that are `gaining` other objects.
+    """Keep the ancestors of storages, of arrays that own memory, and of containers that are `gaining` other objects.
 
-    Module namespaces and running frames have none. `own` are indexes of leakscope's own objects, which are left out.
-    An instance's reference to its class is no path to memory that the class holds: every instance would be on it.
+    Module namespaces and running frames are roots. `own` are indexes of leakscope's objects, which are left out. The
+    reference from an instance to its class is not followed: otherwise every instance would lead to the memory that the
+    class holds.
     """
     modules = module_namespaces(native)
     stops = np.zeros(refcounts.count, dtype=bool)
@@ -307,9 +313,9 @@ def prune(
 def ancestors(
     heap: Sweep, refcounts: RefcountTable, memory: Ints, stops: NDArray[np.bool_], out: NDArray[np.bool_]
 ) -> tuple[Ints, References]:
-    """All that leads to memory but what is `out`, in ascending order, and the references of the paths, by holder.
+    """All ancestors of memory except `out`, in ascending order, and their references by referrer.
 
-    Paths begin at what `stops`. From level to level upwards, for as long as there are few levels.
+    Paths start at `stops`. Visits level by level as long as there are few levels.
     """
     kept = np.zeros(refcounts.count, dtype=bool)
     parts = [_paths(heap, refcounts, memory[:0], stops, out)]
@@ -344,10 +350,10 @@ def _paths(
 
 
 def find_hook_owners(native: NativeReferences, refcounts: RefcountTable, pruned: PrunedHeap) -> bool:
-    """Find the grad nodes behind hook and metadata dicts whose owner is not known; True where some were found.
+    """Find the grad nodes behind hook and metadata dicts without a known owner; True if any were found.
 
-    The dicts are looked for in the memory of the nodes: `node.metadata` and `node.register_hook` make a dict on each
-    node that has none.
+    The dicts are searched in the memory of the nodes: `node.metadata` and `node.register_hook` would create missing
+    ones.
     """
     objects = native.sweep.objects
     unexplained = pruned.objects[refcounts.unexplained[pruned.objects] > 0].tolist()

@@ -41,7 +41,7 @@ from leakscope.process.torch_compat import BACKWARD_OF, BUFFERS, HOOKS_OF_TENSOR
 from leakscope.process.user_code import is_of_session, newest_first
 
 _DEEPEST = 100
-"""Containers in each other that are folded, chosen: a cell in a cell in a cell may be a circle."""
+"""Nesting up to which containers are folded. Heuristic: cells within cells may form a cycle."""
 
 
 _FOLDING = (
@@ -50,18 +50,18 @@ _FOLDING = (
 
 
 Group = tuple[int, Sequence[int]]
-"""(holder, what it holds), as indexes."""
+"""(referrer, referents), as indexes."""
 
 
 class Style(Enum):
-    """How what a folded container holds is written."""
+    """How the contents of a folded container are written."""
 
     ATTRIBUTE = auto()
     """The dict of an instance or a class: `.name`."""
     CHILD = auto()
-    """The dicts of an nn.Module's parameters and modules: `.name` or `[0]`."""
+    """The dict of parameters or submodules of an nn.Module: `.name` or `[0]`."""
     BUFFER = auto()
-    """The dict of an nn.Module's buffers."""
+    """The dict of buffers of an nn.Module."""
     CLOSURE = auto()
     """The tuple of a function's cells: `closure name`."""
     MRO = auto()
@@ -69,7 +69,7 @@ class Style(Enum):
 
 
 class Folds:
-    """The folded containers of a pruned heap; `groups` are what each holder's traversal reports that is kept."""
+    """The folded containers of a pruned heap; `groups` are the kept referents of each referrer."""
 
     def __init__(
         self, objects: Sequence[Any], refcounts: RefcountTable, pruned: PrunedHeap, groups: Sequence[Group]
@@ -82,7 +82,7 @@ class Folds:
         self.style: dict[int, Style] = {}
         """By index of a folded container."""
         self.inner: set[tuple[int, int]] = set()
-        """(holder, held) of the references that go with the folding."""
+        """(referrer, referent) of references inside a fold."""
         self.with_dict: set[int] = set()
         """Indexes of the objects whose own dict is folded into them."""
         for holder, helds in groups:
@@ -93,7 +93,7 @@ class Folds:
             if foldable:
                 self._fold(holder, helds)
         self.final = {index: self._stands_for(index) for index in self._into}
-        """Index of each object that is folded to that of the object which it is folded into."""
+        """Index of each folded object, mapped to the object it is folded into."""
 
     def _stands_for(self, index: int) -> int:
         for _ in range(_DEEPEST):
@@ -103,7 +103,7 @@ class Folds:
         return index
 
     def _may_fold(self, kind: type) -> bool:
-        """Whether anything is folded of what objects of a type hold."""
+        """Whether anything is folded for objects of a type."""
         return (
             any(kind is folding for folding in _FOLDING)
             or type_name(kind) in CONTEXT_PARTS
@@ -149,7 +149,7 @@ class Folds:
             self._fold_module_dicts(holder, values, own)
 
     def _put(self, holder: int, folded: int, target: int, style: Style | None = None) -> None:
-        """Let one object stand for another; what `holder` holds of it is inside then."""
+        """Fold one object into another; references between `holder` and it become internal."""
         if style is not None:
             self.style[folded] = style
         if target != folded:
@@ -162,20 +162,20 @@ class Folds:
             self._put(holder, place, holder, Style.CLOSURE)
 
     def _fold_mro(self, holder: int, obj: Any, helds: dict[int, int]) -> None:
-        """A class's `__mro__` begins with the class: the tuple is part of it, and so is the cycle that it closes."""
+        """The `__mro__` of a class starts with the class, so the tuple and its cycle are part of the class."""
         place = helds.get(id(mro_tuple(obj)))
         if place is not None and type(self._objects[place]) is tuple and not self._refcounts.unexplained[place]:
             self._put(holder, place, holder, Style.MRO)
 
     def _fold_descriptor(self, holder: int, obj: Any, kind: Any) -> None:
-        """The descriptors of `__dict__`, `__weakref__` and slots lead back to the class whose dict they stand in."""
+        """Descriptors of `__dict__`, `__weakref__` and slots refer back to the class whose dict they are in."""
         owner = self._index.get(id(kind.__dict__["__objclass__"].__get__(obj)))
         if owner is not None and not self._refcounts.unexplained[holder]:
             self._put(holder, holder, owner)
 
     def _fold_module_dicts(self, holder: int, values: dict[str, Any], own: int | None) -> None:
-        """Since Python 3.13 gc shows them as the module's, whether it has a dict of its own or not; before, as that
-        dict's.
+        """Since Python 3.13 gc reports them as the module's, whether or not it has its own dict;
+        before, as the dict's.
         """
         for key in MODULE_DICTS:
             child = dict.get(values, key)
@@ -186,7 +186,7 @@ class Folds:
                 self.style[index] = Style.BUFFER if key == BUFFERS else Style.CHILD
 
     def _own_dict(self, obj: Any, kind: type, helds: dict[int, int]) -> dict[str, Any] | None:
-        """An object's own dict, where any dict is among what it holds."""
+        """The own dict of an object, if it is among its referents."""
         if not any(type(self._objects[h]) is dict for h in helds.values()):
             return None
         own: dict[str, Any] | None = _dict_of_class(obj) if self.is_class(kind) else instance_dict(obj, kind)
@@ -198,10 +198,11 @@ def _dict_of_class(kind: type) -> Any:
 
 
 def line_of_namespace(namespace: dict[str, Any], name: str, last: bool) -> str:
-    """`train.py:12`, where a module's global of this name is bound; "" where no line shows it. As for the others below.
+    """The line that binds a module's global of this name, as `train.py:12`; "" if unknown. The functions below return
+    the same.
 
-    `last` asks for the line that binds it last: a tensor is held by the assignment made last, while a container is
-    made once and then filled. In a notebook it is the cell that ran last of those that bind it.
+    `last` requests the line that binds it last: a tensor is held by the most recent assignment, while a container is
+    created once and then filled. In a notebook it is the most recent cell among those that bind it.
     """
     filename = namespace.get("__file__")
     if is_of_session(namespace):
@@ -213,7 +214,7 @@ def line_of_namespace(namespace: dict[str, Any], name: str, last: bool) -> str:
 
 
 def line_of_class(kind: type, name: str, last: bool) -> str:
-    """Where a class gets this attribute."""
+    """The line that sets this attribute of a class."""
     kind = _written_as(kind)
     filename = class_file(kind)
     if not source.is_users(filename):
@@ -222,7 +223,7 @@ def line_of_class(kind: type, name: str, last: bool) -> str:
 
 
 def line_of_instance(kind: type, name: str, last: bool) -> str:
-    """Where instances of a class get this attribute."""
+    """The line that sets this attribute of the instances of a class."""
     kind = _written_as(kind)
     filename = class_file(kind)
     if not source.is_users(filename):
@@ -231,7 +232,7 @@ def line_of_instance(kind: type, name: str, last: bool) -> str:
 
 
 def line_of_variable(owner: Any, kind: ReferenceKind, name: str, last: bool) -> str:
-    """Where a frame binds a local, or the function around it a variable that an inner one closes over."""
+    """The line that binds a local of a frame, or the variable of an enclosing function that a closure uses."""
     if kind == ReferenceKind.LOCAL and type(owner) is FrameType:
         return _of_local(owner.f_code, name.removeprefix("local "), last)
     if kind == ReferenceKind.CLOSURE and type(owner) is FunctionType and " " in name:
@@ -250,11 +251,11 @@ def _of_closure(code: CodeType, name: str, last: bool) -> str:
     if not outer or not source.is_users(code.co_filename):
         return ""
     bound = source.local_line(code.co_filename, outer, name, last, arguments=False)
-    return _at(code.co_filename, bound or code.co_firstlineno)  # an argument is bound by whoever calls
+    return _at(code.co_filename, bound or code.co_firstlineno)  # the caller binds an argument
 
 
 def _written_as(kind: type) -> type:
-    """The user's class for the one that torch makes of an autograd Function (torch/autograd/function.py)."""
+    """The user's class for the one that torch derives from an autograd Function (torch/autograd/function.py)."""
     forward = type_dict(kind).get(BACKWARD_OF)
     return forward if isinstance(forward, type) else kind
 
@@ -267,28 +268,29 @@ _MEMORY = ReferenceKind.MEMORY, "storage"
 _NO_NAME = [(ReferenceKind.UNNAMED, "(unnamed)")]
 _BUFFER = ReferenceKind.BUFFER
 _INLINE_BESIDE_DICT = sys.version_info >= (3, 13)
-"""Whether values may stand inline in an instance that has a dict of its own (CPython Objects/dictobject.c,
-PyObject_VisitManagedDict)."""
+"""Whether an instance with its own dict may also have inline values (CPython Objects/dictobject.c,
+PyObject_VisitManagedDict).
+"""
 
 
 class NamedReference(NamedTuple):
-    """One reference of the pruned heap, between indexes."""
+    """One named reference of the pruned heap, between indexes."""
 
     holder: int
     held: int
     kind: ReferenceKind
     name: str
-    """As code writes it."""
+    """The name as written in code."""
     where: str
-    """`train.py:12`, the line that makes it, "" where none shows."""
+    """The line that creates it, as `train.py:12`; "" if unknown."""
 
 
 _Names = dict[int, list[tuple[ReferenceKind, str]]]
-"""By index of what is held every name that its holder has for it."""
+"""Index of a referent, mapped to every name that its referrer has for it."""
 
 
 class ReferenceNames:
-    """Names every reference of the pruned heap, the containers folded that code does not show."""
+    """Names every reference of the pruned heap, with containers folded that code does not show."""
 
     def __init__(self, native: NativeReferences, refcounts: RefcountTable, pruned: PrunedHeap) -> None:
         self._objects, self._alone = native.sweep.objects, native.sweep.alone
@@ -297,18 +299,18 @@ class ReferenceNames:
         self._pruned = pruned
         self._role = native.role.tobytes()
         self._lines: dict[tuple[int, str, bool], str] = {}
-        """Of attributes by the type of the instance, of closed variables by the code of the function."""
+        """Lines of attributes by instance type, of closure variables by the function's code."""
         references = pruned.references
         self._plain = (references.extra < 0) & (references.held < refcounts.objects)
         self._groups = _by_holder(references.holder[self._plain], references.held[self._plain])
         self._folds = Folds(self._objects, refcounts, pruned, self._groups)
 
     def stands_for(self, index: int) -> int:
-        """Index of the object that one is folded into, its own where it is not folded."""
+        """Index of the object that one is folded into, or its own."""
         return self._folds.final.get(index, index)
 
     def references(self) -> list[NamedReference]:
-        """Every reference but those inside of folded objects."""
+        """Every reference except those inside folds."""
         inner, final = self._folds.inner, self._folds.final
         return [
             NamedReference(
@@ -319,7 +321,7 @@ class ReferenceNames:
         ]
 
     def _of_python(self) -> Iterator[tuple[int, int, ReferenceKind, str]]:
-        """(holder, held, kind, name) of what CPython's traversal reports."""
+        """(referrer, referent, kind, name) of what CPython's traversal reports."""
         for holder, helds in self._groups:
             go_on()
             names = self._names_in(holder, helds)
@@ -334,7 +336,7 @@ class ReferenceNames:
                 yield holder, held, kind, name
 
     def _of_cpp(self) -> Iterator[tuple[int, int, ReferenceKind, str]]:
-        """As `_of_python`, of what only C++ holds and of the references to storages."""
+        """As `_of_python`, for references that only C++ has and references to storages."""
         references, of_cpp = self._pruned.references, ~self._plain
         columns = (references.holder, references.held, references.extra)
         for holder, held, extra in zip(*(column[of_cpp].tolist() for column in columns), strict=True):
@@ -342,7 +344,7 @@ class ReferenceNames:
             yield holder, held, kind, name
 
     def _names_in(self, holder: int, wanted: Sequence[int]) -> _Names:
-        """Every name that the holder has for each of the wanted."""
+        """Every name that the referrer has for each wanted referent."""
         objects = self._objects
         addresses = {id(objects[h]): h for h in wanted}
         names: _Names = {}
@@ -354,12 +356,12 @@ class ReferenceNames:
         return names
 
     def _read_plainly(self, holder: int, addresses: dict[int, int], names: _Names) -> bool:
-        """Read a builtin container, which may be long, without a name for what is not wanted; False for any other."""
+        """Read a builtin container, which may be long, naming only what is wanted; False for other types."""
         obj, style = self._objects[holder], self._folds.style.get(holder)
         kind = type(obj)
         namer = _global if holder in self._pruned.modules else _KEYED.get(style)
         if namer is not None or kind is dict:
-            # another thread may put something in, and a view would have none of it while it is gone over
+            # another thread may add an item; a view would be inconsistent during the iteration
             pairs: Iterable[tuple[Any, Any]] = dict.items(obj) if self._alone else list(dict.items(obj))
             found = _values(pairs, addresses, namer or _item)
         elif style is None and (kind is list or kind is tuple):
@@ -378,7 +380,7 @@ class ReferenceNames:
         return True
 
     def _read(self, holder: int) -> Iterator[Named]:
-        """What an object holds, in the style of what it is folded into."""
+        """The referents of an object, named in the style of what it is folded into."""
         obj = self._objects[holder]
         style = self._folds.style.get(holder)
         if style is None:
@@ -412,7 +414,7 @@ class ReferenceNames:
 
 
 def _by_holder(holder: Places, held: Places) -> list[Group]:
-    """(holder, what it holds) of references that stand in the order of their holders."""
+    """(referrer, referents), from references sorted by referrer."""
     firsts = np.flatnonzero(np.diff(holder, prepend=-1))
     ends = [*firsts[1:].tolist(), len(holder)]
     helds = held.tolist()
@@ -458,7 +460,7 @@ _KEYED: dict[Style | None, Callable[[Any], tuple[ReferenceKind, str]]] = {
     Style.CHILD: _child,
     Style.BUFFER: _buffer,
 }
-"""What a value of a folded dict is called, by its key."""
+"""The name of a value in a folded dict, from its key."""
 
 
 def _closure(function: Any, cells: Sequence[Any]) -> Iterator[Named]:
@@ -467,18 +469,18 @@ def _closure(function: Any, cells: Sequence[Any]) -> Iterator[Named]:
 
 
 def named_referents(obj: Any, kind: type, has_folded_dict: bool) -> Iterator[Named]:
-    """What one object of Python's holds, by name; its own dict's items but where that dict is folded into it."""
+    """Named referents of one Python object; items of its own dict unless that dict is folded into it."""
     reader = reader_of(kind)
     if reader is not None:
         yield from reader(obj)
     elif TensorBase in mro(kind):
         for name, hooks_of in HOOKS_OF_TENSOR.items():
             yield ReferenceKind.HOOK, name, hooks_of(obj)
-    elif is_grad_node(kind):  # gc shows the hook dicts of a node that Python alone owns; their sort is not told
+    elif is_grad_node(kind):  # gc reports the hook dicts of a node owned by Python only, without their kind
         for held in gc.get_referents(obj):
             if (type(held) is dict or type(held) is collections.OrderedDict) and all_keys_are(int, held):
                 yield ReferenceKind.HOOK, "hooks", held
     yield from slots(obj, kind)
-    if not has_folded_dict or _INLINE_BESIDE_DICT:  # else no value stands inline
+    if not has_folded_dict or _INLINE_BESIDE_DICT:  # otherwise no value is inline
         for key, value in list(dict.items(instance_dict(obj, kind) or {})):
             yield *_attribute(key), value

@@ -52,32 +52,32 @@ from leakscope.process.torch_compat import (
 )
 
 ROLE = 3
-"""Bits of a verdict that are the `Role`."""
+"""Bits of a type's flags that contain the `Role`."""
 GAINING = 4
-"""Bit of a verdict: objects of the type are containers that can gain items."""
+"""Flag: objects of the type are containers that can gain items."""
 OURS = 8
-"""Bit of a verdict: the type is leakscope's own."""
+"""Flag: the type belongs to leakscope."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The types judged so far, in the order of their addresses, in pages of their own.
+    """Flags of types, sorted by address, in mapped pages.
 
-    A dict of them all would be half a MiB of malloc's, which the count of the program's memory would rise by. It is
-    replaced as a whole: an exception of the script's may interrupt whatever makes the next one.
+    A dict of them would take half a MiB of malloc, which would show up in the program's memory count. It is replaced as
+    a whole, because an exception of the script may interrupt whatever builds the next one.
     """
 
     addresses: Ints
     verdicts: Ints
     types: tuple[weakref.ref[type], ...]
-    """Say which of them still live: an address goes to another type as soon as one is gone.
+    """Drop freed types, whose address may belong to another type.
 
-    A class has a weak reference already, in its base's list of subclasses (CPython Objects/typeobject.c, add_subclass):
-    none is made. What a type is made from does not change in its lifetime, for neither does the layout of its objects.
+    Uses the weak reference that a class already has in its base's list of subclasses (CPython Objects/typeobject.c,
+    add_subclass); none is created. The bases of a type never change, nor does the layout of its objects.
     """
 
     def only(self, places: Sequence[int]) -> _Known:
-        """Those at these places, in this order."""
+        """Those at these positions, in this order."""
         return _Known(
             in_own_pages(self.addresses[places]),
             in_own_pages(self.verdicts[places]),
@@ -85,7 +85,7 @@ class _Known:
         )
 
     def and_also(self, types: Mapping[int, type]) -> _Known:
-        """These and the types by their addresses, which are judged."""
+        """These and further judged types, by their addresses."""
         both = _Known(
             np.append(self.addresses, np.fromiter(types, np.int64, len(types))),
             np.append(self.verdicts, [_judge(kind) for kind in types.values()]),
@@ -98,7 +98,7 @@ _known = _Known(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), ())
 
 
 def verdicts_on(kinds: Iterable[type]) -> NDArray[np.int8]:
-    """The verdict on each of these types."""
+    """The flags of each of these types."""
     global _known  # noqa: PLW0603 - one for the process, whose types they are
     known = _known
     alive = [place for place, kind in enumerate(known.types) if kind() is not None]
@@ -118,34 +118,35 @@ def _judge(kind: type) -> int:
 
 
 _STACK_PER_NODE = 800
-"""Bytes of stack reckoned for freeing one grad node of a chain: three times what was seen, as 8 MiB of it overflowed
-at 30,000 to 45,000 nodes with no look involved (torch 2.13)."""
+"""Bytes of stack allowed for freeing one grad node of a chain: three times the observed value, where 8 MiB overflowed
+at 30,000 to 45,000 nodes without leakscope (torch 2.13).
+"""
 _SPARSE_IMPL = 48
-"""Words read of the TensorImpl of a sparse tensor: its parts stand behind what every tensor has, 24 words or so."""
+"""Words read of the TensorImpl of a sparse tensor; its parts follow the common fields, about 24 words."""
 _MIN_DEPTH = 100
-"""References that the walk goes deep on the smallest of stacks."""
+"""Minimum depth of the walk, on the smallest of stacks."""
 _UNBOUNDED = 1 << 40
-"""References: more than fit into any memory."""
+"""A depth that no memory can hold."""
 
 
 _BETWEEN = 256
-"""Objects, chosen, after which the time is looked at."""
-_TENSOR, _GRAD_NODE, _STORAGE = Role.TENSOR, Role.GRAD_NODE, Role.STORAGE  # bound once: the walk asks for every object
+"""Objects between two checks of the deadline. Heuristic."""
+_TENSOR, _GRAD_NODE, _STORAGE = Role.TENSOR, Role.GRAD_NODE, Role.STORAGE  # bound once: the walk visits every object
 
 
 @dataclass
 class ExtraReferences:
-    """References found beside CPython's own, in columns."""
+    """References beyond CPython's own, in columns."""
 
     holder: list[int] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
     kind: list[ReferenceKind] = field(default_factory=list)
     name: list[str] = field(default_factory=list)
     python: list[int] = field(default_factory=list)
-    """Python references each accounts for; 0 where C++ owns the C++ object."""
+    """Python references each accounts for; 0 if C++ owns the C++ object."""
 
     def add(self, holder: int, held: int, kind: ReferenceKind, name: str, python: int) -> None:
-        """Note one reference, between indexes."""
+        """Add one reference, between indexes."""
         self.holder.append(holder)
         self.held.append(held)
         self.kind.append(kind)
@@ -155,16 +156,16 @@ class ExtraReferences:
 
 @dataclass
 class Storage:
-    """One storage: who has it, and what it owns."""
+    """One storage, its owners and bytes."""
 
     address: int
     bytes: int
     holders: list[int] = field(default_factory=list)
-    """Indexes of the tensors and Python storage objects over it."""
+    """Indexes of its tensors and Python storage objects."""
 
 
 class NativeReferences:
-    """Adds to a sweep what C++ holds; indexes go on counting behind the sweep's own objects."""
+    """Adds C++ references to a sweep; indexes continue after those of the sweep."""
 
     def __init__(self, heap: Sweep) -> None:
         self.sweep = heap
@@ -172,32 +173,32 @@ class NativeReferences:
         self.extra = ExtraReferences()
         self.storages: dict[int, Storage] = {}
         self.replayed: set[int] = set()
-        """Tensors that a view's functions hold, which nothing lists: its base and the views in between."""
+        """Tensors that functions of a view hold and nothing lists: the base and intermediate views."""
         self._views: dict[int, list[tuple[int, bool]]] = {}
-        """Base to its views, each with whether C++ keeps functions with it."""
+        """Base, mapped to its views, each with whether C++ keeps functions with it."""
         self.problems: list[str] = []
         self.hides = lacks(Part.NATIVE)
-        """Not all that C++ holds can be read."""
+        """Whether some C++ references cannot be read."""
         self._sparse: list[tuple[int, str, int]] = []
-        """(sparse tensor, name, storage) of its parts that C++ keeps by tensors of its own."""
+        """(sparse tensor, name, storage) of the parts that C++ keeps in tensors of its own."""
         self._hollow: set[int] = set()
-        """Storages of wrapper subclasses and fake tensors: a shape's worth of bytes that nobody owns."""
+        """Storages of wrapper subclasses and fake tensors, which have a size but own no memory."""
         self.new: list[Any] = []
-        """Objects met on the way that the sweep does not have."""
+        """Objects found during the walk that are not in the sweep."""
         self._first_new = len(heap.objects)
         untracked = range(heap.tracked, self._first_new)
         self._known: dict[int, int] = {id(heap.objects[k]): k for k in untracked}
         self.held_by = HeldBy(self._first_new, heap.holder, heap.held)
-        """The sweep's own references; `later` has those of what has joined since."""
+        """References of the sweep; `later` has those of objects added since."""
         self.later: tuple[list[int], list[int]] = [], []
-        """(holder, held) of what CPython's own traversal reports of the new objects."""
+        """(referrer, referent) that CPython's traversal reports for the new objects."""
         self.verdicts = self._judged(0)
-        """For each type of the sweep what `known_types` knows of it."""
+        """For each type of the sweep its flags."""
         self.role: NDArray[np.int8] = (self.verdicts & ROLE)[heap.type_index]
-        """Of each object."""
+        """Role of each object."""
 
     def walk(self) -> None:
-        """Walk from every tensor and grad node through what they hold, without recursion."""
+        """Walk the C++ references of every tensor and grad node, without recursion."""
         with without_functions(), own_memory() as words:
             special = np.flatnonzero(self._is_walked()[self.sweep.type_index])
             self._known.update(zip(self.sweep.addresses[special].tolist(), special.tolist(), strict=True))
@@ -215,7 +216,7 @@ class NativeReferences:
                 )
             self._replay_views()
             self._join_parts(words)
-            for address in self._hollow:  # their Python storage objects, met by the sweep, own nothing either
+            for address in self._hollow:  # their Python storage objects, found by the sweep, own nothing either
                 self.storages.pop(address, None)
             self.read_new(0)
             self.problems += self.types.gaps
@@ -253,7 +254,7 @@ class NativeReferences:
         return [self._first_new + k for k in range(start, len(self.new))]
 
     def _replay_views(self) -> None:
-        """Join the views that only the functions of another view of the same base hold with that one."""
+        """Join views that are held only by the functions of another view of the same base to that view."""
         views = {k: v for k, v in self._views.items() if any(replaying for _, replaying in v)}
         if not views:
             return
@@ -294,8 +295,8 @@ class NativeReferences:
                     self._sparse.append((index, name, address))
 
     def _join_parts(self, words: Words) -> None:
-        """Join the tensors that a sparse one was made of with it: C++ keeps these, and hands out others over the same
-        memory (`SparseCsrTensorImpl::set_member_tensors` in aten/src/ATen/SparseCsrTensorImpl.cpp).
+        """Join the tensors from which a sparse one was made to it: C++ keeps these and hands out other tensors over the
+        same memory (`SparseCsrTensorImpl::set_member_tensors` in aten/src/ATen/SparseCsrTensorImpl.cpp).
         """
         for index, name, address in self._sparse:
             kept = words(int(address_of_tensor(self._object(index))), _SPARSE_IMPL)
@@ -317,14 +318,14 @@ class NativeReferences:
         return np.zeros(0, dtype=np.int64)
 
     def find(self, address: int) -> int:
-        """Index of the object at an address, -1 where it is not in the graph."""
+        """Index of the object at an address, -1 if it is not in the graph."""
         index = self._known.get(address)
         if index is None:
             index = self.sweep.address_book.find_one(address)
         return index
 
     def index_of(self, obj: Any) -> int:
-        """Index of an object, which joins the graph if it is new."""
+        """Index of an object, added to the graph if new."""
         index = self.find(id(obj))
         if index < 0 and type(obj) is tuple:
             index = take_back(self.sweep, obj)
@@ -335,7 +336,7 @@ class NativeReferences:
         return index
 
     def read_new(self, first: int) -> None:
-        """Read CPython's own references of the new objects, from this one of them on."""
+        """Read CPython's references of the new objects, starting at this one."""
         holders, helds = self.later
         for k, obj in enumerate(self.new[first:], start=self._first_new + first):
             for referent in gc.get_referents(obj):
@@ -345,7 +346,7 @@ class NativeReferences:
                     helds.append(at)
 
     def absorb_new(self) -> None:
-        """Let the new objects join those of the sweep."""
+        """Merge the new objects into those of the sweep."""
         new, self.new = self.new, []
         self._first_new += len(new)
         append(self.sweep, new, counts_of(new), (), ())
@@ -353,18 +354,18 @@ class NativeReferences:
         self.role = np.append(self.role, (self.verdicts & ROLE)[self.sweep.type_index[len(self.role) :]])
 
     def _judged(self, first: int) -> NDArray[np.int8]:
-        """The verdicts on the sweep's types from this one of them on."""
+        """Flags of the sweep's types, starting at this one."""
         one_of_each = map(self.sweep.objects.__getitem__, self.sweep.type_first[first:].tolist())
         return verdicts_on(map(type, one_of_each))
 
     def places(self, addresses: list[int]) -> list[int]:
-        """Index of the object at each of many addresses, -1 where it is not in the graph."""
+        """Index of the object at each address, -1 if it is not in the graph."""
         swept = self.sweep.address_book.find(np.array(addresses, dtype=np.int64)).tolist()
         return [at if at >= 0 else self._known.get(address, -1) for at, address in zip(swept, addresses, strict=True)]
 
 
 def deepest_walk() -> int:
-    """How many references deep the walk goes: torch frees a chain of nodes that Python has seen by recursion."""
+    """Maximum depth of the walk: torch frees a chain of nodes with Python objects recursively."""
     soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
     return _UNBOUNDED if soft == resource.RLIM_INFINITY else max(soft // _STACK_PER_NODE, _MIN_DEPTH)
 
@@ -374,10 +375,10 @@ def _nbytes(storage: Any) -> int:
 
 
 def read_frames(native: NativeReferences, frames: list[FrameType], growing: Growing | None = None) -> dict[int, str]:
-    """Add the locals and operands of running frames; returns the index of each frame, with its function's name.
+    """Add locals and operands of running frames; return the index of each frame with its function's name.
 
-    `growing` says which dicts are wanted that gc does not track.
-    CPython shows nothing of a running frame (`frame_traverse` skips what the interpreter owns).
+    `growing` selects the untracked dicts that are wanted. CPython reports nothing for a running frame (`frame_traverse`
+    skips what the interpreter owns).
     """
     with own_memory() as words:
         operands = [operands_of(frame, words) for frame in frames]
@@ -411,7 +412,7 @@ _NAMESPACE = ".f_locals"
 
 
 def _variables_of(frame: FrameType) -> Iterator[tuple[str, Any]]:
-    """What a frame holds, by name; a module's namespace apart, which has a root of its own."""
+    """Referents of a frame by name; a module's namespace is excluded, it is a root of its own."""
     contents = frame_contents(frame)
     for name, value in contents.variables:
         yield f"local {name}", value
@@ -420,16 +421,16 @@ def _variables_of(frame: FrameType) -> Iterator[tuple[str, Any]]:
 
 
 def uses_of_storages(native: NativeReferences) -> Ints:
-    """C++ owners of each storage, -1 of one that the tensor found over it has exchanged for another since.
+    """Number of C++ owners of each storage, -1 if its tensor has since exchanged it for another.
 
-    A storage that nobody has any more must not be asked: its memory is somebody else's. So those of tensors are asked
-    by their tensors, in one call of C, during which no other thread runs.
+    A storage without owners must not be read: its memory may be reused. Storages of tensors are read through their
+    tensors, in one C call, during which no other thread runs.
     """
     objects, tensors, places = native.sweep.objects, [], []
     uses = np.zeros(len(native.storages), dtype=np.int64)
     for place, (address, storage) in enumerate(native.storages.items()):
         tensor = next((objects[k] for k in storage.holders if native.role[k] == Role.TENSOR), None)
-        if tensor is None or not has_storage(tensor):  # a Python storage has it for good; a sparse tensor's part
+        if tensor is None or not has_storage(tensor):  # a Python storage keeps it for good; a part of a sparse tensor
             uses[place] = storage_uses(address)
         else:
             tensors.append(tensor)
@@ -445,11 +446,11 @@ def uses_of_storages(native: NativeReferences) -> Ints:
 
 
 def changed(native: NativeReferences, indexes: Ints) -> Ints:
-    """Those of some tracked objects that are held more or less often than the sweep found, or hold something else.
+    """Which of some tracked objects have another reference count or other referents than at the sweep.
 
-    Counts and references are read in one call of C. What has changed neither way is held by what held it then: if that
-    is garbage, so it is. Tensors and grad nodes show the references of C++ by how many owners C++ has, of which a look
-    is one; their count may move by the one that stands for all of those.
+    Counts and references are read in one C call. An unchanged object still has the same referrers: if they are garbage,
+    so is it. Tensors and grad nodes account for C++ references by the number of C++ owners, which includes a
+    snapshot's; their count may differ by the one that stands for all of those.
     """
     sweep, many = native.sweep, len(indexes)
     objects = list(map(sweep.objects.__getitem__, indexes.tolist()))

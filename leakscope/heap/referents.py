@@ -41,16 +41,16 @@ _module_dict = type_dict(types.ModuleType)["__dict__"].__get__
 
 
 def module_dict(module: Any) -> dict[str, Any]:
-    """A module's namespace, without asking its own `__getattribute__`."""
+    """A module's namespace, read without calling its own `__getattribute__`."""
     namespace: dict[str, Any] = _module_dict(module)
     return namespace
 
 
 def globals_of_spawned_main() -> dict[str, Any] | None:
-    """The namespace that the functions of a spawned process's script have; None in any other process.
+    """The namespace of the script's functions in a spawned process; None in other processes.
 
-    Its `__main__` is a copy of what runpy has made of the script (CPython Lib/multiprocessing/spawn.py,
-    `_fixup_main_from_path`), so a variable of the script is there twice.
+    Its `__main__` is a copy of what runpy made of the script (CPython Lib/multiprocessing/spawn.py,
+    `_fixup_main_from_path`), so a variable of the script exists twice.
     """
     main = sys.modules.get("__mp_main__")
     if main is None or type(main) is not types.ModuleType:
@@ -65,7 +65,7 @@ def globals_of_spawned_main() -> dict[str, Any] | None:
 
 
 def module_file(module: Any) -> str:
-    """The file that a module was read from, "" for what has none or is no module."""
+    """The file of a module; "" if it has none or is not a module."""
     if module is None or types.ModuleType not in mro(type(module)):
         return ""
     filename = module_dict(module).get("__file__")
@@ -73,7 +73,7 @@ def module_file(module: Any) -> str:
 
 
 def class_file(kind: type) -> str:
-    """The file that defines a class, or the cell that did so last; "" for one written in C."""
+    """The file that defines a class, or the most recent notebook cell; "" for C classes."""
     module = type_dict(kind).get("__module__")
     if type(module) is not str:
         return ""
@@ -84,9 +84,9 @@ def class_file(kind: type) -> str:
 
 
 def package_base(kind: type) -> str:
-    """`torchmetrics.metric.Metric`: the nearest class of an installed package that a class of the user's derives from.
+    """The nearest base class from an installed package, as `torchmetrics.metric.Metric`.
 
-    "" where none is, but for torch's and Python's own.
+    "" if there is none except those of torch and Python.
     """
     for base in mro(kind)[1:]:
         name, filename = qualified_name(base), class_file(base)
@@ -96,7 +96,7 @@ def package_base(kind: type) -> str:
 
 
 def class_where(kind: type) -> str:
-    """`train.py:12`, the line that defines a class of the user's; "" for any other."""
+    """The line that defines a class of the user, as `train.py:12`; "" for any other."""
     filename = class_file(kind)
     if not filename or not source.is_users(filename):
         return ""
@@ -108,16 +108,16 @@ def class_where(kind: type) -> str:
 _BY_NAME = frozenset(
     {"__setattr__", "setattr", "__dict__", "register_buffer", "register_module", "register_parameter", "add_module"}
 )
-"""What sets an attribute whose name it is given as text."""
+"""Functions that set an attribute by name."""
 _FIELDS = (MemberDescriptorType, GetSetDescriptorType)
-"""What has room of its own in an instance, as `args` in a partial."""
+"""Types with fields of their own in an instance, such as `args` of a partial."""
 _WRAPPERS = (staticmethod, classmethod)
 
 
 def package_that_sets(kind: type, name: str) -> str:
-    """`gpytorch`, where code in a class of that installed package sets it, `kind` or one that it derives from.
+    """The installed package whose class sets this attribute of `kind` or a base, as `gpytorch`.
 
-    "" where no class is seen to, and where the user's own is the first that does.
+    "" if no class sets it, or if the first to do so is the user's.
     """
     for base in mro(kind):
         filename = class_file(base)
@@ -127,7 +127,7 @@ def package_that_sets(kind: type, name: str) -> str:
 
 
 def _codes(kind: type) -> Iterator[CodeType]:
-    """Of the methods in a class's own body, and of what decorators were put around."""
+    """Code objects of the methods in a class body and of what decorators wrapped around them."""
     for name, value in list(type_dict(kind).items()):
         parts: tuple[Any, ...] = (value.fget, value.fset) if type(value) is property else (value,)
         for part in parts:
@@ -146,8 +146,8 @@ def _codes_of(value: Any, name: str) -> Iterator[CodeType]:
 
 
 def _replaced(function: FunctionType, name: str) -> Iterator[Any]:
-    """The method of this name that a function stands for without a word: torch.compile has one for every module's
-    `__init__` (torch/_dynamo/mutation_guard.py).
+    """The original method behind a wrapper without `__wrapped__`: torch.compile wraps every module's `__init__`
+    (torch/_dynamo/mutation_guard.py).
     """
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # an empty cell
@@ -165,22 +165,22 @@ def _sets(code: CodeType, name: str) -> bool:
 
 
 Named = tuple[ReferenceKind, str, Any]
-"""(how it is held, the name as written in code, what is held)"""
+"""(reference kind, name as written in code, referent)"""
 Reader = Callable[[Any], Iterator[Named]]
-"""Names what one object holds. It runs no user code: only C slots of exact types and their bases."""
+"""Names the referents of one object. It runs no user code: only C slots of exact types and their bases."""
 
 # Bound once: up to Python 3.11 an enum's member costs a third of a microsecond, and readers yield millions.
 ITEM, ATTRIBUTE = ReferenceKind.ITEM, ReferenceKind.ATTRIBUTE
 LOCAL, CLOSURE = ReferenceKind.LOCAL, ReferenceKind.CLOSURE
 
 _MAX_KEY_LENGTH = 40
-"""Characters of a key that a name shows."""
+"""Maximum characters of a key in a name."""
 _MAX_KEY_ITEMS = 4
-"""Items of a tuple that is a key, more of which a name does not show."""
+"""Maximum items of a tuple key in a name."""
 
 
 def key_text(key: Any) -> str:
-    """A dict key as code shows it, without calling anybody's `__repr__`."""
+    """A dict key as written in code, without calling a user's `__repr__`."""
     kind = type(key)
     if kind is str:
         return repr(key if len(key) <= _MAX_KEY_LENGTH else key[: _MAX_KEY_LENGTH - 3] + "...")
@@ -193,7 +193,7 @@ def key_text(key: Any) -> str:
 
 
 def c_fields(obj: Any, base: type, hidden: str | None = None) -> Iterator[Named]:
-    """What stands in the C fields that one base has added, but for names that begin with `hidden`."""
+    """Contents of the C fields that one base has added, except names that begin with `hidden`."""
     for name, descriptor in type_dict(base).items():
         if type(descriptor) is types.MemberDescriptorType and not (hidden and name.startswith(hidden)):
             try:
@@ -203,17 +203,17 @@ def c_fields(obj: Any, base: type, hidden: str | None = None) -> Iterator[Named]
 
 
 def function(obj: Any) -> Iterator[Named]:
-    """The variables a function closes over by name, its defaults, its module's globals."""
+    """Closure variables by name, defaults and globals of a function."""
     get = types.FunctionType.__dict__
     code = get["__code__"].__get__(obj)
     for name, cell in zip(code.co_freevars, get["__closure__"].__get__(obj) or (), strict=False):
         yield CLOSURE, f"closure {name}", cell
     yield CLOSURE, "closure", get["__closure__"].__get__(obj)
     named = [(f".{name}", get[name].__get__(obj)) for name in _OF_FUNCTIONS]
-    named.append((".__dict__", instance_dict(obj, types.FunctionType)))  # reading it would make one
+    named.append((".__dict__", instance_dict(obj, types.FunctionType)))  # reading it would create one
     yield from ((ATTRIBUTE, name, held) for name, held in named)
     known = {id(held) for _, held in named} | {id(get["__closure__"].__get__(obj))}
-    for held in gc.get_referents(obj):  # reading __annotations__ would make a dict of them
+    for held in gc.get_referents(obj):  # reading __annotations__ would create a dict
         if (type(held) is dict or type(held) is tuple) and id(held) not in known:
             yield ATTRIBUTE, ".__annotations__", held
 
@@ -222,7 +222,7 @@ _OF_FUNCTIONS = ("__defaults__", "__kwdefaults__", "__globals__", "__builtins__"
 
 
 def cell(obj: Any) -> Iterator[Named]:
-    """The variable that a closure cell stands for."""
+    """The variable in a closure cell."""
     try:
         yield CLOSURE, "cell", obj.cell_contents
     except ValueError:  # an empty cell
@@ -232,16 +232,17 @@ def cell(obj: Any) -> Iterator[Named]:
 _FRAME = 3
 """Word of a frame object that points to the interpreter's frame (CPython Include/internal/pycore_frame.h)."""
 _EXTRA_LOCALS = 6
-"""Word of a frame object from which on it has two dicts that `f_locals` may have made, since Python 3.13."""
+"""Word of a frame object where two dicts start that `f_locals` may have created, since Python 3.13."""
 _F_LOCALS, _CODE, _FRAME_OBJECT = (3, 4, 5) if sys.version_info < (3, 12) else (5, 0, 6)
-"""Words of an interpreter's frame: the dict of `f_locals` or the namespace, the code, the frame object
-(struct _PyInterpreterFrame). The first and the last are 0 where nothing has asked for them."""
+"""Words of an interpreter's frame: the dict of `f_locals` or the namespace, the code, the frame object (struct
+_PyInterpreterFrame). The first and last are 0 until requested.
+"""
 _SLOTS = 9
 """Words of an interpreter's frame before its variables."""
 _STATE = 5
-"""How many bytes before the frame within it a generator keeps its state (Include/cpython/genobject.h)."""
+"""Bytes between a generator's state and its frame (Include/cpython/genobject.h)."""
 _CLEARED = 4
-"""The state of a generator that has ended, whose frame is no more: FRAME_CLEARED."""
+"""State of a finished generator, whose frame is gone: FRAME_CLEARED."""
 _CODE_OF: dict[type, Any] = {
     types.GeneratorType: types.GeneratorType.__dict__["gi_code"].__get__,
     types.CoroutineType: types.CoroutineType.__dict__["cr_code"].__get__,
@@ -250,26 +251,25 @@ _CODE_OF: dict[type, Any] = {
 
 
 class FrameContents(NamedTuple):
-    """What a frame holds."""
+    """The contents of a frame."""
 
     variables: list[tuple[str, Any]]
-    """Each variable that is bound, by name. Of one that functions close over it is the cell, not the value."""
+    """Each bound variable by name; for a closure variable the cell, not the value."""
     namespace: Any
-    """The dict of `f_locals` where the frame has one, or what a class body or module fills; else None."""
+    """The dict of `f_locals` if the frame has one, or the namespace that a class body or module fills; else None."""
     frame: types.FrameType | None
-    """The frame object, where anything has asked for it."""
+    """The frame object, if one exists."""
 
 
 _NOTHING = FrameContents([], None, None)
 
 
 def frame_contents(obj: Any) -> FrameContents:
-    """Read what a frame, or the frame of a generator, coroutine or async generator, holds, and leave it as it is.
+    """Read the contents of a frame, or of the frame of a generator, coroutine or async generator, without changing it.
 
-    Reading `f_locals` would change the program up to Python 3.12 (Objects/frameobject.c, PyFrame_FastToLocals): it
-    makes a dict that stays with the frame and keeps the values alive; or it replaces the values in the dict that is
-    there, which a debugger or library may have filled for `PyFrame_LocalsToFast`. And `gi_frame` makes a frame object
-    that stays with the generator.
+    Up to Python 3.12, reading `f_locals` creates a dict that stays with the frame and keeps the values alive, or
+    overwrites the dict that a debugger or library may have filled for `PyFrame_LocalsToFast` (Objects/frameobject.c,
+    PyFrame_FastToLocals). `gi_frame` creates a frame object that stays with the generator.
     """
     place = _place_of_frame(obj)
     if place is None:
@@ -286,7 +286,9 @@ def frame_contents(obj: Any) -> FrameContents:
 
 
 def _place_of_frame(obj: Any) -> tuple[int, int, int, int] | None:
-    """(guard as of `slots_at`, its width, what it is while the frame is there, address of the interpreter's frame)."""
+    """Return (guard as for `slots_at`, its width, its value while the frame exists, address of the interpreter's
+    frame).
+    """
     if not FRAMES_CAN_BE_READ:
         return None
     if type(obj) is types.FrameType:
@@ -304,7 +306,7 @@ def _code_of(obj: Any) -> types.CodeType:
 
 
 def forget_variable(obj: Any, name: str, value: object) -> bool:
-    """Set a variable of a frame or generator that has this value to None; False where there is none such.
+    """Set a variable of a frame or generator with this value to None; False if there is none.
 
     For a forked copy of the process only.
     """
@@ -327,13 +329,13 @@ def forget_variable(obj: Any, name: str, value: object) -> bool:
 
 
 def _variable_names(code: types.CodeType) -> list[str]:
-    """The names of a frame's slots in their order (Python/compile.c, compute_localsplus_info)."""
+    """Names of a frame's slots in order (Python/compile.c, compute_localsplus_info)."""
     local = code.co_varnames
     return [*local, *(name for name in code.co_cellvars if name not in local), *code.co_freevars]
 
 
 def held_by_frame(frame: types.FrameType) -> list[Any]:
-    """All that a frame holds, and what is in the cells that it holds."""
+    """All referents of a frame, and the contents of its cells."""
     variables, namespace, _ = frame_contents(frame)
     held = [value for _, value in variables]
     for value in held.copy():
@@ -346,7 +348,7 @@ def held_by_frame(frame: types.FrameType) -> list[Any]:
 
 
 def _frames_can_be_read() -> bool:
-    """Whether a frame and a generator of our own are laid out as expected; nothing read is taken as an object."""
+    """Whether a probe frame and a probe generator have the expected layout; nothing read is used as an object."""
     closed, local = object(), object()
 
     def called(argument: object) -> bool:
@@ -378,11 +380,11 @@ def _frames_can_be_read() -> bool:
 
 
 FRAMES_CAN_BE_READ = LAYOUT_IS_KNOWN and _frames_can_be_read()
-"""Whether the variables of frames can be read in this Python."""
+"""Whether variables of frames can be read in this Python."""
 
 
 def frame(obj: types.FrameType) -> Iterator[Named]:
-    """Locals, the dict of `f_locals`, the frame that called, the function that runs."""
+    """Locals, the dict of `f_locals`, the calling frame, the running function."""
     variables, namespace, _ = frame_contents(obj)
     for name, value in variables:
         yield LOCAL, f"local {name}", value
@@ -395,7 +397,7 @@ def frame(obj: types.FrameType) -> Iterator[Named]:
 
 
 def _added_locals(frame: types.FrameType) -> list[Any]:
-    """What `f_locals` was given beside the variables, since Python 3.13: `f_extra_locals` and `f_locals_cache`."""
+    """Entries added to `f_locals` beside the variables, since Python 3.13: `f_extra_locals` and `f_locals_cache`."""
     if not FRAMES_CAN_BE_READ or sys.version_info < (3, 13):
         return []
     guard = id(frame) + _FRAME * WORD
@@ -404,14 +406,14 @@ def _added_locals(frame: types.FrameType) -> list[Any]:
 
 
 def _called(obj: Any, code: types.CodeType) -> Iterator[Named]:
-    """The function whose frame this is: since Python 3.11 the frame keeps it alive, under no name."""
+    """The function of a frame, which the frame keeps alive without a name since Python 3.11."""
     for held in gc.get_referents(obj):
         if type(held) is types.FunctionType and types.FunctionType.__dict__["__code__"].__get__(held) is code:
             yield ATTRIBUTE, "its function", held
 
 
 def suspended(prefix: str) -> Reader:
-    """Generators, coroutines and async generators: their frame's locals as their own."""
+    """Generators, coroutines and async generators: the locals of their frame."""
 
     def read(obj: Any) -> Iterator[Named]:
         variables, namespace, frame = frame_contents(obj)
@@ -430,14 +432,14 @@ def suspended(prefix: str) -> Reader:
 
 
 def traceback(obj: types.TracebackType) -> Iterator[Named]:
-    """The frame that was left, and the traceback of the one it had called."""
+    """The frame of the traceback, and the next traceback."""
     yield ATTRIBUTE, ".tb_frame", obj.tb_frame
     if obj.tb_next is not None:
         yield ATTRIBUTE, ".tb_next", obj.tb_next
 
 
 def exception(obj: BaseException) -> Iterator[Named]:
-    """Its traceback, arguments and the exceptions it came from."""
+    """Traceback, arguments, cause and context."""
     get = BaseException.__dict__
     for name in ("__traceback__", "__context__", "__cause__", "args"):
         value = get[name].__get__(obj)
@@ -449,8 +451,8 @@ def exception(obj: BaseException) -> Iterator[Named]:
 
 
 def dict_items(obj: Any) -> Iterator[Named]:
-    """Values by their keys, then the keys."""
-    items = list(dict.items(obj))  # by one call of C: another thread may put something in meanwhile
+    """Values by key, then the keys."""
+    items = list(dict.items(obj))  # one C call: another thread may add an item meanwhile
     for key, value in items:
         yield ITEM, f"[{key_text(key)}]", value
     for key, _ in items:
@@ -458,13 +460,13 @@ def dict_items(obj: Any) -> Iterator[Named]:
 
 
 def default_dict(obj: Any) -> Iterator[Named]:
-    """As of a dict, and what makes missing values."""
+    """As a dict, with the default factory."""
     yield from dict_items(obj)
     yield ATTRIBUTE, ".default_factory", collections.defaultdict.__dict__["default_factory"].__get__(obj)
 
 
 def sequence(base: Any) -> Reader:
-    """A reader of items by their places."""
+    """Return a reader of items by position."""
     iterate = base.__iter__
 
     def read(obj: Any) -> Iterator[Named]:
@@ -475,22 +477,22 @@ def sequence(base: Any) -> Reader:
 
 
 def items_of(obj: Any) -> Iterable[Any]:
-    """The items of a tuple that are there: what `tuple(step() for ...)` makes has empty places while `step` runs.
+    """The present items of a tuple: while `step` runs, `tuple(step() for ...)` builds a tuple with empty slots.
 
-    To go over an empty place ends the process. gc's traversal leaves it out, and goes from the last item to the first
-    (Objects/tupleobject.c); what is of a class made from tuple is never seen so.
+    Iterating over an empty slot crashes the process. gc's traversal skips it and visits items from last to first
+    (Objects/tupleobject.c). Instances of tuple subclasses never have empty slots.
     """
     return gc.get_referents(obj)[::-1] if type(obj) is tuple else tuple.__iter__(obj)
 
 
 def items_of_tuple(obj: Any) -> Iterator[Named]:
-    """Items by their places."""
+    """Items by position."""
     for k, value in enumerate(items_of(obj)):
         yield ITEM, f"[{k}]", value
 
 
 def members(base: Any) -> Reader:
-    """A reader of items that have no place."""
+    """Return a reader of items without positions."""
     iterate = base.__iter__
 
     def read(obj: Any) -> Iterator[Named]:
@@ -501,7 +503,7 @@ def members(base: Any) -> Reader:
 
 
 def getters(base: type, *names: str) -> Reader:
-    """A reader of C attributes, by their descriptors."""
+    """Return a reader of C attributes, by their descriptors."""
     descriptors = [(name, base.__dict__[name]) for name in names if name in base.__dict__]
 
     def read(obj: Any) -> Iterator[Named]:
@@ -514,20 +516,22 @@ def getters(base: type, *names: str) -> Reader:
 
 
 def reference(obj: Any) -> Iterator[Named]:
-    """A weak reference holds what it calls back, not what it refers to."""
+    """A weak reference holds its callback, not its referent."""
     callback = weakref.ref.__dict__["__callback__"].__get__(obj)
     if callback is not None:
         yield ATTRIBUTE, ".__callback__", callback
 
 
 def iterated(obj: Any) -> Iterator[Named]:
-    """Iterators and views of the builtins say by no attribute what they go over."""
+    """Builtin iterators and views have no attribute for what they iterate over."""
     for held in gc.get_referents(obj):
         yield ITEM, "iterated", held
 
 
 def context(obj: Any) -> Iterator[Named]:
-    """contextvars.Context and the nodes of its tree (Python/hamt.c): a value is reported right before its variable."""
+    """contextvars.Context and the nodes of its tree (Python/hamt.c): a value is reported directly
+    before its variable.
+    """
     held = gc.get_referents(obj)
     for part, after in zip(held, [*held[1:], None], strict=True):
         if type(part) is contextvars.ContextVar:
@@ -552,13 +556,13 @@ _SAMPLE(())
 LRU_CACHE: Any = type(_SAMPLE)
 """Type of what `functools.lru_cache` makes of a function."""
 _ENTRY = next((kind for kind in gc.get_referents(_SAMPLE)[1:] if type(kind) is type), None)
-"""Type of an entry of a bounded cache, which gc is shown after the key and the result of each (CPython,
+"""Type of an entry of a bounded cache; the traversal reports it after its key and result (CPython,
 Modules/_functoolsmodule.c, lru_cache_tp_traverse).
 """
 
 
 def closed(obj: Any) -> Iterator[Named]:
-    """functools.lru_cache: CPython shows the keys, which hold the arguments, the results and the wrapped function."""
+    """functools.lru_cache: CPython reports the keys, which hold the arguments, the results and the wrapped function."""
     wrapped = obj.__wrapped__
     yield ATTRIBUTE, ".__wrapped__", wrapped
     referents = gc.get_referents(obj)
@@ -610,7 +614,7 @@ READERS: dict[type, Reader] = {
 }
 
 
-_BY_ADDRESS = {id(kind): reader for kind, reader in READERS.items()}  # a metaclass may have a __hash__ of its own
+_BY_ADDRESS = {id(kind): reader for kind, reader in READERS.items()}  # a metaclass may define __hash__
 
 
 def reader_of(kind: type) -> Reader | None:
@@ -623,7 +627,7 @@ def reader_of(kind: type) -> Reader | None:
 
 
 def slots(obj: Any, kind: type) -> Iterator[Named]:
-    """`__slots__` of every base, through their member descriptors; only types made in Python have any of their own."""
+    """`__slots__` of every base, through their member descriptors; only Python classes have their own."""
     if made_in_python(kind):
         for base in mro(kind):
             if made_in_python(base):

@@ -20,43 +20,43 @@ from leakscope.originals import gc, os
 from leakscope.process.raw_types import container_base, has_gc, made_in_python, mro, type_dict, type_name
 
 _CORE = "ImagingCore"
-"""Name of the type of Pillow's C part, which a PIL image has as `.im` (Pillow src/_imaging.c)."""
+"""Type name of Pillow's C image, the `.im` of a PIL image (Pillow src/_imaging.c)."""
 _ONE_BYTE = ("1", "L", "P")
-"""Modes of which a pixel takes a byte (Pillow src/libImaging/Storage.c)."""
+"""Modes with one byte per pixel (Pillow src/libImaging/Storage.c)."""
 _TWO_BYTES = "I;16"
-"""Begins the modes of which it takes two; of all others it takes four."""
+"""Prefixes of modes with two bytes per pixel; all others take four."""
 
 
 def picture_bytes(obj: Any, kind: type) -> int:
-    """Bytes of the pixels of a PIL image's C part; 0 for anything else."""
+    """Bytes of the pixels of a PIL image; 0 for anything else."""
     if type_name(kind) != _CORE:
         return 0
     names = type_dict(kind)
     try:
         mode, (width, height) = names["mode"].__get__(obj), names["size"].__get__(obj)
-    except (KeyError, TypeError, ValueError, AttributeError):  # another's type of that name
+    except (KeyError, TypeError, ValueError, AttributeError):  # another type of that name
         return 0
     pixel = 1 if mode in _ONE_BYTE else 2 if str(mode).startswith(_TWO_BYTES) else 4
     return int(width) * int(height) * pixel
 
 
 _LOOKED_AT = 8
-"""Of the newest items, chosen."""
+"""Newest items sampled. Heuristic."""
 _ALL_OF = 32
-"""Held objects up to which all are looked at, chosen."""
+"""Number of objects up to which all are examined. Heuristic."""
 _SOME_OF = 16
-"""Of more than that, chosen."""
+"""Sample size above that. Heuristic."""
 _DEEPEST = 2
-"""Containers in each other that a phrase names, chosen."""
+"""Nesting of containers that a description names. Heuristic."""
 _NAMED = 3
-"""Types that a phrase names of one container's items, the most frequent ones."""
+"""Most frequent item types that a description of a container names."""
 
 Item = tuple[Any, ...]
-"""An item of a container; of a dict its key and its value."""
+"""An item of a container; for a dict the key and the value."""
 
 
 def newest_items(container: Any, base: Any, gained: int) -> list[Item]:
-    """Some of the items that were added last; of a set, which has no order, any."""
+    """Some of the items added last; for a set, which has no order, any."""
     many = min(gained, _LOOKED_AT)
     if base is list:
         last = list.__len__(container) - 1
@@ -69,12 +69,12 @@ def newest_items(container: Any, base: Any, gained: int) -> list[Item]:
 
 
 def _at(items: Any, place: int) -> list[Any]:
-    """The item of a list at a place; none where another thread has taken it out."""
+    """The list item at a position; empty if another thread has removed it."""
     return list.__getitem__(items, slice(max(place, 0), max(place, 0) + 1))
 
 
 def oldest_items(container: Any, base: Any, count: int) -> list[Item]:
-    """Some of the first `count` items; of a set, which has no order, any."""
+    """Some of the first `count` items; for a set, which has no order, any."""
     many = min(count, _LOOKED_AT)
     if base is list:
         return [(item,) for k in range(many) for item in _at(container, k * count // many)]
@@ -84,18 +84,18 @@ def oldest_items(container: Any, base: Any, count: int) -> list[Item]:
 
 
 def some_items(held: Sequence[Any]) -> Sequence[Any]:
-    """All, or of very many some, as far from each other as they can be."""
+    """All items or, if there are very many, an evenly spaced sample."""
     return held if len(held) <= _ALL_OF else held[:: len(held) // _SOME_OF]
 
 
 def item_text(items: Sequence[Item]) -> str:
-    """What most of the items are: `str`, `dict of str and float`, `list of 512 float`."""
+    """The type of most items: `str`, `dict of str and float`, `list of 512 float`."""
     texts = [_text(item[-1], _DEEPEST) if _tells(item[-1]) else _text(item[0], 0) for item in items]
     return Counter(texts).most_common(1)[0][0] if texts else ""
 
 
 def _tells(value: Any) -> bool:
-    """Whether a value says more than its key: a flag does not."""
+    """Whether a value carries information beyond its key; a flag does not."""
     return value is not None and type(value) is not bool
 
 
@@ -120,40 +120,40 @@ def _listed(words: Sequence[str]) -> str:
 
 
 _SHARED_FROM = 4
-"""References from which an object is taken to be somebody else's too (an interned key, a model, a parent), chosen."""
+"""References from which on an object counts as shared (an interned key, a model, a parent). Heuristic."""
 _GC_HEAD = 16
 """Bytes before an object that gc tracks (CPython Include/internal/pycore_gc.h)."""
 _VALUE, _VALUES = 8, 16
-"""Bytes of an attribute that stands inline in its instance, and before the first (CPython Objects/dictobject.c)."""
+"""Bytes of an inline attribute of an instance, and before the first (CPython Objects/dictobject.c)."""
 _MOST_SMALL = 512
-"""Bytes up to which Python serves memory from arenas of its own, which no count of malloc's sees (obmalloc.c)."""
+"""Maximum bytes of a block served from Python's arenas, which malloc's count does not include (obmalloc.c)."""
 _MOST_OF_ONE = 250
-"""Objects that are looked into for one item, chosen."""
+"""Maximum objects examined for one item. Heuristic."""
 _MOST_OF_LOOK = 20_000
-"""The same for all that one look measures, chosen: some 40 ms."""
+"""Maximum objects measured by one snapshot. Heuristic: about 40 ms."""
 
 _ATOMS = (str, bytes, bytearray, int, float, complex)
-"""Types that hold nothing."""
+"""Types without referents."""
 _SIZED = (*_ATOMS, list, dict, tuple, set, frozenset, collections.deque, collections.OrderedDict)
-"""Builtin types, which are asked for their size; they are static in one version of CPython and not in another."""
+"""Builtin types whose `__sizeof__` is called; static in some versions of CPython and not in others."""
 _NOBODYS = (
     type, types.ModuleType, types.CodeType, types.FrameType, types.GeneratorType, types.CoroutineType,
     types.TracebackType, types.BuiltinFunctionType, type(None), bool, type(...), type(NotImplemented),
 )  # fmt: skip
-"""What lives for another reason than the container it is in, or is told by other rules."""
+"""Types that are alive for reasons other than their container, or reported by other rules."""
 _OF_FUNCTION = ("__closure__", "__defaults__", "__kwdefaults__")
 _FUNCTION = types.FunctionType.__dict__
 _ARRAY: Any = np.ndarray.__dict__
 
 
 def _arenas_serve() -> int:
-    """Bytes up to which an arena serves a block: none where Python was told to ask malloc for all."""
+    """Maximum block size served by arenas; 0 if Python was configured to use malloc for all."""
     return 0 if os.environ.get("PYTHONMALLOC", "").startswith("malloc") else _MOST_SMALL
 
 
 @dataclass
 class Measure:
-    """Measures objects for one look, each once."""
+    """Measures objects for one snapshot, each once."""
 
     known: Types
     _bytes: float = 0.0
@@ -163,20 +163,19 @@ class Measure:
     _of_kinds: dict[int, bool] = field(default_factory=dict)
 
     def taken(self) -> tuple[float, float]:
-        """(bytes, those in blocks that Python asks malloc for) of what was added since this was last asked."""
+        """Return and reset (bytes, those in blocks that Python allocates by malloc) added since the last call."""
         sizes, self._bytes, self._counted = (self._bytes, self._counted), 0.0, 0.0
         return sizes
 
     @property
     def is_over(self) -> bool:
-        """Whether the look has measured as much as it may."""
+        """Whether the snapshot has reached its measuring limit."""
         return len(self._seen) >= _MOST_OF_LOOK
 
     def add(self, items: list[Any], but: type | None = None) -> None:
-        """Add the bytes of these, but of no tensor, and of no array that the heap graph has; the list is emptied.
+        """Add the bytes of these objects, except tensors and arrays of the heap graph, and empty the list.
 
-        Further objects of the type `but` that these hold are not looked into.
-        Of a long list among them only some items are measured, and stand for the others.
+        Further objects of the type `but` are not followed. Long lists are sampled.
         """
         waiting = collections.deque((item, 1.0) for item in items)
         items.clear()
@@ -198,7 +197,7 @@ class Measure:
             del obj, held
 
     def add_block(self, size: float, block: float) -> None:
-        """Add bytes of which the largest block is as large as that."""
+        """Add bytes, with the size of the largest block among them."""
         self._bytes += size
         if block > self._arenas:
             self._counted += size
@@ -213,7 +212,7 @@ class Measure:
 
 
 def size_of(obj: Any, kind: type) -> int:
-    """Bytes of an object alone; no `__sizeof__` of a user's is asked."""
+    """Bytes of an object alone; calls no `__sizeof__` of the user."""
     for base in mro(kind):
         if any(base is sized for sized in _SIZED) or not made_in_python(base):
             sizeof = type_dict(base).get("__sizeof__")
@@ -223,8 +222,8 @@ def size_of(obj: Any, kind: type) -> int:
 
 
 def _is_shared(obj: Any) -> bool:
-    """Whether so many hold it that it is not the container's own."""
-    ours = _OURS + gc.is_tracked(obj)  # the look's list has all that gc tracks
+    """Whether it has so many referrers that it does not belong to the container."""
+    ours = _OURS + gc.is_tracked(obj)  # the snapshot's list has everything that gc tracks
     return _references(obj) - ours >= _SHARED_FROM
 
 
@@ -241,11 +240,11 @@ def _measure_ours() -> int:
 
 
 _OURS = _measure_ours()
-"""What `_references` gives in `_is_shared` of an object that only the name in `Measure.add` holds."""
+"""What `_references` returns in `_is_shared` for an object that only the name in `Measure.add` holds."""
 
 
 def _size(obj: Any, kind: type) -> tuple[int, int]:
-    """(bytes, bytes of its largest block) of the object alone; none of what the heap graph has as an array."""
+    """Return (bytes, bytes of the largest block) of the object alone; zero for arrays of the heap graph."""
     if np.ndarray in mro(kind):
         own = _ARRAY["flags"].__get__(obj).owndata
         data = int(_ARRAY["nbytes"].__get__(obj)) if own else 0
@@ -260,7 +259,7 @@ def _size(obj: Any, kind: type) -> tuple[int, int]:
 
 
 def _held_by(obj: Any, kind: type) -> list[Any]:
-    """What an object holds, as CPython's own traversal has it."""
+    """Referents of an object, from CPython's traversal."""
     if any(kind is atom for atom in _ATOMS):
         return []
     if kind is types.FunctionType:
@@ -273,7 +272,7 @@ def _held_by(obj: Any, kind: type) -> list[Any]:
 
 
 def _inline_values(obj: Any, kind: type) -> int:
-    """Bytes of the attributes that stand inline in an instance, up to Python 3.12 in a block of their own."""
+    """Bytes of the inline attributes of an instance; a block of their own up to Python 3.12."""
     if not made_in_python(kind) or not any("__dict__" in type_dict(base) for base in mro(kind)):
         return 0
     held = gc.get_referents(obj)

@@ -39,19 +39,19 @@ from leakscope.run.model import Look
 from leakscope.run.rows import Occasion
 from leakscope.shield import contextmanager
 
-# not in the first look, after which their objects and memory would count as the program's
+# not within the first snapshot, after which their objects and memory would count as the program's
 gc_heap()
 walks()
 
 
 class Blocks(Protocol):
-    """What a look asks about the accelerator's allocator, while the process stands still."""
+    """The interface to the accelerator's allocator, used while the process is paused."""
 
     def read(self, storages: Iterable[Storage], objects: Sequence[Any]) -> Mapping[int, str]:
-        """Join the storages found; gives the place that made each, by the storage's address, where it was recorded."""
+        """Join the storages found; return the allocation site of each, by storage address, where recorded."""
 
     def seen(self, look: Look, places: Mapping[int, int]) -> None:
-        """The look is complete; `places` is each storage's index in its graph, by the storage's address."""
+        """Called when the snapshot is complete; `places` maps storage addresses to indexes in the graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +59,27 @@ class LookContext:
     """What the caller knows that the heap does not show."""
 
     counted_bytes: int | None = None
-    """Bytes that the allocator has handed out."""
+    """Bytes currently allocated."""
     counted_on: str = "cpu"
-    """The kind of device that `counted_bytes` and `peak_bytes` are of."""
+    """Kind of device of `counted_bytes` and `peak_bytes`."""
     peak_bytes: int | None = None
-    """The most that was handed out in this step."""
+    """Peak of allocated bytes in this step."""
     hidden: Sequence[object] = ()
     """leakscope's own objects, which the graph leaves out."""
     made_at: Mapping[int, str] = field(default_factory=dict)
-    """A storage's address to the place that made it."""
+    """Storage address, mapped to its allocation site."""
     comm_holds: Iterable[tuple[Any, Any, str]] = ()
-    """Owners that C++ hides and the comm monitor knows: (Work, tensor, name of the reference)."""
+    """Owners in C++ known to the comm monitor: (Work, tensor, name of the reference)."""
     comm_uses: Mapping[int, CommUse] = field(default_factory=dict)
-    """A storage's address to the operation that used it last."""
+    """Storage address, mapped to the operation that used it last."""
     blocks: Blocks | None = None
-    """Joins the accelerator's blocks."""
+    """Joins the blocks of the accelerator's allocator."""
     given: Sequence[GivenRoot] = ()
-    """What the user gave a name."""
+    """Names given by the user."""
     gains: Gains | None = None
-    """What containers have gained at the looks before; None where nobody asks."""
+    """Growth of containers over earlier snapshots; None if not requested."""
     explained: Callable[[ExplainedHeap], None] | None = None
-    """Is told what was found, while the process stands still; must keep nothing that is alive."""
+    """Callback with the analysed heap, called while the process is paused; must keep no live object."""
 
 
 _NOTHING_KNOWN = LookContext()
@@ -87,22 +87,22 @@ _NOTHING_KNOWN = LookContext()
 
 @dataclass
 class Live:
-    """A look with the objects it saw; they are let go when `inspect` is left."""
+    """A snapshot with its live objects, which are released when `inspect` is left."""
 
     look: Look
     objects: list[Any]
-    """For each object of the graph the live one; for a storage, a tensor over it."""
+    """The live object of each node of the graph; for a storage, a tensor over it."""
     holding: tuple[list[Any], ...]
-    """Every list through which the look itself holds live objects; clear them to let go early."""
+    """Every list through which the snapshot holds live objects; clear them to release early."""
 
 
 @unheard
 def look(
     step: int, occasion: Occasion, context: LookContext = _NOTHING_KNOWN, *, watched: Watched | None = None
 ) -> Look:
-    """Inspect the process now. Nothing is collected, no user code runs, nothing live is kept.
+    """Take a heap snapshot. Collects nothing, runs no user code, keeps nothing alive.
 
-    `watched`, where given, is filled with weak references to every storage in the graph.
+    `watched`, if given, receives weak references to every storage in the graph.
     """
     with inspect(step, occasion, context) as live:
         if watched is not None:
@@ -115,7 +115,7 @@ def look(
 
 @contextmanager
 def inspect(step: int, occasion: Occasion, context: LookContext = _NOTHING_KNOWN) -> Iterator[Live]:
-    """As `look`, with the live objects at hand while the block runs."""
+    """As `look`, with the live objects available while the block runs."""
     started = CLOCK.perf_counter()
     frames = running_frames()
     native: NativeReferences | None = None
@@ -126,8 +126,8 @@ def inspect(step: int, occasion: Occasion, context: LookContext = _NOTHING_KNOWN
             live = _inspect(native, frames, step, occasion, context, started)
             yield live
     finally:
-        # A frame listed in a list that the same frame holds is a cycle; and nothing may outlive the look. What other
-        # threads have let go of meanwhile dies of this, and may have finalizers.
+        # A frame listed in a list that it holds is a cycle, and nothing may outlive the snapshot. What other
+        # threads have released meanwhile is freed by this, and may have finalizers.
         frames.clear()
         if native is not None:
             native.sweep.objects.clear()
@@ -145,7 +145,7 @@ def _inspect(
     context: LookContext,
     started: float,
 ) -> Live:
-    """All of a look but the pause around it; `started` is when that began, on the clock of `time.perf_counter`."""
+    """Take the snapshot without the pause around it; `started` is its start on the clock of `time.perf_counter`."""
     for holder, held, name in context.comm_holds:
         native.extra.add(native.index_of(holder), native.index_of(held), ReferenceKind.COMM, name, 0)
     native.walk()
@@ -191,12 +191,12 @@ def _growing(context: LookContext) -> Growing | None:
 
 
 def _devices(native: NativeReferences) -> dict[int, str]:
-    """`cuda:0` by the storage's address, for each that is not in host memory."""
+    """The device, as `cuda:0`, by storage address, of each storage outside host memory."""
     devices = {}
     for storage in native.storages.values():
         try:
             device = device_of(_tensor_of(native, storage))
-        except RuntimeError:  # one that cannot say
+        except RuntimeError:  # a type that does not report it
             continue
         if device.type != "cpu":
             devices[storage.address] = str(device)
@@ -204,7 +204,7 @@ def _devices(native: NativeReferences) -> dict[int, str]:
 
 
 def _bytes_on(kind: str, native: NativeReferences, devices: Mapping[int, str] | None) -> int:
-    """Bytes of all storages on one kind of device; of all there are where no accelerator is in use."""
+    """Bytes of all storages on one kind of device; of all storages if no accelerator is in use."""
     return sum(
         storage.bytes
         for storage in native.storages.values()
@@ -213,7 +213,7 @@ def _bytes_on(kind: str, native: NativeReferences, devices: Mapping[int, str] | 
 
 
 def _places(native: NativeReferences, order: Sequence[int]) -> dict[int, int]:
-    """Index in the graph of each storage, by the storage's address."""
+    """Index in the graph of each storage, by address."""
     storages, first = list(native.storages.values()), len(native.sweep.objects)
     return {storages[k - first].address: place for place, k in enumerate(order) if k >= first}
 

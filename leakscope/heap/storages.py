@@ -24,7 +24,7 @@ _untyped_storage = TensorBase.untyped_storage
 
 
 def storage_of(tensor: Any) -> int | None:
-    """Address of the tensor's StorageImpl; None where it has none of its own (sparse, meta, wrappers)."""
+    """Address of the tensor's StorageImpl; None if it has none (sparse, meta, wrappers)."""
     if not has_storage(tensor):
         return None
     try:
@@ -34,19 +34,19 @@ def storage_of(tensor: Any) -> int | None:
 
 
 def sparse_parts(tensor: Any) -> list[tuple[str, Any]]:
-    """(name, tensor) for each that a sparse one is made of; nothing of any other tensor.
+    """Yield (name, tensor) for the parts of a sparse tensor; nothing for others.
 
-    They are views that share the storages: what C++ itself keeps has no Python object and gets none, but for a tensor
-    made in inference mode, which hands out its own. Neither autograd nor a dispatch mode of the script's hears of it.
+    The parts are views that share the storages. What C++ keeps has no Python object and gets none, except for a tensor
+    made in inference mode, which returns its own. Neither autograd nor a dispatch mode of the script is triggered.
     """
     getters = _PARTS.get(TensorBase.layout.__get__(tensor))
     if getters is None or not OUTSIDE_OF_MODES or dispatch_keys(tensor).has(_PYTHON):
         return []
     try:
-        # within a mode's handler a sparse tensor would hand out its own parts
+        # within a mode's handler a sparse tensor would return its own parts
         with torch_compat.with_keys(*OUTSIDE_OF_MODES), torch_compat.without_dispatch(), without_gradients():
             return [(f".{getter.__name__}()", getter(tensor)) for getter in getters]
-    except RuntimeError:  # a batched one, or one on a device that cannot say
+    except RuntimeError:  # a batched tensor, or one on a device that does not report it
         return []
 
 
@@ -59,16 +59,16 @@ _PARTS = {
 
 
 def tensor_over(obj: Any, address: int) -> Any:
-    """A tensor or storage that has the storage at `address`: the object itself, or the part of it that does."""
+    """A tensor or storage with the storage at `address`: the object itself, or a part of it."""
     if TensorBase not in mro(type(obj)) or has_storage(obj):
         return obj
     return next((part for _, part in sparse_parts(obj) if storage_of(part) == address), obj)
 
 
 def _owns_memory(tensor: Any) -> bool:
-    """False for meta tensors and wrappers, whose storage only says how many bytes the shape would take.
+    """False for meta tensors and wrappers, whose storage has a nominal size only.
 
-    Only wrappers are asked for their data pointer, and none for its device: a subclass may answer with code of its own.
+    The data pointer is read for wrappers only, and the device for none: a subclass may override it.
     """
     keys = dispatch_keys(tensor)
     if not (keys.has(_PYTHON) or keys.has(_FUNCTIONALIZE) or keys.has(_LAZY)):
@@ -86,12 +86,12 @@ _PYTHON, _FUNCTIONALIZE, _LAZY = torch_compat.PYTHON, torch_compat.FUNCTIONALIZE
 
 
 def is_meta(storage: Any) -> bool:
-    """Whether a storage has a size only, which may be a symbol."""
+    """Whether a storage has only a size, which may be symbolic."""
     return bool(StorageBase.device.__get__(storage).type == "meta")
 
 
 def device_of(obj: Any) -> torch.device:
-    """Where the memory of a tensor or storage lies; a subclass that answers for its device itself is not asked."""
+    """Device of a tensor or storage; a subclass that overrides its device is not called."""
     if TensorBase in mro(type(obj)) and not dispatch_keys(obj).has(_PYTHON):
         device: torch.device = TensorBase.device.__get__(obj)
         return device
@@ -103,26 +103,26 @@ def storage_object(obj: Any) -> Any:
     """The Python storage of a tensor, or the storage itself."""
     if TensorBase not in mro(type(obj)):
         return obj
-    # an uninitialized parameter of a lazy module refuses to give its storage; a user's class would run its own code
+    # an uninitialized parameter of a lazy module has no storage; a user's class would run its own code
     with without_functions():
         return _untyped_storage(obj)
 
 
 def storage_bytes(tensor: Any) -> int:
-    """Bytes of the tensor's storage, as allocated."""
+    """Allocated bytes of the tensor's storage."""
     storage = _untyped_storage(tensor)
     return int(StorageBase.nbytes(storage))
 
 
 def storage_uses(address: int) -> int:
-    """Owners of a storage: tensors, and one for its Python object."""
+    """Number of owners of a storage: tensors, and one for its Python object."""
     return int(uses_of_storage(address))
 
 
 def tensor_bytes(tensor: Any) -> int:
-    """Bytes that the tensor itself needs, whatever its storage owns; -1 for symbolic sizes.
+    """Bytes that the tensor's own elements take, whatever its storage owns; -1 for symbolic sizes.
 
-    What `expand` repeats counts once.
+    Elements repeated by `expand` count once.
     """
     if parts := sparse_parts(tensor):
         return sum(tensor_bytes(part) for _, part in parts)
@@ -133,6 +133,6 @@ def tensor_bytes(tensor: Any) -> int:
     count = 1
     for size, stride in zip(TensorBase.size(tensor), TensorBase.stride(tensor), strict=True):
         if type(size) is not int or type(stride) is not int:
-            return -1  # int() and bool() of a symbol would fix its value in what is being compiled
+            return -1  # int() and bool() of a symbol would specialise it in the code being compiled
         count *= size if stride or not size else 1
     return count * item

@@ -37,7 +37,7 @@ _ADDRESSES = ("addresses", "type_list", "firsts")
 
 
 class NativeBook:
-    """Finds the index of a tracked object by its address."""
+    """Maps addresses of tracked objects to their indexes, in C."""
 
     __slots__ = ("_book",)
 
@@ -45,20 +45,20 @@ class NativeBook:
         self._book = book
 
     def find(self, addresses: Ints) -> Places:
-        """Index of each address, -1 where no object stands there."""
+        """Return the index of each address, -1 where there is no object."""
         return _array(self._book.find(np.ascontiguousarray(addresses, dtype=np.int64)), np.int32)
 
     def find_one(self, address: int) -> int:
-        """Index of one address, -1 where no object stands there."""
+        """Return the index of one address, -1 if there is no object."""
         place: int = self._book.find_one(address)
         return place
 
 
 def read_natively(objects: list[Any] | Listing, with_dicts: bool, *, alone: bool = True) -> HeapColumns:
-    """All that a sweep asks of these objects, or of what `gc.get_objects` lists, as `pure_reader.read` gives it.
+    """Read the columns of a sweep for these objects, or for `gc.get_objects`, in C.
 
-    Where this thread is not `alone`, a tuple that no other object holds is not held either, but a copy of it.
-    `MemoryError` where there is too little of it; nothing is kept then.
+    Unless this thread is `alone`, a tuple that no other object holds is replaced by a copy. Raises `MemoryError` if
+    memory is short; nothing is kept then.
     """
     freezing = gc.get_freeze_count() > FROZEN_BY_PYTHON
     columns = gc_heap().read(objects, np.ndarray, HANDLES, LARGE, MOST_COUNTED, freezing, with_dicts, alone)
@@ -87,20 +87,21 @@ def _array(column: Any, dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
 
 
 def _are_not(one: list[Any], every: list[Any]) -> map[bool]:
-    """Told by the address: these iterators are listed too, and must not hold the list that they are put into."""
+    """Exclude by address: these iterators are listed too, and must not hold the list that receives them."""
     return map(ne, map(id, every), repeat(id(one)))
 
 
 def listed(*generations: int) -> tuple[list[Any], set[int]]:
-    """(what gc lists of these generations, or of all, in other threads' presence but for tuples; addresses of all).
+    """Return (what gc lists of these generations, or of all; addresses of all). Tuples are left out while other threads
+    run.
 
-    CPython refuses to resize a tuple that somebody else holds as well (Objects/tupleobject.c, _PyTuple_Resize). So no
-    thread must run while they are held: they are listed and left out in one call of C.
+    CPython refuses to resize a tuple with a second owner (Objects/tupleobject.c, _PyTuple_Resize), so no thread may run
+    while tuples are held: they are listed and dropped in one C call.
     """
     if is_alone():
         objects: list[Any] = []
         for generation in generations or (None,):
-            # a list that is there already may be listed too: were the new one put into it, each would hold the other
+            # an existing list may be listed too: if the new one were added to it, each would hold the other
             new = gc.get_objects(generation)
             new += objects
             objects = new
@@ -114,12 +115,12 @@ def listed(*generations: int) -> tuple[list[Any], set[int]]:
         compress(every, map(and_, map(is_not, map(type, every), repeat(tuple)), _are_not(kept, every))),
         map(call, (every.clear,)),
     )
-    kept += filterfalse(partial(is_, None), work)  # None is what the methods answer
+    kept += filterfalse(partial(is_, None), work)  # the methods return None
     return kept, addresses - {id(every), id(kept)}
 
 
 def listed_at(addresses: Set[int], *generations: int) -> list[Any]:
-    """What gc lists at these addresses, of these generations or of all; no tuples. Nothing else is held meanwhile."""
+    """What gc lists at these addresses, of these generations or of all, except tuples. Holds nothing else."""
     every: list[Any] = []
     found: list[Any] = []
     work = chain(
@@ -132,54 +133,59 @@ def listed_at(addresses: Set[int], *generations: int) -> list[Any]:
 
 
 def objects_listed() -> list[Any]:
-    """What gc lists, as `listed` has it: the addresses take longer than the list."""
+    """What gc lists, as `listed` returns it, without the addresses, which take longer."""
     return gc.get_objects() if is_alone() else listed()[0]
 
 
 _list_all = gc.get_objects  # the script may replace it
 _MAX_TYPES = 40
-"""Types that a look counts by name, the most frequent ones, chosen: a look's file stays small."""
+"""Types that a snapshot counts by name, the most frequent ones. Heuristic: keeps its file small."""
 
 
 @dataclass
 class Sweep:
-    """The heap as it stood: objects alive in `objects` (drop it as soon as possible), the rest in numbers."""
+    """The heap at one moment: live objects in `objects` (drop it as soon as possible), the rest as numbers."""
 
     objects: list[Any]
     addresses: Ints
     type_index: Places
-    """Place of each object's type in `type_list`."""
+    """Position of each object's type in `type_list`."""
     type_list: Ints
-    """Address of each distinct type, in the order in which the objects show them."""
+    """Address of each distinct type, in order of appearance."""
     type_first: Places
     """Index of the first object of each type of `type_list`."""
     counts: Places
-    """Reference counts without those that the sweep itself added; `MOST_COUNTED` of an immortal object."""
+    """Reference counts without those of the sweep itself; `MOST_COUNTED` for an immortal object."""
     lengths: Places
-    """How many references CPython's traversal reports of each tracked object, those to untracked ones included."""
+    """Number of references that CPython's traversal reports for each tracked object, including those
+    to untracked ones.
+    """
     firsts: Ints
-    """Address of what each tracked object refers to first, of what a list has at 0; 0 where it refers to nothing."""
+    """Address of the first referent of each tracked object, for a list the item at 0; 0 if it has none."""
     holder: Places
     held: Places
-    """One entry per reference that CPython's own traversal reports, with multiplicity: first those from tracked to
-    tracked objects, by holder, then those to and from the others."""
+    """One entry per reference that CPython's traversal reports, with multiplicity: first those between tracked objects,
+    by referrer, then those to and from the others.
+    """
     starts: Places
-    """Where the references of each tracked object to tracked ones begin in `holder` and `held`, and where all end."""
+    """Where the references of each tracked object to tracked ones start in `holder` and `held`, and the end of all."""
     tracked: int
-    """The first so many objects are gc-tracked; the others are untracked ones met on the way (arrays, pybind)."""
+    """Number of gc-tracked objects, which come first; the rest are untracked objects found on the way
+    (arrays, pybind).
+    """
     address_book: Book
-    """Finds the tracked ones."""
+    """Maps addresses of the tracked objects to indexes."""
     let_go: dict[int, int]
-    """Address of each tuple that was let go of, to the index of the one that stands for it, or of itself once more."""
+    """Address of each released tuple, mapped to the index of its stand-in, or of itself once re-acquired."""
     alone: bool
-    """No other thread may have run meanwhile."""
+    """Whether no other thread may have run during the sweep."""
 
 
 def sweep(growing: Growing | None = None, *, alone: bool = True) -> Sweep:
-    """Read the whole heap. Call it with gc off (see `paused`).
+    """Read the whole heap. Call it with gc paused (see `paused`).
 
-    `growing` says which dicts are wanted of those that hold only what gc does not track, and are not tracked either.
-    `alone` is False where another thread may run meanwhile.
+    `growing` selects wanted dicts among those that hold only untracked objects and are untracked too. `alone` is False
+    if another thread may run during the sweep.
     """
     read = _sweep_fallback.read if gc_heap() is None else read_natively
     columns = read(_list_all, growing is not None, alone=alone)
@@ -211,7 +217,7 @@ def sweep(growing: Growing | None = None, *, alone: bool = True) -> Sweep:
 
 
 def _append_held_by_arrays(heap: Sweep, columns: HeapColumns) -> None:
-    """Append the untracked objects that arrays hold, which may lead to tensors too, and all they hold."""
+    """Append the untracked referents of arrays, which may lead to tensors too, and their referents."""
     if len(columns.arrays) == 0:
         return
     index = {id(obj): heap.tracked + k for k, obj in enumerate(columns.untracked)}
@@ -221,7 +227,7 @@ def _append_held_by_arrays(heap: Sweep, columns: HeapColumns) -> None:
     holders: list[int] = []
     helds: list[int] = []
     leading: dict[int, bool] = {}
-    for k in waiting:  # which grows
+    for k in waiting:  # it grows during the loop
         for referent in untracked_referents(heap.objects[k] if k < first else objects[k - first]):
             at = index.get(id(referent))
             if at is None:
@@ -240,7 +246,7 @@ def _append_held_by_arrays(heap: Sweep, columns: HeapColumns) -> None:
 
 
 def _append_grown(heap: Sweep, columns: HeapColumns, growing: Growing) -> None:
-    """Append the dicts that have grown; what they hold leads to nothing."""
+    """Append the dicts that have grown; their referents lead to nothing."""
     dicts = columns.dicts
     untracked = set(heap.addresses[heap.tracked :].tolist())
     index: dict[int, int] = {}
@@ -253,7 +259,7 @@ def _append_grown(heap: Sweep, columns: HeapColumns, growing: Growing) -> None:
             continue
         if address not in index:
             found = _held_at(heap.objects[holder], address)
-            if found is None:  # another thread has let it go since
+            if found is None:  # another thread has released it since
                 continue
             index[address] = len(heap.objects) + len(objects)
             objects.append(found)
@@ -268,28 +274,28 @@ def _held_at(holder: Any, address: int) -> dict[Any, Any] | None:
 
 
 def take_back(heap: Sweep, obj: tuple[Any, ...]) -> int:
-    """Hold a tuple that was let go of, of which a holder is known now: nobody fills it any more. Its index, or -1.
+    """Re-acquire a released tuple once a referrer is known and nobody fills it any more. Return its index, or -1.
 
-    Its stand-in goes, whose references to the same items no count has.
+    Removes its stand-in, whose references to the same items are in no reference count.
     """
     at = heap.let_go.get(id(obj), -1)
     if at >= 0:
         items, copied = gc.get_referents(obj), gc.get_referents(heap.objects[at])
-        if len(items) != len(copied) or not all(map(is_, items, copied)):  # another one by now
+        if len(items) != len(copied) or not all(map(is_, items, copied)):  # replaced by another one
             return -1
         heap.objects[at] = obj
     return at
 
 
 def _by_stand_ins(heap: Sweep, objects: Sequence[Any]) -> Ints:
-    """How often each of these objects is held by tuples that stand for others."""
+    """Number of references to each of these objects from tuples that stand in for others."""
     stand_ins = (heap.objects[at] for address, at in heap.let_go.items() if id(heap.objects[at]) != address)
     times = Counter(map(id, chain.from_iterable(map(gc.get_referents, stand_ins))))
     return np.fromiter(map(times.__getitem__, map(id, objects)), np.int64, len(objects))
 
 
 def append(heap: Sweep, objects: Sequence[Any], counts: Places, holders: Sequence[int], helds: Sequence[int]) -> None:
-    """Append objects that the gc list does not show, with their counts as they are, and references by index."""
+    """Append objects that the gc list does not show, with their current counts and their references by index."""
     if not objects and not holders:
         return
     _append_types(heap, np.fromiter(map(id, map(type, objects)), np.int64, len(objects)))
@@ -311,7 +317,7 @@ def _append_types(heap: Sweep, types: Ints) -> None:
 
 
 def type_counts(heap: Sweep) -> dict[str, int]:
-    """How many tracked objects of each type there are, most frequent first, as `objgraph.typestats` counts them."""
+    """Number of tracked objects of each type, most frequent first, as `objgraph.typestats` counts them."""
     counts = np.bincount(heap.type_index[: heap.tracked])
     order = np.argsort(-counts, kind="stable")[:_MAX_TYPES]
     return {qualified_name(type(heap.objects[heap.type_first[k]])): int(counts[k]) for k in order.tolist()}

@@ -64,7 +64,7 @@ class Described(NamedTuple):
     size: int = -1
 
 
-_TENSOR, _GRAD_NODE = Role.TENSOR, Role.GRAD_NODE  # bound once: asked for every object
+_TENSOR, _GRAD_NODE = Role.TENSOR, Role.GRAD_NODE  # bound once: used for every object
 _OF_ARRAY: Any = np.ndarray.__dict__
 _CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
 _INSTANCES: tuple[tuple[type, ObjectKind, str], ...] = (
@@ -77,13 +77,13 @@ _INSTANCES: tuple[tuple[type, ObjectKind, str], ...] = (
     (concurrent.futures.Future, ObjectKind.FUTURE, "{} object"),
     (asyncio.Future, ObjectKind.FUTURE, "{} object"),
 )
-"""(base, kind, label with the type's name) of instances, the first base that fits."""
+"""(base, kind, label with the type's name) for instances; the first matching base applies."""
 
 
 def describe(obj: Any, known: Types) -> Described:
-    """Say what an object is, by its C slots; the user's code does not run.
+    """Describe an object through its C slots, without running user code.
 
-    What an object does not tell is missing in its own label only.
+    What cannot be read is missing in its own label only.
     """
     try:
         return _described(obj, known)
@@ -145,7 +145,7 @@ def _array(obj: Any, kind: type) -> Described:
 
 
 def _lru_cache(obj: Any, kind: type) -> Described:
-    """The cache bears the name of the function that it stands for, and its line."""
+    """An `lru_cache` has the name and line of the function it wraps."""
     size = f"maxsize {LRU_CACHE.cache_info(obj).maxsize}"
     wrapped = dict.get(instance_dict(obj, type(obj)) or {}, "__wrapped__")
     name = qualified_name(kind)
@@ -178,14 +178,14 @@ def _instance_kind(bases: Bases, short: str) -> tuple[ObjectKind, str]:
 
 
 def _tensor(obj: Any, kind: type, known: Types) -> Described:
-    """Those of one type, dtype and shape are told alike, but for instances of subclasses, which may differ."""
+    """Tensors of one type, dtype and shape share a label, except instances of subclasses, which may differ."""
     with without_functions():
         if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or _is_odd(obj):
             return _described_tensor(obj, kind)
         alike = id(kind), _dtype(obj), TensorBase.size(obj), TensorBase.stride(obj)
         try:
             told: Described | None = known.told.get(alike)
-        except TypeError:  # a size that is a symbol
+        except TypeError:  # a symbolic size
             return _described_tensor(obj, kind)
         if told is None:
             told = known.told[alike] = _described_tensor(obj, kind)
@@ -241,7 +241,7 @@ def _function(obj: Any, _: type) -> Described:
 
 
 def _method(obj: Any, kind: type) -> Described:
-    """A bound method bears the name of its function, and its line."""
+    """A bound method has the name and line of its function."""
     bound = types.MethodType.__dict__["__func__"].__get__(obj)
     if type(bound) is not types.FunctionType:
         return Described(ObjectKind.METHOD, "method", "bound method", "method", "")
@@ -286,37 +286,38 @@ _EXACT: dict[int, Callable[[Any, type], Described]] = {
     id(types.AsyncGeneratorType): _suspended("ag", "async generator"),
     id(LRU_CACHE): _lru_cache,
 }
-"""By the type's address; of arrays and bytes there may be a hundred thousand."""
+"""By the type's address; there may be a hundred thousand arrays and bytes."""
 
 
 GivenRoot = tuple[str, weakref.ref[object]]
-"""The name that the user gave an object, as `trainer.model`, and the object for as long as it lives."""
+"""The name that the user gave an object, as `trainer.model`, and a weak reference to it."""
 
 
 @dataclass(frozen=True)
 class Beginnings:
-    """What traces begin with, or had better not, by index in the sweep."""
+    """Preferred and discouraged starts of reference paths, by index in the sweep."""
 
     given: Mapping[int, str]
-    """What the user gave a name, to that name."""
+    """Objects that the user named, mapped to the name."""
     callbacks: frozenset[int]
-    """The functions of the user's that a library has called, and that called us."""
+    """Functions of the user that a library called and that called leakscope."""
 
 
 def given_places(native: NativeReferences, given: Sequence[GivenRoot]) -> dict[int, str]:
-    """Index of each that still lives, with its name; of two names for one object the shorter."""
+    """Index of each named object that is alive, with its name; the shorter of two names."""
     places: dict[int, str] = {}
     for name, of in sorted(given, key=lambda root: -len(root[0])):
-        index = native.find(id(of()))  # nothing is kept: id(None) is that of no object gc tracks
+        index = native.find(id(of()))  # nothing is kept: id(None) belongs to no object that gc tracks
         if index >= 0:
             places[index] = name
     return places
 
 
 def callback_frames(native: NativeReferences) -> frozenset[int]:
-    """Index of the frame that called leakscope, and of the user's above it, where a library called the first of them.
+    """Index of the frame that called leakscope and of the user's frames above it, if a library called the first of
+    them.
 
-    None where the script's own code calls, as in a loop that is its own.
+    Empty if the script's own code calls, as in its own loop.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None and _is_between(frame):
@@ -330,7 +331,7 @@ def callback_frames(native: NativeReferences) -> frozenset[int]:
 
 
 def _is_between(frame: FrameType) -> bool:
-    """Whether a frame is leakscope's, or of what its `with` blocks go through."""
+    """Whether a frame belongs to leakscope or to the machinery of its `with` blocks."""
     name = frame.f_globals.get("__name__")
     return is_of_leakscope(name) or name == "contextlib"
 
@@ -342,7 +343,7 @@ def _has_no_file(frame: FrameType) -> bool:
 _STORAGE = ObjectKind.STORAGE
 _STORAGE_TEXT = _STORAGE.value
 _OF_CLASSES = (ObjectKind.INSTANCE, ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER)
-"""Kinds of objects whose classes derive from those of packages that give advice of their own."""
+"""Kinds of objects whose classes derive from those of packages with their own advice."""
 _KIND_CODES = {kind: code for code, kind in enumerate(KINDS)}
 _REFERENCE_CODES = {kind: code for code, kind in enumerate(REFERENCE_KINDS)}
 _ROOT_CODES = {root: code for code, root in enumerate(ROOTS)}
@@ -350,17 +351,17 @@ _ROOT_CODES = {root: code for code, root in enumerate(ROOTS)}
 
 @dataclass(frozen=True)
 class StorageFacts:
-    """What is known of storages, each by its address."""
+    """Facts about storages, each by its address."""
 
     made_at: Mapping[int, str]
     """`train.py:41 forward (aten::addmm)`."""
     comm_uses: Mapping[int, CommUse]
     """The operation that used it last."""
     device: Mapping[int, str] | None
-    """`cuda:0` for each outside host memory; None where no accelerator is in use."""
+    """The device of each storage outside host memory, as `cuda:0`; None if no accelerator is in use."""
 
     def label(self, address: int) -> str:
-        """As a person says it; where there is an accelerator, which memory it is."""
+        """A label for people; names the kind of memory if there is an accelerator."""
         if self.device is None:
             return "tensor memory"
         return f"tensor memory on {self.device[address]}" if address in self.device else "tensor memory of the host"
@@ -381,14 +382,14 @@ def _codes(values: Sequence[str], codes: Mapping[Any, int]) -> Ints:
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> list[Sequence[Any]]:
-    """The columns of some rows, of which there are so many."""
+    """The columns of `count` rows."""
     return list(zip(*rows, strict=True)) if rows else [()] * count
 
 
 def to_heap_graph(
     heap: ExplainedHeap, facts: StorageFacts, beginnings: Beginnings
 ) -> tuple[HeapGraph, list[int], dict[int, int]]:
-    """The graph, for each of its objects the index in the sweep, and where each container stands that is gaining."""
+    """Return the graph, the index in the sweep of each of its objects, and the index of each growing container."""
     names = ReferenceNames(heap.native, heap.refcounts, heap.pruned)
     order = [k for k in heap.pruned.objects.tolist() if names.stands_for(k) == k]
     place = {k: i for i, k in enumerate(order)}
@@ -416,7 +417,7 @@ def to_heap_graph(
         reference_kind=_codes(kept[2], _REFERENCE_CODES),
         reference_name=text.codes(kept[3]),
         reference_where=text.codes(kept[4]),
-        strings=tuple(text.index),  # evaluated last: every text has its code by now
+        strings=tuple(text.index),  # evaluated last: every string has its index by now
         made_at={i: facts.made_at[a] for i, a in address.items() if a in facts.made_at},
         comm_uses={i: facts.comm_uses[a] for i, a in address.items() if a in facts.comm_uses},
         device={i: facts.device[a] for i, a in address.items() if a in facts.device} if facts.device else {},
@@ -428,7 +429,7 @@ def to_heap_graph(
 
 
 def _bases(order: Sequence[int], described: Sequence[Described], heap: ExplainedHeap) -> dict[str, str]:
-    """The class of a package's that each type of the user's derives from, for those that have one."""
+    """The package's class from which each type of the user derives, for those that have one."""
     bases: dict[str, str] = {}
     for index, told in zip(order, described, strict=True):
         if told.where and told.kind in _OF_CLASSES and told.type not in bases:
@@ -439,7 +440,7 @@ def _bases(order: Sequence[int], described: Sequence[Described], heap: Explained
 def _set_by(
     references: Sequence[NamedReference], place: Mapping[int, int], freed: Ints, heap: ExplainedHeap
 ) -> dict[int, str]:
-    """The package that sets each attribute of garbage which no line of the user's does."""
+    """The package that sets each attribute of garbage that no line of the user sets."""
     known: dict[tuple[int, str], str] = {}
     packages: dict[int, str] = {}
     objects = heap.native.sweep.objects
@@ -458,7 +459,7 @@ def _freed(order: Sequence[int], heap: ExplainedHeap) -> Ints:
 
 
 def _storages_in(order: Sequence[int], heap: ExplainedHeap) -> dict[int, Storage]:
-    """Index in the graph to the storage, for each that is one."""
+    """Index in the graph, mapped to the storage, for each storage."""
     first, storages = heap.refcounts.objects, list(heap.native.storages.values())
     return {i: storages[k - first] for i, k in enumerate(order) if k >= first}
 
@@ -484,7 +485,7 @@ def _ints(values: Sequence[int]) -> Ints:
 
 
 def _roots(order: list[int], heap: ExplainedHeap, holder: Ints, held: Ints, callbacks: Collection[int]) -> Ints:
-    """Why each object lives; what lives for a reason outside the pruned graph is a root of the interpreter's."""
+    """The GC root of each object; what is alive for a reason outside the pruned graph is a root of the interpreter."""
     codes = np.zeros(len(order), dtype=np.int64)
     for i, index in enumerate(order):
         if index in heap.pruned.modules:

@@ -65,10 +65,10 @@ class LeakTracker(Watching, GeneralTracker):  # type: ignore[misc]  # untyped wh
 
         def tell(values: dict[str, float | str]) -> None:
             if accelerator := weak():
-                # a step before the last one that was logged would be dropped by W&B
+                # W&B would drop a step before the last logged one
                 accelerator.log(values, step=self._logged)
 
-        # ahead of those that are added later and finish later
+        # before those that are added later and finish later
         accelerator.trackers.insert(0, self)
         self._training.begin({}, tell, aloud=accelerator.is_main_process)
         self._hook: Any = register_optimizer_step_post_hook(self._optimizer_stepped)

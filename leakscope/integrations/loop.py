@@ -95,7 +95,7 @@ class LeakLoop(Watching):
     def _tell(self, values: dict[str, float | str]) -> None:
         processor = getattr(self._trainer(), "metrics_processor", None)
         log = self._log or getattr(getattr(processor, "logger", None), "log", None)
-        # torchtitan's takes numbers alone; the report is in Python's log
+        # torchtitan's logger takes numbers only; the report is in Python's log
         numbers = {name: value for name, value in values.items() if not isinstance(value, str)}
         if log is not None and numbers:
             log(numbers, self._steps)

@@ -82,7 +82,7 @@ class Training:
     def step(self) -> None:
         """End a step."""
         if self._profiler is not None:
-            with self._profiler.step():  # an error of its own ends the recording, not the training
+            with self._profiler.step():  # an internal error ends the recording, not the training
                 pass
 
     def end(self, error: BaseException | None = None) -> None:

@@ -43,7 +43,7 @@ class LeakCallback(Watching, TrainerCallback):  # type: ignore[misc]  # untyped 
         if trainer is None:  # the report goes to the Python logger, and reference paths begin at the model
             self._training.begin({"model": given["model"]}, lambda _: None, aloud=state.is_world_process_zero)
             return
-        # its loggers close when the training ends: the findings have to be there before
+        # its loggers close when the training ends: the findings are needed before
         callbacks = trainer.callback_handler.callbacks
         callbacks.insert(0, callbacks.pop(callbacks.index(self)))
         weak = weakref.ref(trainer)
@@ -52,7 +52,7 @@ class LeakCallback(Watching, TrainerCallback):  # type: ignore[misc]  # untyped 
             if trainer := weak():
                 trainer.log(values)
 
-        # a Trainer has the model under more names than one
+        # a Trainer has several names for the model
         roots = {"trainer": trainer, "trainer.model": given["model"]}
         self._training.begin(roots, tell, aloud=state.is_world_process_zero)
 

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 CHANGED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""What we and torch's elastic launcher answer while ranks run."""
+"""Signals that leakscope and torch's elastic launcher handle while ranks run."""
 
 
 @contextmanager
 def signals_kept() -> Iterator[None]:
-    """After the block every handler is the one that was there before."""
+    """Restore every signal handler after the block."""
     before = {number: signal.getsignal(number) for number in CHANGED}
     try:
         yield
@@ -47,7 +47,9 @@ _LOOPBACK = "127.0.0.1"
 
 @cache
 def loopback_rendezvous() -> str:
-    """Name of a rendezvous of one agent on this machine, made known to torch's launcher (elastic/rendezvous/api.py)."""
+    """Name of a rendezvous of one agent on this machine, registered with torch's launcher
+    (elastic/rendezvous/api.py).
+    """
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
     from torch.distributed.elastic.rendezvous import (
         RendezvousHandler,
@@ -58,9 +60,9 @@ def loopback_rendezvous() -> str:
     )
 
     class OneMachine(RendezvousHandler):
-        """The one agent is there at once, and nobody joins it later."""
+        """The agent is complete at once, and nobody joins later."""
 
-        use_agent_store = True  # the ranks' own `init_process_group` meets at this store too
+        use_agent_store = True  # `init_process_group` of the ranks uses this store too
 
         def __init__(self, run_id: str) -> None:
             self._run_id = run_id
@@ -96,7 +98,7 @@ def loopback_rendezvous() -> str:
 
 
 def loopback_store() -> tuple[TCPStore, int]:
-    """A store of this process and the port at which others find it. Raises OSError or RuntimeError."""
+    """A store of this process and its port. Raises OSError or RuntimeError."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     with socket.socket() as listening:
@@ -110,19 +112,19 @@ def loopback_store() -> tuple[TCPStore, int]:
             wait_for_workers=False,
             master_listen_fd=listening.fileno(),
         )
-        listening.detach()  # the store has taken it
+        listening.detach()  # accepted by the store
     return store, port
 
 
 _LOGGER = "torch.distributed.elastic"
 _ERROR = "error_"
-"""How the names of the files begin into which torch writes what a rank raised."""
+"""Prefix of the files into which torch writes what a rank raised."""
 
 
 def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int]:
-    """Statuses of the failing ranks (negative for a signal), as torch's elastic launcher saw them.
+    """Run the ranks under torch's elastic launcher; return the statuses of failing ranks, negative for a signal.
 
-    Under LAUNCHER stands the signal that ended the launcher itself. Raises LaunchFailed when no rank could be started.
+    LAUNCHER maps to the signal that ended the launcher itself. Raises LaunchFailed if no rank could be started.
     """
     try:
         from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException
@@ -138,14 +140,16 @@ def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int
     streams = _streams(options, logs)
 
     class Pipes(LogsSpecs):
-        """Where the ranks write to; torch shows none of it."""
+        """Where the ranks write to; torch displays none of it."""
 
         @property
         def root_log_dir(self) -> str:
             return str(logs)
 
         def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-            """Where each stream of each local rank goes; `record` of torch writes what a rank raised into a file."""
+            """The destination of each stream of each local rank; torch's `record` writes what a rank raised into a
+            file.
+            """
             errors = {local: str(logs / f"{_ERROR}{local}.json") for local in envs}
             for local, environment in envs.items():
                 environment["TORCHELASTIC_ERROR_FILE"] = errors[local]
@@ -158,7 +162,7 @@ def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int
         min_nodes=options.nnodes,
         max_nodes=options.nnodes,
         nproc_per_node=options.ranks,
-        run_id=options.rdzv_id or ("none" if options.nnodes > 1 else uuid.uuid4().hex),  # as torchrun has it
+        run_id=options.rdzv_id or ("none" if options.nnodes > 1 else uuid.uuid4().hex),  # as in torchrun
         rdzv_backend="c10d" if options.rdzv_endpoint else loopback_rendezvous(),
         rdzv_endpoint=options.rdzv_endpoint,
         rdzv_configs={"is_host": str(options.node_rank == 0)} if options.nnodes > 1 else {},
@@ -166,7 +170,7 @@ def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int
         logs_specs=Pipes(),
         signals_to_handle=_signals(),
     )
-    # as torchrun does it; without it every rank would take all cores
+    # as in torchrun; otherwise every rank would use all cores
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
     os.environ.update(threads)
     python, *arguments = command
@@ -191,7 +195,7 @@ def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int
 
 
 def _signals() -> str:
-    """The signals that torch's launcher handles: none that is ignored, as nohup leaves SIGHUP."""
+    """The signals that torch's launcher handles, except ignored ones, as nohup leaves SIGHUP."""
     return ",".join(number.name for number in CHANGED if signal.getsignal(number) != signal.SIG_IGN)
 
 
@@ -207,16 +211,18 @@ def _streams(options: Options, logs: Path) -> dict[tuple[int, str], Stream]:
 
 class _Log(logging.FileHandler):
     def format(self, record: logging.LogRecord) -> str:
-        """The text of a record, without what the command line hides: torch may name what it starts."""
+        """The text of a record without secrets of the command line: torch may log what it starts."""
         return without(super().format(record))
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Say nothing: the disk is full, and each record would give a traceback on stderr."""
+        """Ignore errors: on a full disk each record would print a traceback on stderr."""
 
 
 @contextmanager
 def _launcher_log(path: Path) -> Iterator[None]:
-    """What torch's launcher says of itself goes to a file: a failure takes it 40 lines, and we name it in one."""
+    """Send the messages of torch's launcher to a file: it takes 40 lines for a failure, which
+    leakscope reports in one.
+    """
     logger = logging.getLogger(_LOGGER)
     children = [
         child
@@ -237,5 +243,5 @@ def _launcher_log(path: Path) -> Iterator[None]:
     finally:
         for log, handlers, propagate in before:
             log.handlers[:], log.propagate = handlers, propagate
-        with suppress(OSError):  # what could not be written is flushed again
+        with suppress(OSError):  # a failed write is flushed again
             file.close()

@@ -20,9 +20,9 @@ from leakscope.run.rows import EndKind
 from leakscope.run.writer import make_private, write_json, write_run
 
 LAUNCHER = -1
-"""In place of a rank's number: the launcher itself, which a signal ended."""
+"""Used as a rank number for the launcher itself, when a signal ended it."""
 _SIGNALLED = 128
-"""Exit status of a process that signal 0 would have ended, as shells count: 137 is SIGKILL, 9."""
+"""Exit status for signal 0, as in shells: 137 is SIGKILL, 9."""
 _LOST_PEER = (
     "connection closed by peer",
     "connection reset by peer",
@@ -34,7 +34,7 @@ _LOST_PEER = (
     "peer closed",
     "store is no longer",
 )
-"""What the errors of a rank say whose peer went away first, as gloo, NCCL, TensorPipe and TCPStore word it."""
+"""Error texts of a rank whose peer went away first, from gloo, NCCL, TensorPipe and TCPStore."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Outcome:
     """How a launch ended."""
 
     status: int
-    """The earliest failing rank's own status, 128 + signal for a killed one, 0 where none failed."""
+    """Status of the earliest failing rank, 128 + signal for a killed one, 0 if none failed."""
     failed: int | None = None
-    """That rank."""
+    """The failing rank."""
     error: str = ""
     log: str = ""
     """Its log, relative to the run's folder."""
@@ -55,12 +55,12 @@ class Outcome:
 def collect_outcome(
     folder: Path, codes: Mapping[int, int], only: int | None = None, oom_kills: int = 0, read_only: bool = False
 ) -> Outcome:
-    """Complete what the ranks wrote: how the silent ones ended, where the logs are, what is common to all of them.
+    """Complete what the ranks wrote: ends of silent ranks, logs, common metadata.
 
-    `codes` holds what the operating system says of a rank: its status, negative for a signal. With `only` no other rank
-    counts as failed. `oom_kills` is how many processes the system ended meanwhile for want of memory.
+    `codes` has the status of each rank from the operating system, negative for a signal. With `only` no other rank
+    counts as failed. `oom_kills` is the number of processes that the kernel killed for lack of memory meanwhile.
 
-    Raises OSError where the folder cannot be written; it is not with `read_only`.
+    Raises OSError if the folder cannot be written; with `read_only` nothing is written.
     """
     interrupted = codes.get(LAUNCHER)
     header = read_header(folder)
@@ -94,7 +94,7 @@ def collect_outcome(
 
 
 def outcome_of(codes: Mapping[int, int]) -> Outcome:
-    """What the operating system says alone."""
+    """The outcome from the operating system alone."""
     failed = {rank: code for rank, code in codes.items() if code}
     if not failed:
         return Outcome(0)
@@ -103,7 +103,7 @@ def outcome_of(codes: Mapping[int, int]) -> Outcome:
 
 
 def _true_end(ended: Ended, code: int | None, steps: int) -> Ended:
-    """What the rank wrote, unless the operating system knows better: killed, or ended by `os._exit`."""
+    """What the rank wrote, unless the operating system shows otherwise: killed, or ended by `os._exit`."""
     if ended.how == EndKind.STOPPED or code is None:
         return ended
     status = _SIGNALLED - code if code < 0 else code
@@ -120,14 +120,14 @@ def _true_end(ended: Ended, code: int | None, steps: int) -> Ended:
 
 
 def is_secondary_failure(ended: Ended) -> bool:
-    """Did a rank that ended like this only fail because another one had?"""
+    """Whether a rank that ended like this failed only because another one had."""
     if ended.how == EndKind.KILLED:
         return ended.status == _SIGNALLED + signal.SIGTERM
     return any(words in ended.error.lower() for words in _LOST_PEER)
 
 
 def _end_times(folder: Path, world: int) -> list[float]:
-    """Seconds since the epoch at which each rank's script ended, 0.0 where it did not get to say so."""
+    """Time at which each rank's script ended, in seconds since the epoch; 0.0 if unknown."""
     times = []
     for rank in range(world):
         path = folder / f"rank_{rank:04d}" / "ended.json"
@@ -136,7 +136,7 @@ def _end_times(folder: Path, world: int) -> list[float]:
 
 
 def merge_run_metadata(folder: Path) -> None:
-    """Put what the ranks know of device, torch, heap reader and source files into `run.json`."""
+    """Copy device, torch, heap reader and source files from the ranks into `run.json`."""
     write_run(folder, with_what_ranks_know(folder, read_header(folder)))
 
 
@@ -144,9 +144,9 @@ VMSTAT = Path("/proc/vmstat")
 
 
 def processes_ended(vmstat: Path = VMSTAT) -> int:
-    """How many the kernel's out-of-memory killer has ended on this machine since it booted; 0 where that is not known.
+    """Number of processes killed by the kernel's out-of-memory killer on this machine since boot; 0 if unknown.
 
-    The field `oom_kill` is in the kernel since 4.13 (mm/vmstat.c); it counts kills for a control group's limit too.
+    The field `oom_kill` exists since Linux 4.13 (mm/vmstat.c) and includes kills for a control group's limit.
     """
     try:
         lines = vmstat.read_text(encoding="ascii").splitlines()
@@ -156,7 +156,7 @@ def processes_ended(vmstat: Path = VMSTAT) -> int:
 
 
 _LEFT = (".board*", ".group_*", ".follow.json", ".rank_*")
-"""What processes have told each other by, of no use to anybody after the run."""
+"""Files for communication between processes, unused after the run."""
 
 
 def settled(options: Options) -> Settled | None:
@@ -176,14 +176,14 @@ def settled(options: Options) -> Settled | None:
 
 
 def codes_of(found: Settled | None, codes: Mapping[int, int]) -> Mapping[int, int]:
-    """What the operating system says, by rank: of the process that leakscope has started, where that is one."""
+    """Status from the operating system by rank, for the process started by leakscope if it is one."""
     if found is None:
         return codes
     return {} if found.main is None else {found.main: codes[0]}
 
 
 def outcome_of_main(found: Settled | None, codes: Mapping[int, int], outcome: Outcome) -> Outcome:
-    """The same with the status of the process that leakscope has started, whatever became of those that it started."""
+    """The outcome with the status of the process started by leakscope, whatever happened to its children."""
     if found is None or found.main is not None:
         return outcome
     code = codes[0]
@@ -195,7 +195,7 @@ def outcome_of_main(found: Settled | None, codes: Mapping[int, int], outcome: Ou
 
 
 def clear(folder: Path) -> None:
-    """Remove what is of no use after the run, and the folders of processes that have not trained."""
+    """Remove files that are unused after the run, and folders of processes that have not trained."""
     for pattern in _LEFT:
         for path in folder.glob(pattern):
             with suppress(OSError):
@@ -206,7 +206,7 @@ def clear(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the halves of files that ranks were writing when they were killed."""
+    """Remove temporary files of ranks that were killed while writing."""
     for path in folder.glob(f"rank_*/{UNFINISHED}"):
         with suppress(OSError):
             path.unlink()

@@ -16,11 +16,11 @@ from typing import TextIO
 from leakscope.run.descriptors import open_private
 
 _READ = 1 << 16
-"""Bytes read at a time: what a pipe holds on Linux."""
+"""Bytes per read: the capacity of a pipe on Linux."""
 _LONGEST = 1 << 26
-"""Bytes of a line, chosen, that are waited for: a longer one is shown in parts."""
+"""Maximum bytes of a line that is buffered; a longer one is shown in parts. Heuristic."""
 _POLL_S = 0.05
-"""Seconds between two questions whether all ranks have ended."""
+"""Seconds between two checks whether all ranks have ended."""
 
 
 @dataclass(eq=False)
@@ -30,19 +30,20 @@ class Stream:
     terminal: TextIO
     log: Path
     prefix: str = ""
-    """Ahead of each line on the terminal: `[rank 0]: `."""
+    """Prefix of each line on the terminal: `[rank 0]: `."""
     why: str = ""
-    """What keeps the log from being written; "" where nothing does."""
+    """Why the log cannot be written; "" if it can."""
     _line: bytearray = field(default_factory=bytearray)
     _returned: bool = False
-    """What was read ended in the middle of `\\r\\n`, perhaps."""
+    r"""Whether the last read may have ended within `\r
+`."""
     _log: int = -1
     _read: int = -1
     _written: int = -1
     _is_shown: bool = field(default=True)
 
     def open(self) -> None:
-        """Make the pipe, and the log where there can be one."""
+        """Create the pipe and, if possible, the log."""
         self._read, self._written = os.pipe()
         os.set_blocking(self._read, False)
         try:
@@ -52,16 +53,16 @@ class Stream:
 
     @property
     def path(self) -> str:
-        """What the launcher opens for the rank to write to."""
+        """The path that the launcher opens for the rank's output."""
         return f"/proc/{os.getpid()}/fd/{self._written}"
 
     @property
     def reading(self) -> int:
-        """The descriptor that has what the rank has written."""
+        """The descriptor with the rank's output."""
         return self._read
 
     def take(self) -> int:
-        """Pass on what is there now; gives how many bytes that was."""
+        """Pass on what is available; return the number of bytes."""
         try:
             data = os.read(self._read, _READ)
         except BlockingIOError:
@@ -72,8 +73,8 @@ class Stream:
         return len(data)
 
     def close(self) -> None:
-        """Nothing more comes but from processes that outlive the rank: what they print goes into the log."""
-        left = fcntl(self._read, F_GETPIPE_SZ)  # no more of it can be the rank's, and others may never come to an end
+        """Close the stream; processes that outlive the rank write to the log."""
+        left = fcntl(self._read, F_GETPIPE_SZ)  # the rest cannot come from the rank, and other writers may never end
         while left > 0 and (taken := self.take()):
             left -= taken
         if self._line:
@@ -110,7 +111,7 @@ class Stream:
         if not self._is_shown:
             return
         try:
-            # the ranks write in the terminal's encoding, having the same environment; what is none can be seen as such
+            # the ranks use the terminal's encoding, since they have the same environment; other bytes stay visible
             encoding = getattr(self.terminal, "encoding", None) or "utf-8"
             texts = (line.decode(encoding, "backslashreplace") for line in lines)
             self.terminal.write("".join(f"{self.prefix}{text}\n" for text in texts))
@@ -121,7 +122,7 @@ class Stream:
     def _follow_those_left(self) -> None:
         poll = selectors.PollSelector()
         poll.register(self._read, selectors.EVENT_READ)
-        if poll.select(0):  # the end of the file: nobody has it open
+        if poll.select(0):  # end of file: no writer is left
             return
         os.set_blocking(self._read, True)
         sink = self._log if self._log >= 0 and not self.why else subprocess.DEVNULL
@@ -130,7 +131,7 @@ class Stream:
 
 @contextmanager
 def passed_on(streams: Collection[Stream]) -> Iterator[None]:
-    """Pass on what the ranks write while the block runs, and what is left of it afterwards."""
+    """Pass on the ranks' output during the block, and the rest afterwards."""
     over = threading.Event()
     ready = selectors.DefaultSelector()
     for stream in streams:

@@ -43,23 +43,23 @@ _VARIABLES = (
     ("PMI_RANK", "PMI_SIZE", "", "MPI_LOCALNRANKS"),
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_NTASKS_PER_NODE"),
 )
-"""(rank, world size, what must be there too, ranks on this machine), as torchrun, Open MPI, MPICH, Slurm set them."""
+"""(rank, world size, further required variable, local world size), as set by torchrun, Open MPI, MPICH and Slurm."""
 
 
 @dataclass(frozen=True)
 class Outside:
-    """The place of this process in a job that another launcher has started."""
+    """The place of this process in a job of another launcher."""
 
     rank: int
     world: int
     machines: int = 1
-    """On which it runs, as many ranks on each; 1 also where that is not known."""
+    """Number of machines, with equally many ranks each; 1 if unknown."""
 
 
 def outside_launcher(environment: Mapping[str, str]) -> Outside | None:
-    """The rank that torchrun, MPI or Slurm gave this process; None for a process of one's own.
+    """The rank that torchrun, MPI or Slurm assigned to this process; None without a launcher.
 
-    Raises LaunchFailed where both variables of a launcher are set, and are no rank of so many.
+    Raises LaunchFailed if both variables of a launcher are set but invalid.
     """
     for rank, world, needed, local in _VARIABLES:
         said = (environment.get(rank, ""), environment.get(world, ""))
@@ -82,30 +82,30 @@ def _machines(world: int, local: str) -> int:
 
 
 def interpreter_flags() -> list[str]:
-    """What stood between `python` and `-m leakscope`, as `-O`, `-X dev` or `-W error`.
+    """Interpreter options of this process, such as `-O`, `-X dev` or `-W error`.
 
-    Where the command line shows no such place, what is known of them, as `multiprocessing` does for its processes.
+    Taken from the command line or, if it does not contain `-m leakscope`, as `multiprocessing` does for its processes.
     """
     words = sys.argv[1:]
     before = sys.orig_argv[1 : len(sys.orig_argv) - len(words)]
     if sys.orig_argv[len(before) + 1 :] == words:
         if before[-2:] == ["-m", "leakscope"]:
             return before[:-2]
-        if before[-1:] == sys.argv[:1]:  # the console script, whose first line may have some
+        if before[-1:] == sys.argv[:1]:  # the console script, whose first line may contain options
             return before[:-1]
     return subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined,no-any-return]
 
 
 _MARK = ".git"
-"""A folder, or a file in a work tree of its own, at the root of a repository."""
+"""The folder, or file in a separate work tree, at the root of a repository."""
 
 
 def in_repository(script: str) -> dict[str, str]:
-    """The working folder and the script, each from the root of the repository that the script is in, else the folder:
-    `{"folder": "examples", "script": "examples/train.py"}`; what is not in it is left out, and all where there is none.
+    """Working folder and script, relative to the root of the repository that contains the script, else the folder:
+    `{"folder": "examples", "script": "examples/train.py"}`; paths outside are omitted, and all without a repository.
 
     Args:
-        script: its path; "" where a module is run.
+        script: Its path; "" if a module is run.
 
     """
     try:
@@ -125,19 +125,19 @@ def _is_root(folder: Path) -> bool:
 
 
 _PEERS_TIMEOUT_S = 10.0
-"""Seconds that rank 0 of an outside launcher waits for the others of its folder to say how they ended; as the grace."""
+"""Seconds that rank 0 of another launcher waits for the other ranks to record their end; as the grace period."""
 _AGAIN_S = 1.0
-"""Seconds, chosen, after which a second Ctrl-C is none that a nervous finger sent with the first."""
+"""Seconds after which a second Ctrl-C counts as intended. Heuristic."""
 _POLL_S = 0.1
-"""Seconds between two looks at whether they have."""
+"""Seconds between two checks for that."""
 
 
 def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> Outcome:
-    """Run the ranks to their end; the outcome's folder then says how each of them ended.
+    """Run the ranks to their end, which is then recorded in the outcome's folder.
 
-    `meanwhile` is called once a rank that is alone on its machine has started, and nobody is waited for.
+    `meanwhile` is called once a rank that is alone on its machine has started, without waiting.
 
-    Raises LaunchFailed when the ranks could not be started.
+    Raises LaunchFailed if the ranks could not be started.
     """
     options = replace(options, world=options.ranks * options.nnodes)
     if options.follow and options.world == 1:
@@ -165,15 +165,15 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
 
 
 def launch_inside(options: Options, outside: Outside) -> Outcome:
-    """Run the one rank of another launcher's job that this process is; only its own folder is replaced."""
+    """Run this process as one rank of another launcher's job; only its own folder is replaced."""
     options = replace(options, rank=outside.rank, world=outside.world)
     conceal(options.command)
     own = options.folder / rank_name(options.rank)
     if own.exists():
         shutil.rmtree(own)
     _write_run(options, outside)
-    with suppress(OSError):  # then it is told where the rank itself writes to
-        make_private(own)  # which says that its machine records into this folder, whatever becomes of the rank
+    with suppress(OSError):  # reported there by the rank itself
+        make_private(own)  # announces that its machine records into this folder, whatever happens to the rank
     if options.rank == 0:
         (options.folder / ASKED).unlink(missing_ok=True)
     code = _run_alone(options)
@@ -204,7 +204,7 @@ def _wait_for_peers(options: Options) -> None:
     try:
         header, there = read_header(options.folder), ranks_in(options.folder)
         elsewhere = ranks_elsewhere(options.folder, header, options.world, there)
-    except (Unreadable, OSError):  # the script has removed it
+    except (Unreadable, OSError):  # removed by the script
         return
     peers = sorted(set(range(options.world)) - set(elsewhere))
     while time.monotonic() < deadline:
@@ -214,7 +214,7 @@ def _wait_for_peers(options: Options) -> None:
 
 
 def _write_run(options: Options, outside: Outside | None = None) -> None:
-    """Write `run.json` ahead of all the rest: a launcher that dies leaves a readable run."""
+    """Write `run.json` first, so that a run whose launcher dies is readable."""
     try:
         write_run(options.folder, _about_run(options, outside))
     except OSError as error:
@@ -222,7 +222,7 @@ def _write_run(options: Options, outside: Outside | None = None) -> None:
 
 
 def _about_run(options: Options, outside: Outside | None = None) -> dict[str, Any]:
-    """What `run.json` says of a run when it begins."""
+    """The initial `run.json`."""
     if outside is None:
         host, _, port = options.rdzv_endpoint.rpartition(":")
         job = Job(options.rdzv_id, port if host else "")
@@ -254,14 +254,14 @@ def _about_run(options: Options, outside: Outside | None = None) -> dict[str, An
 
 
 def rank_command(options: Options) -> list[str]:
-    """What starts the process of a rank; the folder is made absolute, for the script may change its directory."""
+    """The command of a rank's process; the folder is absolute, since the script may change its directory."""
     options = replace(options, folder=options.folder.resolve(), launcher=os.getpid())
     return [sys.executable, *interpreter_flags(), FILE, *options.to_words()]
 
 
 def _once_more(child: subprocess.Popen[bytes]) -> Callable[..., None]:
-    """What Ctrl-C does here: nothing, for the terminal sends it to the child as well; who repeats it means the child,
-    which has not heard of the first where that was sent to us alone.
+    """Ignore the first Ctrl-C, which the terminal also sends to the child; pass on a repeated one, in case the first
+    was sent to this process only.
     """
     first: list[float] = []
 
@@ -274,8 +274,8 @@ def _once_more(child: subprocess.Popen[bytes]) -> Callable[..., None]:
 
 
 def _run_alone(options: Options, meanwhile: Callable[[], object] | None = None) -> int:
-    """The status of a plain child, negative for a signal; what the terminal sends is the child's to answer as well, and
-    what ends us from outside is passed on.
+    """Return the status of a plain child, negative for a signal; signals of the terminal are left to the child, others
+    are passed on.
     """
     stdout = sys.stderr.fileno() if options.needs_stdout else None
     command = rank_command(options)
@@ -286,9 +286,9 @@ def _run_alone(options: Options, meanwhile: Callable[[], object] | None = None) 
     with signals_kept():
         signal.signal(signal.SIGINT, _once_more(child))
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+            if signal.getsignal(number) != signal.SIG_IGN:  # as set by nohup
                 signal.signal(number, lambda signalled, _: child.send_signal(signalled))
         if meanwhile is not None:
-            with suppress(Exception):  # the child is waited for whatever happens; what fails now fails again
+            with suppress(Exception):  # the child is waited for in any case; what fails now fails again
                 meanwhile()
         return child.wait()

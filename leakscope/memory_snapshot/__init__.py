@@ -27,7 +27,7 @@ __all__ = ["DeviceLayout", "examine", "read_bytes", "read_snapshots"]
 
 @dataclass(frozen=True)
 class DeviceLayout:
-    """How one device's memory is used up."""
+    """How the memory of one device is used."""
 
     device: int
     reserved: int

@@ -14,17 +14,16 @@ from leakscope.memory_snapshot.sites import is_ours
 
 _TRACEBACK_LINE = re.compile(r'File "([^"\n]{1,4096})", line (\d{1,9}), in ([^\n]{1,512})')
 _MAX_FRAMES = 20_000_000
-"""Frames of all different stacks together.
+"""Maximum frames of all distinct stacks together.
 
-Real files have some hundred thousand; a hostile one can join each of many forwards to each of many stacks.
+Real files have some hundred thousand; a hostile one can combine many forwards with many stacks.
 """
 
 
 class StackTable:
-    """Numbers stacks and frames by the identity of the objects the pickle shares.
+    """Numbers stacks and frames by the identity of the objects that the pickle shares.
 
-    leakscope's own frames, which stand on the stacks of a run that it started and of a step that it watched, are left
-    out.
+    Frames of leakscope, which are on the stacks of a run that it started and of a step that it watched, are left out.
     """
 
     def __init__(self) -> None:
@@ -37,9 +36,9 @@ class StackTable:
         self._frame_count = 0
 
     def number(self, frames: Any, forward: Any = None) -> int:
-        """The number of a list of frame dictionaries; of None `NOT_RECORDED`, of an empty list `NO_FRAMES`.
+        """The number of a list of frame dictionaries; `NOT_RECORDED` for None, `NO_FRAMES` for an empty list.
 
-        `forward` is torch's text of where the forward of this autograd node ran; its frames follow the others.
+        `forward` is torch's text of the forward traceback of this autograd node; its frames follow the others.
         """
         if frames is None:
             return NOT_RECORDED
@@ -54,7 +53,7 @@ class StackTable:
         return number
 
     def _same_frames(self, frames: list[Any], forward: Any) -> int:
-        """Torch 2.11 writes a new list for nearly every event but shares the frames in them."""
+        """Torch 2.11 writes a new list for nearly every event, with shared frames."""
         identities = tuple(map(id, frames))
         number = None if forward else self._by_frames.get(identities)
         if number is None:
@@ -71,7 +70,7 @@ class StackTable:
         return number
 
     def _forward_frames(self, forward: Any) -> Stack:
-        """Torch 2.15 gives the forward's traceback as pieces of text, outermost first."""
+        """Torch 2.15 writes the forward's traceback as pieces of text, outermost first."""
         if type(forward) is not list:
             return ()
         known = self._forward.get(id(forward))
@@ -101,16 +100,16 @@ class StackTable:
 
 
 LARGEST_SIZE = 1 << 48
-"""No block is larger than 256 TiB; a damaged number would overflow every sum after it."""
+"""Maximum size of a block, 256 TiB; a damaged number would overflow every sum after it."""
 
 MAX_DEVICES = 256
-"""Devices of one process at the most, chosen: more is a damaged file."""
+"""Maximum devices of one process. Heuristic: more indicates a damaged file."""
 _LARGEST_NUMBER = 1 << 62
 _REQUIRED: Any = object()
 _NO_CONTEXT = "N/A"
 """What torch writes as `compile_context` outside of compiled regions."""
 _LONGEST_TEXT = 200
-"""Characters kept of a region's name or of metadata, chosen."""
+"""Maximum characters kept of a region's name or of metadata. Heuristic."""
 
 
 def whole_number(
@@ -131,14 +130,14 @@ def wrapped(value: int) -> int:
 
 
 def pool_in(value: Any) -> tuple[int, int] | None:
-    """The pool that `value` names; None for what is no pair of numbers."""
+    """The pool in `value`; None if it is not a pair of numbers."""
     if type(value) in (list, tuple) and [type(part) for part in value] == [int, int]:
         return (value[0], value[1])
     return None
 
 
 def read_trace(device: int, items: Any, stacks: StackTable) -> Trace:
-    """The trace of one device from the list in the file; raises Unreadable where an entry is no event."""
+    """Read the trace of one device from its list; raises Unreadable if an entry is not an event."""
     if type(items) is not list:
         raise Unreadable(f"the trace of device {device} is of type {type(items).__name__}, not a list")
     for kind in set(map(type, items)) - {dict}:
@@ -171,7 +170,7 @@ def read_trace(device: int, items: Any, stacks: StackTable) -> Trace:
 
 
 class _Names:
-    """What the columns of a trace are indexes into, each met so far with its index."""
+    """Distinct values that the columns of a trace index into."""
 
     def __init__(self) -> None:
         self.actions: dict[str, int] = {name: code for code, name in enumerate(ACTIONS)}
@@ -179,19 +178,19 @@ class _Names:
         self.pools: dict[tuple[int, int], int] = {}
 
     def action(self, value: Any) -> int:
-        """Raises Unreadable where it is no text."""
+        """Raises Unreadable if it is not a text."""
         if type(value) is not str:
             raise Unreadable("an event's action is not text")
         return self.actions.setdefault(value, len(self.actions))
 
     def text(self, value: Any) -> int:
-        """0 for what is none, and for torch's words for none."""
+        """0 for no text, and for torch's texts for none."""
         if type(value) is not str or value == _NO_CONTEXT:
             return 0
         return self.texts.setdefault(value[:_LONGEST_TEXT], len(self.texts))
 
     def pool(self, value: Any) -> int:
-        """`UNKNOWN` for what is no pair of numbers."""
+        """`UNKNOWN` if it is not a pair of numbers."""
         pool = pool_in(value)
         return UNKNOWN if pool is None else self.pools.setdefault(pool, len(self.pools))
 
@@ -201,7 +200,7 @@ def _column(values: Iterable[int]) -> Ints:
 
 
 def _numbers(events: list[dict[str, Any]], name: str, least: int = UNKNOWN, most: int = _LARGEST_NUMBER) -> Ints:
-    """What is given at `name`, `UNKNOWN` where nothing is; raises Unreadable for what is no number between the two."""
+    """The values at `name`, `UNKNOWN` where missing; raises Unreadable for numbers outside the range."""
     values = [event.get(name, UNKNOWN) for event in events]
     if set(map(type, values)) - {int} or min(values, default=least) < least or max(values, default=most) > most:
         raise Unreadable(f"an event has a strange {name}")
@@ -209,5 +208,5 @@ def _numbers(events: list[dict[str, Any]], name: str, least: int = UNKNOWN, most
 
 
 def _words(events: list[dict[str, Any]], name: str) -> Ints:
-    """Numbers of 64 bits, signed or not, as `wrapped` gives them."""
+    """64-bit numbers, signed or not, as returned by `wrapped`."""
     return _numbers(events, name, -(1 << 63), 1 << 64)

@@ -23,12 +23,13 @@ _DICT, _LIST = 240, 88
 _PROTOCOLS = range(2, 6)
 """Protocols whose opcodes are known here; 5 is the newest of Python 3.8 to 3.14."""
 _MAX_TUPLES = 1000
-"""Different tuples, which are pools of memory.
+"""Maximum distinct tuples, which are memory pools.
 
-The hash of a tuple is no secret, so each insertion into a dictionary could be made to meet all tuples before it.
+The hash of a tuple is predictable, so each insertion into a dictionary could be made to collide with all earlier
+tuples.
 """
 _GLOBALS = b"ciRo\x81\x92\x93\x82\x83\x84bPQ\x97\x98"
-"""Opcodes that import, call, or build what is no plain data (`pickletools.opcodes`)."""
+"""Opcodes that import, call, or build anything but plain data (`pickletools.opcodes`)."""
 _LENGTH_WIDTHS = {b"\x8c": 1, b"X": 4, b"\x8d": 8, b"\x95": 8}
 """Opcodes followed by a length, of a text or of a frame, and the bytes that give it."""
 _FRAME = b"\x95"
@@ -42,7 +43,7 @@ _PLAIN = re.compile(
     rb"(?:j.{4}|h.|[(eN\x94}\]\x88\x89uas)]|" + _NUMBER + rb"(?![KMJ\x8a\x85-\x87])|" + _SHORT_TEXT + rb"|q.|G.{8})*+",
     re.DOTALL,
 )
-"""Opcodes of plain data that can neither cost much nor fail to say where the next one starts."""
+"""Opcodes of plain data that are cheap and whose length is known."""
 _ONE_NUMBER = re.compile(_NUMBER, re.DOTALL)
 _TUPLE = re.compile(rb"%b\x85|%b{2}\x86|%b{3}\x87" % (_NUMBER, _NUMBER, _NUMBER), re.DOTALL)
 
@@ -91,7 +92,7 @@ def load_plain(data: bytes) -> Any:
 
 
 def _check_opcodes(data: bytes) -> None:
-    """Raise Unreadable unless what follows the protocol are opcodes of plain data up to STOP."""
+    """Raise Unreadable unless the opcodes after the protocol, up to STOP, are those of plain data."""
     tuples: set[bytes] = set()
     pos = 2
     while True:
@@ -108,7 +109,7 @@ def _check_opcodes(data: bytes) -> None:
                 raise _cut_short(data)
             pos = start if opcode == _FRAME else end
         elif opcode == b"r" and pos + 5 <= len(data):
-            # The unpickler makes its memo as long as the index says.
+            # The size of the unpickler's memo follows the index.
             if int.from_bytes(data[pos + 1 : pos + 5], "little") > pos:
                 raise Unreadable(f"the pickle is damaged at byte {pos}")
             pos += 5
@@ -124,13 +125,13 @@ def _check_opcodes(data: bytes) -> None:
 
 
 def _refusal(data: bytes, pos: int, opcode: bytes) -> Unreadable:
-    """Says what is wrong with the opcode at `pos`."""
+    """Describes what is wrong with the opcode at `pos`."""
     if opcode == b"\x8a" and data[pos + 1 : pos + 2] > b"\x08":
         return Unreadable(
             f"the pickle holds a number of {data[pos + 1]} bytes at byte {pos + 1}, "
             "and no counter has more than 64 bits"
         )
-    if opcode in _FIXED:  # also at the very end, where it is empty
+    if opcode in _FIXED:  # also at the very end, if it is empty
         return _cut_short(data)
     if opcode in b"\x85\x86\x87t":
         return Unreadable(f"the pickle holds a tuple of something else than numbers at byte {pos}")

@@ -48,9 +48,9 @@ class Fragmentation:
     inactive_bytes: int
     """Reserved and not active."""
     releasable_bytes: int
-    """In segments without any active block: `empty_cache()` gives them back."""
+    """In segments without any active block: `empty_cache()` returns them."""
     stuck_bytes: int
-    """In segments that an active block keeps: neither returned nor usable for anything larger than its pieces."""
+    """In segments with an active block: neither returned nor usable for anything larger than its pieces."""
     largest_stuck_bytes: int
     """The largest piece among the stuck ones."""
     rounding_bytes: int
@@ -69,7 +69,7 @@ class Pool:
     active_bytes: int
     pending_bytes: int
     peak_bytes: int
-    """The most that was alive in it, as requested; without a history, and of the default pool, what is active."""
+    """Peak bytes alive in it, as requested; without a history, and for the default pool, the active bytes."""
 
 
 def fragmentation_of(blocks: Blocks, mine: Chosen) -> Fragmentation:
@@ -97,7 +97,7 @@ def pools_of(snapshot: Snapshot, device: int, peaks: Mapping[tuple[int, int], in
     requested = np.zeros(count, np.int64)
     np.add.at(requested, blocks.segment, np.where(blocks.state == INACTIVE, 0, blocks.requested))
     members: dict[tuple[int, int], list[int]] = {}
-    members.update((pool, []) for pool in peaks if peaks[pool])  # one that is gone by the end too
+    members.update((pool, []) for pool in peaks if peaks[pool])  # one that is also freed by the end
     for index, segment in enumerate(snapshot.segments):
         if segment.device == device:
             members.setdefault(segment.pool, []).append(index)
@@ -136,15 +136,15 @@ class Joined:
     blocks: Ints
     """Indexes into `Snapshot.blocks`."""
     storage: Ints
-    """For each the place in the list of storages, the first where there are several; -1 where there is none."""
+    """For each the index in the list of storages, the first if there are several; -1 if there is none."""
     unplaced: Ints
-    """Places in the list of storages that lie in no active block: memory of another allocator."""
+    """Indexes in the list of storages that are in no active block: memory of another allocator."""
 
 
 def join(snapshot: Snapshot, storages: Sequence[Placed]) -> Joined:
     """Find for each active block the storage whose memory begins in it.
 
-    A block whose release is asked for has no storage any more, whatever begins there.
+    A block with a requested release has no storage, whatever begins there.
     """
     blocks = snapshot.blocks
     owner = np.array([segment.device for segment in snapshot.segments], np.int64)
@@ -198,7 +198,7 @@ def layouts(snapshot: Snapshot) -> tuple[DeviceLayout, ...]:
 
 
 class History(StrEnum):
-    """How much of what happened a file tells."""
+    """How complete the history in a file is."""
 
     COMPLETE = "complete"
     PARTIAL = "partial"
@@ -214,22 +214,22 @@ class Timeline:
     """True when `at` is in seconds since the first event, False when it counts events (before torch 2.2)."""
     at: tuple[float, ...]
     event: tuple[int, ...]
-    """The event after which most was alive in each stretch that a point stands for."""
+    """The event of the peak within each stretch that a point represents."""
     alive: tuple[int, ...]
     reserved: tuple[int, ...]
     categories: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """What `alive` consists of, by category: judged from stacks and life spans."""
+    """Parts of `alive` by category, judged from stacks and life spans."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What was alive right after one event."""
+    """What was alive directly after one event."""
 
     event: int
     alive_bytes: int
     reserved_bytes: int
     categories: Mapping[str, int]
-    """Bytes by category, the largest first: judged from stacks and life spans."""
+    """Bytes by category, the largest first, judged from stacks and life spans."""
     sites: tuple[SiteBytes, ...]
 
 
@@ -249,7 +249,7 @@ class OutOfMemory:
     """Where the failing request came from."""
     alive_sites: tuple[SiteBytes, ...]
     room: Room | None
-    """What of the reserved memory was idle then, and what would have helped; None where no release was recorded."""
+    """Idle reserved memory at that time and what would have helped; None if no release was recorded."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class PendingFrees:
     requests: int
     """Releases asked for in the trace and not completed by its end."""
     highest_bytes: int
-    """Most bytes in this state at any event of the trace."""
+    """Peak bytes in this state over the events of the trace."""
     sites: tuple[SiteBytes, ...]
 
 
@@ -278,7 +278,7 @@ class DeviceReport:
     active_bytes: int
     allocated_bytes: int
     requested_bytes: int
-    """What the callers of the active blocks asked for."""
+    """Bytes requested for the active blocks."""
     blocks: Mapping[str, int]
     """Number of blocks by state."""
     live_events: int
@@ -291,18 +291,19 @@ class DeviceReport:
     traced_peak_event: int
     peak_bytes: int
     peak_event: int
-    """-1 without a history; the peak is then what is alive at the end."""
+    """-1 without a history; the peak is then the state at the end."""
     end_sites: tuple[SiteBytes, ...]
     peak_sites: tuple[SiteBytes, ...]
     peak_categories: Mapping[str, int]
-    """Bytes by category at the peak (without a history, at the end), the largest first: judged from stacks and life
-    spans."""
+    """Bytes by category at the peak (without a history, at the end), the largest first, judged from stacks and life
+    spans.
+    """
     moment: Moment | None
-    """What was asked for by `--at`."""
+    """The moment requested by `--at`."""
     streams: tuple[StreamPeak, ...]
     regions: tuple[Region, ...]
     region_categories: tuple[Mapping[str, int], ...]
-    """Bytes by category when most was alive within each region, the largest first; in the order of `regions`."""
+    """Bytes by category at the peak within each region, the largest first; in the order of `regions`."""
     labels: tuple[Labelled, ...]
     growth: StepGrowth
     pending: PendingFrees
@@ -323,12 +324,12 @@ class HostReport:
     active_bytes: int
     events: int
     unknown: int
-    """Further segments whose size the file gives under no name that is known."""
+    """Further segments without a known size key."""
 
 
 @dataclass(frozen=True)
 class SnapshotReport:
-    """What one file says."""
+    """The analysis of one file."""
 
     name: str
     rank: int | None
@@ -339,15 +340,15 @@ class SnapshotReport:
 
 
 _POINTS = 600
-"""Points a timeline is thinned to; each keeps the highest value of its stretch."""
+"""Points of a thinned timeline; each keeps the maximum of its stretch."""
 _MOST_FAILURES = 8
-"""Failures of one device told at the most, chosen."""
+"""Maximum failures reported per device. Heuristic."""
 
 
 def analyse(snapshot: Snapshot, rank: int | None = None, frames: int = 1, at: int | None = None) -> SnapshotReport:
-    """The report on one snapshot.
+    """Analyse one snapshot.
 
-    Of each place `frames` of the user's frames are told, and of the event `at` what was alive after it.
+    Reports `frames` of the user's frames for each site, and what was alive after the event `at`.
     """
     sites = places_of(snapshot, frames)
     used = {segment.device for segment in snapshot.segments} | {trace.device for trace in snapshot.traces if len(trace)}
@@ -473,7 +474,7 @@ def _pending(snapshot: Snapshot, played: Replay, sites: Places, waiting: Chosen)
 
 
 def _failures(snapshot: Snapshot, played: Replay, trace: Trace | None, sites: Places) -> tuple[OutOfMemory, ...]:
-    """The first failures of the trace, for a caught and retried one repeats itself, and the last."""
+    """The first failures of the trace, since a caught and retried one repeats, and the last."""
     if trace is None:
         return ()
     events = out_of_memory_events(trace).tolist()
@@ -502,7 +503,7 @@ def _seconds(trace: Trace, event: int) -> float | None:
 
 
 def _timeline(played: Replay, trace: Trace | None, kinds: Mapping[Category, Ints]) -> Timeline:
-    """The curves, thinned so that every peak stays."""
+    """The curves, thinned so that every peak is kept."""
     if trace is None:
         return Timeline(False, (), (), (), ())
     clock = bool((trace.time_us >= 0).all())

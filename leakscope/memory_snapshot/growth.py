@@ -15,39 +15,40 @@ from leakscope.memory_snapshot.replay import Replay
 from leakscope.memory_snapshot.sites import Site, StackPart, part_of
 
 _MIN_TIMES = 4
-"""Times that a sequence must have begun: three whole ones and the one that goes on, chosen."""
+"""Minimum number of starts of a sequence: three complete ones and the current one. Heuristic."""
 _ALIKE = 0.7
-"""Share of its allocations that a repetition must have in common with the one before it, chosen."""
+"""Minimum share of allocations that a repetition has in common with the previous one. Heuristic."""
 _UNEVEN = 1.5
-"""How much longer (or, its inverse, shorter) than the mean a repetition may be, in allocations; chosen: a step that
-validates or saves as well is longer."""
+"""Maximum ratio (or, inverted, minimum) of a repetition's length to the mean, in allocations. Heuristic: a step that
+also validates or saves is longer.
+"""
 _COVERED = 0.5
-"""Share of the trace that the repetitions must make up, chosen."""
+"""Minimum share of the trace that the repetitions cover. Heuristic."""
 _MOST_COMPARED = 16
-"""Repetitions compared with the one before, the last ones, chosen."""
+"""Last repetitions that are compared with their predecessor. Heuristic."""
 _MOST_ANCHORS = 256
-"""Allocations tried as the beginning of a repetition, chosen."""
+"""Allocations tried as the start of a repetition. Heuristic."""
 
 
 @dataclass(frozen=True, eq=False)
 class Repetition:
-    """A sequence of allocations that begins again and again up to the end of the trace."""
+    """A sequence of allocations that repeats up to the end of the trace."""
 
     begins: Ints
-    """The event at which each begins."""
+    """The event at which each starts."""
     stack: int
-    """Number of the stack of the allocation that is taken as its beginning."""
+    """Number of the stack of its first allocation."""
     trains: bool
-    """Whether the last whole one has a forward and a backward in it: a sequence without both may be the layers of one
-    pass, or the tokens of a generation, which grow by design."""
+    """Whether the last complete one contains a forward and a backward: a sequence without both may be the layers of one
+    pass, or the tokens of a generation, which grow by design.
+    """
 
 
 def repetition(replay: Replay, stacks: Sequence[Stack], sites: Sequence[Site]) -> Repetition | None:
-    """The longest regular sequence of a trace; None where nothing repeats itself.
+    """The longest regular sequence of a trace; None if nothing repeats.
 
-    Stacks and sizes are compared, and where sizes differ from step to step the stacks alone; then, where a step that is
-    watched or that compiles has other stacks, the lines (`sites`, one for each stack). Time and memory are those of
-    sorting the allocations.
+    Compares stacks and sizes; stacks only if sizes differ between steps; and lines (`sites`, one per stack) if a
+    watched or compiling step has other stacks. Time and memory are those of sorting the allocations.
     """
     made = len(replay.born)
     if made < 2 * _MIN_TIMES:
@@ -74,8 +75,8 @@ def _with_size(kinds: Ints, replay: Replay) -> Ints:
 
 
 def _beginnings(kinds: Ints, replay: Replay) -> npt.NDArray[np.intp] | None:
-    """Which allocations begin a repetition: those of the kind before which least was alive, among the many kinds that
-    occur equally often and evenly.
+    """The allocations that start a repetition: of the kind before which least was alive, among kinds that occur equally
+    often and evenly.
     """
     order = np.argsort(kinds, kind="stable")
     first = np.flatnonzero(np.diff(kinds[order], prepend=-1))
@@ -85,7 +86,7 @@ def _beginnings(kinds: Ints, replay: Replay) -> npt.NDArray[np.intp] | None:
     if not len(first):
         return None
     gaps = np.diff(order, append=len(kinds))
-    # of the first gap nothing is asked: the first step makes the optimizer's state and gradients
+    # the first gap is unrestricted: the first step creates the optimizer's state and gradients
     spans = np.column_stack([first + 1, first + count - 1]).ravel()
     longest, shortest = np.maximum.reduceat(gaps, spans)[::2], np.minimum.reduceat(gaps, spans)[::2]
     begin, end = order[first + 1], order[first + count - 1]
@@ -95,7 +96,7 @@ def _beginnings(kinds: Ints, replay: Replay) -> npt.NDArray[np.intp] | None:
     chosen = np.flatnonzero(even & lasting)
     if not len(chosen):
         return None
-    times = np.bincount(count[chosen]).argmax()  # of equally many, the fewest: one a step rather than two
+    times = np.bincount(count[chosen]).argmax()  # among equal counts, the fewest: one per step rather than two
     best: tuple[float, npt.NDArray[np.intp]] | None = None
     for at in chosen[count[chosen] == times][:_MOST_ANCHORS].tolist():
         places = order[first[at] : first[at] + count[at]]
@@ -106,7 +107,7 @@ def _beginnings(kinds: Ints, replay: Replay) -> npt.NDArray[np.intp] | None:
 
 
 def _alike(kinds: Ints, at: npt.NDArray[np.intp]) -> bool:
-    """Whether each repetition allocates what the one before it did; of the first two nothing is asked."""
+    """Whether each repetition allocates what the previous one did; the first two are not compared."""
     counts = []
     for begin, end in list(pairwise(at.tolist()))[1:][-_MOST_COMPARED:]:
         counts.append(
@@ -120,13 +121,13 @@ def _alike(kinds: Ints, at: npt.NDArray[np.intp]) -> bool:
 
 
 MIN_RISES = 3
-"""Growth is more bytes at each of at least this many step ends in a row, the last included."""
+"""Minimum consecutive step ends with more bytes each, including the last, to report growth."""
 
 MIN_INFERRED_RISES = 6
-"""The same where the file marks no steps, chosen: what repeats itself may be less than a step."""
+"""The same if the file marks no steps. Heuristic: what repeats may be less than a step."""
 
 _MAX_STEPS = 512
-"""Last steps looked at: chosen, for the levels of all sites at each are kept."""
+"""Last steps examined. Heuristic: the levels of all sites at each are kept."""
 _MARKERS = (
     r"Optimizer\.step#",
     r"ProfilerStep#",
@@ -134,17 +135,17 @@ _MARKERS = (
     r"Optimizer\.zero_grad#",
     r".*DataLoader.*__next__",
 )
-"""Annotations that begin a step, the surest first: those that torch itself records, and names that people give."""
+"""Annotations that start a step, in order of preference: those that torch records, and names in common use."""
 
 
 @dataclass(frozen=True)
 class SiteGrowth:
-    """A place whose live bytes rose step after step up to the end."""
+    """A site whose live bytes rose with every step up to the end."""
 
     site: Site
     bytes_per_step: float
     steps: int
-    """Steps in a row at which it rose."""
+    """Consecutive steps at which it rose."""
     kept_bytes: int
     """Bytes allocated there that are alive at the end."""
 
@@ -154,37 +155,37 @@ class StepGrowth:
     """What each step left behind."""
 
     marker: str
-    """Name of the annotation that begins a step, or where the allocation is made that does; empty without steps."""
+    """Name of the annotation that starts a step, or the site of the allocation that does; empty without steps."""
     steps: int
-    """Complete steps seen (from one marker to the next)."""
+    """Complete steps (from one marker to the next)."""
     bytes_at_ends: tuple[int, ...]
-    """Bytes alive whenever a step began."""
+    """Bytes alive at the start of each step."""
     growing: tuple[SiteGrowth, ...]
     """Largest first."""
     inferred: bool = False
-    """No mark of the file's begins a step, but a sequence of allocations that repeats itself."""
+    """Whether steps were inferred from a repeating sequence of allocations, without a mark."""
     trains: bool = True
-    """False where what repeats itself shows no forward and backward: it need be no step, and may grow by design."""
+    """False if the repeating sequence has no forward and backward: it may not be a step, and may grow by design."""
 
     @property
     def judged(self) -> bool:
-        """Whether enough steps were seen for growth to show."""
+        """Whether there were enough steps to detect growth."""
         return self.steps >= MIN_RISES and self.trains
 
 
 NO_STEPS = StepGrowth("", 0, (), ())
-"""What a device without events has to say of steps."""
+"""The result for a device without events."""
 
 
 def step_growth(
     replay: Replay, trace: Trace, annotations: Sequence[Annotation], sites: Sequence[Site], stacks: Sequence[Stack]
 ) -> StepGrowth:
-    """Look for sites whose live bytes rise at every step's end.
+    """Find sites whose live bytes rise at the end of every step.
 
-    A step reaches from one start of the marker (`Optimizer.step#...` where there is one; joined to the events by time)
-    to the next, and in a file without any from one beginning of a repeated sequence of allocations to the next. A
-    cache that has filled up, optimizer state and gradients do not rise; a container with a declared bound that is not
-    yet full cannot be told from a leak here.
+    A step reaches from one start of the marker (`Optimizer.step#...` if there is one; joined to the events by time) to
+    the next or, in a file without markers, from one start of a repeating sequence of allocations to the next. A full
+    cache, optimizer state and gradients do not rise; a bounded container that is not full yet cannot be told from a
+    leak here.
     """
     marked = _marked(replay, trace, annotations, sites)
     if marked.marker or not replay.events:
@@ -208,7 +209,7 @@ def _marked(replay: Replay, trace: Trace, annotations: Sequence[Annotation], sit
 
 
 def _over(replay: Replay, boundaries: Ints, marker: str, sites: Sequence[Site], rises: int) -> StepGrowth:
-    """What grew from boundary to boundary (numbers of events), at each of the last `rises` at the least."""
+    """What grew between boundaries (event numbers), at each of at least the last `rises`."""
     if not len(boundaries):
         return StepGrowth(marker, 0, (), ())
     levels = tuple(int(replay.curve[max(int(at) - 1, 0)]) for at in boundaries)
@@ -220,7 +221,7 @@ def _over(replay: Replay, boundaries: Ints, marker: str, sites: Sequence[Site], 
 
 
 def _marker(annotations: Sequence[Annotation]) -> tuple[str, list[int]]:
-    """The annotation that begins steps and the times at which it started, in order."""
+    """The annotation that starts steps, and the times of its starts, in order."""
     by_name: dict[str, list[int]] = {}
     for note in annotations:
         if note.starts:

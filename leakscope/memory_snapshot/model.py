@@ -36,11 +36,11 @@ class BlockState(StrEnum):
     INACTIVE = "inactive"
     ALLOCATED = "active_allocated"
     PENDING_FREE = "active_pending_free"
-    """Its tensor is dead, and work on another stream still has it."""
+    """Its tensor is dead, and work on another stream still uses it."""
 
 
 ACTIONS = tuple(Action)
-"""The events indexed by `Trace.action`; further codes are names that a file brought, in `Trace.action_names`."""
+"""The events indexed by `Trace.action`; further codes are names from the file, in `Trace.action_names`."""
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP = range(7)
 OOM = ACTIONS.index(Action.OOM)
 
@@ -53,7 +53,7 @@ NOT_RECORDED, NO_FRAMES = 0, 1
 """Stack numbers of 'no stack was recorded' and 'a stack without any frame'."""
 
 UNKNOWN = -1
-"""A number the file does not give."""
+"""A number missing from the file."""
 
 
 class Frame(NamedTuple):
@@ -76,11 +76,11 @@ class Trace:
     action: Codes
     action_names: tuple[str, ...]
     address: Ints
-    """64 bits, signed only because numpy's are: compare, never order."""
+    """64 bits, stored signed: compare for equality only."""
     size: Ints
-    """Bytes as the caller asked for them; of `oom` after rounding."""
+    """Requested bytes; for `oom` after rounding."""
     device_free: Ints
-    """Bytes the device still had free, for `oom` only."""
+    """Free bytes of the device, for `oom` only."""
     time_us: Ints
     """Microseconds since the epoch, or `UNKNOWN` before torch 2.2."""
     stream: Ints
@@ -88,9 +88,9 @@ class Trace:
     stack: Indexes
     """Index into `Snapshot.stacks`."""
     compiled: Indexes
-    """Index into `texts`: the compiled region in which it happened (torch 2.8); 0 outside of any."""
+    """Index into `texts`: the compiled region (torch 2.8); 0 outside of any."""
     metadata: Indexes
-    """Index into `texts`: what the user had set for allocations (`_set_memory_metadata`, torch 2.10); 0 for nothing."""
+    """Index into `texts`: what the user set for allocations (`_set_memory_metadata`, torch 2.10); 0 for nothing."""
     pool: Indexes
     """Index into `pools` (torch 2.12), or `UNKNOWN`."""
     texts: tuple[str, ...]
@@ -123,7 +123,7 @@ class Segment:
 
     device: int
     address: int
-    """As numpy's signed integers hold 64 bits."""
+    """As a signed 64-bit integer of numpy."""
     total_size: int
     kind: str
     """`small`, `large` or empty."""
@@ -154,7 +154,7 @@ class Annotation:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What one file holds."""
+    """The content of one file."""
 
     name: str
     segments: tuple[Segment, ...]
@@ -165,12 +165,12 @@ class Snapshot:
     annotations: tuple[Annotation, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     divisions: tuple[int, ...] = ()
-    """The setting `roundup_power2_divisions`: the parts of a power of two that requests of 1, 2, 4, ... MiB are rounded
-    to; empty where it is not set.
+    """The setting `roundup_power2_divisions`: the parts of a power of two to which requests of 1, 2, 4, ... MiB are
+    rounded; empty if it is not set.
     """
     host_segments: tuple[HostSegment, ...] = ()
     host_unknown: int = 0
-    """Pinned blocks that do not give their size under any name known here."""
+    """Pinned blocks without a known size key."""
     host_traces: tuple[Trace, ...] = ()
     overflowed: bool = False
-    """The file says that its ring of events dropped the oldest."""
+    """Whether the ring of events dropped the oldest, according to the file."""

@@ -47,24 +47,23 @@ class Layout:
     """Index into `pools`."""
     expandable: npt.NDArray[np.bool_]
     small: npt.NDArray[np.bool_]
-    """Whether only small requests are served from it (`segment_type`)."""
+    """Whether it serves small requests only (`segment_type`)."""
     pools: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Alive:
-    """All blocks that were in use at the moment, in the order of their addresses, one array per field."""
+    """All blocks in use at that time, by address, one array per field."""
 
     address: Ints
     size: Ints
-    """Bytes after rounding, with what was too little to be split off."""
+    """Bytes after rounding, including remainders too small to be split off."""
 
 
 def alive_in(layout: Layout, snapshot: Snapshot, played: Replay, trace: Trace, event: int) -> Alive:
-    """What was in use right after `event`.
+    """What was in use directly after `event`.
 
-    The sizes of what was still there at the end are the file's own; those of the rest are what the allocator makes of
-    a request.
+    Sizes of blocks that remain at the end are the file's own; the others are computed as the allocator rounds requests.
     """
     blocks, ghosts, lost = snapshot.blocks, played.ghosts, played.unknown_frees
     before = np.full(len(ghosts) + len(lost), -1)
@@ -82,7 +81,7 @@ def alive_in(layout: Layout, snapshot: Snapshot, played: Replay, trace: Trace, e
         size[at] = exact.get(int(address[at]), int(size[at]))
     unsplit = _setting(snapshot, "max_split_size")
     for at, high in _doubtful(layout, address, size, there[died[there] < played.events]):
-        # what is free is always joined, so the allocator had all up to the next block then
+        # free blocks are always joined, so the allocator had everything up to the next block
         low, upper = int(np.searchsorted(address, address[at], "right")), int(np.searchsorted(address, high))
         then = (born[low:upper] < max(born[at], 0)) & (died[low:upper] > born[at])
         most = int(address[low:upper][then].min(initial=high)) - int(address[at])
@@ -106,8 +105,8 @@ def rounded(size: Ints, divisions: Sequence[int] = ()) -> Ints:
 
 
 def _doubtful(layout: Layout, address: Ints, size: Ints, chosen: Chosen) -> list[tuple[int, int]]:
-    """(block, end of its stretch) of those of `chosen` that may be larger than what was asked for: in segments for
-    large requests. Small and expandable ones are split to the last 512 bytes (should_split).
+    """Return (block, end of its stretch) for those of `chosen` that may be larger than requested: in segments for large
+    requests. Small and expandable ones are split to the last 512 bytes (should_split).
     """
     if not len(layout.low):
         return []
@@ -118,13 +117,13 @@ def _doubtful(layout: Layout, address: Ints, size: Ints, chosen: Chosen) -> list
 
 
 def _setting(snapshot: Snapshot, name: str) -> int:
-    """A size among the allocator's settings; beyond any size where there is none."""
+    """A size among the allocator's settings; infinite if missing."""
     text = snapshot.settings.get(name, "")
     return int(text) if text.isdecimal() and int(text) else 1 << 62
 
 
 def layout_at(snapshot: Snapshot, trace: Trace, event: int) -> Layout:
-    """The end's segments, less what was reserved after `event`, and with what was given back after it."""
+    """The segments at the end, without those reserved after `event`, with those released after it."""
     segments = sorted(
         (segment for segment in snapshot.segments if segment.device == trace.device),
         key=lambda segment: segment.address,
@@ -146,7 +145,7 @@ def layout_at(snapshot: Snapshot, trace: Trace, event: int) -> Layout:
     owner = np.full(len(covered), -1, np.int64)
     for at, (begin, end) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
         owner[np.searchsorted(edges, begin) : np.searchsorted(edges, end)] = at
-    for at in given[::-1].tolist():  # what was given back first was there
+    for at in given[::-1].tolist():  # memory released first was there
         begin = int(trace.address[at])
         span = slice(*np.searchsorted(edges, [begin, begin + int(trace.size[at])]).tolist())
         owner[span] = len(segments) + at
@@ -156,14 +155,14 @@ def layout_at(snapshot: Snapshot, trace: Trace, event: int) -> Layout:
 def _stretches(
     edges: Ints, covered: npt.NDArray[np.bool_], owner: Ints, segments: list[Segment], trace: Trace
 ) -> Layout:
-    """Pieces side by side that belong to one segment, or that can be expanded into each other, as one."""
+    """Merge adjacent pieces that belong to one segment or can be expanded into each other."""
     pools = tuple(sorted({segment.pool for segment in segments} | {DEFAULT_POOL} | set(trace.pools)))
     index = {pool: at for at, pool in enumerate(pools)}
     expandable = np.concatenate(
         [np.array([segment.expandable for segment in segments], np.bool_), trace.action == SEGMENT_UNMAP]
     )
     stream = np.concatenate([np.array([segment.stream for segment in segments], np.int64), trace.stream])
-    # before torch 2.12 an event did not name its pool: what was given back is then taken for the default pool's
+    # before torch 2.12 an event did not name its pool: released memory then counts as the default pool's
     number = np.array([*(index[named] for named in trace.pools), index[DEFAULT_POOL]], np.int64)
     pool = np.concatenate([np.array([index[segment.pool] for segment in segments], np.int64), number[trace.pool]])
     small = np.concatenate([np.array([segment.kind == "small" for segment in segments], np.bool_), _was_small(trace)])
@@ -186,8 +185,8 @@ def _stretches(
 
 
 def _was_small(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Of what was given back: whether it served small requests. Large ones reserve more than a small segment, and map
-    at least a large one's size at once.
+    """Whether released memory served small requests. Large ones reserve more than a small segment, and map at least a
+    large one's size at once.
     """
     mapped = trace.action == SEGMENT_UNMAP
     small: npt.NDArray[np.bool_] = np.where(mapped, trace.size < LARGE_SEGMENT, trace.size <= SMALL_SEGMENT)
@@ -195,13 +194,13 @@ def _was_small(trace: Trace) -> npt.NDArray[np.bool_]:
 
 
 def gaps(layout: Layout, alive: Alive) -> tuple[Ints, Ints, Ints]:
-    """Of each stretch: its idle bytes, its largest idle piece, and the idle piece at its upper end."""
+    """For each stretch: idle bytes, largest idle piece, and the idle piece at its upper end."""
     count, address, size = len(layout.low), alive.address, alive.size
     place = np.searchsorted(layout.low, address, "right") - 1
     inside: Chosen = np.flatnonzero(place >= 0)
     inside = inside[address[inside] < layout.high[place[inside]]]
     place, begin = place[inside], address[inside]
-    # blocks do not overlap, but those of a damaged file may
+    # blocks do not overlap, except in a damaged file
     end = np.maximum.accumulate(np.minimum(begin + size[inside], layout.high[place]))
     opens = np.diff(place, prepend=-1) != 0
     before = np.where(opens, layout.low[place], np.append(0, end[:-1]) if len(end) else end)
@@ -216,7 +215,7 @@ def gaps(layout: Layout, alive: Alive) -> tuple[Ints, Ints, Ints]:
 
 
 class Remedy(StrEnum):
-    """What a user can try."""
+    """A remedy for the user to try."""
 
     EMPTY_CACHE = "empty_cache"
     EXPANDABLE_SEGMENTS = "expandable_segments"
@@ -226,20 +225,20 @@ class Remedy(StrEnum):
 
 @dataclass(frozen=True)
 class Help:
-    """What one remedy would have brought."""
+    """The effect of one remedy."""
 
     remedy: Remedy
     bytes: int
-    """Made usable at the most; for a smaller batch, those that must go from what the forward had made."""
+    """Maximum bytes made usable; for a smaller batch, the bytes of the forward that must go."""
     enough: bool | None
-    """Whether the request would have fitted then, at best; None where how much was missing is not told."""
+    """Whether the request would have fitted, at best; None if the missing bytes are unknown."""
     of_bytes: int = 0
-    """What the forward had made and was alive, for a smaller batch."""
+    """Bytes made by the forward and alive, for a smaller batch."""
 
 
 @dataclass(frozen=True)
 class PoolRoom:
-    """The memory reserved for one stream in one pool of the allocator, at the failure."""
+    """Memory reserved for one stream in one pool, at the failure."""
 
     pool: tuple[int, int]
     stream: int
@@ -250,23 +249,25 @@ class PoolRoom:
 
 @dataclass(frozen=True)
 class Room:
-    """What was reserved and idle at the failure."""
+    """Reserved and idle memory at the failure."""
 
     needed_bytes: int
-    """What the allocator had to ask the device for: the request rounded up to a segment, or to what an expandable one
-    grows by."""
+    """Bytes that the allocator had to request from the device: the request rounded up to a segment, or to the increment
+    of an expandable one.
+    """
     missing_bytes: int | None
-    """What the device lacked of it; None where its free memory is not told, or was not what was lacking."""
+    """Bytes that the device lacked; None if its free memory is unknown, or was not the limit."""
     limited: bool
-    """The device had enough: a limit of the process's own refused it (`set_per_process_memory_fraction`), or the
-    driver."""
+    """Whether the device had enough, but a limit of the process refused it (`set_per_process_memory_fraction`), or the
+    driver.
+    """
     idle_bytes: int
     largest_idle_bytes: int
-    """The largest idle piece that the request could have been put into: of its stream, its pool and its size."""
+    """Largest idle piece usable for the request: of its stream, pool and size class."""
     empty_bytes: int
-    """In segments that held nothing."""
+    """In empty segments."""
     expandable: bool
-    """Whether segments could already be expanded."""
+    """Whether segments were already expandable."""
     pools: tuple[PoolRoom, ...]
     """Largest first."""
     helps: tuple[Help, ...]
@@ -274,35 +275,33 @@ class Room:
 
 @dataclass(frozen=True, eq=False)
 class _Request:
-    """What was asked for, and which of the reserved stretches could have served it."""
+    """The request, and which of the reserved stretches could have served it."""
 
     bytes: int
     needed: int
-    """To be asked of the device."""
+    """Bytes needed from the device."""
     free: int | None
-    """What the device had."""
+    """Free bytes of the device."""
     own_pool: npt.NDArray[np.bool_]
-    """Of each stretch: whether it belongs to the request's pool."""
+    """For each stretch: whether it belongs to the request's pool."""
     fits: npt.NDArray[np.bool_]
-    """Of each stretch: whether the request could have been put there."""
+    """For each stretch: whether the request could have been placed there."""
 
     @property
     def limited(self) -> bool:
         return self.free is not None and self.free >= self.needed
 
     def fits_with(self, brought: int, needed: int) -> bool | None:
-        """Whether so many bytes more would have made up for what was missing of `needed`."""
+        """Whether this many bytes more would have covered what `needed` lacked."""
         if self.free is None:
             return None
-        if self.limited:  # between nothing and all of it was missing
+        if self.limited:  # between nothing and everything was missing
             return True if brought >= needed else None if brought else False
         return brought + self.free >= needed
 
 
 def room_at(snapshot: Snapshot, played: Replay, trace: Trace, event: int) -> Room | None:
-    """The memory at `event`, the failure of an allocation; None where no release was recorded, so that nothing tells
-    what was idle.
-    """
+    """The memory at `event`, a failed allocation; None if no release was recorded, so that idle memory is unknown."""
     if played.freed_by is None and (played.died < played.events).any():
         return None
     layout = layout_at(snapshot, trace, event)
@@ -331,7 +330,7 @@ def room_at(snapshot: Snapshot, played: Replay, trace: Trace, event: int) -> Roo
 
 
 def segment_size(request: int) -> int:
-    """Bytes that the allocator asks the device for where a request of so many fits nowhere (get_allocation_size)."""
+    """Bytes requested from the device for a request that fits nowhere (get_allocation_size)."""
     if request <= SMALL_REQUEST:
         return SMALL_SEGMENT
     if request < LARGE_SEGMENT // 2:
@@ -354,18 +353,20 @@ def _request(snapshot: Snapshot, layout: Layout, trace: Trace, event: int, tail:
     if uses_expandable(snapshot, layout):
         page = SMALL_SEGMENT if small else LARGE_SEGMENT
         needed = _rounded(max(size - _first_tail(layout, tail, layout.expandable & fits, size), 1), page)
-        if free is not None and free >= needed:  # what is idle at the end may not have counted
+        if free is not None and free >= needed:  # idle memory at the end may not have counted
             needed = _rounded(max(size, 1), page)
     return _Request(size, needed, free, own_pool, fits)
 
 
 def uses_expandable(snapshot: Snapshot, layout: Layout) -> bool:
-    """Whether segments could be expanded."""
+    """Whether segments were expandable."""
     return bool(layout.expandable.any()) or snapshot.settings.get("expandable_segments") == "True"
 
 
 def _first_tail(layout: Layout, tail: Ints, chosen: npt.NDArray[np.bool_], size: int) -> int:
-    """Idle bytes before the lowest unmapped range with room for a request (find_expandable_block); 0 where none is."""
+    """Idle bytes before the lowest unmapped range with room for a request (find_expandable_block); 0
+    if there is none.
+    """
     places = np.flatnonzero(chosen)
     holes = np.append(layout.low[places[1:]] - layout.high[places[:-1]], np.iinfo(np.int64).max >> 1)
     enough = np.flatnonzero(tail[places] + holes[: len(places)] >= size)
@@ -375,17 +376,17 @@ def _first_tail(layout: Layout, tail: Ints, chosen: npt.NDArray[np.bool_], size:
 def _helps(
     layout: Layout, request: _Request, idle: Ints, empty: npt.NDArray[np.bool_], expandable: bool
 ) -> tuple[Help, ...]:
-    """What each setting brings at the most; whether that is enough."""
+    """The maximum effect of each setting, and whether it is enough."""
     default = layout.pool == layout.pools.index(DEFAULT_POOL)
     emptied = int(idle[empty & default].sum())
     own_idle = int(idle[request.own_pool].sum())
     joined = 0 if expandable else own_idle
     width = layout.high - layout.low
-    # held by pieces alone that are smaller than what was asked for: it would not have been split for them. The setting
+    # held only by pieces smaller than the request: it would not have been split for them. The setting
     # is for sizes above 20 MiB (CUDAAllocatorConfig.cpp)
     may_split = request.own_pool & ~empty & ~layout.expandable & ~layout.small & (width > LARGE_SEGMENT)
     unsplit = int(width[may_split & (width >= request.bytes) & (width - idle < request.bytes)].max(initial=0))
-    # what kept it needs room elsewhere, so all that was idle must make up for it
+    # its content needs room elsewhere, so all that was idle must make up for it
     instead = request.fits_with(own_idle, request.bytes) if unsplit else False
     return (
         Help(Remedy.EMPTY_CACHE, emptied, request.fits_with(emptied, request.needed)),
@@ -402,7 +403,7 @@ def _smaller_batch(request: _Request, forward_bytes: int) -> tuple[Help, ...]:
 
 
 def _forward_bytes(snapshot: Snapshot, played: Replay, event: int) -> int:
-    """Bytes alive at `event` that the forward had made since the trace began."""
+    """Bytes alive at `event` that the forward made since the start of the trace."""
     alive = played.live_at(event)
     forward = [
         number

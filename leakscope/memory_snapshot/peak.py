@@ -32,7 +32,7 @@ class Places:
     """In the order of `stacks`."""
     stacks: tuple[Stack, ...]
     frames: int
-    """Frames of the user's to be told of each place, the place itself among them."""
+    """The user's frames to report for each site, including the site."""
 
     def callers(self, stack: int) -> tuple[str, ...]:
         """The user's frames that led to a stack's place."""
@@ -60,8 +60,8 @@ def end_stacks(snapshot: Snapshot, played: Replay, trace: Trace | None, active: 
 
 
 def alive_at(snapshot: Snapshot, played: Replay, sites: Places, event: int) -> tuple[SiteBytes, ...]:
-    """What was alive right after `event` by site: traced allocations, ghosts, and what only its later release tells
-    of.
+    """What was alive directly after `event`, by site: traced allocations, ghosts, and memory known only from its later
+    release.
     """
     alive = played.live_at(event)
     blocks = snapshot.blocks
@@ -97,24 +97,25 @@ def _largest_first(entry: SiteBytes) -> tuple[int, Site]:
 
 
 class Category(StrEnum):
-    """What an allocation is for."""
+    """The purpose of an allocation."""
 
     PARAMETER = "parameter"
     GRADIENT = "gradient"
-    """Of a weight or, for a moment, of an activation."""
+    """Gradients of weights and, temporarily, of activations."""
     OPTIMIZER_STATE = "optimizer state"
     ACTIVATION = "activation"
     COMMUNICATION = "communication"
     WORKSPACE = "workspace"
-    """Of a library such as cuBLAS, or of the optimizer's arithmetic."""
+    """Workspaces of a library such as cuBLAS, and temporaries of the optimizer."""
     UNKNOWN = "unknown"
 
 
 CATEGORIES = tuple(Category)
 """The categories indexed by `Categories.traced` and `Categories.ghosts`."""
 _WORKSPACE = re.compile(r"[Ww]orkspace|getCurrentCUDABlas|\brun_conv_plan\b")
-"""C++ functions that allocate what a library works in (ATen/cuda/CublasHandlePool.cpp, native/cudnn/Conv_v8.cpp). That
-a library's function asks is no sign: the output of cudnn_batch_norm is made in it too."""
+"""C++ functions that allocate workspaces (ATen/cuda/CublasHandlePool.cpp, native/cudnn/Conv_v8.cpp). A library's
+function alone is no indication: it also allocates the output of cudnn_batch_norm.
+"""
 _MADE_ONCE = frozenset(
     {
         "__init__",
@@ -125,20 +126,20 @@ _MADE_ONCE = frozenset(
         "_parameter",
     }
 )
-"""Functions in which parameters are made."""
+"""Functions that create parameters."""
 _MOVES = "_apply"
-"""What `Module.to` and `Module.cuda` move parameters by (torch/nn/modules/module.py)."""
+"""What `Module.to` and `Module.cuda` use to move parameters (torch/nn/modules/module.py)."""
 _MODULE = re.compile(r"(^|/)torch/nn/modules/\w+\.py$")
 
 
 @dataclass(frozen=True, eq=False)
 class Categories:
-    """The category of everything that a replay knows, as indexes into `CATEGORIES`."""
+    """The category of every allocation of a replay, as indexes into `CATEGORIES`."""
 
     traced: Codes
-    """Of each allocation of the trace."""
+    """For each allocation of the trace."""
     ghosts: Codes
-    """Of each active block whose allocation the trace does not hold."""
+    """For each active block whose allocation is not in the trace."""
 
     def over(self, played: Replay, ghost_sizes: Ints) -> dict[Category, Ints]:
         """Bytes alive of each category after each event; their sum is `Replay.curve`."""
@@ -158,7 +159,7 @@ class Categories:
         return curves
 
     def at_end(self, played: Replay, ghost_sizes: Ints) -> dict[Category, int]:
-        """Bytes alive of each category at the end, also where there is no event."""
+        """Bytes alive of each category at the end, also without events."""
         live = played.live
         codes = np.concatenate([self.traced[live], self.ghosts])
         sums = np.zeros(len(CATEGORIES), np.int64)
@@ -167,7 +168,7 @@ class Categories:
 
 
 def categories_of(snapshot: Snapshot, played: Replay) -> Categories:
-    """Judge every allocation; one look at each stack, and numpy for the rest."""
+    """Judge every allocation: each stack once, and numpy for the rest."""
     told = [part_of(stack, number) for number, stack in enumerate(snapshot.stacks)]
     parts = np.array([_LETTERS[part] for part in told], np.int64)
     judged = [
@@ -177,12 +178,12 @@ def categories_of(snapshot: Snapshot, played: Replay) -> Categories:
     traced = own[played.stacks] if len(own) else np.zeros(len(played.born), np.uint8)
     part = parts[played.stacks] if len(parts) else traced.astype(np.int64)
     steps = np.isin(part, (_LETTERS[StackPart.FORWARD], _LETTERS[StackPart.BACKWARD]))
-    # what the optimizer makes and drops before the next pass is no state of it
+    # what the optimizer makes and drops before the next pass is not part of its state
     after = np.append(played.born[steps], played.events)
     following = after[np.searchsorted(after[:-1], played.born, "right")]
     brief = (part == _LETTERS[StackPart.OPTIMIZER]) & (played.died <= following) & (played.died < played.events)
     traced[brief] = _CODES[Category.WORKSPACE]
-    # what a pass made outside of any module and what died is an activation too
+    # memory made by a pass outside of any module, and memory that was freed, is an activation too
     passing = (part == _LETTERS[StackPart.FORWARD]) & (traced == _CODES[Category.UNKNOWN])
     traced[passing & (played.died < played.events)] = _CODES[Category.ACTIVATION]
     held = snapshot.blocks.stack[played.ghosts]
@@ -210,7 +211,7 @@ def _of_stack(stack: Stack, number: int, part: StackPart) -> Category:
 
 
 def _of_pass(stack: Sequence[Frame]) -> Category:
-    """A parameter where a module is made or moved, an activation where one runs."""
+    """A parameter if made in a module's constructor or moved, an activation if made in a forward."""
     paths = [frame.filename.replace("\\", "/") for frame in stack]
     if any(frame.name == _MOVES and _MODULE.search(path) for path, frame in zip(paths, stack, strict=True)):
         return Category.PARAMETER
@@ -218,7 +219,7 @@ def _of_pass(stack: Sequence[Frame]) -> Category:
     for path, frame in zip(paths, stack, strict=True):
         of_module = _MODULE.search(path) is not None
         theirs = python_kind(path) in (SiteKind.USER, SiteKind.PACKAGE)
-        # a function that __init__ calls may make anything, a cache of keys and values as well
+        # a function called by __init__ may make anything, including a cache of keys and values
         if frame.name in _MADE_ONCE and (of_module or theirs) and (innermost or frame.name != "__init__"):
             return Category.PARAMETER
         if of_module or frame.name == "forward":

@@ -41,20 +41,20 @@ GZIP_RATIO = 100
 """A gzipped file may unpack to this many times its size; snapshots written by torch shrink 9 to 40 times."""
 
 MOST_BYTES = 1 << 32
-"""A larger file is not read; chosen: of a million events torch writes a gigabyte."""
+"""Maximum size of a file. Heuristic: torch writes a gigabyte for a million events."""
 _FREE_BYTES = 1 << 20
-"""And so many bytes beside, for files that are nearly empty."""
+"""Allowance in bytes for files that are nearly empty."""
 _LEAST_ENTRY, _FREE_ENTRIES = 8, 10_000
-"""Each block and event takes 20 bytes of a pickle or more; to refer to one again takes two, and 300 once it is read."""
+"""Each block and event takes at least 20 bytes of a pickle; a repeated reference takes two, and 300 once it is read."""
 _EMBEDDED = re.compile(
     rb'"name"\s{0,9}:\s{0,9}("(?:[^"\\\r\n]|\\.){0,4096}")\s{0,9},\s{0,9}"base64"\s{0,9}:\s{0,9}"([A-Za-z0-9+/=]*)("?)'
 )
 
 
 def pickles_in(path: Path) -> list[tuple[str, bytes]]:
-    """Name and bytes of each pickle in the file: one, or as many as a page of torch's viewer embeds.
+    """Name and bytes of each pickle in the file: one, or those embedded in a page of torch's viewer.
 
-    Raises Unreadable when there is no such file or nothing in it can be a snapshot.
+    Raises Unreadable if there is no such file or nothing in it can be a snapshot.
     """
     return _pickles(path.name, read_regular(path, MOST_BYTES))
 
@@ -109,18 +109,18 @@ def _embedded(data: bytes) -> list[tuple[str, bytes]]:
 
 DIVISIONS = "roundup_power2_divisions"
 UNSET = -1
-"""Stands for a number that the file does not have."""
+"""Marks a number missing from the file."""
 _STATE_CODES = {name: code for code, name in enumerate(STATES)} | {
     "active_awaiting_free": STATES.index(BlockState.PENDING_FREE)
 }
 
 
 def read_snapshots(path: Path) -> list[Snapshot]:
-    """The snapshots in one file: one, or as many as a page of torch's viewer embeds.
+    """Read the snapshots in one file: one, or those embedded in a page of torch's viewer.
 
     Reads what torch 2.0 to 2.15 writes (`torch.cuda.memory._dump_snapshot`, `memory_snapshot()`, the C++ pickler,
     torch.xpu and torch_npu), plain or gzipped. Nothing in the file is imported or called. Raises Unreadable with one
-    sentence that names the file and what is wrong with it.
+    sentence that names the file and the problem.
     """
     try:
         return [read_bytes(name, data) for name, data in pickles_in(path)]
@@ -129,7 +129,7 @@ def read_snapshots(path: Path) -> list[Snapshot]:
 
 
 def read_bytes(name: str, data: bytes) -> Snapshot:
-    """The snapshot pickled in `data`; raises Unreadable."""
+    """Read the snapshot pickled in `data`; raises Unreadable."""
     root = load_plain(data)
     if type(root) is list:
         root = {"segments": root}
@@ -161,14 +161,14 @@ def read_bytes(name: str, data: bytes) -> Snapshot:
 
 
 def _entries(root: dict[str, Any]) -> int:
-    """How many segments, blocks, events and annotations there are to read, counted wherever they are referred to."""
+    """Number of segments, blocks, events and annotations to read, counted wherever they are referenced."""
     lists = [value for value in root.values() if type(value) is list]
     inner = [item.get("blocks") if type(item) is dict else item for value in lists for item in value]
     return sum(len(value) for value in [*lists, *inner] if type(value) is list)
 
 
 def read_segments(items: list[Any]) -> Snapshot:
-    """The segments and blocks of `torch.cuda.memory_snapshot()` as it returns them; raises Unreadable."""
+    """Read the segments and blocks of `torch.cuda.memory_snapshot()`; raises Unreadable."""
     stacks = StackTable()
     segments, blocks = _segments(items, stacks)
     return Snapshot(name="", segments=segments, blocks=blocks, traces=(), stacks=stacks.stacks())
@@ -288,9 +288,10 @@ def _divisions(settings: Any) -> tuple[int, ...]:
 
 
 def _host_segment(item: Any) -> HostSegment | None:
-    """The key names were not seen in a real file (2.14 writes them), so sizes and states are taken as either form.
+    """Read a pinned block. Key names were not verified with a real file (2.14 writes them), so sizes and states are
+    accepted in either form.
 
-    None where no size is given: for a form of its own the rest of the file is not refused.
+    None if no size is given, instead of refusing the rest of the file.
     """
     if type(item) is not dict:
         raise Unreadable(f"a host segment is of type {type(item).__name__}, not a dictionary")
@@ -312,7 +313,7 @@ def _host_segment(item: Any) -> HostSegment | None:
 
 
 def _host_traces(items: list[Any], stacks: StackTable) -> tuple[Any, ...]:
-    """Either a list of events or, like the devices', a list of such lists."""
+    """Either a list of events or, as for devices, a list of such lists."""
     if items and (type(items[0]) is not list or len(items) > MAX_DEVICES):
         return (read_trace(0, items, stacks),)
     return tuple(read_trace(number, trace, stacks) for number, trace in enumerate(items))

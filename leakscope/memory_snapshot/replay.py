@@ -36,7 +36,7 @@ Chosen = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """One device's events as allocations with a birth and a death, and the curves they make."""
+    """One device's events as allocations with birth and death, and the resulting curves."""
 
     device: int
     events: int
@@ -48,27 +48,27 @@ class Replay:
     """Bytes of each allocation."""
     stacks: npt.NDArray[np.int32]
     unknown_frees: Chosen
-    """Events that release memory whose allocation the trace does not hold."""
+    """Events that release memory whose allocation is not in the trace."""
     unknown_sizes: Ints
     ghosts: Chosen
-    """Indexes into `Snapshot.blocks`: active blocks whose allocation the trace does not hold."""
+    """Indexes into `Snapshot.blocks`: active blocks whose allocation is not in the trace."""
     ghost_bytes: int
     unmatched: int
-    """Allocations alive in the trace that no active block confirms; 0 in a sound file."""
+    """Allocations alive in the trace without an active block; 0 in a sound file."""
     pending: Chosen
-    """Events that asked for a release which another stream's work held up to the end."""
+    """Requested releases that work on another stream delayed until the end."""
     curve: Ints
-    """Bytes alive after each event, ghosts and memory released by unknown frees included."""
+    """Bytes alive after each event, including ghosts and memory released by unknown frees."""
     traced_curve: Ints
-    """Bytes alive after each event of those allocations the trace itself holds."""
+    """Bytes alive after each event of allocations in the trace."""
     pending_curve: Ints
-    """Bytes asked to be released and not released after each event."""
+    """Bytes with a requested but incomplete release, after each event."""
     reserved_curve: Ints
     """Bytes reserved from the driver after each event."""
     freed_by: Action | None
-    """Which event releases memory: FREE_COMPLETED, FREE_REQUESTED where the other was skipped, None where both were."""
+    """The event that releases memory: FREE_COMPLETED, FREE_REQUESTED if the former was skipped, None if both were."""
     allocs_recorded: bool
-    """False when releases were recorded and allocations were skipped: the curves then say nothing."""
+    """False if releases were recorded and allocations were skipped: the curves are then meaningless."""
 
     @property
     def live(self) -> Chosen:
@@ -76,16 +76,16 @@ class Replay:
         return np.flatnonzero(self.died >= self.events)
 
     def live_at(self, event: int) -> Chosen:
-        """Allocations alive right after `event`."""
+        """Allocations alive directly after `event`."""
         return np.flatnonzero((self.born <= event) & (self.died > event))
 
     def unknown_at(self, event: int) -> int:
-        """Bytes alive right after `event` that only a later release of unknown memory tells of."""
+        """Bytes alive directly after `event` that are known only from a later release."""
         return int(self.unknown_sizes[self.unknown_frees > event].sum())
 
 
 def replay(snapshot: Snapshot, device: int) -> Replay:
-    """Play back the events of `device` (an index into the traces; a device without a trace has ghosts only)."""
+    """Replay the events of `device` (an index into the traces; a device without a trace has ghosts only)."""
     trace = next((trace for trace in snapshot.traces if trace.device == device), _empty_trace(device))
     blocks, segments = snapshot.blocks, snapshot.segments
     on_device = np.array([segment.device == device for segment in segments], np.bool_)
@@ -138,9 +138,9 @@ def _empty_trace(device: int) -> Trace:
 
 
 def _releasing_action(trace: Trace, blocks: Blocks, active: Chosen) -> int | None:
-    """`free_completed`; where `skip_actions` (torch 2.11) left it out, `free_requested`; None where both are missing.
+    """`free_completed`; `free_requested` if `skip_actions` (torch 2.11) left it out; None if both are missing.
 
-    A few requests alone are no sign of skipping when their blocks still wait for another stream.
+    A few requests alone do not indicate skipping if their blocks still wait for another stream.
     """
     if (trace.action == FREE_COMPLETED).any():
         return FREE_COMPLETED
@@ -152,9 +152,9 @@ def _releasing_action(trace: Trace, blocks: Blocks, active: Chosen) -> int | Non
 
 
 def _pair(trace: Trace, freed_by: int | None) -> tuple[Chosen, Chosen, Chosen]:
-    """Births and deaths of the allocations, and the releases without an allocation.
+    """Births and deaths of allocations, and releases without an allocation.
 
-    Addresses are used again and again, so an allocation is paired with the next event at its address.
+    Addresses are reused, so an allocation is paired with the next event at its address.
     """
     count = len(trace)
     counted = trace.action == ALLOC
@@ -177,7 +177,7 @@ def _pair(trace: Trace, freed_by: int | None) -> tuple[Chosen, Chosen, Chosen]:
 def _match(
     addresses: Ints, sizes: Ints, blocks: Blocks, active: Chosen
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which active blocks are ghosts, and which live allocations an active block confirms."""
+    """Which active blocks are ghosts, and which live allocations have an active block."""
     alive = set(zip(addresses.tolist(), sizes.tolist(), strict=True))
     left = list(zip(blocks.address[active].tolist(), blocks.requested[active].tolist(), strict=True))
     there = set(left)
@@ -187,9 +187,9 @@ def _match(
 
 
 def _pending(trace: Trace) -> tuple[Chosen, Ints]:
-    """Requested releases not completed by the end, and the bytes in that state after each event.
+    """Requested releases not completed by the end, and their bytes after each event.
 
-    A request whose completion is the very next event never waited.
+    A request completed by the very next event never waited.
     """
     change = np.zeros(len(trace) + 1, np.int64)
     if not (trace.action == FREE_COMPLETED).any() and (trace.action == FREE_REQUESTED).sum() > 1:
@@ -217,17 +217,17 @@ def _reserved(trace: Trace, at_end: int) -> Ints:
 
 
 def out_of_memory_events(trace: Trace) -> Chosen:
-    """Events at which the device had no memory left."""
+    """Events at which an allocation failed."""
     return np.flatnonzero(trace.action == OOM)
 
 
 _MOST_REGIONS = 64
-"""Names of annotated regions, and labels of each kind, told at the most, chosen."""
+"""Maximum names of annotated regions, and labels of each kind, reported. Heuristic."""
 
 
 @dataclass(frozen=True)
 class StreamPeak:
-    """The most that was alive of what was made on one stream."""
+    """Peak of allocations made on one stream."""
 
     stream: int
     peak_bytes: int
@@ -236,43 +236,43 @@ class StreamPeak:
 
 @dataclass(frozen=True)
 class Region:
-    """What happened within an annotation (`record_function`), numbers in its name left out."""
+    """What happened within an annotation (`record_function`), named without numbers."""
 
     name: str
     times: int
     peak_bytes: int
-    """The most that was alive within it."""
+    """Peak within it."""
     left_bytes: int
-    """What its last time left alive more than there was before."""
+    """Bytes that its last occurrence added."""
     peak_event: int
-    """The event within it, or before it, after which most was alive."""
+    """The event of the peak within it, or before it."""
 
 
 class LabelKind(StrEnum):
-    """What the allocator itself writes on an event."""
+    """The kind of label that the allocator writes on an event."""
 
     COMPILED = "compiled region"
     """`compile_context`, of torch.compile."""
     METADATA = "metadata"
-    """`user_metadata`, what the script has set by `torch.cuda.memory._set_memory_metadata`."""
+    """`user_metadata`, set by the script with `torch.cuda.memory._set_memory_metadata`."""
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """What was made under one label."""
+    """Allocations with one label."""
 
     kind: LabelKind
     name: str
     allocations: int
     peak_bytes: int
-    """The most of it that was alive."""
+    """Their peak."""
     at_peak_bytes: int
-    """Alive of it when most of all was alive."""
+    """Their bytes at the overall peak."""
     end_bytes: int
 
 
 def stream_peaks(snapshot: Snapshot, played: Replay, trace: Trace) -> tuple[StreamPeak, ...]:
-    """The peak of each stream, the highest first; allocations alone that the trace or the end knows."""
+    """The peak of each stream, the highest first; counts allocations known from the trace or the end."""
     if not played.events:
         return ()
     made, lost = trace.stream[played.born], trace.stream[played.unknown_frees]
@@ -288,9 +288,9 @@ def stream_peaks(snapshot: Snapshot, played: Replay, trace: Trace) -> tuple[Stre
 
 
 def labelled(played: Replay, trace: Trace, peak: int) -> tuple[Labelled, ...]:
-    """What was made under each label, the highest first of each kind; time is that of sorting the allocations.
+    """Allocations by label, the highest peak first within each kind; time is that of sorting the allocations.
 
-    `peak`: the event after which most was alive.
+    `peak` is the event of the overall peak.
     """
     codes = ((LabelKind.COMPILED, trace.compiled), (LabelKind.METADATA, trace.metadata))
     return tuple(row for kind, code in codes for row in _labelled(played, trace.texts, kind, code[played.born], peak))
@@ -308,9 +308,9 @@ def _labelled(played: Replay, texts: Sequence[str], kind: LabelKind, code: Index
 
 
 def _levels(played: Replay, code: Indexes, lost: Indexes) -> dict[int, tuple[int, int]]:
-    """The most that was alive of each code but 0, and what is at the end; ghosts apart.
+    """Peak of each code except 0, and bytes at the end; without ghosts.
 
-    `code` of each allocation, `lost` of each release of what was made before the trace. Time is that of sorting.
+    `code` of each allocation, `lost` of each release of earlier memory. Time is that of sorting.
     """
     dies = played.died < played.events
     event = np.concatenate([played.born, played.died[dies], played.unknown_frees])
@@ -332,15 +332,15 @@ def _levels(played: Replay, code: Indexes, lost: Indexes) -> dict[int, tuple[int
 
 
 def pool_peaks(snapshot: Snapshot, played: Replay, trace: Trace) -> dict[tuple[int, int], int]:
-    """The most that was alive in each private pool; before torch 2.12 of the segments alone that are there at the end,
-    for an event did not name its pool.
+    """Peak of each private pool; before torch 2.12 of segments present at the end only, since events did not name their
+    pool.
     """
     segments = sorted((s for s in snapshot.segments if s.device == played.device), key=lambda each: each.address)
     private = sorted(({segment.pool for segment in segments} | set(trace.pools)) - {(0, 0)})
     code = {pool: number for number, pool in enumerate(private, 1)} | {(0, 0): 0}
     low = np.array([segment.address for segment in segments], np.int64)
     high = low + np.array([segment.total_size for segment in segments], np.int64)
-    # the last one is of what lies in no segment, and of what names no pool
+    # the last one is for memory in no segment, and events that name no pool
     of_segment = np.array([*(code[segment.pool] for segment in segments), 0], np.int32)
     of_named = np.array([*(code[pool] for pool in trace.pools), 0], np.int32)
 
@@ -365,7 +365,7 @@ def _curve(
     made: np.ndarray[tuple[int], np.dtype[np.bool_]],
     lost: np.ndarray[tuple[int], np.dtype[np.bool_]],
 ) -> Ints:
-    """Bytes alive after each event of the chosen allocations and of the chosen releases of what was made before."""
+    """Bytes alive after each event of the chosen allocations and the chosen releases of earlier memory."""
     change = np.zeros(played.events + 1, np.int64)
     np.add.at(change, played.born[made], played.sizes[made])
     np.subtract.at(change, played.died[made], played.sizes[made])
@@ -374,7 +374,7 @@ def _curve(
 
 
 def regions_of(played: Replay, trace: Trace, annotations: Sequence[Annotation]) -> tuple[Region, ...]:
-    """Annotated regions by name, those with the highest peak first; empty where events carry no times."""
+    """Annotated regions by name, those with the highest peak first; empty if events have no times."""
     if not played.events or int(trace.time_us.min()) < 0:
         return ()
     opened: dict[str, list[int]] = {}

@@ -17,23 +17,23 @@ from leakscope.memory_snapshot.sites import Site, SiteBytes
 from leakscope.verdict import Verdict
 
 MIN_STEP_BYTES = 64 << 10
-"""Bytes a step below which growth is listed and makes no verdict: that of `leakscope run --min-bytes`."""
+"""Minimum bytes per step for a verdict; smaller growth is only listed. As `leakscope run --min-bytes`."""
 MIN_BYTES = 1 << 20
-"""The same, in all: the largest request that the allocator calls small (kSmallSize)."""
+"""Minimum total bytes for a verdict: the largest request that the allocator calls small (kSmallSize)."""
 _PENDING_SHARE = 0.02
-"""Of the reserved bytes, from which what waits for another stream is worth telling: chosen."""
+"""Minimum share of the reserved bytes to report memory that waits for another stream. Heuristic."""
 _STUCK_SHARE = 0.25
-"""Of the reserved bytes, from which what lies between live blocks is worth telling: chosen."""
+"""Minimum share of the reserved bytes to report memory stuck between live blocks. Heuristic."""
 _MIN_STUCK_BYTES = 64 << 20
-"""And at least so many bytes: chosen."""
+"""Minimum bytes to report it. Heuristic."""
 _LINE = re.compile(r":\d+ ")
-"""The number of a line, in a place's name."""
+"""The line number in a site's name."""
 _EXCESS_SHARE = 0.05
-"""Of a rank's requested bytes, from which holding more than its peers is worth telling: chosen."""
+"""Minimum share of a rank's requested bytes to report that it holds more than its peers. Heuristic."""
 
 
 class ConcernKind(StrEnum):
-    """What one concern is about, the most urgent first."""
+    """The kind of a concern, the most urgent first."""
 
     OUT_OF_MEMORY = "out-of-memory"
     GROWTH = "growth"
@@ -47,38 +47,38 @@ _URGENCY = tuple(ConcernKind)
 
 @dataclass(frozen=True)
 class Concern:
-    """One thing worth telling, most urgent kinds first."""
+    """One reportable concern."""
 
     kind: ConcernKind
     snapshot: str
     rank: int | None
     device: int
     bytes: int
-    """Requested; kept at the end; more than the peers; waiting; or stuck."""
+    """Bytes requested, kept at the end, in excess of the peers, waiting, or stuck."""
     site: Site | None = None
     per_step: float = 0.0
     steps: int = 0
     of_bytes: int = 0
-    """Device memory free, for `out-of-memory`; the peers' bytes, for `rank-excess`; reserved bytes otherwise."""
+    """Free device memory for `out-of-memory`, the peers' bytes for `rank-excess`, otherwise reserved bytes."""
     alive_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is said of the snapshots, why it could not be more, and what was noticed."""
+    """The verdict on the snapshots, why it is limited, and the concerns."""
 
     verdict: Verdict
     why: str
-    """For `inconclusive` the reason, a clause; otherwise empty."""
+    """The reason for `inconclusive`, a clause; otherwise empty."""
     concerns: tuple[Concern, ...]
 
 
 @dataclass(frozen=True)
 class SiteChange:
-    """What one place holds in two snapshots."""
+    """Bytes of one site in two snapshots."""
 
     where: str
-    """`train.py:12 step`; `train.py:12 -> :14 step` where an edit between the two has moved the line."""
+    """`train.py:12 step`; `train.py:12 -> :14 step` if an edit between the two has moved the line."""
     base_end_bytes: int
     new_end_bytes: int
     base_peak_bytes: int
@@ -95,12 +95,12 @@ class Comparison:
     peak_bytes: int
     reserved_bytes: int
     sites: tuple[SiteChange, ...]
-    """Largest change first; unchanged places are left out."""
+    """Largest change first, without unchanged sites."""
 
 
 @dataclass(frozen=True)
 class SnapshotsReport:
-    """Everything `leakscope snapshot` tells about the files it was given."""
+    """The result of `leakscope snapshot` for its files."""
 
     snapshots: tuple[SnapshotReport, ...]
     judgement: Judgement
@@ -108,7 +108,7 @@ class SnapshotsReport:
 
 
 def judge_snapshots(snapshots: Sequence[SnapshotReport]) -> Judgement:
-    """The verdict over snapshots of different ranks (or of one)."""
+    """The verdict on snapshots of different ranks (or of one)."""
     concerns = [
         concern for snapshot in snapshots for device in snapshot.devices for concern in _concerns(snapshot, device)
     ]
@@ -158,7 +158,9 @@ def _concerns(snapshot: SnapshotReport, device: DeviceReport) -> list[Concern]:
 
 
 def _stuck(device: DeviceReport) -> tuple[int, int]:
-    """Bytes stuck between live blocks and reserved: at the failure, for what is stuck after it the script has left."""
+    """Reserved bytes stuck between live blocks: at the failure if there was one, since the script has left what was
+    stuck afterwards.
+    """
     for failure in device.out_of_memory[:1]:
         stuck = 0 if failure.room is None else failure.room.idle_bytes - failure.room.empty_bytes
         return stuck, failure.reserved_bytes
@@ -166,7 +168,7 @@ def _stuck(device: DeviceReport) -> tuple[int, int]:
 
 
 def _unjudged(device: DeviceReport) -> str:
-    """Why growth over steps could not be judged on this device; empty when it could."""
+    """Why growth over steps could not be judged on this device; empty if it could."""
     if device.history == History.NONE:
         return "the file holds no history of allocations"
     growth = device.growth
@@ -184,7 +186,7 @@ def _unjudged(device: DeviceReport) -> str:
 
 
 def _excesses(snapshots: Sequence[SnapshotReport]) -> list[Concern]:
-    """Places where one rank holds more at the end than the median of its peers."""
+    """Sites at which one rank holds more at the end than the median of its peers."""
     if len(snapshots) <= 1 or len({snapshot.rank for snapshot in snapshots} - {None}) < len(snapshots):
         return []
     held = [_end_by_place(snapshot) for snapshot in snapshots]
@@ -223,7 +225,7 @@ def _end_by_place(snapshot: SnapshotReport) -> dict[str, SiteBytes]:
 
 
 def compare(base: SnapshotReport, new: SnapshotReport) -> Comparison:
-    """Two snapshots side by side, by place."""
+    """Compare two snapshots by site."""
     tables = [_totals(report, peak) for peak in (False, True) for report in (base, new)]
     sites = [
         SiteChange(name, *(sum(table.get(place, 0) for place in places) for table in tables))
@@ -259,8 +261,8 @@ def _largest_change(site: SiteChange) -> tuple[int, int, str]:
 
 
 def _paired(base: set[str], new: set[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """The places of two snapshots by name: each line is a place of its own, and the one line of a function that only
-    the base has is the one that only the new one has.
+    """Pair the sites of two snapshots by name: each line is a site, and if a function has one unpaired line in each,
+    those are paired.
     """
     moved: dict[str, tuple[list[str], list[str]]] = {}
     for side, only in enumerate((base - new, new - base)):
@@ -308,7 +310,9 @@ def files_in(folder: Path) -> tuple[Path, ...]:
 
 
 def snapshots_in(folder: Path, rank: int) -> tuple[tuple[SnapshotReport, ...], tuple[str, ...]]:
-    """The newest snapshot and the one of the last failure, analysed; and what could not be read, each a sentence."""
+    """Analyse the newest snapshot and that of the last failure; also returns a sentence for each that could not be
+    read.
+    """
     files = files_in(folder)
     failed = [path for path in files if f"_{_FAILED}_" in path.name]
     reports: list[SnapshotReport] = []
@@ -322,9 +326,9 @@ def snapshots_in(folder: Path, rank: int) -> tuple[tuple[SnapshotReport, ...], t
 
 
 def rank_in(path: Path) -> int | None:
-    """The rank in a file's name, or in the nearest folder's that has one (`rank_0003/cuda.pickle`), else None.
+    """The rank in the file's name, or in the name of the nearest folder with one (`rank_0003/cuda.pickle`), else None.
 
-    A snapshot itself does not say which rank wrote it.
+    A snapshot does not contain the rank that wrote it.
     """
     for part in (path.name, *(parent.name for parent in path.parents)):
         if match := _RANK.search(part):
@@ -339,9 +343,9 @@ _COMPARED = ("a base", "a new one")
 def examine(paths: Sequence[Path], comparing: bool = False, frames: int = 1, at: int | None = None) -> SnapshotsReport:
     """Read and analyse files, as ranks named by their file names or, with `comparing`, as a base and a new one.
 
-    Of each place `frames` of the user's frames are told, and of the event `at` what was alive after it. Files are read
-    one after the other, so memory is that of the largest. Raises Unreadable for a file that is no snapshot, and
-    LeakscopeError when two are to be compared and there are not two, or where no file has so many events.
+    Reports `frames` of the user's frames for each site, and what was alive after the event `at`. Files are read one at
+    a time, so memory is that of the largest. Raises Unreadable for a file that is not a snapshot, and LeakscopeError if
+    a comparison does not have two files, or no file has that many events.
     """
     reports: list[SnapshotReport] = []
     for path in paths:
@@ -360,7 +364,7 @@ def examine(paths: Sequence[Path], comparing: bool = False, frames: int = 1, at:
 
 
 def _named_apart(paths: Sequence[Path], reports: list[SnapshotReport]) -> list[SnapshotReport]:
-    """Files of the same name get their folder's name before it."""
+    """Prefix files of the same name with their folder's name."""
     if len({report.name for report in reports}) == len(reports) or len(reports) != len(paths):
         return reports
     return [

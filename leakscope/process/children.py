@@ -24,7 +24,7 @@ from leakscope.run.writer import write_json
 
 
 def who_am_i() -> Who:
-    """What is known of this process before it joins a group."""
+    """The identity of this process before it joins a group."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     place = () if multiprocessing is None else tuple(multiprocessing.current_process()._identity)
     rank, world = (launchers_number(os.environ, *said) for said in (("RANK", -1), ("WORLD_SIZE", 1)))
@@ -32,16 +32,16 @@ def who_am_i() -> Who:
 
 
 OPTIONS = ".follow.json"
-"""In the run's folder: the options of those that are followed, and the command line as the run shows it."""
+"""File in the run's folder with the options of followed processes and the command line shown in the report."""
 
 
 def light() -> Any:
-    """The part that a followed process begins with, which is loaded once."""
+    """The module that a followed process starts with, loaded once."""
     return sys.modules.get("leakscope_following") or import_module("leakscope.process.site.leakscope_following")
 
 
 def hand_on(options: Options, patches: Patches) -> None:
-    """Follow what this process, the first, starts. Raises OSError."""
+    """Make child processes of this one, the first, follow the recording. Raises OSError."""
     folder = options.folder
     told, *command = options.to_words()
     write_json(folder / OPTIONS, [told, *masked(command)])
@@ -53,36 +53,34 @@ def hand_on(options: Options, patches: Patches) -> None:
 
 
 def options_in(folder: str) -> Options:
-    """Those of the processes of this run that are followed. Raises Unreadable or ValueError."""
+    """The options for followed processes of this run. Raises Unreadable or ValueError."""
     from leakscope.files import read_json
 
     return Options.from_words(read_json(Path(folder) / OPTIONS))
 
 
 def is_followed(program: str, words: Sequence[str]) -> bool:
-    """Whether this Python, followed, is what runs."""
+    """Whether this process was started as a followed Python."""
     return bool(light().is_followed(program, words))
 
 
 def environment() -> dict[str, str]:
-    """What the environment of a process that is followed says beside the rest; nothing where none is."""
+    """The variables that a followed process adds to the environment; empty if none is followed."""
     told: dict[str, str] = light().told()
     return told
 
 
 _MAX_NOTED = 64
-"""Processes that are noted, chosen: a pool may start one for each of thousands of tasks."""
+"""Maximum number of recorded processes. Heuristic: a pool may start one for each of thousands of tasks."""
 
 
 class OwnProcesses:
-    """Counts the Python processes that the script starts and that are not followed; workers of a data loader are not
-    among them.
-    """
+    """Counts Python processes that the script starts and that are not followed, except DataLoader workers."""
 
     def __init__(
         self, note: Callable[[StartedProcess], object], followed: Callable[[str, Sequence[str]], bool] | None = None
     ) -> None:
-        """`followed` says whether a program with these words will be; None where none is."""
+        """`followed` says whether a program with these arguments is followed; None if none is."""
         self.count = 0
         self._followed = followed
         self._note_it = note
@@ -116,7 +114,7 @@ class OwnProcesses:
 
 
 def _through(process: Any) -> str:
-    """`torch.multiprocessing.spawn`, or the module that starts processes where nothing else is known."""
+    """`torch.multiprocessing.spawn`, or else the module that starts the processes."""
     target = getattr(process, "_target", None)
     of_spawn = getattr(target, "__module__", "") == "torch.multiprocessing.spawn"
     return "torch.multiprocessing.spawn" if of_spawn else "multiprocessing"
@@ -134,15 +132,15 @@ def _starts_python(words: Sequence[str]) -> bool:
 
 
 class Joining:
-    """Tells the recorder of a process which rank it is, once that is known."""
+    """Tells the recorder of a process its rank as soon as it is known."""
 
     def __init__(self, folder: Path, process: str, who: Who, join: Callable[[int, int, Path], object]) -> None:
-        """`join` is given rank, world, and the file in which the ranks of that group say where they stand."""
+        """`join` receives rank, world size, and the file in which the ranks of that group publish their state."""
         self._folder, self._process, self.who, self._join = folder, process, who, join
         self._joined = False
 
     def install(self, patches: Patches) -> None:
-        """Wait for `init_process_group`, or for nothing where the group is there."""
+        """Wait for `init_process_group`; join at once if the group exists."""
         import torch  # not ahead of the script, which may set what torch reads when it is imported
 
         self._say()
@@ -177,7 +175,7 @@ class Joining:
         self._say()
 
     def stepped(self) -> None:
-        """The first step is over."""
+        """Called after the first step."""
         if not self.who.trained:
             self.who = replace(self.who, trained=True)
             self._say()
@@ -187,7 +185,7 @@ class Joining:
         link(self._folder)
 
     def _board(self, rank: int, name: str) -> Path:
-        """The file of this group; where this rank has been in one of the same name, as before a restart, the next."""
+        """The file of this group; the next one if this rank has used one of that name, as before a restart."""
         for generation in range(1 << 20):
             path = self._folder / f".group_{name}_{generation}"
             try:
@@ -199,7 +197,7 @@ class Joining:
 
 
 def _name_of(method: str, environment: Mapping[str, str]) -> str:
-    """What the members of a group have in common before they meet."""
+    """A name that all members of a group derive before they communicate."""
     known = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
     told = [method] if method not in ("", "env://") else [environment.get(name, "") for name in known]
     return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]

@@ -15,7 +15,7 @@ from leakscope.process.user_code import at, is_users
 
 
 def running_frames() -> list[FrameType]:
-    """Every frame that runs now, in all threads, innermost first."""
+    """All running frames of all threads, innermost first."""
     frames = []
     own = sys._getframe()
     frame: FrameType | None
@@ -30,7 +30,7 @@ def running_frames() -> list[FrameType]:
 
 
 def is_alone() -> bool:
-    """Whether no thread but this one and those of leakscope's runs Python."""
+    """Whether only this thread and leakscope's threads run Python."""
     mine = _thread.get_ident()
     return all(
         ident == mine or is_of_leakscope(_outermost(frame).f_globals.get("__name__"))
@@ -45,19 +45,19 @@ def _outermost(frame: FrameType) -> FrameType:
 
 
 def waiting(home: int) -> FrameType | None:
-    """Where that thread stands now: the caller of `backward`, while a thread of autograd's works for it."""
+    """The current frame of a thread: the caller of `backward` while an autograd thread works for it."""
     return sys._current_frames().get(home)
 
 
 def users_line(frame: FrameType | None) -> str:
-    """`train.py:41 forward` for the innermost frame of the user's at or below `frame`; "" where there is none."""
+    """The innermost frame of the user at or below `frame`, as `train.py:41 forward`; "" if there is none."""
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return "" if frame is None else f"{at(frame.f_code.co_filename, frame.f_lineno)} {frame.f_code.co_name}"
 
 
 def raised_at(error: BaseException | None) -> str:
-    """`train.py:41 forward`: the innermost line of the user's in an error's traceback; "" where there is none."""
+    """The innermost line of the user in an error's traceback, as `train.py:41 forward`; "" if there is none."""
     place = ""
     trace: TracebackType | None = None if error is None else error.__traceback__
     while trace is not None:
@@ -80,16 +80,17 @@ def arguments_of_running_calls() -> list[tuple[str, str]]:
 
 
 _DEEPEST = 60
-"""Frames climbed for a line of the user's, chosen: an operation is asked for thousands of times a step."""
+"""Maximum frames climbed to find a line of the user. Heuristic: runs for thousands of operations a step."""
 _MAX_CODES = 4096
-"""Code objects kept, chosen."""
+"""Maximum code objects kept. Heuristic."""
 _CODES: dict[int, tuple[CodeType, dict[int, str] | None]] = {}
-"""Address of a code object, which is kept here so that it stays its own, to (it, places by instruction); None for a
-library's. Finding the line of an instruction costs more than all the rest."""
+"""Address of a code object, mapped to (the object, places by instruction); None for library code. Keeping the object
+keeps its address valid. Finding the line of an instruction costs more than everything else.
+"""
 
 
 def users_lines(frame: FrameType | None) -> tuple[str, str]:
-    """`train.py:41 forward` for the innermost frame of the user's and the one that called it; "" for what is none."""
+    """The innermost frame of the user and its caller, as `train.py:41 forward`; "" where there is none."""
     innermost = ""
     for _ in range(_DEEPEST):
         if frame is None:
@@ -124,17 +125,17 @@ _LEAVES = frozenset(
         *("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"),
     )
 )
-"""Instructions that the next one never follows."""
+"""Instructions after which the next one never runs."""
 _READS_ANY = frozenset(("locals", "globals", "vars", "dir", "eval", "exec", "__import__", "breakpoint"))
-"""Names of what may read a variable without naming it."""
+"""Names of functions that may read a variable without naming it."""
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 
 
 def unread_variables(frame: FrameType) -> frozenset[str]:
-    """Local variables that no instruction from here on reads before it sets them anew, whichever way it goes.
+    """Local variables that no instruction reads before setting them again, on any path from here.
 
-    Variables that an inner function closes over count as read: nobody knows when that runs. So do all where the
-    function may read them by name, through `locals()` or `eval`. Nothing of the frame is read but where it stands.
+    Variables of inner functions count as read, since those may run at any time; so do all variables if the function may
+    read them by name, through `locals()` or `eval`. Only the position of the frame is read.
     """
     code = frame.f_code
     if not _READS_ANY.isdisjoint(code.co_names):
@@ -144,7 +145,7 @@ def unread_variables(frame: FrameType) -> frozenset[str]:
 
 
 def unread_globals(frame: FrameType) -> frozenset[str]:
-    """The same of the variables of a script, while its frame runs: none that one of its functions names."""
+    """The same for the variables of a script while its frame runs; variables that its functions name are excluded."""
     code = frame.f_code
     inner = {name for each in _inner(code) for name in each.co_names}
     if not _READS_ANY.isdisjoint((*code.co_names, *inner)):
@@ -160,7 +161,7 @@ def _inner(code: CodeType) -> Iterator[CodeType]:
 
 
 def _read_after(code: CodeType, lasti: int, where: str) -> set[str]:
-    """Names that are read after the instruction at `lasti` before they are set, on some way through the code."""
+    """Names read after the instruction at `lasti` before they are set, on some path through the code."""
     listing = dis.Bytecode(code)
     instructions = list(listing)
     place = {instruction.offset: number for number, instruction in enumerate(instructions)}
@@ -194,7 +195,7 @@ def _after(before: Sequence[int], follow: Iterable[int]) -> int:
 def _follow(
     instructions: list[dis.Instruction], number: int, place: Mapping[int, int], handlers: list[tuple[int, int, int]]
 ) -> list[int]:
-    """Which instructions may run next: the one below, the target of a jump, the handlers around it."""
+    """The instructions that may run next: the following one, jump targets, exception handlers."""
     one = instructions[number]
     following = [number + 1] if one.opname not in _LEAVES and number + 1 < len(instructions) else []
     if one.opcode in _JUMPS:
@@ -203,12 +204,12 @@ def _follow(
 
 
 def _touched(one: dis.Instruction, where: str) -> tuple[set[str], set[str]]:
-    """(names it reads, names it sets or deletes); Python 3.13 and later have instructions for two variables."""
+    """Return (names read, names set or deleted); Python 3.13 and later have instructions for two variables."""
     if not re.search(f"_({where})", one.opname):
         return set(), set()
     argument: Any = one.argval
     names = argument if isinstance(argument, tuple) else (argument,)
     verbs = re.findall("LOAD|STORE|DELETE", one.opname)
     pairs = list(zip(verbs, names, strict=False))
-    # a comprehension that runs inline parks the variable of its name and gives it back (LOAD_FAST_AND_CLEAR)
+    # an inlined comprehension saves and restores the variable of its name (LOAD_FAST_AND_CLEAR)
     return {name for verb, name in pairs if verb == "LOAD"}, {name for verb, name in pairs if verb != "LOAD"}

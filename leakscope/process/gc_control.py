@@ -14,15 +14,15 @@ from leakscope.run.rows import GcFreeze
 from leakscope.shield import Block, PureBlock, weightless
 
 _SWITCH_INTERVAL_S = 0.005
-"""Seconds that another thread keeps the interpreter during a look, CPython's own default: with a long one a thread that
-only computes keeps it for good, with a very short one a look hardly comes to do anything.
+"""Switch interval in seconds during a heap snapshot, CPython's default: with a long one a computing thread never
+yields, with a very short one the snapshot hardly progresses.
 """
 
 
 def paused() -> PureBlock[None]:
-    """Automatic gc off, and threads take turns as by default; both are restored whatever happens.
+    """Disable automatic gc and set the default switch interval; both are restored in any case.
 
-    Other threads go on meanwhile.
+    Other threads continue to run.
     """
     interval = sys.getswitchinterval()
     without_gc = no_automatic_gc()
@@ -41,15 +41,15 @@ def paused() -> PureBlock[None]:
 
 
 class TakesTooLong(Exception):
-    """A look should have been over long ago; it is given up."""
+    """Raised when a heap snapshot exceeds its deadline."""
 
 
 _ends: dict[int, float] = {}
-"""When what a thread is at is to be given up, on the clock of `time.monotonic`."""
+"""Deadline of each thread, on the clock of `time.monotonic`."""
 
 
 def at_most(seconds: float) -> PureBlock[None]:
-    """Have `go_on` raise in this thread where the block takes longer."""
+    """Set a deadline for this thread: `go_on` raises after it."""
     mine = _thread.get_ident()
     before = _ends.get(mine)
 
@@ -66,9 +66,9 @@ def at_most(seconds: float) -> PureBlock[None]:
 
 
 def go_on() -> None:
-    """To be called between the parts of a look, and where one of them goes over many objects.
+    """Check the deadline; called between the parts of a snapshot and inside long loops.
 
-    Raises TakesTooLong where the look is to be given up.
+    Raises TakesTooLong after the deadline.
     """
     end = _ends.get(_thread.get_ident())
     if end is not None and CLOCK.monotonic() > end:
@@ -77,15 +77,15 @@ def go_on() -> None:
 
 _switching = _thread.RLock()
 _waiting: set[object] = set()
-"""The blocks of `no_automatic_gc` that run now, of all threads."""
+"""Active blocks of `no_automatic_gc`, of all threads."""
 _collecting = False
-"""Automatic gc was on when the first of them began; False while there is none."""
+"""Whether automatic gc was on when the first of them began; False if none is active."""
 
 
 def no_automatic_gc() -> PureBlock[None]:
-    """Garbage stays until the block is over, unless somebody collects it.
+    """Disable automatic gc for the block; garbage stays unless somebody collects it.
 
-    Blocks of several threads may overlap: the last one that ends turns automatic gc on again, if it was on.
+    Blocks of several threads may overlap: the last to end re-enables automatic gc if it was on.
     """
     block = object()
 
@@ -112,7 +112,7 @@ def no_automatic_gc() -> PureBlock[None]:
 _OLDEST = 2
 """The generation of a full collection (gc.get_count)."""
 _MAX_COLLECTIONS = 64
-"""Most collections told of one step; the full ones and those that freed most stay."""
+"""Maximum collections reported for one step; full ones and those that freed most are kept."""
 
 
 def script_freezes() -> bool:
@@ -121,7 +121,7 @@ def script_freezes() -> bool:
 
 
 def freezing() -> GcFreeze | None:
-    """Seconds of a full collection with all objects in it and with all left out; None where the script itself freezes.
+    """Seconds of a full collection with all objects and with all of them frozen; None if the script itself freezes.
 
     Changes the program: only where a real gc diff is taken, after it.
     """
@@ -139,41 +139,41 @@ def freezing() -> GcFreeze | None:
 
 
 _MAX_WEIGHTS = 4000
-"""Objects kept to be let go of: the first look leaves 3,000 behind in caches and modules, later ones about 50."""
+"""Objects kept for later release: the first snapshot leaves 3,000 in caches and modules, later ones about 50."""
 
 
 _ATTENTIVE = 128
-"""Young collections, chosen, ahead of which memory is counted after one that freed something: to count takes longer
-than most of them do, and where none frees anything for so long, as in most trainings, hardly one will.
+"""Young collections before which memory is counted after one that freed something. Heuristic: counting takes longer
+than most collections, and most trainings free nothing.
 """
 
 
 def _young() -> int:
-    """Gc's count of objects made since the last young collection."""
+    """The count of gc of objects created since the last young collection."""
     return gc.get_count()[0]
 
 
 class CollectionWatch:
-    """A callback for `gc.callbacks`; deaf while leakscope itself is at work."""
+    """A callback for `gc.callbacks`, inactive while leakscope itself works."""
 
     def __init__(self, counted: Callable[[], int | None]) -> None:
         self._counted = counted
         self._began: tuple[float, int | None] | None = None
         self._seen: list[Collection] = []
         self.over = False
-        """Nothing more is to be noted."""
+        """Whether recording of collections has ended."""
         self._own_blocks: set[object] = set()
         self._at_work: set[int] = set()
-        """Threads on which leakscope is at work."""
+        """Threads on which leakscope works."""
         self._attentive = _ATTENTIVE
         self._weights: list[dict[Any, Any]] = [{} for _ in range(_MAX_WEIGHTS)]
 
     def __call__(self, phase: str, info: Mapping[str, Any]) -> None:
-        """As `gc.callbacks` calls it: `start` or `stop`, and what the collection found."""
+        """Called by `gc.callbacks` with `start` or `stop` and the result of the collection."""
         if self.over or self._own_blocks:
             return
         if phase == "start":
-            # collecting begins with setting the count to 0 (gcmodule.c, gc_collect_main): these weigh nothing now
+            # a collection starts by setting the count to 0 (gcmodule.c, gc_collect_main): these no longer count
             self._weights += [{} for _ in range(_MAX_WEIGHTS - len(self._weights))]
             young = info["generation"] < _OLDEST
             self._attentive -= young
@@ -192,9 +192,9 @@ class CollectionWatch:
         self._seen.append(Collection(generation, CLOCK.perf_counter() - began, collected, freed))
 
     def not_listening(self) -> PureBlock[None]:
-        """Collections while the block runs are leakscope's own doing; blocks of several threads may overlap.
+        """Ignore collections during the block, which leakscope causes; blocks of several threads may overlap.
 
-        Automatic gc waits: what leakscope allocates must not be what frees the program's garbage, unseen.
+        Disables automatic gc, so that allocations of leakscope do not free the program's garbage unnoticed.
         """
         block, me = object(), _thread.get_ident()
         is_outermost = me not in self._at_work
@@ -223,18 +223,18 @@ class CollectionWatch:
         return Block(enter, leave)
 
     def is_within(self) -> bool:
-        """Whether this thread runs such a block: in the middle of it a signal handler of the script's may run."""
+        """Whether this thread is in such a block, inside which a signal handler of the script may run."""
         return _thread.get_ident() in self._at_work
 
     def weightless(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same for a function that is called in the middle of a step and keeps some of what it makes."""
+        """The same for a function that is called within a step and keeps some of its objects."""
         return weightless(function, _young, self._restore)
 
     def _restore(self, young: int) -> None:
-        """Set gc's count of young objects back, so that the program's garbage goes when it would go without us.
+        """Reset gc's count of young objects, so that the program's garbage is freed when it would be without leakscope.
 
-        Each object that gc may track raises the count when it is made and lowers it when it goes (Modules/gcmodule.c,
-        gc_alloc and PyObject_GC_Del); an empty dict is not even tracked.
+        Each object that gc may track raises the count when created and lowers it when freed (Modules/gcmodule.c,
+        gc_alloc and PyObject_GC_Del); an empty dict is not tracked.
         """
         while self._weights and gc.get_count()[0] > young:
             self._weights.pop()
@@ -242,7 +242,7 @@ class CollectionWatch:
             self._weights.append({})
 
     def taken(self) -> tuple[Collection, ...]:
-        """The collections since the last call."""
+        """Return the collections since the last call."""
         seen, self._seen = self._seen, []
         if len(seen) > _MAX_COLLECTIONS:
             weightiest = sorted(seen, key=lambda c: (c.generation == _OLDEST, c.freed_bytes or 0), reverse=True)[
@@ -252,5 +252,5 @@ class CollectionWatch:
         return tuple(seen)
 
     def install(self, patches: Patches) -> None:
-        """Listen."""
+        """Start recording collections."""
         patches.listen("gc.callbacks", gc.callbacks, self.__call__)

@@ -19,27 +19,27 @@ from leakscope.shield import raised_later
 
 
 class Mark(list[bool]):
-    """Empty, and so false, until something has come to pass; true from then on.
+    """A flag that is empty, and so false, until it is set, and true from then on.
 
-    To be kept, and tested like a truth value whenever the question comes up: that runs no line of Python.
+    Testing its truth value runs no Python code.
     """
 
     __slots__ = ("__weakref__",)
 
 
 _CURRENT = [Mark()]
-"""The mark of this process; the only entry."""
+"""The flag of this process; the only entry."""
 _OTHERS: list[weakref.ref[Mark]] = []
-"""Those that mean something else as well."""
+"""Flags that are also set by their owner."""
 
 
 def in_forked_child() -> Mark:
-    """True in every process that is forked, from now on, from the one where it was asked for."""
+    """Return a flag that is true in every process forked from this one after the call."""
     return _CURRENT[0]
 
 
 def also_in_forked_child() -> Mark:
-    """A mark of one's own: true as soon as its owner makes it so, and in every process that is forked from now on."""
+    """Return a flag that its owner can set, and that is true in every process forked after the call."""
     mark = Mark()
     _OTHERS[:] = [other for other in _OTHERS if other() is not None]
     _OTHERS.append(weakref.ref(mark))
@@ -47,7 +47,7 @@ def also_in_forked_child() -> Mark:
 
 
 def _forked() -> None:
-    # whoever holds them made them before the fork
+    # made by their holders before the fork
     marks = [_CURRENT[0], *(other() for other in _OTHERS)]
     _CURRENT[0] = Mark()
     _OTHERS.clear()
@@ -64,10 +64,11 @@ T = TypeVar("T")
 
 
 def unheard(function: Callable[P, T], *, lasting: bool = False) -> Callable[P, T]:
-    """The same function, to be called where nobody is to hear of it and of what it calls; in the calling thread.
+    """Return the function so that profile, trace and monitoring hooks do not see it and what it calls, in the calling
+    thread.
 
-    Where the part in C was not built they hear of functions of this file; and of the rest too if none of them is there
-    when it is called, unless it is `lasting`.
+    Without the C part, hooks see functions of this file, and everything else if no hook is set when it is called,
+    unless it is `lasting`.
     """
     in_c = built()
     if in_c is not None:
@@ -76,7 +77,7 @@ def unheard(function: Callable[P, T], *, lasting: bool = False) -> Callable[P, T
 
 
 def heard(function: Callable[P, T]) -> Callable[P, T]:
-    """The same function for what is called through an unheard one and is the script's own."""
+    """Re-enable hooks for code of the script that is called through an untraced function."""
     in_c = built()
     if in_c is not None:
         return cast("Callable[P, T]", in_c.Call(function, heard=True))
@@ -113,8 +114,8 @@ def _asking() -> Callable[[], bool]:
 
 
 _somebody_listens = _asking()
-"""Whether the script has set a function that hears of calls, or a tool of sys.monitoring's (CPython 3.12) has."""
-_api: Any = ctypes.PyDLL(None)  # one of our own: the script may set other types on ctypes.pythonapi's functions
+"""Whether the script has set a trace or profile function, or uses sys.monitoring (CPython 3.12)."""
+_api: Any = ctypes.PyDLL(None)  # private: the script may set other types on ctypes.pythonapi's functions
 _this_thread = _api.PyThreadState_Get
 _this_thread.restype, _this_thread.argtypes = ctypes.c_void_p, []
 _enter_tracing, _leave_tracing = _api.PyThreadState_EnterTracing, _api.PyThreadState_LeaveTracing
@@ -131,28 +132,29 @@ def _leave() -> None:
 
 
 CODE_OF_CALLS = frozenset({_between(operator.call, _enter, _leave).__code__})
-"""The code of what stands around a function where the part in C was not built: while C runs in such a call, this is the
-innermost code of the thread."""
+"""Code object of the wrapper used without the C part: the innermost code of the thread while C code runs in such a
+call.
+"""
 
 call_heard = heard(operator.call)
-"""Calls the function that it is given first: one of the script's, or of torch's, which may call the script's."""
+"""Call the given function with hooks enabled: one of the script, or of torch, which may call the script."""
 
 
 _CLOCK_REALTIME_COARSE = 5
-"""In Linux's linux/time.h: the time of the kernel's last tick, at most 10 ms ago."""
+"""From linux/time.h: the time of the kernel's last tick, at most 10 ms ago."""
 
 
 def _wall_time(read: Callable[[int], float] = time.clock_gettime) -> float:
     """Seconds since the epoch.
 
-    time_machine changes `time.time` and CLOCK_REALTIME in C, for every holder of the functions, but not this clock.
+    time_machine replaces `time.time` and CLOCK_REALTIME in C, for every holder of the functions, but not this clock.
     """
     return read(_CLOCK_REALTIME_COARSE)
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The functions of `time` as they were when this was imported, ahead of the script."""
+    """The functions of `time` as imported before the script."""
 
     wall_time: Callable[[], float] = _wall_time
     sleep: Callable[[float], None] = time.sleep
@@ -165,59 +167,60 @@ CLOCK = Clock()
 
 
 _MAX_LETTERS = 300
-"""Letters of an error's text that are told."""
+"""Maximum characters of an error message that are reported."""
 _SOON_S = 0.001
-"""Seconds, chosen, after which an interrupt comes again that reached us where Python would have dropped it."""
+"""Seconds after which an interrupt is raised again if it arrived where Python would drop it. Heuristic."""
 
 
 def say_on_stderr(text: str) -> None:
-    """A line of leakscope's, past whatever the script has made of `sys.stderr`."""
-    with suppress(OSError):  # it may have closed that
+    """Write a line of leakscope to the original stderr, regardless of the script's `sys.stderr`."""
+    with suppress(OSError):  # the script may have closed it
         os.write(2, f"leakscope: {text}\n".encode())
 
 
 class Guard:
-    """Of one recording. `deaf` is to be tested ahead of all that leakscope does for it."""
+    """Guards one recording. Test `deaf` before anything is done for it."""
 
     def __init__(self, say: Callable[[str], object] = say_on_stderr) -> None:
         self.deaf = also_in_forked_child()
-        """True once recording has ended for an error of leakscope's own, and in every process forked since."""
+        """Whether recording has ended because of an internal error, or in a forked process."""
         self.lost = False
-        """Recording has ended so."""
+        """Whether recording has ended because of an internal error."""
         self.why = ""
-        """The sentence that tells it."""
+        """The sentence that reports the error."""
         self.entries: set[str] = set()
-        """The names of what the script can call of leakscope's, as far as that was put in."""
+        """Names of leakscope's functions that the script can call."""
         self.steps: Callable[[], int] = lambda: 0
-        """How many have ended."""
+        """Number of steps that have ended."""
         self.at_end: list[Callable[[str], object]] = []
-        """Each is called with the sentence when recording ends so, and what it raises is of no account."""
+        """Functions called with the sentence when recording ends by an error; their errors are ignored."""
         self.later: list[Callable[[], object]] = []
-        """What could not be done there, as taking out a dispatch mode that runs: tried again when the script comes by,
-        until it does not answer False."""
+        """Actions that were not possible then, such as removing an active dispatch mode; retried until they do not
+        return False.
+        """
         self.weightless: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
-        """Makes of a function one that gc's count of young objects does not feel."""
+        """Wraps a function so that it does not change gc's count of young objects."""
         self._say = say
         self._once = _thread.allocate_lock()
 
-    # what the script calls
+    # functions that the script calls
 
     def entry(self, name: str, function: Callable[P, T]) -> Callable[P, T]:
-        """The same function, known as what the script can call, and unheard; to be called inside of `try` alone."""
+        """Register and untrace a function that the script can call; call it inside `try` only."""
         return unheard(self.known(name, function))
 
     def known(self, name: str, function: Callable[P, T]) -> Callable[P, T]:
-        """The same function, by the name by which a fault in it is told."""
+        """Register a function under the name used to report an error in it."""
         self.entries.add(name)
         return function
 
     def guarded(
         self, name: str, function: Callable[..., Any], then: Callable[[Any], object] | None = None
     ) -> Callable[..., Any]:
-        """A function that never raises an error of ours; None where there was one, or nobody listens any more.
+        """Wrap a function so that no error of leakscope is raised; None after an error or the end of recording.
 
-        `then` is a guarded function itself: it gets what is answered, if that is not None, once the arguments are let
-        go of, which a look must not find here.
+        `then` is a guarded function too: it receives the result, unless None, after the arguments are released, so that
+        a heap snapshot does not find them here.
         """
         function, deaf = self.known(name, function), self.deaf
 
@@ -239,7 +242,7 @@ class Guard:
         return unheard(entered)
 
     def call(self, name: str, function: Callable[..., T], *args: Any, even_lost: bool = False) -> T | None:
-        """What `function` gives; None where it raised an error of ours, or nobody listens any more."""
+        """Call the function; None after an error of leakscope or the end of recording."""
         if self.deaf and not even_lost:
             return None
         try:
@@ -249,9 +252,9 @@ class Guard:
             return None
 
     def callback(self, name: str, function: Callable[..., object]) -> Callable[..., None]:
-        """As `guarded`, for what Python calls where it prints and drops what is raised, as from a weak reference.
+        """As `guarded`, for callbacks whose exceptions Python prints and drops, such as those of weak references.
 
-        An exception of the script's, as its signal handlers raise, is raised by its own next instructions.
+        An exception of the script, raised by its signal handler, is raised again in the script's next instructions.
         """
         function, deaf = self.known(name, function), self.deaf
 
@@ -270,7 +273,7 @@ class Guard:
         def interrupted(*args: Any) -> None:
             try:
                 called(*args)
-            except KeyboardInterrupt:  # the user's: it comes again where it can be raised
+            except KeyboardInterrupt:  # the user's: raised again where that is possible
                 _thread.start_new_thread(_interrupt, ())
 
         return unheard(interrupted)
@@ -279,12 +282,12 @@ class Guard:
         """Start a thread below `threading`, so that the script does not find it among its own."""
         _thread.start_new_thread(unheard(self.guarded(name, run), lasting=True), ())
 
-    # when something of ours is wrong
+    # after an internal error
 
     def fault(self, name: str, error: Exception) -> None:
-        """End the recording; to be called while the error, raised by what goes by this name, is handled.
+        """End the recording; called while handling the error of the named function.
 
-        Raises it again where it is the script's: raised by a signal handler of its own that ran in the middle of us.
+        Raises the error again if it belongs to the script: its signal handler ran inside leakscope.
         """
         if is_the_scripts(error):
             raise error
@@ -295,30 +298,30 @@ class Guard:
         try:
             self.why = sentence = f"recording ended at step {self.steps()}: {_told(error)} (in {name})"
             for end in self.at_end:
-                with suppress(Exception):  # the next may still do its part
+                with suppress(Exception):  # the others may still succeed
                     end(sentence)
             self._say(f"{sentence}; the script runs on")
         except Exception:  # noqa: BLE001 - there is not even memory to tell it
             return
 
     def let_go(self) -> None:
-        """Recording is over: nobody listens, nor is anything of it known here: what cannot be taken out holds this."""
+        """End the recording: disable all hooks and drop references."""
         self.deaf.append(True)
         self.steps = lambda: 0
         self.at_end.clear()
         self.later.clear()
 
     def try_again(self) -> None:
-        """Do what is left over from the end of the recording, as far as that is possible now."""
+        """Retry what could not be removed at the end of the recording."""
         waiting, self.later = self.later, []
         for each in waiting:
-            with suppress(Exception):  # deaf as it is, it may stay
+            with suppress(Exception):  # disabled, it may stay
                 if each() is False:
                     self.later.append(each)
 
 
 def _told(error: Exception) -> str:
-    """`RuntimeError: no such thing`, on one line."""
+    """An exception on one line, as `RuntimeError: no such thing`."""
     text = " ".join(str(error).split())[:_MAX_LETTERS]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -329,7 +332,7 @@ def _interrupt() -> None:
 
 
 def is_the_scripts(error: BaseException) -> bool:
-    """Whether a handler that the script has set was running when this was raised, as one that ends what takes long."""
+    """Whether this was raised by a signal handler of the script, such as a timeout."""
     handlers = {code for number in signal.valid_signals() if (code := _code(signal.getsignal(number))) is not None}
     trace = error.__traceback__ if handlers else None
     while trace is not None:
@@ -340,7 +343,7 @@ def is_the_scripts(error: BaseException) -> bool:
 
 
 def _code(handler: object) -> CodeType | None:
-    """The code of a handler of Python's."""
+    """The code object of a Python handler."""
     while isinstance(handler, (partial, MethodType)):
         handler = handler.func if isinstance(handler, partial) else handler.__func__
     return handler.__code__ if isinstance(handler, FunctionType) else None

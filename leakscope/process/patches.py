@@ -22,16 +22,16 @@ _ABSENT = object()
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """One thing that was put into the process."""
+    """One change to the process."""
 
     name: str
     take_out: Callable[[], object]
     replaced: tuple[Any, str, Any] | None = None
-    """(owner, name, what was there) of an attribute that was set; the owner may have inherited it."""
+    """(owner, name, previous value) of a replaced attribute; the owner may have inherited it."""
 
 
 class Patches:
-    """What was put into the process, in order, each with the way to take it out again."""
+    """The changes to the process, in order, each with its undo."""
 
     def __init__(self, guard: Guard | None = None) -> None:
         self.guard = Guard() if guard is None else guard
@@ -39,11 +39,11 @@ class Patches:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What stands now, in the order in which it was put in."""
+        """The active changes, in order."""
         return tuple(self._each_name())
 
     def replaced(self) -> Iterator[tuple[Any, str, Any]]:
-        """(owner, name, what was there) of each attribute that is replaced now, in the order in which it was."""
+        """(owner, name, previous value) of each replaced attribute, in order."""
         for entry in self._entries:
             if isinstance(entry, Patches):
                 yield from entry.replaced()
@@ -58,21 +58,21 @@ class Patches:
                 yield entry.name
 
     def part(self) -> Patches:
-        """A stretch of this list that can be taken out by itself, again and again; at the end it goes with the rest."""
+        """A sub-list that can be undone on its own, repeatedly; the rest of the list includes it."""
         part = Patches(self.guard)
         self._entries.append(part)
         return part
 
     def add(self, name: str, take_out: Callable[[], object]) -> None:
-        """Note something that was put in, as a callback; what answers False to `take_out` cannot go yet and stays."""
+        """Add a change such as a callback; if `take_out` returns False it cannot be undone yet and stays."""
         self._entries.append(Patch(name, take_out))
 
     def replace(self, owner: Any, name: str, value: object, label: str = "") -> None:
-        """Set `owner.name`; goes by `label`, or as `Owner.name`.
+        """Set `owner.name`; listed as `label`, or as `Owner.name`.
 
-        A function of a module is replaced under all names by which modules have it, so that these stay one object. At
-        the end the original comes back under each name that still has ours, also under those that modules have
-        imported since.
+        A function of a module is replaced under all names by which modules have it, so that they stay one object. On
+        removal the original is restored under each name that still has the replacement, also in modules that imported
+        it since.
         """
         stood = vars(owner).get(name, _ABSENT)
         has_aliases = isinstance(owner, ModuleType) and callable(stood)
@@ -80,7 +80,7 @@ class Patches:
         def put_back() -> None:
             if has_aliases:
                 put_everywhere((value, stood))
-            # somebody may have replaced ours since and pass on to it; then it stays below theirs
+            # a replacement may have been replaced since and be called by the new one; then it stays below it
             if vars(owner).get(name) is not value:
                 return
             if stood is _ABSENT:  # it was inherited
@@ -100,29 +100,30 @@ class Patches:
         function: Callable[..., Any],
         then: Callable[[Any], object] | None = None,
     ) -> None:
-        """Have torch call `function` and, with what that answers, `then`; `register` gives the handle that removes it.
+        """Register `function` as a torch hook and pass its result to `then`; `register` returns the handle.
 
         As `Guard.guarded`.
         """
         handles: list[Any] = []
         self.add(name, lambda: [handle.remove() for handle in handles] and None)
-        # one call, which nothing interrupts between the registration and the note of its handle
+        # one call, so that nothing interrupts between the registration and recording its handle
         handles.extend(map(register, [self.guard.guarded(name, function, then)]))
 
     def hook_with_kwargs(self, name: str, function: Callable[..., Any]) -> None:
-        """Have torch call `function` after every forward call of a module, with its keyword arguments too."""
+        """Register a global forward hook of modules that also receives keyword arguments."""
         self.hook(name, _register_with_kwargs, function)
 
     def listen(self, name: str, listeners: list[Any], function: Callable[..., object]) -> None:
-        """Add a function to a list of those that Python calls."""
+        """Append a function to a list of callbacks."""
         heard = self.guard.callback(name, function)
         self.add(name, lambda: listeners.remove(heard) if heard in listeners else None)
         listeners.append(heard)
 
     def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Put what `make` makes of the function or method `owner.name` in its place, under its own name.
+        """Replace the function or method `owner.name` by `make` of it, under its own name.
 
-        For what is called so often that it must see to errors of ours by itself: `call_before` and `call_around` do.
+        For functions called so often that the replacement handles leakscope's errors itself, as `call_before` and
+        `call_around` do.
         """
         called = getattr(owner, name)
         is_class = isinstance(owner, type)
@@ -132,25 +133,27 @@ class Patches:
             by_name(made, owner, name)
 
     def call_before(self, owner: Any, name: str, before: Callable[..., object]) -> None:
-        """Call `before` with the same arguments ahead of the function or method `owner.name`, whose results stay."""
+        """Call `before` with the same arguments before the function or method `owner.name`, whose
+        result is unchanged.
+        """
         self.wrap(owner, name, functools.partial(calling_before, self.guard, name_of(owner, name), before))
 
     def call_before_tracing(self, before: Callable[..., object]) -> None:
-        """Call `before` ahead of what has dynamo trace: it traces global hooks of modules into what it compiles, and
-        raises where it is to export them.
+        """Call `before` before functions that trace with dynamo, which traces global module hooks into compiled code
+        and fails on them in an export.
         """
         torch = sys.modules["torch"]
         self.call_before(torch, "compile", before)
         self.call_before(torch.export, "export", before)
 
     def call_after(self, owner: Any, name: str, after: Callable[..., object]) -> None:
-        """Call `after` with what the function or method `owner.name` returned, and with the same arguments."""
+        """Call `after` with the result and arguments of the function or method `owner.name`."""
         self.wrap(owner, name, functools.partial(calling_after, self.guard, name_of(owner, name), after))
 
     def take_out(self) -> bool:
-        """Take everything out, the latest first; False where something had to stay for now.
+        """Undo all changes, latest first; False if some have to stay for now.
 
-        What raises is a fault of ours, and does not keep the others in.
+        An exception is an error of leakscope and does not keep the others in place.
         """
         for entry in reversed(self._entries[:]):
             if isinstance(entry, Patches):
@@ -162,14 +165,14 @@ class Patches:
                 self.guard.fault(f"taking out {entry.name}", error)
                 gone = True
             if gone:
-                with suppress(ValueError):  # another thread has
+                with suppress(ValueError):  # another thread has it
                     self._entries.remove(entry)
         return not self.names
 
 
 class _HandleWithKwargs:
-    """Removes a global hook with all that torch notes of it: `handle.remove()` leaves the note that it takes keyword
-    arguments (torch 2.13, torch/nn/modules/module.py, register_module_forward_hook).
+    """Removes a global hook completely: `handle.remove()` leaves the note that it takes keyword arguments (torch 2.13,
+    torch/nn/modules/module.py, register_module_forward_hook).
     """
 
     def __init__(self, handle: Any) -> None:
@@ -189,14 +192,14 @@ def _register_with_kwargs(hook: Callable[..., Any]) -> _HandleWithKwargs:
 
 
 def name_of(owner: Any, name: str) -> str:
-    """`Work.wait`."""
+    """The qualified name, as `Work.wait`."""
     return f"{getattr(owner, '__name__', owner)}.{name}"
 
 
 def calling_before(
     guard: Guard, name: str, before: Callable[..., object], called: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """What calls `before` ahead of `called`, with the same arguments."""
+    """Return a wrapper that calls `before` with the same arguments before `called`."""
     before, deaf, fault = guard.entry(name, before), guard.deaf, guard.fault
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -215,7 +218,7 @@ def calling_before(
 def calling_after(
     guard: Guard, name: str, after: Callable[..., object], called: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """What calls `after` with what `called` returned, and with the same arguments."""
+    """Return a wrapper that calls `after` with the result and arguments of `called`."""
     after, deaf, fault = guard.entry(name, after), guard.deaf, guard.fault
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -231,14 +234,14 @@ def calling_after(
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Stands first in `sys.meta_path` until the module has been imported once."""
+    """A finder that stays first in `sys.meta_path` until the module has been imported."""
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name, self._then, self._asking = name, then, False
         self._guard = Guard()
 
     def install(self, patches: Patches) -> None:
-        """Wait for the import; a module that is there already has had it."""
+        """Wait for the import; does nothing if the module is already imported."""
         self._guard = patches.guard
         self._then = self._guard.guarded(f"import of {self._name}", self._then)
         if self._name in sys.modules:
@@ -254,7 +257,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Ask the other finders for the module that is waited for, and stand between it and its loader."""
+        """Ask the other finders for the awaited module, and wrap its loader."""
         del path, target
         if fullname != self._name or self._asking or self._guard.deaf:
             return None
@@ -270,13 +273,13 @@ class AfterImport(importlib.abc.MetaPathFinder):
         return spec
 
     def imported(self) -> None:
-        """The module's own code has run."""
+        """Called after the module's code has run."""
         self._remove()
         self._then()
 
 
 class _Loader(importlib.abc.Loader):
-    """The module's own loader, with a word at the end; it puts the real one back first."""
+    """Wraps the module's loader to report when it is done; restores the original first."""
 
     def __init__(self, real: importlib.abc.Loader, finder: AfterImport) -> None:
         self._real, self._finder = real, finder
@@ -296,7 +299,9 @@ class _Loader(importlib.abc.Loader):
 
 
 def leave_us_out(patches: Patches, tell: Callable[[str], object]) -> None:
-    """Have dynamo skip the folders of leakscope, once the script has loaded dynamo; `tell` why it cannot."""
+    """Make dynamo skip leakscope's folders once the script has loaded dynamo; `tell` receives the
+    reason if that fails.
+    """
     from leakscope.process.torch_compat import DYNAMO_RULES, Part, skipped_folders
 
     def skip() -> None:
@@ -322,7 +327,9 @@ def leave_us_out(patches: Patches, tell: Callable[[str], object]) -> None:
 
 
 def without_compiling(call: Callable[[], object]) -> None:
-    """Call it with dynamo off: inside a compiled function that breaks its graph, dynamo compiles whatever is called."""
+    """Call with dynamo disabled: inside a compiled function that breaks its graph, dynamo compiles
+    whatever is called.
+    """
     from leakscope.process.torch_compat import Part, compiling, lacks
 
     if lacks(Part.COMPILED):

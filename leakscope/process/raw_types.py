@@ -17,7 +17,7 @@ from leakscope.native import gc_heap
 from leakscope.originals import gc
 
 mro_tuple: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
-"""The very tuple that a type has."""
+"""The `__mro__` tuple of a type itself."""
 _dict = type.__dict__["__dict__"].__get__
 _flags = type.__dict__["__flags__"].__get__
 _name = type.__dict__["__name__"].__get__
@@ -30,23 +30,24 @@ _HEAP_TYPE = 1 << 9
 _HAVE_GC = 1 << 14
 _MANAGED_DICT = 1 << 4
 _INLINE_VALUES = 1 << 2
-"""Flags of a type: Py_TPFLAGS_HEAPTYPE, HAVE_GC, MANAGED_DICT and, since Python 3.13, INLINE_VALUES (CPython
-Include/object.h)."""
+"""Type flags Py_TPFLAGS_HEAPTYPE, HAVE_GC, MANAGED_DICT and, since Python 3.13, INLINE_VALUES (CPython
+Include/object.h).
+"""
 
 WORD = struct.calcsize("P")
 LAYOUT_IS_KNOWN = not unsupported_python() and struct.calcsize("q") == WORD and not hasattr(sys, "gettotalrefcount")
-"""Whether the fields of CPython's own structures are where this module reads them."""
+"""Whether the fields of CPython structures are at the expected offsets."""
 _TRIES = 3
-"""Reads of some slots by ctypes, of which each fails where another thread empties one meanwhile."""
+"""Attempts to read slots by ctypes, each of which fails if another thread empties one meanwhile."""
 MISSING = object()
-"""Stands for an empty slot."""
+"""Marks an empty slot."""
 
 
 _CONTAINERS = (list, dict, set, collections.deque)
 
 
 class Bases(tuple[type, ...]):
-    """Types that are told apart by identity: a plain tuple's `in` runs the `__eq__` of a metaclass."""
+    """A set of types compared by identity: `in` on a tuple runs the `__eq__` of a metaclass."""
 
     __slots__ = ()
 
@@ -55,28 +56,28 @@ class Bases(tuple[type, ...]):
 
 
 def mro(kind: type) -> Bases:
-    """The bases of a type, itself first."""
+    """The base classes of a type, starting with itself."""
     return Bases(mro_tuple(kind))
 
 
 def container_base(kind: type) -> Any:
-    """The builtin container that can gain items which a type is or is made from, None for any other."""
+    """The builtin growable container that a type is or derives from, else None."""
     bases = mro(kind)
     return next((base for base in _CONTAINERS if base in bases), None)
 
 
 def all_keys_are(kind: type, values: Any) -> bool:
-    """Whether all keys of a dict are of this very type; in one call of C, as another thread may change it."""
+    """Whether all keys of a dict are of exactly this type; one C call, since another thread may change it."""
     return all(map(is_, map(type, dict.keys(values)), repeat(kind)))
 
 
 def is_leakscopes(kind: type) -> bool:
-    """Whether a type is one of leakscope's own."""
+    """Whether a type belongs to leakscope."""
     return is_of_leakscope(_dict(kind).get("__module__"))
 
 
 def is_of_leakscope(module: object) -> bool:
-    """Whether a `__module__` is the name of a module of leakscope's own."""
+    """Whether a `__module__` names a module of leakscope."""
     return type(module) is str and module.partition(".")[0] in ("leakscope", "leakscope_cli")
 
 
@@ -86,7 +87,7 @@ def type_dict(kind: type) -> Any:
 
 
 def made_in_python(kind: type) -> bool:
-    """Whether a type was made while Python ran, by a class statement as a rule, and not by C as a static one."""
+    """Whether the type is a heap type, usually from a class statement."""
     return bool(_flags(kind) & _HEAP_TYPE)
 
 
@@ -96,17 +97,17 @@ def has_gc(kind: type) -> bool:
 
 
 def type_name(kind: type) -> str:
-    """`__name__` of a type."""
+    """The `__name__` of a type."""
     return str(_name(kind))
 
 
 def type_qualname(kind: type) -> str:
-    """`__qualname__` of a type: `Outer.Inner`."""
+    """The `__qualname__` of a type, as `Outer.Inner`."""
     return str(_qualname(kind))
 
 
 def qualified_name(kind: type) -> str:
-    """`module.QualName` of a type; builtins without their module."""
+    """The `module.QualName` of a type; builtins without module."""
     module = _dict(kind).get("__module__")
     if type(module) is not str and not made_in_python(kind):
         module = _module(kind)
@@ -115,7 +116,7 @@ def qualified_name(kind: type) -> str:
 
 
 def word_at(address: int, offset: int = 0) -> int:
-    """One machine word of a live object's own memory, as a number."""
+    """Read one machine word of a live object as a number."""
     return int(ctypes.c_size_t.from_address(address + offset * WORD).value)
 
 
@@ -151,7 +152,7 @@ def _slots_by_ctypes(guard: int, width: int, expected: int, first: int, count: i
             return None
         try:
             there = _values_while(check, expected, [*compress(objects, filled)])
-        except ValueError:  # a slot was emptied since
+        except ValueError:  # a slot has been emptied since
             continue
         if there is None:
             return None
@@ -161,31 +162,31 @@ def _slots_by_ctypes(guard: int, width: int, expected: int, first: int, count: i
 
 
 def _values_while(check: Any, expected: int, fields: list[Any]) -> list[Any] | None:
-    """`.value` of each field, each read right after the check and with no Python code in between."""
+    """Yield the `.value` of each field, read directly after the check with no Python code in between."""
     checked = takewhile(expected.__eq__, map(attrgetter("value"), repeat(check, len(fields))))
     values = list(map(itemgetter(1), zip(checked, map(attrgetter("value"), fields), strict=False)))
     return values if len(values) == len(fields) and check.value == expected else None
 
 
 def instance_dict(obj: Any, kind: type) -> dict[str, Any] | None:
-    """The attributes of an instance: its own dict, or a copy of the values that CPython keeps without one.
+    """The attributes of an instance: its own dict, or a copy of its inline values.
 
-    Reading `obj.__dict__` would make a dict that stays with the instance. None where the type has no dict, and where
-    the instance has neither a dict nor values yet.
+    Reading `obj.__dict__` would create a dict that stays with the instance. None if the type has no dict, or the
+    instance has neither dict nor values yet.
     """
     for base in mro_tuple(kind):
         descriptor = _dict(base).get("__dict__")
         if descriptor is not None:
             if type(descriptor) is types.GetSetDescriptorType or type(descriptor) is types.MemberDescriptorType:
                 return _own_dict(obj, kind, descriptor)
-            return None  # a property of the user's: not to be run
+            return None  # a property of the user: not to be run
     return None
 
 
 def _own_dict(obj: Any, kind: type, descriptor: Any) -> dict[str, Any] | None:
     if not LAYOUT_IS_KNOWN:
         if not any(type(held) is dict for held in gc.get_referents(obj)):
-            return None  # reading it might make one
+            return None  # reading it might create one
         values = descriptor.__get__(obj)
     elif _flags(kind) & _MANAGED_DICT:
         native = gc_heap()
@@ -198,7 +199,7 @@ def _own_dict(obj: Any, kind: type, descriptor: Any) -> dict[str, Any] | None:
 
 
 def _offset_of_dict(obj: Any, kind: type) -> int:
-    """Where in an instance the pointer to its dict is, as _PyObject_ComputedDictPointer; 0 where its type has none."""
+    """Offset of the dict pointer in an instance, as _PyObject_ComputedDictPointer; 0 if its type has none."""
     offset = int(_dictoffset(kind))
     if offset >= 0:
         return offset
@@ -212,19 +213,21 @@ def _offset_of_dict(obj: Any, kind: type) -> int:
 
 
 _SIZE = 2
-"""Word of an object of variable size that says how many items it has (PyVarObject)."""
+"""Word with the number of items of a variable-size object (PyVarObject)."""
 _DIGITS_FROM = 3
-"""Bit of an int's `lv_tag` from which on it counts digits (Python 3.12: Include/cpython/longintrepr.h)."""
+"""Bit of an int's `lv_tag` where the number of digits starts (Python 3.12: Include/cpython/longintrepr.h)."""
 _MANAGED, _VALUES = -3, -4
 """Words before an instance of a type with a managed dict: the pointer to the dict, and in Python 3.11 one to the
-values. In 3.12 they share the first, with the lowest bit set for values (Include/internal/pycore_object.h)."""
+values. In 3.12 they share the first word, with the lowest bit set for values (Include/internal/pycore_object.h).
+"""
 _VALID, _FIRST_VALUE = 2 * WORD + 3, 3 * WORD
-"""Since Python 3.13 values are part of the instance, right behind its head: {capacity, size, embedded, valid}, a byte
-each, and in the next word the first value (Include/internal/pycore_dict.h, struct _dictvalues)."""
+"""Since Python 3.13 values are part of the instance, directly after its head: {capacity, size, embedded, valid}, a byte
+each, and the first value in the next word (Include/internal/pycore_dict.h, struct _dictvalues).
+"""
 
 
 def _attributes(obj: Any, kind: type, descriptor: Any) -> Any:
-    """As `_gc_heap.attributes`, by ctypes."""
+    """`_gc_heap.attributes` by ctypes."""
     place = _inline_values_at(obj, kind)
     if place is None:
         return descriptor.__get__(obj) if word_at(id(obj), _MANAGED) else None
@@ -232,13 +235,15 @@ def _attributes(obj: Any, kind: type, descriptor: Any) -> Any:
     keys = word_at(id(kind), _CACHED_KEYS)
     names = _shared_names(keys) if keys else []
     values = slots_at(guard, width, expected, first, len(names))
-    if values is None:  # another thread has changed it just now
+    if values is None:  # another thread has just changed it
         return None
     return {name: value for name, value in zip(names, values, strict=True) if value is not MISSING}
 
 
 def _inline_values_at(obj: Any, kind: type) -> tuple[int, int, int, int] | None:
-    """(guard, its width, what it is while the values are valid, address of the first); None where there are none."""
+    """Return (guard, its width, its value while the values are valid, address of the first); None without inline
+    values.
+    """
     if sys.version_info >= (3, 13):
         if not _flags(kind) & _INLINE_VALUES or word_at(id(obj), _MANAGED):
             return None
@@ -252,9 +257,9 @@ def _inline_values_at(obj: Any, kind: type) -> tuple[int, int, int, int] | None:
 
 
 def _shared_names(keys: int) -> list[Any]:
-    """The names that the instances of a type share, in the order of their values.
+    """The names shared by the instances of a type, in the order of their values.
 
-    Its keys are {references, log2 of the size, log2 of the bytes of the index, kind, ..., usable, entries, index}, then
+    The keys are {references, log2 of the size, log2 of the bytes of the index, kind, ..., usable, entries, index}, then
     {name, value} for each entry (Include/internal/pycore_dict.h, struct _dictkeysobject). They live as long as the type
     and only gain names.
     """
@@ -265,25 +270,25 @@ def _shared_names(keys: int) -> list[Any]:
 
 
 _ENTRIES = 3
-"""Word of shared keys that counts their entries; the index follows."""
+"""Word of shared keys with the number of entries; the index follows."""
 
 
 def _word_of_cached_keys() -> int:
-    """Which word of a type made in Python points to the keys its instances share: the one behind its `__qualname__`."""
+    """The word of a heap type that points to the keys shared by its instances: the one after its `__qualname__`."""
     places = range(int(_basicsize(type)) // WORD - 1)
     named = [place for place in places if word_at(id(_Probe), place) == id(_qualname(_Probe))]
-    return named[-1] + 1 if named else 0  # `ht_name` may be the same string and stands before it
+    return named[-1] + 1 if named else 0  # `ht_name` may be the same string and comes first
 
 
 class _Probe:
-    """Instances of it show whether this Python keeps attributes where they are looked for."""
+    """Its instances show whether this Python keeps attributes at the expected place."""
 
     def __init__(self, *values: object) -> None:
         self.first, self.second, self.third = values
 
 
 def _finds_inline_values() -> bool:
-    """Whether the attributes of an instance are found by their addresses; nothing read is taken as an object."""
+    """Whether inline values are found at the expected addresses; nothing read is used as an object."""
     values = object(), object(), object()
     probe = _Probe(*values)
     keys, place = word_at(id(_Probe), _CACHED_KEYS), _inline_values_at(probe, _Probe)

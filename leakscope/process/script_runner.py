@@ -24,9 +24,9 @@ from leakscope.process.user_code import without_source
 from leakscope.run.rows import EndKind
 
 Compiled = Callable[[str | bytes, str, str], CodeType]
-"""As `StepFunction.compiled`."""
+"""Type of `StepFunction.compiled`."""
 _PYC_HEADER = 16
-"""Bytes before the code in a file of bytecode (PEP 552)."""
+"""Bytes before the code in a bytecode file (PEP 552)."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,10 @@ class End:
 def prepare(
     target: str, module: bool, arguments: list[str], compiled: Compiled | None = None
 ) -> tuple[CodeType, ModuleType]:
-    """Make `__main__`, `sys.argv` and `sys.path` what they are under python (CPython Modules/main.c, Lib/runpy.py).
+    """Set up `__main__`, `sys.argv` and `sys.path` as python does (CPython Modules/main.c, Lib/runpy.py).
 
-    `target` is a file of source or of bytecode, a folder or zip file with a `__main__`, or the name of a module.
-    `compiled` makes the code of its source, its path and its package, where that is asked for. Raises what python
-    would: OSError, SyntaxError or ImportError.
+    `target` is a source or bytecode file, a folder or zip file with a `__main__`, or the name of a module. `compiled`
+    compiles its source, given path and package. Raises what python would: OSError, SyntaxError or ImportError.
     """
     main = ModuleType("__main__")
     ours = sys.modules["__main__"].__dict__
@@ -54,7 +53,7 @@ def prepare(
     if sys.version_info < (3, 14):  # python gives every __main__ one until then
         names["__annotations__"] = {}
     sys.argv[:] = ["-m" if module else target, *arguments]
-    # as it is typed: of `./train.py` python makes `/home/me/./train.py`
+    # as typed: for `./train.py` python shows `/home/me/./train.py`
     path = target if module or os.path.isabs(target) else f"{os.getcwd()}/{target}"
     importer = None if module else pkgutil.get_importer(path)
     if module or importer is not None:
@@ -77,14 +76,14 @@ def prepare(
 
 
 def hide_us(words: int) -> None:
-    """Make `sys.orig_argv` that of python alone; `words` of it follow the file that starts this process."""
+    """Make `sys.orig_argv` that of python alone; `words` follow the file that starts this process."""
     first = len(sys.orig_argv) - words
     if sys.orig_argv[first - 1 : first] == [FILE]:
         del sys.orig_argv[first - 1 : first + 1]
 
 
 def _working_directory() -> str | None:
-    """What `python -m` puts first on the path: nothing where it was told so, or where the folder is gone."""
+    """The first entry of the path under `python -m`: none if disabled, or if the folder is gone."""
     try:
         return None if sys.flags.safe_path else os.getcwd()
     except OSError:
@@ -92,7 +91,7 @@ def _working_directory() -> str | None:
 
 
 def _of_file(path: str, compiled: Compiled | None) -> tuple[CodeType, object]:
-    """The code of a file of source or of bytecode, and the loader that python says has loaded it."""
+    """The code of a source or bytecode file, and the loader that python reports for it."""
     with io.open_code(path) as stream:
         text = stream.read()
     if path.endswith(".pyc") or text.startswith(MAGIC_NUMBER[:2]):
@@ -108,7 +107,7 @@ def _of_file(path: str, compiled: Compiled | None) -> tuple[CodeType, object]:
 
 
 def _code(spec: ModuleSpec, compiled: Compiled | None) -> CodeType:
-    """The code of a module; of its source, where that is there and to be compiled by us."""
+    """The code of a module; compiled by leakscope from source if requested and available."""
     loader: Any = spec.loader
     source = None if compiled is None else loader.get_source(spec.name)
     code = loader.get_code(spec.name) if compiled is None or source is None else None
@@ -140,10 +139,10 @@ def _module_spec(name: str) -> ModuleSpec:
 
 
 def execute(code: CodeType, main: ModuleType) -> tuple[End, BaseException | None]:
-    """Run the main code to its end, whatever end that is.
+    """Run the main code to its end.
 
-    Beside it stands what has to be raised again for the process to end as it would have under python. No object of
-    leakscope's holds it, nor the namespace of `main`: a look would take that for a holder of all that these hold.
+    Also returns the exception to raise again so that the process ends as under python. No object of leakscope keeps it
+    or the namespace of `main`: a heap snapshot would report it as a referrer.
     """
     try:
         exec(code, main.__dict__)
@@ -153,7 +152,7 @@ def execute(code: CodeType, main: ModuleType) -> tuple[End, BaseException | None
 
 
 def end_of(error: BaseException) -> End:
-    """How a script ends that raises this."""
+    """How a script that raises this ends."""
     if isinstance(error, SystemExit):
         status = _status(error.code)
         return End(EndKind.EXITED if status else EndKind.FINISHED, status)
@@ -181,7 +180,7 @@ def _what_it_said(end: End, error: BaseException | None) -> str:
     if end.how != EndKind.RAISED or error is None:
         return ""
     told = traceback.TracebackException.from_exception(error, limit=0)
-    told.__notes__ = None  # they would come last (PEP 678)
+    told.__notes__ = None  # they would be last (PEP 678)
     return list(told.format_exception_only())[-1].strip()
 
 
@@ -194,7 +193,7 @@ def _stack_of(error: BaseException | None) -> tuple[str, ...]:
 
 
 def trim(error: BaseException) -> None:
-    """Take leakscope's frames out of the traceback of an error and of those it came from."""
+    """Remove leakscope's frames from the traceback of an error and its causes."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -219,11 +218,11 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
 
 
 def trimmed_excepthook() -> Callable[..., object]:
-    """The script's `sys.excepthook`, shown tracebacks without leakscope's frames."""
+    """The script's `sys.excepthook`, given tracebacks without leakscope's frames."""
     shown = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> object:
-        with suppress(Exception):  # the whole traceback is better than none
+        with suppress(Exception):  # a whole traceback is better than none
             trim(error)
             trace = error.__traceback__
         return shown(kind, error, trace)

@@ -24,12 +24,12 @@ from leakscope.originals import os
 from leakscope.process.raw_types import instance_dict
 from leakscope.shield import Block, PureBlock, contextmanager
 
-check_python()  # whatever reads live tensors imports this module first
+check_python()  # imported first by everything that reads live tensors
 check_torch()
 
 
 class Part(StrEnum):
-    """What is recorded with the help of private names; its value ends the sentence `this torch has no X: `."""
+    """A part of the recording that needs private names; its value completes the sentence `this torch has no X: `."""
 
     LOOKS = "what is alive, and who holds it, is not told"
     NATIVE = "what only C++ holds may count as held by native code, and what a cut frees is not told"
@@ -59,8 +59,7 @@ NEEDS = {
     Part.FUNCTIONAL: Part.COMM,
     Part.CONTEXTS: Part.COMM,
 }
-"""Parts that are left out with another one: what is watched, sent and accumulated is followed as looks follow it, and a
-module's call ends a step only where no backward does."""
+"""Parts that are left out together with another one."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +67,13 @@ class Private:
     """One private name of torch."""
 
     path: str
-    """`torch._C._has_storage`."""
+    """The path, as `torch._C._has_storage`."""
     part: Part
-    """What needs it."""
+    """The part that needs it."""
     works: Callable[[Any], object] | None = None
-    """Tries what is found on something of our own: False, or an error, where it is not what it was."""
+    """Tests the name on a probe object: False, or an error, if it behaves differently."""
     optional: bool = False
-    """Its holder may not be there: torch can be built without it."""
+    """Whether its parent may be missing: torch can be built without it."""
 
     def is_there(self) -> bool:
         """Whether this torch has it and it works."""
@@ -88,15 +87,15 @@ class Private:
 
 
 TABLE: list[Private] = []
-"""Every private name that is used, in the order of `torch_private`."""
+"""Every private name in use, in the order of `torch_private`."""
 
 
 class LackedByTorch(RuntimeError):
-    """A private name was used that this torch lacks."""
+    """Raised when a private name is used that this torch lacks."""
 
 
 class Lacked:
-    """Stands for a name that this torch lacks: it can be named further, and raises when it is called."""
+    """Placeholder for a missing name: attribute access works, calls raise."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -110,7 +109,7 @@ class Lacked:
 
 
 def at(path: str) -> Any:
-    """What stands at `torch.a.b`, None where nothing does; imports nothing."""
+    """The object at `torch.a.b`, None if missing; imports nothing."""
     found: Any = torch
     for name in path.split(".")[1:]:
         found = getattr(found, name, None)
@@ -118,14 +117,14 @@ def at(path: str) -> Any:
 
 
 def bind(path: str, part: Part, **more: Any) -> Any:
-    """What stands at a path, entered in the table with the other fields of its `Private`; a `Lacked` for nothing."""
+    """The object at a path, recorded in the table with the other fields of its `Private`; a `Lacked` if missing."""
     TABLE.append(Private(path, part, **more))
     found = at(path)
     return Lacked(path) if found is None else found
 
 
 def getter(path: str, part: Part, **more: Any) -> Any:
-    """How a getter of a class of C is asked: a function of the object. One that is lacking answers None."""
+    """A function that reads a getter of a C class. A missing one returns None."""
     found = bind(path, part, **more)
     if isinstance(found, Lacked):
         return nothing
@@ -133,46 +132,46 @@ def getter(path: str, part: Part, **more: Any) -> Any:
 
 
 def nothing(*_: object) -> None:
-    """Does nothing, whatever it is called with."""
+    """Do nothing, with any arguments."""
 
 
 @cache
 def lacking() -> tuple[Private, ...]:
-    """What of the table this torch lacks; found when first asked, in less than a millisecond."""
+    """The entries of the table that this torch lacks; computed once in less than a millisecond."""
     with past_modes():
         return tuple(private for private in TABLE if not private.is_there())
 
 
 def lacks(part: Part) -> bool:
-    """Whether a part has to be left out: a name that it needs is lacking, or one of a part that it builds on."""
+    """Whether a part is left out, because a name that it needs is missing or a part that it builds on is."""
     below = NEEDS.get(part)
     return any(private.part is part for private in lacking()) or (below is not None and lacks(below))
 
 
 def sentences() -> tuple[str, ...]:
-    """What is not told, a sentence for each part of which something is lacking."""
+    """One sentence for each part that is affected."""
     paths: dict[Part, list[str]] = {}
     for private in lacking():
         paths.setdefault(private.part, []).append(private.path)
     return tuple(f"this torch has no {' and no '.join(names)}: {part.value}" for part, names in paths.items())
 
 
-# how to ask without anybody's hearing of it
+# reading without being observed
 
 without_functions = bind("torch._C.DisableTorchFunction", Part.LOOKS)
-"""No `__torch_function__` runs in its block."""
+"""A block in which no `__torch_function__` runs."""
 without_dispatch = bind("torch._C._DisableTorchDispatch", Part.SPARSE)
 with_keys = bind("torch._C._ForceDispatchKeyGuard", Part.SPARSE)
 keys_put_in = bind("torch._C._dispatch_tls_local_include_set", Part.SPARSE)
 keys_left_out = bind("torch._C._dispatch_tls_local_exclude_set", Part.SPARSE)
 _lacked = isinstance(keys_put_in, Lacked) or isinstance(keys_left_out, Lacked)
 OUTSIDE_OF_MODES = () if _lacked else (keys_put_in(), keys_left_out())
-"""How torch dispatches outside of any mode, for `with_keys`; empty where that is not known."""
+"""Dispatch keys outside of any mode, for `with_keys`; empty if unknown."""
 
 
 @contextmanager
 def past_modes() -> Iterator[None]:
-    """A block in which no mode of the script's hears what is done."""
+    """A block in which no mode of the script sees the operations."""
     functions, dispatch = (
         nullcontext() if isinstance(guard, Lacked) else guard() for guard in (without_functions, without_dispatch)
     )
@@ -184,13 +183,13 @@ _set_gradients = bind("torch._C._set_grad_enabled", Part.SPARSE)
 
 
 def without_gradients() -> PureBlock[None]:
-    """As `torch.no_grad()`, whose exit is written in Python and can be interrupted before it restores anything."""
+    """As `torch.no_grad()`, whose exit is written in Python and can be interrupted before it restores the state."""
     enabled = torch.is_grad_enabled()
     return Block(partial(_set_gradients, False), partial(_set_gradients, enabled))
 
 
 def _probe() -> Any:
-    """A tensor of no bytes."""
+    """A tensor of zero bytes."""
     return torch.empty(0, device="cpu")
 
 
@@ -202,17 +201,17 @@ has_storage = bind("torch._C._has_storage", Part.LOOKS, works=lambda has: has(_p
 storage_address = bind("torch._C._storage_address", Part.LOOKS, works=lambda told: _address_is_told(told, _probe()))
 address_of_tensor = getter("torch._C.TensorBase._cdata", Part.LOOKS)
 address_of_storage = attrgetter("_cdata")
-"""Of the Python object of a storage; found with the one before."""
+"""Address of a storage from its Python object; found with the previous name."""
 uses_of_tensor = bind("torch._C.TensorBase._use_count", Part.LOOKS, works=lambda uses: uses(_probe()) == 1)
-"""Owners of a tensor in C++, its Python object counted as one."""
+"""Number of C++ owners of a tensor, its Python object counted as one."""
 uses_of_storage = bind("torch._C._storage_Use_Count", Part.LOOKS, works=lambda uses: _uses_are_told(uses, _probe()))
-"""Owners of a storage by its address, its Python object counted as one."""
+"""Number of owners of a storage by address, its Python object counted as one."""
 PYTHON, FUNCTIONALIZE, LAZY = (
     bind(f"torch._C.DispatchKey.{name}", Part.LOOKS) for name in ("Python", "Functionalize", "Lazy")
 )
 dispatch_keys = bind("torch._C._dispatch_keys", Part.LOOKS, works=lambda keys: keys(_probe()).has(PYTHON) is False)
 no_dispatch_of_its_own = bind("torch._C._disabled_torch_dispatch_impl", Part.LOOKS)
-"""`__torch_dispatch__` of a type that has none of its own."""
+"""`__torch_dispatch__` of a type that does not define one."""
 sparse_indices = bind("torch._C.TensorBase._indices", Part.SPARSE)
 sparse_values = bind("torch._C.TensorBase._values", Part.SPARSE)
 data_address = bind("torch._C._data_address", Part.BLOCKS, works=lambda address: type(address(_probe())) is int)
@@ -240,7 +239,7 @@ def _uses_are_told(uses: Any, tensor: Any) -> bool:
     return bool(uses(storage_address(tensor)) == len((tensor, shares)))
 
 
-# what only C++ holds
+# references in C++ only
 
 base_of = getter("torch._C.TensorBase._base", Part.NATIVE, works=lambda base: base.__get__(_probe()) is None)
 gradient_of = getter("torch._C.TensorBase._grad", Part.NATIVE, works=lambda grad: grad.__get__(_probe()) is None)
@@ -248,10 +247,10 @@ gradient_of = getter("torch._C.TensorBase._grad", Part.NATIVE, works=lambda grad
 hooks_of_tensor = getter("torch._C.TensorBase._backward_hooks", Part.NATIVE)
 hooks_after_accumulate = getter("torch._C.TensorBase._post_accumulate_grad_hooks", Part.NATIVE)
 HOOKS_OF_TENSOR = {"._backward_hooks": hooks_of_tensor, "._post_accumulate_grad_hooks": hooks_after_accumulate}
-"""What gc shows of a tensor's C++ part, by its name in code."""
+"""What gc reports of a tensor's C++ part, by its name in code."""
 RAW_SAVED = "_raw_saved_"
-"""How a grad node's getters of saved tensors begin that run no unpack hook."""
-bind("torch._C._functions.ExpBackward0._raw_saved_result", Part.NATIVE)  # one for all
+"""Prefix of the getters of saved tensors that run no unpack hook."""
+bind("torch._C._functions.ExpBackward0._raw_saved_result", Part.NATIVE)  # shared by all
 
 
 def _hooks_are_told(make: Any) -> bool:
@@ -264,15 +263,15 @@ def _hooks_are_told(make: Any) -> bool:
 
 
 node_without_tensors = bind("torch._C._functions.DelayedError", Part.NATIVE, works=_hooks_are_told)
-"""Makes a grad node of a message and a count; a handle of a hook registered on it gives the node's hooks."""
+"""Creates a grad node from a message and a count; the handle of a hook registered on it gives the node's hooks."""
 hooks_behind = methodcaller("hooks_dict_ref")
-"""Of a hook's handle: the dict that the hook is in."""
+"""From a hook's handle, the dict that contains the hook."""
 
 
 BACKWARD_OF = "_forward_cls"
-"""Attribute of a custom Function's grad nodes: the class that it was written as."""
+"""Attribute of a custom Function's grad nodes: the class as written."""
 MODULE_DICTS = PARAMETERS, BUFFERS, MODULES = "_parameters", "_buffers", "_modules"
-"""Dicts of every module, in its own (torch/nn/modules/module.py)."""
+"""Dicts of every module, in its own dict (torch/nn/modules/module.py)."""
 bind(
     "torch.nn.Module.__annotations__",
     Part.CALLS,
@@ -281,7 +280,7 @@ bind(
 IS_PARAMETER = "_is_param"
 """Attribute of a tensor of another class that was made a parameter (torch/nn/parameter.py)."""
 
-# operations as they are dispatched
+# dispatched operations
 
 DispatchMode = bind("torch.utils._python_dispatch.TorchDispatchMode", Part.WATCHED)
 modes_running = bind("torch._C._len_torch_dispatch_stack", Part.WATCHED, works=lambda running: type(running()) is int)
@@ -290,28 +289,28 @@ node_running = bind("torch._C._current_autograd_node", Part.WATCHED, works=lambd
 
 
 def _overloads_are_as_known(overload: Any) -> bool:
-    # read of its code, as torch makes an overload when it is first asked for
+    # read from its code: torch creates an overload on first access
     return {"_op", "_schema"} <= set(overload.__init__.__code__.co_names)
 
 
 Overload = bind("torch._ops.OpOverload", Part.WATCHED, works=_overloads_are_as_known)
 CALLED = "_op"
 called_by = attrgetter(CALLED)
-"""What an overload or a packet of overloads calls."""
-bind("torch._C._functions.ExpBackward0._sequence_nr", Part.WATCHED)  # one for all
+"""What an overload, or a packet of overloads, calls."""
+bind("torch._C._functions.ExpBackward0._sequence_nr", Part.WATCHED)  # shared by all
 sequence_of = methodcaller("_sequence_nr")
-"""The number of a grad node."""
+"""Sequence number of a grad node."""
 name_of_packet = attrgetter("_qualified_op_name")
 
 
 def schema_of(operator: Any) -> Any:
-    """What an operator takes and returns; None where it does not say."""
+    """Arguments and results of an operator; None if it does not define them."""
     return getattr(operator, "_schema", None)
 
 
 @cache
 def watching_base() -> Any:
-    """A class of modes that stand over every operation and nothing else."""
+    """A base class of modes that observe operations only."""
 
     class Watching(DispatchMode):  # type: ignore[misc, valid-type]
         # without it torch.cond and flex_attention raise under a mode (torch/_ops.py, HigherOrderOperator.dispatch)
@@ -325,19 +324,19 @@ def watching_base() -> Any:
     return Watching
 
 
-# what ends a step
+# ends of steps
 
 ENGINE = (torch.autograd.Variable, "_execution_engine")
-"""Where the autograd engine is asked for: (class, attribute)."""
+"""Where the autograd engine is called: (class, attribute)."""
 engine = bind(
     "torch.autograd.Variable._execution_engine", Part.BACKWARDS, works=lambda engine: callable(engine.run_backward)
 )
 graph_task = bind("torch._C._current_graph_task_id", Part.BACKWARDS, works=lambda task: type(task()) is int)
-"""The number of the backward that this thread runs, also on a thread of the engine's; `NO_TASK` for none."""
+"""Number of the backward that this thread runs, also on an engine thread; `NO_TASK` for none."""
 NO_TASK = -1
 call_of_module = bind("torch.nn.Module._call_impl", Part.CALLS, works=lambda call: call.__code__)
 HOOKS_WITH_KWARGS = bind("torch.nn.modules.module._global_forward_hooks_with_kwargs", Part.CALLS)
-"""Which global hooks of modules take keyword arguments, by the number of the hook."""
+"""Which global module hooks take keyword arguments, by the number of the hook."""
 STEP_OF_OPTIMIZER = "Optimizer.profile_hook_step.<locals>.wrapper"
 """Qualified name of the function around every optimizer's step."""
 
@@ -355,14 +354,14 @@ bind("torch.optim.Optimizer.profile_hook_step", Part.OPTIMIZERS, works=_wraps_st
 _C10D = "torch._C._distributed_c10d"
 bind(f"{_C10D}.ProcessGroup", Part.COMM, optional=True)
 c10d: Any = getattr(torch._C, "_distributed_c10d", None)
-"""The module of process groups; None where torch was built without."""
+"""The module of process groups; None if torch was built without it."""
 for _name in ("Backend", "Work", "Work.wait", "Work.is_completed"):
     bind(f"{_C10D}.{_name}", Part.COMM, optional=True)
 group_named = bind(f"{_C10D}._resolve_process_group", Part.COMM, optional=True)
 source_of = bind(f"{_C10D}.Work._source_rank", Part.COMM, optional=True)
 Future = bind("torch._C.Future", Part.COMM)
 OTHER_COLLECTIVES = ("_allgather_base", "_reduce_scatter_base")
-"""Collectives of a process group that go by private names."""
+"""Collectives of a process group with private names."""
 COALESCING = ("_start_coalescing", "_end_coalescing")
 bind("torch.distributed.distributed_c10d._world.pg_group_ranks", Part.COMM, optional=True)
 for _name in ("_c10d_functional", "_c10d_functional_autograd"):
@@ -373,13 +372,13 @@ builtins_known = bind("torch.jit._builtins._get_builtin_table", Part.FUNCTIONAL)
 
 
 def ranks_of(group: Any) -> Mapping[int, int]:
-    """Rank of the world to place in the group; empty for a group that torch.distributed has not made."""
+    """Rank of the world, mapped to the rank in the group; empty for a group that torch.distributed did not create."""
     ranks: Mapping[int, int] = torch.distributed.distributed_c10d._world.pg_group_ranks.get(group, {})
     return ranks
 
 
 def functional_operators() -> tuple[Any, Any]:
-    """(namespace of the functional collectives, that of those with a backward)."""
+    """Return (namespace of the functional collectives, namespace of those with a backward)."""
     return torch.ops._c10d_functional, torch.ops._c10d_functional_autograd
 
 
@@ -392,48 +391,48 @@ context_at = bind(f"{_AUTOGRAD}._retrieve_context", Part.CONTEXTS, optional=True
 for _name in ("_send_functions", "_recv_functions", "_known_worker_ids"):
     bind(f"{_AUTOGRAD}.DistAutogradContext.{_name}", Part.CONTEXTS, optional=True)
 sends_of, receives_of, workers_of = map(methodcaller, ("_send_functions", "_recv_functions", "_known_worker_ids"))
-"""Of a context: its grad nodes that send and receive, and the workers that it knows."""
+"""Of a context: its sending and receiving grad nodes, and its known workers."""
 agent_is_set = bind(f"{_RPC}._is_current_rpc_agent_set", Part.CONTEXTS, optional=True)
 current_agent = bind(f"{_RPC}._get_current_rpc_agent", Part.CONTEXTS, optional=True)
 
 # torch.compile, whose modules a script may import later
 
 compiling = bind("torch._C._dynamo.eval_frame.set_eval_frame", Part.COMPILED)
-"""Sets what dynamo does with each frame, None for nothing; gives what it did."""
+"""Set what dynamo does with each frame, None for nothing; return the previous value."""
 
 DYNAMO_RULES = "torch._dynamo.trace_rules"
 LOADER_WORKERS = "torch.utils.data._utils.worker"
-"""Module of what runs in the workers of a DataLoader."""
+"""Module that runs in the workers of a DataLoader."""
 COMPILE_WORKERS = "torch._inductor"
-"""Package of what runs in the workers that compile."""
+"""Package that runs in the compile workers."""
 
 
 def skipped_folders() -> tuple[list[str], Any] | None:
-    """(folders whose functions dynamo does not compile, what makes it read that list again); None where not known."""
+    """Return (folders whose functions dynamo does not compile, function that rereads that list); None if unknown."""
     rules = sys.modules.get(DYNAMO_RULES)
     folders, read_again = getattr(rules, "SKIP_DIRS", None), getattr(rules, "_recompile_re", None)
     return None if type(folders) is not list or read_again is None else (folders, read_again)
 
 
 def frames_compiled() -> Mapping[str, int]:
-    """What torch.compile counts of the frames that it has met; empty where it was not used."""
+    """torch.compile's counters of frames; empty if it was not used."""
     return dict(getattr(sys.modules.get("torch._dynamo.utils"), "counters", {}).get("frames", {}))
 
 
 def compiles() -> bool:
-    """Whether anything was handed to torch.compile, even if it was never called (torch/_dynamo/eval_frame.py)."""
+    """Whether anything was passed to torch.compile, even if never called (torch/_dynamo/eval_frame.py)."""
     return any(getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", {}).values())
 
 
 def inductor_options() -> Any:
-    """How Inductor is set; None where it was not used."""
+    """The configuration of Inductor; None if it was not used."""
     return sys.modules.get("torch._inductor.config")
 
 
-# accelerators; which of these there are depends on the kind
+# accelerators; which of these exist depends on the kind
 
 name_of_backend = bind("torch._C._get_privateuse1_backend_name", Part.DEVICE)
-"""Of another vendor's, once it has registered one."""
+"""Name of another vendor's backend, once registered."""
 BUILT_FOR = tuple(kind for kind in ("cuda", "xpu") if hasattr(torch._C, f"_{kind}_init"))
 ACCELERATOR = {
     "when_in_use": ("_lazy_call",),
@@ -446,16 +445,16 @@ ACCELERATOR = {
         "_{kind}_attach_out_of_memory_observer", "_attach_out_of_memory_observer", "attach_out_of_memory_observer",
     ),
 }  # fmt: skip
-"""Field of an `Accelerator` to the names that it may go by in this torch."""
+"""Field of an `Accelerator`, mapped to its possible names in this torch."""
 
 
 def modules_of_c(kind: str) -> tuple[Any, Any]:
-    """Torch's own module in C, and that of a foreign backend such as `torch_npu`, None where there is none."""
+    """Torch's own C module, and that of a foreign backend such as `torch_npu`, or None."""
     return torch._C, getattr(sys.modules.get(f"torch_{kind}"), "_C", None)
 
 
 def _word(address: int, place: int = 0) -> int:
-    """A word of memory; 0 where there is none: in another torch it may stand elsewhere, and this be no address."""
+    """Read a word of memory; 0 if unreadable, since another torch may have a different layout."""
     size = struct.calcsize("P")
     try:
         memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
@@ -473,13 +472,13 @@ SAVED_TENSOR = bind("torch._C._autograd.SavedTensor", Part.NATIVE)
 saved_data = getter("torch._C._autograd.SavedTensor.data", Part.NATIVE)
 saved_unpack_hook = getter("torch._C._autograd.SavedTensor.unpack_hook", Part.NATIVE)
 SAVED_TENSORS_TELL = nothing not in (saved_data, saved_unpack_hook)
-"""Whether a saved tensor shows what it holds and its unpack hook. Without both, saved tensors are not read."""
+"""Whether a saved tensor exposes its content and unpack hook. Otherwise saved tensors are not read."""
 
 
 def _flags_at() -> int | None:
-    """Which word of a SavedTensor says whether Python owns what it shows; None where none is as known.
+    """Find the word of a SavedTensor that says whether Python owns it; None if the layout is not recognised.
 
-    It is pybind11's (pybind11/detail/common.h, `struct instance`): the last one, whose lowest bit is `owned`.
+    The flags are pybind11's (pybind11/detail/common.h, `struct instance`): the last word, whose lowest bit is `owned`.
     """
     make = at("torch._C._autograd._make_saved_tensor")
     if make is None or not SAVED_TENSORS_TELL:
@@ -488,7 +487,7 @@ def _flags_at() -> int | None:
         past_modes(),
         torch.inference_mode(False),
         torch.enable_grad(),
-        # not `lambda tensor: tensor`: the output that a node saves would hold the node, in a cycle that gc never frees
+        # not `lambda tensor: tensor`: the output that a node saves would hold the node, in an uncollectable cycle
         torch.autograd.graph.saved_tensors_hooks(nothing, nothing),  # type: ignore[arg-type]
     ):
         tensor = torch.empty(0, requires_grad=True, device="cpu", dtype=torch.float32)
@@ -499,16 +498,13 @@ def _flags_at() -> int | None:
 
 
 OWNED_FLAGS = _flags_at()
-"""Word of a SavedTensor whose lowest bit says that Python owns what it shows, as checkpointing's do; None where no such
-can be made or told apart.
-
-Any other shows what a grad node has, and is left pointing at freed memory when the node goes: torch's getters do not
-keep the node alive.
+"""Word of a SavedTensor whose lowest bit says that Python owns it, as for checkpointing; None if none can be made or
+recognised.
 """
 
 
 LOADER_ITERATOR = bind("torch.utils.data.dataloader._MultiProcessingDataLoaderIter", Part.WORKERS)
-"""Starts the workers when it is made, and ends them in `ENDS_WORKERS`."""
+"""Starts the workers when constructed and ends them in `ENDS_WORKERS`."""
 ENDS_WORKERS = "_shutdown_workers"
 bind(f"torch.utils.data.dataloader._MultiProcessingDataLoaderIter.{ENDS_WORKERS}", Part.WORKERS)
 
@@ -517,12 +513,12 @@ _CONTEXT = "_DataLoader__multiprocessing_context"
 
 
 def setting(loader: Any, name: str) -> Any:
-    """What a loader was made with; no property of the user's is run."""
+    """The argument a loader was constructed with; runs no property of the user."""
     return (instance_dict(loader, type(loader)) or {}).get(name)
 
 
 def method_of(loader: Any) -> str:
-    """How a loader starts its workers: `fork`. Nothing is decided by asking."""
+    """How a loader starts its workers, as `fork`. Reading it decides nothing."""
     context = setting(loader, _CONTEXT)
     named = None if context is None else context.get_start_method(allow_none=True)
     # the first is the default
@@ -530,8 +526,8 @@ def method_of(loader: Any) -> str:
 
 
 def places_in_worker(target: Any) -> tuple[int, int, int] | None:
-    """Of the arguments of what runs in a worker, the places of its number, its dataset and the queue that it asks for
-    what to load next; None for any other function.
+    """Positions of the worker number, the dataset and the index queue in the arguments of a worker function; None for
+    other functions.
     """
     if getattr(target, "__module__", "") != LOADER_WORKERS:
         return None
@@ -544,21 +540,21 @@ def places_in_worker(target: Any) -> tuple[int, int, int] | None:
 
 
 def loader_workers_of(iterator: Any) -> list[Any]:
-    """The processes that an iterator has started, in the order of their ids; none where that is not known."""
+    """The processes that an iterator has started, ordered by worker id; empty if unknown."""
     workers = vars(iterator).get("_workers")
     return list(workers) if type(workers) is list else []
 
 
 def pins(iterator: Any) -> bool:
-    """Whether a thread of this process copies an iterator's batches into pinned memory."""
+    """Whether a thread of this process copies an iterator's batches to pinned memory."""
     return vars(iterator).get("_pin_memory_thread") is not None
 
 
 def pinned_bytes() -> int | None:
-    """Pinned host memory that tensors have; None where no device is in use, or torch does not count it.
+    """Pinned host memory of tensors; None if no device is in use or torch does not count it.
 
-    Blocks that torch's allocator keeps for reuse are not part of it (ATen/core/CachingHostAllocator.h: `active_bytes`
-    is what is in use, `allocated_bytes` has the cached blocks as well).
+    Excludes blocks that torch's allocator caches for reuse (ATen/core/CachingHostAllocator.h: `active_bytes` is in use,
+    `allocated_bytes` includes cached blocks).
     """
     cuda = sys.modules.get("torch.cuda")
     stats, is_initialized = getattr(cuda, "host_memory_stats", None), getattr(cuda, "is_initialized", None)
@@ -566,7 +562,7 @@ def pinned_bytes() -> int | None:
         return None
     try:
         told = stats()
-    except RuntimeError:  # an error of the device that an operation has met
+    except RuntimeError:  # a device error of an operation
         return None
     active = told.get("active_bytes.current") if isinstance(told, Mapping) else None
     return active if type(active) is int else None

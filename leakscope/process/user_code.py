@@ -28,15 +28,15 @@ _INDUCTOR = os.path.join(os.path.realpath(tempfile.gettempdir()), "torchinductor
 
 
 def is_installed(path: str) -> bool:
-    """Whether a real path lies where libraries are installed."""
+    """Whether a real path is within a folder of installed libraries."""
     return path.startswith(ROOTS) or SITE_PACKAGES in path
 
 
 @lru_cache(maxsize=4096)
 def writer_of(path: str) -> str:
-    """`torch_geometric` for the real path of a module that this installed package wrote and imported; "" for others.
+    """The installed package that generated the module at a real path, as `torch_geometric`; "" for others.
 
-    Its name begins with the package's, and it lies where nobody would import that name from.
+    Its name starts with the package's, and its path is not where an import would find it.
     """
     if path.startswith(_INDUCTOR):
         return "torch"
@@ -52,7 +52,9 @@ def writer_of(path: str) -> str:
 
 @lru_cache(maxsize=1)
 def modules_by_file(_count: int) -> dict[str, list[str]]:
-    """Names of the modules within packages by the last part of their file's path, while as many are loaded."""
+    """Names of modules within packages, by the file name of their path; valid while the number of
+    modules is unchanged.
+    """
     found: dict[str, list[str]] = {}
     for name, module in list(sys.modules.items()):
         if "." in name and (file := _file_of(module)):
@@ -61,7 +63,7 @@ def modules_by_file(_count: int) -> dict[str, list[str]]:
 
 
 def _file_of(module: Any) -> str:
-    """The file of a module by its dict: a module may define `__getattr__`, and an entry need be no module."""
+    """The file of a module, from its dict: a module may define `__getattr__`, and an entry may be any object."""
     if not issubclass(type(module), ModuleType):
         return ""
     file = object.__getattribute__(module, "__dict__").get("__file__")
@@ -69,7 +71,7 @@ def _file_of(module: Any) -> str:
 
 
 def _is_at_its_place(path: str, name: str) -> bool:
-    """Whether a module of this name would be imported from there, as a part of a package that a user adds to."""
+    """Whether a module of this name would be imported from there, as part of a package that the user extends."""
     place = Path(path)
     parts = place.parent.parts if place.stem == "__init__" else (*place.parent.parts, place.stem)
     wanted = tuple(name.split("."))
@@ -80,9 +82,9 @@ MAIN = "__main__"
 
 
 def session() -> dict[str, Any]:
-    """The attributes of the IPython shell that runs in this process, {} without one.
+    """Attributes of the IPython shell in this process; {} without one.
 
-    Its class keeps it (traitlets/config/configurable.py, SingletonConfigurable); no code of IPython's runs.
+    Its class holds it (traitlets/config/configurable.py, SingletonConfigurable); no IPython code runs.
     """
     module = sys.modules.get("IPython.core.interactiveshell")
     shell = vars(module).get("InteractiveShell") if module is not None else None
@@ -91,30 +93,32 @@ def session() -> dict[str, Any]:
 
 
 def cells() -> dict[str, int]:
-    """File name of each cell's code to the number of its last run (IPython/core/compilerop.py, CachingCompiler)."""
+    """File name of each cell's code, mapped to the number of its last run (IPython/core/compilerop.py,
+    CachingCompiler).
+    """
     compiler = session().get("compile")
     named = getattr(compiler, "__dict__", {}).get("_filename_map")
     return named if type(named) is dict else {}
 
 
 def cell_name(filename: str) -> str:
-    """`In[5]`; "" where the file is no cell's."""
+    """The name of a cell, as `In[5]`; "" if the file is not a cell."""
     number = cells().get(filename)
     return "" if type(number) is not int else f"In[{number}]"
 
 
 def is_of_session(namespace: dict[str, Any]) -> bool:
-    """Whether these are the names that the cells share."""
+    """Whether this is the namespace shared by the cells."""
     return namespace.get("__name__") == MAIN and "__file__" not in namespace and bool(cells())
 
 
 def newest_first() -> list[str]:
-    """File names of the cells, that which ran last first."""
+    """File names of the cells, the most recent first."""
     return sorted(cells(), key=cells().__getitem__, reverse=True)
 
 
 _READ: Final = 4
-"""Fields of an entry of `linecache.cache` whose lines are there: size, time, lines, name (CPython Lib/linecache.py)."""
+"""Fields of an entry of `linecache.cache` with loaded lines: size, time, lines, name (CPython Lib/linecache.py)."""
 _OWN = str(Path(__file__).resolve().parents[1]) + os.sep
 
 
@@ -124,17 +128,15 @@ _RUNNERS = frozenset(
         "IPython", "ipykernel", "coverage", "memray", "scalene", "viztracer", "debugpy", "pyinstrument", "kernprof",
     }
 )  # fmt: skip
-"""Packages that are run as a module to run something of the user's: the file that is named is all of them that counts
-as the user's.
-"""
+"""Packages that run user code as a module: only the named file counts as the user's."""
 _ADOPTED: list[str] = []
-"""Files, and folders with a separator at their end, that are the user's wherever they lie."""
+"""Files, and folders with a trailing separator, that count as the user's wherever they are."""
 
 
 def adopt_script(filename: str, module: str = "") -> None:
-    """Count what the user runs as the user's, also where it is installed among the libraries.
+    """Count the program that is run as the user's, even if it is installed among libraries.
 
-    Of a script that is its file and what lies beside it, of a `module` its whole package.
+    For a script this is its file and its folder, for a `module` its whole package.
     """
     path = os.path.realpath(filename)
     if is_users(filename) or not os.path.isfile(path):
@@ -152,14 +154,14 @@ def adopt_script(filename: str, module: str = "") -> None:
 
 
 def _holds_libraries(folder: str) -> bool:
-    """Whether packages are installed right in this folder, or it has some of the standard library's modules."""
+    """Whether packages are installed directly in this folder, or it contains modules of the standard library."""
     within = folder + os.sep
     return within in ROOTS or within.endswith(SITE_PACKAGES)
 
 
 @lru_cache(maxsize=4096)
 def is_users(filename: str) -> bool:
-    """Whether a file is the user's own code: no library's, nor written by one, and not leakscope's."""
+    """Whether a file is the user's own code: not from a library, generated by one, or leakscope's."""
     if not filename or (filename.startswith("<") and not cell_name(filename)):
         return False
     path = os.path.realpath(filename)
@@ -169,14 +171,14 @@ def is_users(filename: str) -> bool:
 
 
 def is_ours(filename: str) -> bool:
-    """Whether a file is leakscope's own."""
+    """Whether a file belongs to leakscope."""
     return os.path.realpath(filename).startswith(_OWN)
 
 
 def short(filename: str) -> str:
-    """The file as a person would write it: relative to the working directory where it lies below it.
+    """The path for display: relative to the working directory if below it.
 
-    A cell of a notebook is `In[5]`, by the number of its last run.
+    A notebook cell is `In[5]`, by the number of its last run.
     """
     return cell_name(filename) or _short(filename)
 
@@ -192,32 +194,32 @@ def _short(filename: str) -> str:
 
 
 def library_name(filename: str) -> str:
-    """A library's file from its package on, marked so: `<torch/nn/modules/module.py>`."""
+    """The path of a library file from its package on, as `<torch/nn/modules/module.py>`."""
     path = os.path.realpath(filename)
     for root in ROOTS:
         if path.startswith(root):
             return f"<{path[len(root) :].removeprefix('site-packages/')}>"
-    if SITE_PACKAGES in path:  # of an environment beside this one, which a .pth file names
+    if SITE_PACKAGES in path:  # of an environment beside this one, named by a .pth file
         return f"<{path.rpartition(SITE_PACKAGES)[2]}>"
     writer = writer_of(path)
     return f"<{writer}/{Path(filename).name}>" if writer else f"<{Path(filename).name}>"
 
 
 def at(filename: str, line: int) -> str:
-    """`train.py:12`."""
+    """File and line, as `train.py:12`."""
     return f"{short(filename)}:{line}"
 
 
 def of_code(code: CodeType) -> str:
-    """`train.py:12`, the line where a function is defined."""
+    """The line where a function is defined, as `train.py:12`."""
     return at(code.co_filename, code.co_firstlineno)
 
 
 def lines_of(filename: str) -> list[str]:
-    """Lines of a source file, [] where there is none to read.
+    """Lines of a source file; [] if it cannot be read.
 
-    What a notebook has put into `linecache.cache` is taken from there. A file is read without it: what `linecache`
-    reads it keeps in the user's process for good.
+    Lines that a notebook put into `linecache.cache` are taken from there. Files are read without `linecache`, which
+    would keep them in the user's process for good.
     """
     kept = linecache.cache.get(filename)
     if kept is not None and len(kept) == _READ:
@@ -241,23 +243,23 @@ def _tree(filename: str) -> ast.Module | None:
 
 
 def forget() -> None:
-    """Let go of the parsed files, tens of thousands of objects each; the lines that were found stay known."""
+    """Drop the parsed files, tens of thousands of objects each; lines found so far stay cached."""
     _tree.cache_clear()
 
 
 @lru_cache(maxsize=4096)
 def class_line(filename: str, qualname: str) -> int:
-    """Line of a class statement by qualified name, 0 where the file does not show it."""
+    """Line of a class statement by qualified name; 0 if the file does not contain it."""
     scope = _scope(filename, qualname)
     return scope.lineno if isinstance(scope, ast.ClassDef) else 0
 
 
 @lru_cache(maxsize=4096)
 def attribute_line(filename: str, qualname: str, attribute: str, last: bool = False) -> int:
-    """Line of the first `self.<attribute> = ...` in a class (its `__init__` first), 0 where there is none.
+    """Line of the first `self.<attribute> = ...` in a class (its `__init__` first); 0 if there is none.
 
-    `last` asks for the last one instead: what a later method puts there. A None or number counts only where nothing
-    else is ever assigned: it holds no memory.
+    `last` requests the last one, which a later method may set. Assignments of None or a number count only if there is
+    no other: they hold no memory.
     """
     scope = _scope(filename, qualname)
     if scope is None:
@@ -271,9 +273,9 @@ def attribute_line(filename: str, qualname: str, attribute: str, last: bool = Fa
 
 @lru_cache(maxsize=4096)
 def class_attribute_line(filename: str, qualname: str, attribute: str, last: bool = False) -> int:
-    """Line that binds a name in a class's own body, else that of a method which sets such an attribute, 0 if not shown.
+    """Line that binds a name in a class body, else in a method that sets such an attribute; 0 if unknown.
 
-    `last` asks for the line that binds it last. A method of that name counts as bound where it is defined.
+    `last` requests the line that binds it last. A method of that name counts as bound where it is defined.
     """
     scope = _scope(filename, qualname)
     if not isinstance(scope, ast.ClassDef):
@@ -286,15 +288,15 @@ def class_attribute_line(filename: str, qualname: str, attribute: str, last: boo
 
 @lru_cache(maxsize=4096)
 def local_line(filename: str, qualname: str, name: str, last: bool = False, arguments: bool = True) -> int:
-    """Line that first binds a local of a function (or, with qualname "", a module's global), 0 if not shown.
+    """Line that first binds a local of a function (or, with qualname "", a global of a module); 0 if unknown.
 
-    `last` asks for the line that binds it last: in `h = zeros(); for x in data: h = cell(x, h)` the loop's. A None or
-    number counts only where nothing else is ever bound to it. Without `arguments` it is 0 for what is an argument.
+    `last` requests the line that binds it last: in `h = zeros(); for x in data: h = cell(x, h)` the one in the loop.
+    Bindings to None or a number count only if there is no other. Without `arguments` it is 0 for arguments.
     """
     scope = _scope(filename, qualname) if qualname else _tree(filename)
     if scope is None:
         return 0
-    # what is bound here goes before what is bound inside
+    # bindings here precede those inside
     for nodes in (list(_own_nodes(scope)), list(ast.walk(scope))):
         lines = _bound(nodes, name)
         if not lines:
@@ -307,20 +309,20 @@ def local_line(filename: str, qualname: str, name: str, last: bool = False, argu
 
 
 def _bound(nodes: list[ast.AST], name: str) -> list[int]:
-    """Lines that bind a name; where nothing does, those of the functions and classes of that name."""
+    """Lines that bind a name, or else those of the functions and classes of that name."""
     lines = _lines(nodes, lambda t: _names(t, name))
     return lines or [n.lineno for n in nodes if isinstance(n, _SCOPES) and n.name == name]
 
 
 def _lines(nodes: Iterable[ast.AST], wanted: Callable[[ast.AST], bool]) -> list[int]:
-    """Lines that bind what is wanted, in the order of the nodes."""
+    """Lines that bind a wanted name, in the order of the nodes."""
     bound = [(node, target.lineno) for node in nodes for target in _targets(node) if wanted(target)]
     held = [line for node, line in bound if not isinstance(getattr(node, "value", node), (ast.Constant, type(None)))]
     return held or [line for _, line in bound]
 
 
 def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function or module, without those inside the functions and classes it defines."""
+    """The nodes of a function or module, without those of nested functions and classes."""
     waiting = list(ast.iter_child_nodes(scope))
     while waiting:
         node = waiting.pop()
@@ -330,7 +332,7 @@ def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
 
 
 def _names(target: ast.AST, name: str) -> bool:
-    # `x.grad = ...` and `x[i] = ...` read x: only a name that is stored to is bound
+    # `x.grad = ...` and `x[i] = ...` read x: only a name that is stored is bound
     return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store) for n in ast.walk(target))
 
 
@@ -360,17 +362,17 @@ _SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 _MAX_FILES = 300
-"""Files kept of a run, chosen."""
+"""Maximum files kept with a run. Heuristic."""
 _FRAME = re.compile(r'([\s|+]*)File ".*", line \d+')
-"""Begins a frame in a traceback, and the place of a SyntaxError; its indentation is a group."""
+"""Start of a frame in a traceback, and location of a SyntaxError; the indentation is a group."""
 _MAX_LINES = 20_000
-"""Lines of a file that is kept, chosen: longer ones are generated."""
+"""Maximum lines of a kept file. Heuristic: longer ones are generated."""
 
 
 def users_sources() -> dict[str, tuple[str, ...]]:
-    """Lines of every file of the user's that this process has imported, by the short name used for lines in a run.
+    """Lines of every imported file of the user, by the short name used for lines in a run.
 
-    In a notebook those of its cells, as they ran last.
+    In a notebook, of its cells as last run.
     """
     sources = {short(cell): tuple(line.rstrip("\n") for line in lines_of(cell)) for cell in newest_first()[:_MAX_FILES]}
     for module in list(sys.modules.values()):
@@ -386,7 +388,7 @@ def users_sources() -> dict[str, tuple[str, ...]]:
 
 
 def without_source(stack: Sequence[str]) -> tuple[str, ...]:
-    """The lines of a traceback without the source lines in it, and without what points into them."""
+    """The lines of a traceback without source lines and markers."""
     kept, below = [], ""
     for line in stack:
         frame = _FRAME.match(line)

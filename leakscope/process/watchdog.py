@@ -21,21 +21,21 @@ from leakscope.run.rows import ORPHAN_STATUS
 _TICK_INTERVAL_S = 0.1
 """Seconds between two ticks."""
 _LAST_TICK_S = 30.0
-"""Seconds, chosen, that the end of the recording waits for a tick that looks at the process."""
+"""Seconds that the end of the recording waits for a tick that reads the process. Heuristic."""
 _TURN_S = 0.05
-"""Seconds, chosen, in which each of a few threads has a turn: one lasts 5 ms (sys.getswitchinterval)."""
+"""Seconds in which each of a few threads gets a turn, which lasts 5 ms (sys.getswitchinterval). Heuristic."""
 _GRACE_S = 30.0
-"""Seconds that a script which answers SIGTERM has then: as many as torch's launcher gives a rank that it ends."""
+"""Seconds that a script with a SIGTERM handler gets, as from torch's launcher."""
 _PR_SET_PDEATHSIG = 1
-"""Of prctl(2), in Linux's linux/prctl.h."""
+"""Option of prctl(2), from linux/prctl.h."""
 
 
 class Stop(BaseException):
-    """Raised out of the step at which the run ends; no `except Exception` of the script's catches it."""
+    """Raised in the step at which the run ends; not caught by `except Exception`."""
 
 
 class Watchdog:
-    """Looks at the clock from a thread of its own, for ranks that are stuck in native code or swallow the stop.
+    """A thread that checks deadlines, for ranks that are stuck in native code or swallow the stop.
 
     The thread is started below `threading`, so the script does not find it among its own.
     """
@@ -43,7 +43,7 @@ class Watchdog:
     def __init__(
         self, over: Callable[[], bool], tick: Callable[[], None], leave: Callable[[], None], grace_s: float
     ) -> None:
-        """`leave` is called where the run has been `over` for `grace_s` seconds and this process is still there."""
+        """`leave` is called if the run has been `over` for `grace_s` seconds and this process is still running."""
         self._over, self._tick, self._leave = over, tick, leave
         self._grace_s = grace_s
         self._ended = False
@@ -55,20 +55,20 @@ class Watchdog:
         self._orphaned: Callable[[], object] = lambda: None
 
     def ends_with(self, launcher: int, orphaned: Callable[[], None]) -> None:
-        """End this process once the one of that number is its parent no more; `orphaned` writes its last words."""
+        """End this process when the given process is no longer its parent; `orphaned` writes its last message."""
         self._launcher, self._orphaned = launcher, orphaned
 
     def start(self, guard: Guard) -> None:
-        """Start the thread; an error of ours ends it."""
+        """Start the thread; an internal error ends it."""
         self._tick = guard.guarded("tick of the watchdog", self._tick)
         self._orphaned = partial(guard.call, "last words of an orphan", self._orphaned, even_lost=True)
         guard.thread("watchdog thread", self._run)
 
     def end(self) -> None:
-        """Let the thread end; what it is at is over when this returns, or has taken too long.
+        """Stop the thread; returns when its current tick is over or has taken too long.
 
-        At the interpreter's end a thread that asks for the GIL is ended where it stands (CPython up to 3.13, Python/
-        ceval_gil.c, take_gil). In the middle of C++ of torch's that aborts the process; in its pause it does no harm.
+        At interpreter exit a thread that requests the GIL is terminated on the spot (CPython up to 3.13, Python/
+        ceval_gil.c, take_gil). Inside torch's C++ code that aborts the process; during its sleep it is harmless.
         """
         self._ended = True
         if self._thread in (0, _thread.get_ident()) or self._in_forked_child:
@@ -77,7 +77,7 @@ class Watchdog:
             self._ticking.release()
 
     def extend(self, seconds: float) -> None:
-        """Give the rank more time: leakscope itself was at work that long."""
+        """Extend the deadline by time that leakscope itself used."""
         self._grace_s += seconds
 
     def _run(self) -> None:
@@ -87,7 +87,7 @@ class Watchdog:
             CLOCK.sleep(_TICK_INTERVAL_S)
             if launcher_is_gone(self._launcher):
                 self._orphaned()
-                leave_as_terminated()  # not under the lock: a script that answers SIGTERM comes to its end meanwhile
+                leave_as_terminated()  # not under the lock: a script that handles SIGTERM ends meanwhile
             with self._ticking:
                 if self._ended:
                     break
@@ -99,25 +99,26 @@ class Watchdog:
 
 
 def let_threads_go_on() -> None:
-    """Give up the GIL for a moment, where the script has other threads.
+    """Release the GIL for a moment if the script has other threads.
 
-    While we are at work they wait for the GIL wherever they asked for it. One that asked in the middle of an operation
-    of torch's aborts the process if it gets no turn before the interpreter ends (`pthread_exit` unwinds through
-    `~gil_scoped_release`, which must not raise: CPython up to 3.13, Python/ceval_gil.c; pybind11/gil.h).
+    Threads wait for the GIL wherever they requested it. One that waits inside an operation of torch aborts the process
+    if it gets no turn before the interpreter ends (`pthread_exit` unwinds through `~gil_scoped_release`, which must not
+    raise: CPython up to 3.13, Python/ceval_gil.c; pybind11/gil.h).
     """
     if len(sys._current_frames()) > 1:
         CLOCK.sleep(_TURN_S)
 
 
 def launcher_is_gone(launcher: int) -> bool:
-    """Whether the process of this number is no longer this one's parent; False for 0, which is nobody's."""
+    """Whether the given process is no longer this one's parent; False for 0."""
     return launcher != 0 and os.getppid() != launcher
 
 
 def known_launcher(launcher: int) -> int:
-    """The launcher's number if it is this process's parent; 0 where something stands between them, as a wrapper does.
+    """The launcher's process id if it is this process's parent; 0 if there is a process between them, such as a
+    wrapper.
 
-    Ends this process where the launcher is gone already.
+    Ends this process if the launcher is already gone.
     """
     if launcher_is_gone(launcher):
         try:
@@ -131,22 +132,22 @@ def known_launcher(launcher: int) -> int:
 
 
 def end_with_launcher(launcher: int, by: signal.Signals | None = signal.SIGTERM) -> None:
-    """Have the kernel send this signal to this process when its launcher ends; None takes that back.
+    """Set or clear PR_SET_PDEATHSIG: the kernel sends this signal when the launcher ends; None clears it.
 
-    For when no thread of ours asks: ahead of `import torch`, and after the script's end. To be called on the main
-    thread, whose the setting is (kernel/exit.c, reparent_leader); children that are forked do not inherit it.
+    For phases without a watchdog: before `import torch` and after the end of the script. Call it on the main thread, to
+    which the setting belongs (kernel/exit.c, reparent_leader); forked children do not inherit it.
     """
     if launcher:
-        with suppress(Exception):  # no Linux, no ctypes: then nobody is told
+        with suppress(Exception):  # no Linux, no ctypes: then nobody is notified
             import ctypes
 
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(by or 0), 0, 0, 0)
-            if by is not None and launcher_is_gone(launcher):  # it went before that was set
+            if by is not None and launcher_is_gone(launcher):  # the parent ended before this was set
                 leave_now(ORPHAN_STATUS)
 
 
 def leave_as_terminated() -> None:
-    """End this process as SIGTERM does, which a handler of the script's own may answer first."""
+    """End this process as SIGTERM does, through a handler of the script if there is one."""
     if callable(signal.getsignal(signal.SIGTERM)):
         os.kill(os.getpid(), signal.SIGTERM)
         CLOCK.sleep(_GRACE_S)
@@ -154,7 +155,7 @@ def leave_as_terminated() -> None:
 
 
 def leave_now(status: int) -> None:
-    """End the process at once, without waiting for anybody; what the script has printed is not lost."""
+    """End the process at once, without waiting; flushes what the script has printed."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -165,25 +166,26 @@ def leave_now(status: int) -> None:
 
 STACKS = "stack.txt"
 _MAX_TICK_S = 0.5
-"""Seconds that count of the time between two ticks at most: while the process was stopped nothing could happen."""
+"""Maximum seconds counted between two ticks: nothing can happen while the process is stopped."""
 _FILE_TIME_ERROR_S = 0.1
-"""Seconds by which a file may seem to have been written too early: file systems go by the kernel's last tick."""
+"""Seconds by which the modification time of a file may be too early: file systems use the kernel's last tick."""
 _TERMINATION_TIMEOUT_S = 3.0
-"""Seconds in which a rank that was told to end is expected to do something about it."""
+"""Seconds in which a rank that was told to end is expected to react."""
 _FRAMES_LEFT_OUT = (*RECORDING, "/leakscope/bootstrap.py", "<frozen ")
 
 
 class StacksOnSignals:
-    """SIGTERM and SIGINT also write all Python stacks into a file: a rank stuck in native code runs no Python handler.
+    """Makes SIGTERM and SIGINT also write all Python stacks to a file: a rank stuck in native code runs no Python
+    handler.
 
-    The dump is made in C and then hands over to whatever handled the signal before; a handler of the script's own
-    that is already there is left alone, and one that it sets later takes the signal from us.
+    The dump is made in C and then calls the previous handler. A handler that the script has set stays untouched, and
+    one that it sets later replaces this one.
     """
 
     def __init__(self, path: Path, patches: Patches) -> None:
         try:
             self._file: Descriptor | None = Descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        except OSError:  # the disk is full, all files are open that may be, or the folder is gone
+        except OSError:  # the disk is full, the limit of open files is reached, or the folder is gone
             self._file = None
             return
         patches.add("file for stacks", self._close)
@@ -197,7 +199,7 @@ class StacksOnSignals:
             faulthandler.register(number, file=self._file.number, all_threads=True, chain=True)
 
     def keep(self) -> None:
-        """To be called at every tick: the script may have closed our file, and opened one of its own by that number."""
+        """Called at every tick: the script may have closed the file and reused its descriptor."""
         if self._file is not None and self._file.status() is None:
             self._file = None
             for number, plain in self._signals:
@@ -209,13 +211,13 @@ class StacksOnSignals:
 
 
 def _unregister(number: signal.Signals, plain: object) -> None:
-    # unregistering puts back what stood before us, which must not undo a handler that the script has set since
+    # unregistering restores the previous handler, which must not undo one that the script has set since
     if signal.getsignal(number) == plain:
         faulthandler.unregister(number)
 
 
 def stack_of_thread(ident: int) -> tuple[str, ...]:
-    """Lines of a thread's Python stack, the innermost call last; leakscope's own frames are left out."""
+    """Lines of a thread's Python stack, innermost call last, without leakscope's frames."""
     frame = sys._current_frames().get(ident)
     lines = traceback.format_stack(frame) if frame is not None else []
     return tuple(
@@ -227,10 +229,8 @@ def stack_of_thread(ident: int) -> tuple[str, ...]:
 
 
 def stacks_of_threads() -> tuple[str, ...]:
-    """Lines of the Python stacks of all threads but the one that asks, the main one first, each with a line ahead that
-    names it.
-    """
-    # not `threading.enumerate`: its lock may be held, and is a cooperative one under gevent
+    """Lines of the Python stacks of all threads except the current one, main thread first, each with a heading."""
+    # not `threading.enumerate`: its lock may be held, and is cooperative under gevent
     active = list(threading._active.values())  # type: ignore[attr-defined]
     names = {thread.ident: thread.name for thread in active}
     stacks: list[str] = []
@@ -242,7 +242,7 @@ def stacks_of_threads() -> tuple[str, ...]:
 
 
 class HangClock:
-    """Counts how long no comm operation has gone on; time in which nobody could have known is not counted."""
+    """Measures how long no comm operation has progressed, without time in which none could be observed."""
 
     def __init__(self, timeout_s: float, last_event: Callable[[], float]) -> None:
         self._timeout_s, self._last_event = timeout_s, last_event
@@ -251,11 +251,11 @@ class HangClock:
         self._ticked = CLOCK.perf_counter()
 
     def is_over(self, excused: bool) -> bool:
-        """To be asked at every tick; `excused` while some rank is being looked at, which makes the others wait."""
+        """Called at every tick; `excused` while some rank takes a heap snapshot, which makes the others wait."""
         now = CLOCK.perf_counter()
         passed, self._ticked = min(now - self._ticked, _MAX_TICK_S), now
         event = self._last_event()
-        if event != self._seen or event == self._unused or excused:  # imports and first set-up are no hang
+        if event != self._seen or event == self._unused or excused:  # imports and initialisation are not a hang
             self._seen, self._quiet = event, 0.0
             return False
         self._quiet += passed
@@ -263,19 +263,19 @@ class HangClock:
 
 
 class TerminationClock:
-    """Was this rank told to end, and can it not, because it waits in native code for a peer?
+    """Detects a rank that was told to end but waits in native code for a peer.
 
-    Python's handlers run when the native call returns, which is never where a peer will not send; the launcher would
-    kill the rank after half a minute. A rank that has come back from the call it was in, as one that saves its model,
-    is left alone.
+    Python handlers run when the native call returns, which never happens if the peer does not send; the launcher would
+    kill the rank after half a minute. A rank that has returned from its call, for example to save its model, is left
+    alone.
     """
 
     def __init__(self, stacks: Path, ident: int, called: Callable[[], float]) -> None:
         self._stacks, self._ident, self._called = stacks, ident, called
-        """`called` gives the reading of the clock when a comm operation was last called for."""
+        """`called` returns the clock at the last start of a comm operation."""
 
     def is_over(self) -> bool:
-        """To be asked at every tick."""
+        """Called at every tick."""
         requested, now = _last_written(self._stacks), CLOCK.perf_counter()
         if requested is None or now - requested <= _TERMINATION_TIMEOUT_S:
             return False
@@ -287,17 +287,17 @@ class TerminationClock:
 
 
 class Heard(Protocol):
-    """What goes on in comm, as readings of the clock."""
+    """The activity of comm, as readings of the clock."""
 
     def last_call(self) -> float:
-        """When an operation was last called for."""
+        """Time of the last start of an operation."""
 
     def last_event(self) -> float:
-        """When anything last happened."""
+        """Time of the last event."""
 
 
 class Stuck:
-    """Is this rank stuck in an operation of comm's? Stacks are written on signals from here on."""
+    """Detects a rank that is stuck in a comm operation, and makes signals write stacks."""
 
     def __init__(self, stacks: Path, patches: Patches, timeout_s: float | None, comm: Heard) -> None:
         """`timeout_s` is that of `--hang-timeout`."""
@@ -306,7 +306,7 @@ class Stuck:
         self._hang = None if timeout_s is None else HangClock(timeout_s, comm.last_event)
 
     def is_hung(self, excused: bool) -> bool:
-        """To be asked at every tick, as `HangClock.is_over`; a rank that was told to end and cannot leaves at once."""
+        """Called at every tick, as `HangClock.is_over`; a rank that was told to end but cannot exits at once."""
         self._stacks.keep()
         if self._termination.is_over():
             leave_now(128 + signal.SIGINT)
@@ -314,7 +314,7 @@ class Stuck:
 
 
 def _last_written(path: Path) -> float | None:
-    """When something was written into a file, as a reading of the clock; None where nothing was."""
+    """Time of the last write to a file, as a reading of the clock; None without one."""
     try:
         written = path.stat()
     except OSError:

@@ -163,7 +163,7 @@ class watch:
                 entered.mark = QUESTION.begin()
             self._entered.append(entered)
             _ENTERED.add(entered)
-        except BaseException:  # Python calls no `__exit__` then
+        except BaseException:  # Python then calls no `__exit__`
             entered.without_gc.__exit__(None, None, None)
             _ENTERED.discard(entered)
             if self._entered[-1:] == [entered]:
@@ -199,7 +199,7 @@ class watch:
         entered.without_gc.__exit__(None, None, None)
         _ENTERED.discard(entered)
         self._returned = ()
-        del self._entered[-1]  # no call follows: nothing can interrupt now, and have this run again
+        del self._entered[-1]  # no call follows, so nothing can interrupt now and run this again
 
     @ending_with(_leave)
     def __exit__(

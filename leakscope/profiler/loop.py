@@ -328,7 +328,7 @@ class Profiler:
         self._recorder = Recorder(options, given=self._roots)
         try:
             self._recorder.attach()
-        except BaseException:  # Python calls no `__exit__` then
+        except BaseException:  # Python then calls no `__exit__`
             self._leave()
             raise
         return self
@@ -361,7 +361,7 @@ class Profiler:
         how, status = (EndKind.FINISHED, 0) if kind is None else (EndKind.RAISED, 1)
         self._recorder.failed(error)
         self._recorder.finish(
-            # an error's own text may raise, too
+            # the text of an error may raise, too
             lambda steps: Ended(how, status, steps, "" if kind is None else f"{kind.__name__}: {error}"),
             look=False,
         )
@@ -380,16 +380,16 @@ class Profiler:
         from leakscope.run.reader import read_run
 
         self.run = read_run(self._folder(), snapshots=True)
-        if self._world > 1:  # the others still run, or have folders of their own
+        if self._world > 1:  # the others are still running, or have their own folders
             own = tuple(rank for rank in self.run.ranks if rank.number == self._rank)
             self.run = replace(self.run, ranks=own, expected_ranks=1)
         if self._temporary is not None:
-            self.run = replace(self.run, folder="")  # nobody can ask it for more
+            self.run = replace(self.run, folder="")  # nobody can request more of it
         self.findings = judge(self.run)
         if self._output is not None and self._world == 1:
             try:
                 write(self.run, self.findings, self._output)
-            except OSError as problem:  # the training has come to its end, and what was found is here
+            except OSError as problem:  # the training has ended, and its findings are here
                 say_on_stderr(f"cannot write {self._output}: {problem.strerror}")
 
     def step(self) -> StepMark:

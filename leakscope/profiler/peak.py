@@ -47,7 +47,7 @@ class TensorPeak:
                 self._watch = RiseWatch(self.limit)
                 try:
                     self.why = self._watch.begin()
-                except BaseException:  # Python calls no `__exit__` then
+                except BaseException:  # Python then calls no `__exit__`
                     self._leave()
                     raise
                 if self.why:

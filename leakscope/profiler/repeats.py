@@ -82,7 +82,7 @@ def require_callable(step: Callable[..., object], args: Sequence[Any], kwargs: M
         inspect.signature(step).bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"cannot call {_name(step)}: {error}; pass args= and kwargs=") from None
-    except ValueError:  # a builtin that does not say what it takes
+    except ValueError:  # a builtin without a signature
         pass
     if _is(inspect.iscoroutinefunction, step):
         _require_no_loop(step)
@@ -249,7 +249,7 @@ def run_and_judge(
     patches = Patches()
     sites = Sites(patches)
     # no other object of leakscope may hold the step and its arguments; its frames are ignored
-    runner = Runner()  # makes a loop when it first runs something, where entering it would
+    runner = Runner()  # creates a loop when it first runs something, whereas entering it would create one
     with Block(nothing, runner.close):
         for _ in range(warmup - 1):
             take(train_step(*args, **kwargs), train_step, runner)

@@ -49,7 +49,7 @@ def look_now(
 
     counter = counter or Counter()
     counted = counter.read().bytes
-    with counter.ours(most=sys.maxsize):  # the look itself is kept: megabytes where thousands of tensors live
+    with counter.ours(most=sys.maxsize):  # the snapshot itself is kept: megabytes with thousands of live tensors
         known = LookContext(counted, counter.device, made_at=made_at or {}, gains=gains, explained=explained)
         return look(step, occasion, known)
 

@@ -171,7 +171,7 @@ def _call_again_of(item: pytest.Item) -> Callable[[], object] | None:
     found = copy.copy(found)
 
     def again() -> None:
-        copy.copy(found)(cast(unittest.TestResult, item))  # as pytest itself calls it
+        copy.copy(found)(cast(unittest.TestResult, item))  # as called by pytest
         if _has_ended(item):
             raise _EndedAgain
 

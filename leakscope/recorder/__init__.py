@@ -2,4 +2,4 @@
 
 from leakscope.errors import check_python
 
-check_python()  # whoever is about to look at live objects imports this first
+check_python()  # imported first by everything that reads live objects

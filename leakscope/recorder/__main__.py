@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from leakscope.recorder.recorder import Recorder
     from leakscope.run.model import Ended
 
-take()  # ahead of the script, which may replace functions of Python's
+take()  # before the script, which may replace functions of Python
 
 T = TypeVar("T")
 
 
 class _Rank:
-    """Holds the recorder once torch is there."""
+    """Creates the recorder once torch is imported."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -50,7 +50,7 @@ class _Rank:
         self.step_function = None if named is None else StepFunction(named, self._step_function_returned)
 
     def prepare(self) -> tuple[CodeType, ModuleType]:
-        """The script's code and its `__main__`; waits for its `import torch`."""
+        """Compile the script and set up its `__main__`; wait for its `import torch`."""
         options, function = self.options, self.step_function
         if function is not None:
             self.guard.call("wait for the step function", function.install, self.patches)
@@ -67,7 +67,7 @@ class _Rank:
         return prepared
 
     def _compiled(self, source: str | bytes, path: str, package: str = "") -> CodeType:
-        plain = compile(source, path, "exec", dont_inherit=True)  # raises where the script is at fault
+        plain = compile(source, path, "exec", dont_inherit=True)  # raises errors of the script
         assert self.step_function is not None
         stepping = self.guard.call("marking of the step function", self.step_function.compiled, source, path, package)
         return stepping or plain
@@ -83,14 +83,14 @@ class _Rank:
         self.recorder.step_ended(Tick(ClockKind.FUNCTION, self.options.step_function or ""))
 
     def _follow(self) -> None:
-        """Have the processes that the script starts record themselves."""
+        """Make child processes of the script record themselves."""
         write_who(self.options.folder / self.options.process, who_am_i())
         link(self.options.folder)
         hand_on(self.options, self.patches)
 
     def begin(self) -> None:
         with own_imports():
-            with no_automatic_gc():  # it would go through all that torch has just made
+            with no_automatic_gc():  # it would visit everything that torch has just created
                 from leakscope.process.children import Joining
                 from leakscope.recorder.recorder import Recorder
 
@@ -100,10 +100,10 @@ class _Rank:
             joining = Joining(self.options.folder, self.options.process, who_am_i(), self.recorder.member.join)
             self.recorder.member.first_step = self.guard.guarded("first step", joining.stepped)
             self.guard.call("place among the ranks", joining.install, self.patches)
-        end_with_launcher(self.options.launcher, by=None)  # from here on the watchdog asks
+        end_with_launcher(self.options.launcher, by=None)  # from here on the watchdog checks
 
     def end(self, end: script_runner.End, error: BaseException | None) -> script_runner.End:
-        """Write how the script ended; a rank that was stopped has not failed, whatever it raised afterwards."""
+        """Record how the script ended; a rank that was stopped has not failed, whatever it raised afterwards."""
         if self.in_forked_child:
             return end
         recorder = self.recorder
@@ -120,7 +120,7 @@ class _Rank:
                 from leakscope.run.model import Ended
                 from leakscope.run.rank_end import orphaned_after
 
-            if launcher_is_gone(self.options.launcher):  # and what it raised comes of that
+            if launcher_is_gone(self.options.launcher):  # and its exception is a consequence
                 return orphaned_after(steps)
             return Ended(end.how, end.status, steps, message, stack, at=at)
 
@@ -151,10 +151,10 @@ class _Rank:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the script; returns its exit status or raises what it raised."""
+    """Run the script; return its exit status or raise its exception."""
     options = Options.from_words(arguments)
     conceal(options.command)
-    light().stop()  # of a run within another the inner one records
+    light().stop()  # for a run within another, the inner one records
     script_runner.hide_us(len(arguments))
     if options.under_elastic:
         options = replace(options, rank=int(os.environ["RANK"]), world=int(os.environ["WORLD_SIZE"]))
@@ -186,5 +186,5 @@ def main(arguments: list[str]) -> int:
 
 
 def _keep(module: ModuleType) -> None:
-    # python clears __main__ only after the threads and exit handlers that may still need it
+    # python clears __main__ only after threads and exit handlers that may still need it
     sys.modules["__main__"] = module

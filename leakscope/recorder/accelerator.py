@@ -19,44 +19,44 @@ Call = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One kind of device, with those calls of torch's that it has; None for each that it lacks.
+    """One kind of device with the functions of torch that support it; None for missing ones.
 
-    The calls are found by what the device's module offers, so that `torch.cuda`, `torch.xpu`, `torch_npu` and any other
-    backend with the same ones are treated alike.
+    The functions are found by what the device's module offers, so `torch.cuda`, `torch.xpu`, `torch_npu` and other
+    backends with the same functions are treated alike.
     """
 
     kind: str
-    """`cuda` (which ROCm is too), `xpu`, `npu`, ..."""
+    """`cuda` (also ROCm), `xpu`, `npu`, ..."""
     in_use: Callable[[], bool]
-    """Whether the process has put it to use; asking does not."""
+    """Whether the process uses it; does not initialise it."""
     count: Callable[[], int]
     when_in_use: Call | None
     """Calls back as soon as the device is in use, or at once."""
     has_context: Call | None
-    """Whether this process has used one device; asking makes no context (torch/csrc/cuda/Module.cpp)."""
+    """Whether this process has a context on a device; does not create one (torch/csrc/cuda/Module.cpp)."""
     stats: Call | None
-    """The allocator's counters of one device as nested dictionaries."""
+    """The allocator's counters of one device, as nested dictionaries."""
     record: Call | None
     """Switches memory history on and off, for all devices."""
     recorder_name: tuple[Any, str] | None
     """Where users find `record`: (module, name)."""
     is_recording: Call | None
-    """Whether history is on, whoever switched it."""
+    """Whether history is on, whoever enabled it."""
     snapshot: Call | None
-    """Everything: segments, blocks, events, annotations."""
+    """A full snapshot: segments, blocks, events, annotations."""
     segments: Call | None
-    """Segments and blocks alone, without converting the events."""
+    """Segments and blocks only, without converting the events."""
     free_and_total: Call | None
-    """The driver's (free, total) bytes of one device, all processes together."""
+    """The driver's (free, total) bytes of one device, over all processes."""
     observe_failures: Call | None
-    """Attaches a function of (device, wanted, limit, free) for good: there is no way to detach it."""
+    """Attaches a function of (device, wanted, limit, free) permanently: it cannot be detached."""
     is_capturing: Call | None
-    """Whether a graph is being captured, when the driver must not be asked."""
+    """Whether a graph is being captured, during which the driver must not be called."""
     queue: list[Any] | None = field(repr=False)
-    """What waits for the device to be put to use, entry by entry: (function, stack)."""
+    """Callbacks that wait for the device's first use: (function, stack)."""
 
     def record_arguments(self, entries: int) -> dict[str, Any]:
-        """What history is switched on with: a bounded ring, Python stacks, those of allocations only."""
+        """Arguments for history: a bounded ring, Python stacks, stacks of allocations only."""
         return _accepted(
             self.record, {"enabled": "all", "context": "alloc", "stacks": "python", "max_entries": entries}
         )
@@ -67,18 +67,18 @@ _UNTOLD = {
     "snapshot": Part.BLOCKS.value,
     "observe_failures": "what is alive when its memory runs out is not told",
 }
-"""Field of an `Accelerator` to what is not told without it."""
+"""Field of an `Accelerator`, mapped to what is missing without it."""
 
 
 def untold(accelerator: Accelerator) -> tuple[str, ...]:
-    """A sentence for each private call that this torch lacks for the device."""
+    """A sentence for each private function that this torch lacks for the device."""
     missing = [field for field in _UNTOLD if getattr(accelerator, field) is None]
     names = {field: ACCELERATOR[field][0].format(kind=accelerator.kind) for field in missing}
     return tuple(f"this torch has no {name} for {accelerator.kind}: {_UNTOLD[field]}" for field, name in names.items())
 
 
 def find() -> Accelerator | None:
-    """The accelerator that this torch was built for or that a backend has registered; asking initialises nothing."""
+    """The accelerator that this torch was built for or that a backend has registered; initialises nothing."""
     torch = sys.modules.get("torch")
     if torch is None:
         return None
@@ -89,14 +89,14 @@ def find() -> Accelerator | None:
     accelerator = described(kind, module, modules_of_c(kind))
     return (
         replace(accelerator, has_context=None) if getattr(torch.version, "hip", None) else accelerator
-    )  # HIP makes contexts by rules of its own
+    )  # HIP has its own rules for contexts
 
 
 def _kind(torch: Any) -> str | None:
-    """What kind of device this torch has.
+    """The kind of device of this torch.
 
-    A torch built for CUDA is not asked for its accelerator: that initialises the device (pytorch#145752,
-    pytorch#190708), and a fork of the process can then use none.
+    A torch built for CUDA is not queried for its accelerator: that initialises the device (pytorch#145752,
+    pytorch#190708), after which a fork of the process cannot use it.
     """
     if not lacks(Part.DEVICE) and hasattr(torch, backend := name_of_backend()):
         return str(backend)
@@ -107,7 +107,7 @@ def _kind(torch: Any) -> str | None:
 
 
 def described(kind: str, module: Any, natives: Sequence[Any] = ()) -> Accelerator:
-    """What a device's module offers, and the C modules behind it."""
+    """The functions of a device's module and of the C modules behind it."""
     memory = getattr(module, "memory", module)
     holders = (memory, module)
     names = {field: tuple(name.format(kind=kind) for name in names) for field, names in ACCELERATOR.items()}
@@ -155,12 +155,12 @@ def _call(holders: Sequence[Any], names: Sequence[str]) -> Call | None:
 def _parameters(call: Call) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(call).parameters
-    except (TypeError, ValueError):  # a function of C without a signature
+    except (TypeError, ValueError):  # a C function without a signature
         return {}
 
 
 def _accepted(call: Call | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those arguments that the function takes; all where it does not say."""
+    """Those arguments that the function accepts; all if its signature is unknown."""
     known = {} if call is None else _parameters(call)
     if not known or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
         return dict(arguments)
@@ -168,7 +168,7 @@ def _accepted(call: Call | None, arguments: Mapping[str, Any]) -> dict[str, Any]
 
 
 def figures(device: int, stats: Mapping[str, Any]) -> DeviceFigures:
-    """One device's counters out of the allocator's nested dictionaries; what is missing is 0."""
+    """One device's counters from the allocator's nested dictionaries; 0 for missing ones."""
 
     def bytes_of(name: str, which: str = "current") -> int:
         return int(stats.get(name, {}).get("all", {}).get(which, 0))
@@ -186,9 +186,9 @@ def figures(device: int, stats: Mapping[str, Any]) -> DeviceFigures:
 
 
 def read_figures(accelerator: Accelerator) -> tuple[DeviceFigures, ...] | None:
-    """Counters of every device that this process has memory on or had; None where nothing can be asked.
+    """Counters of every device on which this process has or had memory; None if they cannot be read.
 
-    Pluggable allocators count nothing and say so by an error (c10/cuda/CUDAPluggableAllocator.cpp, getDeviceStats).
+    Pluggable allocators count nothing and raise (c10/cuda/CUDAPluggableAllocator.cpp, getDeviceStats).
     """
     if accelerator.stats is None or not accelerator.in_use():
         return None
@@ -207,7 +207,7 @@ class Counted:
 
     bytes: int | None
     peak: int | None = None
-    """The highest count since the accelerator's statistics were last reset; None on CPU, where nobody keeps it."""
+    """Peak since the accelerator's statistics were last reset; None on the CPU, which keeps none."""
 
 
 class _MallocInfo(ctypes.Structure):
@@ -222,9 +222,9 @@ class _MallocInfo(ctypes.Structure):
 
 
 def host_counter() -> tuple[str, Callable[[], int | None]]:
-    """(what it is called, a function that reads it): glibc's count of live malloc bytes, else resident memory.
+    """Return (name, reader) of the host counter: glibc's count of live malloc bytes, or resident memory.
 
-    Neither is tensor memory alone: only growth says something. 1 to 3 microseconds a call.
+    Neither is tensor memory alone: only growth is meaningful. 1 to 3 microseconds a call.
     """
     try:
         mallinfo2 = ctypes.CDLL(None).mallinfo2
@@ -240,10 +240,10 @@ def host_counter() -> tuple[str, Callable[[], int | None]]:
 
 
 def _of_arrow() -> int:
-    """Bytes of pyarrow's own allocator, which glibc does not see: those of its tables, and of datasets."""
+    """Bytes of pyarrow's own allocator, which glibc does not count: tables and datasets."""
     arrow = sys.modules.get("pyarrow")
     count, pool = getattr(arrow, "total_allocated_bytes", None), getattr(arrow, "default_memory_pool", None)
-    if count is None or pool is None:  # not there, or still being imported
+    if count is None or pool is None:  # missing, or still being imported
         return 0
     return 0 if pool().backend_name == "system" else int(count())
 
@@ -254,11 +254,11 @@ def _resident() -> int | None:
 
 
 _MAX_LEFT = 512 * 1024
-"""Bytes that a look may leave in malloc's caches: at most 425 KiB were measured."""
+"""Maximum bytes that a heap snapshot may leave in malloc's caches: at most 425 KiB were measured."""
 
 
 class Counter:
-    """Reads the accelerator's allocator once the script has put it to use, and the host's until then."""
+    """Reads the accelerator's allocator once the script uses it, and the host's until then."""
 
     def __init__(self) -> None:
         self.source, self._host = host_counter()
@@ -266,32 +266,32 @@ class Counter:
         self._accelerator: Accelerator | None = None
         self._used = False
         self.fullest = "cpu"
-        """The one device, `cuda:1`, whose own peak was highest at the last reading; `cpu` where the host is counted."""
+        """The device, `cuda:1`, with the highest peak at the last reading; `cpu` while the host is counted."""
 
     @property
     def device(self) -> str:
-        """`cuda`, `xpu`, ... or `cpu`: where the counted bytes are."""
+        """The kind of device of the counted bytes: `cuda`, `xpu`, ... or `cpu`."""
         return self.source if self._used else "cpu"
 
     def read(self) -> Counted:
-        """Counted bytes now."""
+        """Read the counted bytes."""
         device = self._accelerator = self._accelerator or find()
         counted = None if device is None else read_figures(device)
-        if device is None or not (counted or self._used):  # one that a library has only woken up holds nothing to count
+        if device is None or not (counted or self._used):  # a library has only woken it up: it holds nothing to count
             host = self._host()
             return Counted(None if host is None else host - self._ours)
         self.source, self._used = device.kind, True
-        if not counted:  # emptied, and its peak set back
+        if not counted:  # emptied, and its peak reset
             return Counted(None if counted is None else 0, None if counted is None else 0)
         self.fullest = f"{device.kind}:{max(counted, key=lambda f: f.peak).device}"
         return Counted(sum(f.allocated for f in counted), sum(f.peak for f in counted))
 
     def ours(self, most: int = _MAX_LEFT) -> PureBlock[None]:
-        """What the host's count rises by while the block runs, `most` bytes of it, is left out of later readings.
+        """Subtract from later readings what the host's count rises by during the block, up to `most` bytes.
 
-        It is leakscope's own doing: a look lets everything go, and still glibc keeps about 230 KiB of small blocks for
-        reuse (tcache) in every thread that has looked, and counts them as in use. More than that, or less than nothing,
-        is what threads of C++ have allocated or freed meanwhile: a collective that was under way.
+        This rise is leakscope's own: a snapshot releases everything, but glibc keeps about 230 KiB of small blocks for
+        reuse (tcache) in every thread that took one, and counts them as in use. A larger or negative change is due to
+        C++ threads, such as a collective in progress.
         """
         before, known = self._host(), self._ours
 

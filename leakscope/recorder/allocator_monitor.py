@@ -39,7 +39,7 @@ _UNRECORDED = "not recorded"
 
 
 def placed(storage: Storage, objects: Sequence[Any], kind: str) -> Placed | None:
-    """Where the storage's memory begins; None where it is not on this kind of device or does not say."""
+    """Address where the storage's memory begins; None if it is not on this kind of device or unknown."""
     over = [tensor_over(objects[index], storage.address) for index in storage.holders]
     # tensors first: asking a storage for its data_ptr makes a lazy clone copy its memory (c10/core/StorageImpl.h,
     # mutable_data); a tensor's data address, its storage's whatever the offset (torch/csrc/Module.cpp), does not
@@ -51,26 +51,26 @@ def placed(storage: Storage, objects: Sequence[Any], kind: str) -> Placed | None
             is_tensor = TensorBase in mro(type(holder))
             begins = data_address(holder) if is_tensor else StorageBase.data_ptr(holder)
             return Placed(device.index or 0, int(begins), storage.bytes)
-        except RuntimeError:  # a tensor that has no data to point at; another holder may
+        except RuntimeError:  # a tensor without data; another holder may have some
             continue
     return None
 
 
 def made_where(stack: Stack, recorded: bool) -> str:
-    """`train.py:41 forward`, as everywhere in leakscope; without a line of the user's the innermost Python one."""
+    """`train.py:41 forward`; without a line of the user, the innermost Python line."""
     library = ""
     for frame in stack:
         if not frame.filename.endswith(".py") and not frame.filename.startswith("<ipython-input"):
             continue  # C++ frames have `??`, or the name of a C++ file
         if is_users(frame.filename):
             return f"{at(frame.filename, frame.line)} {frame.name}"
-        if not library and not is_ours(frame.filename):  # our dispatch mode stands alone above autograd's threads
+        if not library and not is_ours(frame.filename):  # our dispatch mode is the only one above autograd's threads
             library = f"{at(frame.filename, frame.line)} {frame.name}"
     return library or (_NATIVE if recorded else _UNRECORDED)
 
 
 class BlocksAtLook:
-    """The allocator's blocks at one look, joined and written."""
+    """The allocator's blocks at one heap snapshot, joined and written."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class BlocksAtLook:
         self._sites: list[str] = []
 
     def read(self, storages: Iterable[Storage], objects: Sequence[Any]) -> Mapping[int, str]:
-        """Join the storages with the allocator's blocks; gives the place that made each, by the storage's address."""
+        """Join the storages with the allocator's blocks; return the allocation site of each, by storage address."""
         self._snapshot = snapshot = self._read()
         if snapshot is None:
             return {}
@@ -108,12 +108,12 @@ class BlocksAtLook:
         }
 
     def seen(self, look: Look, places: Mapping[int, int]) -> None:
-        """Write one line, with the storages as indexes in the graph of the look."""
+        """Write one row, with storages as indexes in the graph of the snapshot."""
         if self._snapshot is not None and self._joined is not None:
             self._write(look, self._row(look, self._snapshot, self._joined, places))
 
     def _row(self, look: Look, snapshot: Snapshot, joined: Joined, places: Mapping[int, int]) -> DeviceBlocks:
-        """One line of `device_blocks.jsonl`: indexes and bytes, no addresses."""
+        """One row of `device_blocks.jsonl`: indexes and bytes, no addresses."""
         blocks, chosen = snapshot.blocks, joined.blocks
         used, number = np.unique(blocks.stack[chosen], return_inverse=True)
         device_of = np.array([segment.device for segment in snapshot.segments], np.int64)
@@ -135,10 +135,10 @@ class BlocksAtLook:
 
 
 ENTRIES = 100_000
-"""Events kept, the newest; an entry takes about a kilobyte of host memory, a snapshot of so many 0.7 s."""
+"""Events kept, the newest; an entry takes about a kilobyte of host memory, a snapshot of this many 0.7 s."""
 
 WAITING, OURS, THEIRS, OVER = "waiting", "ours", "theirs", "over"
-"""The device is unused so far; recording is leakscope's; it is the script's; there is none."""
+"""The device is unused so far; leakscope records; the script records; nothing records."""
 
 ASIDE = (
     "the script records memory history itself, so leakscope leaves it alone: no allocator snapshots were taken from "
@@ -147,7 +147,7 @@ ASIDE = (
 
 
 class History:
-    """Switches history on once the device is in use, and off only what it switched on."""
+    """Enables history once the device is in use, and disables only what it enabled."""
 
     def __init__(
         self, accelerator: Accelerator, wanted: bool, note: Callable[[str], None], begun: Callable[[], None]
@@ -156,10 +156,10 @@ class History:
         self._accelerator, self._note, self._begun = accelerator, note, begun
         self._in_forked_child = in_forked_child()
         self._callback = self.device_in_use
-        """One object, so that it can be found again among what waits for the device; guarded, once attached."""
+        """One object, so that it can be found among the callbacks that wait for the device; guarded once attached."""
 
     def attach(self, patches: Patches) -> None:
-        """Wait for the device's first use; a process that never uses it is left without a context."""
+        """Wait for the device's first use; a process that never uses it gets no context."""
         device = self._accelerator
         self._callback = patches.guard.guarded(f"first use of {device.kind}", self.device_in_use)
         if self.state == WAITING and device.recorder_name is not None:
@@ -172,9 +172,9 @@ class History:
             patches.add(f"a call waiting for the first use of {device.kind}", self._stop_waiting)
 
     def device_in_use(self) -> None:
-        """Begin, unless somebody else records already.
+        """Start, unless history is already on.
 
-        torch calls this in the middle of putting the device to use, and what it raises would end the script.
+        torch calls this while initialising the device; an exception would end the script.
         """
         if self._in_forked_child:
             return
@@ -197,7 +197,7 @@ class History:
         self.state = OURS
 
     def is_ours(self) -> bool:
-        """Whether what a snapshot holds now is leakscope's own recording; notices a history switched off behind it."""
+        """Whether the recorded history is leakscope's own; detects a history disabled by others."""
         if self._in_forked_child:
             return False
         asked = self._accelerator.is_recording
@@ -206,7 +206,7 @@ class History:
         return self.state == OURS
 
     def _somebody_records(self, *_: object, **__: object) -> None:
-        """Ahead of the script's own call: what leakscope recorded is cleared, so that the script sees its own only."""
+        """Before the script enables history: clear leakscope's, so that the script sees only its own."""
         if self._in_forked_child or self.state in (THEIRS, OVER):
             return
         self._switch_off()
@@ -227,7 +227,7 @@ class History:
             self._note(f"memory history could not be switched off: {error}")
 
     def end(self) -> None:
-        """Switch off what is still leakscope's."""
+        """Disable the history that is still leakscope's."""
         if self.is_ours():
             self._switch_off()
         self.state = OVER
@@ -239,11 +239,11 @@ class History:
 
 
 MAX_FILES = {When.AUTO: 4, When.ALWAYS: 16}
-"""Files of one rank, by what `--snapshot` asks for, chosen."""
+"""Maximum files of one rank, by the value of `--snapshot`. Heuristic."""
 MAX_BYTES = 512 << 20
-"""Bytes of all files of one rank together, chosen."""
+"""Maximum total bytes of one rank's files. Heuristic."""
 MIN_GROWTH = 1 << 20
-"""Bytes, chosen: growth over the looks, of the device's memory or of what nothing alive holds, that is worth a file."""
+"""Minimum growth in bytes, of device memory or of unreachable memory, for which a file is written. Heuristic."""
 
 
 class SnapshotFiles:
@@ -257,7 +257,7 @@ class SnapshotFiles:
         self._least_left: int | None = None
 
     def is_due(self, occasion: Occasion, counted: int | None, heap: HeapGraph) -> bool:
-        """Whether this look deserves a file: each with `always`; with `auto` where something was found."""
+        """Whether this snapshot gets a file: every one with `always`; with `auto` if something was found."""
         if self._wanted == When.ALWAYS or occasion == Occasion.OOM:
             return True
         if occasion == Occasion.PEAK or counted is None:  # in the middle of a step there is always more
@@ -271,7 +271,7 @@ class SnapshotFiles:
         return grew or left - self._least_left >= MIN_GROWTH
 
     def write(self, snapshot: Mapping[str, Any], step: int, occasion: Occasion) -> None:
-        """One file, whole or not at all; older ones go where there are too many."""
+        """Write one file atomically; delete older ones if there are too many."""
         path = self._folder / snapshot_name(self._kind, step, occasion)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
@@ -290,12 +290,12 @@ class SnapshotFiles:
 
 
 def left_about(heap: HeapGraph) -> int:
-    """Tensor memory that nothing alive holds."""
+    """Unreachable tensor memory."""
     return int(heap.bytes[heap.freed != 0].sum())
 
 
 def surplus(sizes: Sequence[int], most: int, most_bytes: int) -> list[int]:
-    """Which of the files, oldest first, must go: the second oldest until number and size are within bounds.
+    """Which files, oldest first, to delete: the second oldest until number and size are within bounds.
 
     The newest stays whatever its size.
     """
@@ -309,22 +309,24 @@ def surplus(sizes: Sequence[int], most: int, most_bytes: int) -> list[int]:
 
 
 _SHARE = 0.25
-"""Share of the looks' budget, chosen, that reading the allocator's layout between looks may take."""
+"""Share of the snapshot budget for reading the allocator's layout between snapshots. Heuristic."""
 
 
 _KEPT = ((1000, 1), (10_000, 10), (100_000, 100))
-"""(up to this step, one step in so many is kept), chosen: about 3,000 lines for the first 100,000 steps."""
+"""(up to this step, keep one step in this many): about 3,000 rows for the first 100,000 steps. Heuristic."""
 _KEPT_RARELY = 1000
-"""One step in so many is kept beyond, chosen."""
+"""Beyond, keep one step in this many. Heuristic."""
 
 
 def is_kept(step: int) -> bool:
-    """Whether a step's counters are kept: the first thousand all, then ever fewer: a long run's file stays small."""
+    """Whether a step's counters are kept: the first thousand all, then ever fewer, so that a long run's file stays
+    small.
+    """
     return any(step <= last and step % every == 0 for last, every in _KEPT) or step % _KEPT_RARELY == 0
 
 
 class DeviceMemory:
-    """Everything that is asked of one rank's accelerator; silent where there is none or the script never uses it."""
+    """The recording of one rank's accelerator; does nothing without one or if the script never uses it."""
 
     def __init__(
         self, folder: RankFolder, wanted: When, budget: float, accelerator: Callable[[], Accelerator | None] = find
@@ -340,7 +342,7 @@ class DeviceMemory:
         self.failures = Failures(self._tell, folder)
 
     def attach(self, patches: Patches) -> None:
-        """Find the accelerator, and record from its first use on; one whose backend comes later is found at a step."""
+        """Find the accelerator and record from its first use; a backend registered later is found at a step."""
         self._patches = patches
         self._look_for_device()
 
@@ -364,14 +366,14 @@ class DeviceMemory:
                     self._tell(sentence)
 
     def step(self, number: int, elapsed: float) -> None:
-        """One line of counters, and of the allocator's layout where that is cheap enough by now."""
+        """Write one row of counters, and of the allocator's layout when it is within the budget."""
         self._look_for_device()
         device, history = self._accelerator, self._history
         if device is None or history is None or not device.in_use() or not is_kept(number):
             return
         if device.when_in_use is None:
             history.device_in_use()
-        with paused():  # the dictionaries that torch makes must not set off the program's gc
+        with paused():  # the dictionaries that torch creates must not trigger the program's gc
             counted = read_figures(device) or ()
             layout = None
             if counted and device.segments is not None and history.is_ours() and self._spent <= self._share * elapsed:
@@ -383,17 +385,17 @@ class DeviceMemory:
         began = CLOCK.perf_counter()
         try:
             return layouts(read_segments(list(segments())))
-        except (LeakscopeError, RuntimeError):  # told at the next look
+        except (LeakscopeError, RuntimeError):  # reported with the next snapshot
             return ()
         finally:
             self._spent += CLOCK.perf_counter() - began
 
     def tells_allocation_sites(self) -> bool:
-        """Whether the allocator's own stacks say where memory was made, but for what autograd's threads have made."""
+        """Whether the allocator's stacks give allocation sites, except for autograd's threads."""
         return self._history is not None and self._history.is_ours()
 
     def one_look(self) -> Blocks | None:
-        """What the next look asks; None where there is nothing to ask, or the script records by itself."""
+        """The reader for the next heap snapshot; None if there is nothing to read, or the script records by itself."""
         device, history = self._accelerator, self._history
         if device is None or history is None or device.snapshot is None or not device.in_use() or not history.is_ours():
             return None
@@ -404,7 +406,7 @@ class DeviceMemory:
         def snapshot() -> Snapshot | None:
             try:
                 return read_segments(list(seen.segments()))
-            except (LeakscopeError, RuntimeError) as error:  # an allocator that keeps none, or another form of it
+            except (LeakscopeError, RuntimeError) as error:  # an allocator without history, or with another form of it
                 self._tell(f"the allocator's blocks could not be read: {error}")
                 return None
 
@@ -427,7 +429,7 @@ class DeviceMemory:
         return True
 
     def _outside(self, device: Accelerator, index: int) -> tuple[int, int] | None:
-        """The driver's (free, total); not asked while a graph is captured, when the driver may refuse."""
+        """The driver's (free, total); not read while a graph is captured, when the driver may refuse."""
         if device.free_and_total is None or (device.is_capturing is not None and device.is_capturing()):
             return None
         try:
@@ -442,7 +444,7 @@ class DeviceMemory:
 
 
 class _Snapshots:
-    """The allocator's state while the process stands still, as cheaply as this torch allows; whole at most once."""
+    """The allocator's state during the pause, read as cheaply as this torch allows; in full at most once."""
 
     def __init__(self, device: Accelerator) -> None:
         self._device = device
@@ -461,5 +463,5 @@ class _Snapshots:
         return self._whole
 
     def let_go(self) -> None:
-        """Drop what was read while gc still waits, so that its hundred thousand dictionaries never count."""
+        """Drop what was read while gc is still paused, so that its hundred thousand dictionaries are never counted."""
         self._whole = None

@@ -23,15 +23,15 @@ from leakscope.run.secrets import conceal
 from leakscope.shield import Block, PureBlock, nothing
 
 _POOLS = ("multiprocessing.pool", "torch.multiprocessing.pool")
-"""Modules whose workers' parent waits for ever for one that has ended (CPython Lib/multiprocessing/pool.py)."""
+"""Modules whose parent processes wait forever for a worker that has exited (CPython Lib/multiprocessing/pool.py)."""
 
 
 class StopChild(Stop, SystemExit):
-    """Ends a process that somebody else has started, and who waits for it sees that it has come to its end."""
+    """Ends a child process so that its parent sees it finish normally."""
 
 
 def attach(folder: str) -> None:
-    """Record this process. An error of leakscope's is one line on stderr, and the script goes on."""
+    """Record this process. An error of leakscope is one line on stderr, and the script continues."""
     try:
         with no_automatic_gc(), own_imports():
             conceal(sys.orig_argv)
@@ -46,7 +46,7 @@ def attach(folder: str) -> None:
 
 
 class Followed:
-    """One such process."""
+    """One followed process."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -58,7 +58,7 @@ class Followed:
         self._file = getattr(sys.modules.get("__main__"), "__file__", None)
 
     def begin(self) -> None:
-        """Start listening, and be called at the end."""
+        """Start recording, and register the end."""
         from leakscope.recorder.recorder import Recorder
 
         waited_for = self._options.steps is not None and _works_for_a_pool()
@@ -80,7 +80,7 @@ class Followed:
         if multiprocessing is not None and multiprocessing.parent_process() is not None:
             from multiprocessing.util import Finalize
 
-            Finalize(None, self._end, exitpriority=-100)  # such a process does not come to its exit handlers
+            Finalize(None, self._end, exitpriority=-100)  # such a process does not reach its exit handlers
         atexit.register(self._end)
         self._patches.call_before(sys, "excepthook", self._uncaught)
 
@@ -98,7 +98,7 @@ class Followed:
         self._patches.take_out()
 
     def _main_file(self) -> PureBlock[None]:
-        """Let `__main__` say which file it is: python has taken that from it (CPython Python/pythonrun.c)."""
+        """Set `__main__.__file__`, which python has removed (CPython Python/pythonrun.c)."""
         names = vars(sys.modules["__main__"])
         if self._file is None or "__file__" in names:
             return Block(nothing, nothing)
@@ -126,7 +126,7 @@ def _works_for_a_pool() -> bool:
 
 
 def _raised(error: BaseException | None) -> BaseException | None:
-    """What the process ends with: where `torch.multiprocessing` has told its parent of an error, that error."""
+    """The exception that ends the process: the one that `torch.multiprocessing` passed to its parent, if any."""
     if isinstance(error, SystemExit) and error.code and isinstance(error.__context__, Exception):
         return error.__context__
     return error

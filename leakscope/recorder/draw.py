@@ -29,15 +29,15 @@ _OF_CPP = (
     ReferenceKind.MEMORY,
 )
 _COLOUR = "#b03060"
-"""Of references that gc does not see."""
+"""Colour of references that gc does not see."""
 _MOST = 50
-"""Characters of a name on an arrow, chosen."""
+"""Maximum characters of a name on an arrow. Heuristic."""
 
 
 def referrers_as_dot(obj: object, max_depth: int, too_many: int) -> str:
-    """Objgraph's picture of what refers to an object, in graphviz's language; of a tensor also of its memory.
+    """Return objgraph's graph of the referrers of an object as DOT; for a tensor, also of its memory.
 
-    It is made of one look: nothing is collected, no code of the user's runs, and leakscope's own references are left
+    It is drawn from one heap snapshot: nothing is collected, no user code runs, and leakscope's own references are left
     out. Boxes are numbered from 1.
     """
     asked = _Asked(obj, max_depth, too_many)
@@ -48,7 +48,7 @@ def referrers_as_dot(obj: object, max_depth: int, too_many: int) -> str:
 
 
 class _Asked:
-    """The question, by which leakscope itself holds the object."""
+    """The request, through which leakscope itself holds the object."""
 
     __slots__ = ("dot", "max_depth", "obj", "too_many")
 
@@ -56,7 +56,7 @@ class _Asked:
         self.obj, self.max_depth, self.too_many, self.dot = obj, max_depth, too_many, ""
 
     def draw(self, heap: ExplainedHeap) -> None:
-        """Draw while the process stands still."""
+        """Draw during the pause of the snapshot."""
         referrers, written = _Referrers(heap), StringIO()
         starts = [self.obj, *referrers.memory_of(self.obj)]
         _objgraph(referrers).show_backrefs(starts, max_depth=self.max_depth, too_many=self.too_many, output=written)
@@ -64,14 +64,14 @@ class _Asked:
 
 
 class _Memory:
-    """Stands for a storage, which is no object of Python's."""
+    """Stands for a storage, which is not a Python object."""
 
     def __init__(self, index: int, size: int) -> None:
         self.index, self.label = index, f"{_MEMORY}, {size} bytes"
 
 
 class _Referrers:
-    """Who refers to what in one look, and by which name."""
+    """Referrers, referents and names in one snapshot."""
 
     def __init__(self, heap: ExplainedHeap) -> None:
         self._heap, self._objects = heap, heap.native.sweep.objects
@@ -89,11 +89,11 @@ class _Referrers:
         return []
 
     def get_referrers(self, target: object) -> list[Any]:
-        """As `gc.get_referrers` of one object, with what gc does not see."""
+        """As `gc.get_referrers` of one object, including what gc does not see."""
         find = self._heap.native.find
         index = target.index if type(target) is _Memory else find(id(target))
         if index < 0:
-            # no look has a number for what gc does not track, as `object()`; its holders are older than the look
+            # a snapshot has no number for untracked objects such as `object()`; their referrers are older than it
             return [holder for holder in gc.get_referrers(target) if find(id(holder)) >= 0 and not _is_ours(holder)]
         if index in self._heap.running:
             return []
@@ -112,17 +112,17 @@ class _Referrers:
         return list(found.values())
 
     def _is_held(self, index: int) -> bool:
-        """Whether anything refers to it: what Python has of a storage lives as long as that, once it was asked for."""
+        """Whether anything refers to it: a storage's Python object, once created, lives as long as the storage."""
         return len(self._heap.refcounts.into(np.asarray([index])).holder) > 0
 
     def edge(self, source: object, target: object, shortnames: bool = True) -> str:  # noqa: ARG002 - as objgraph calls it
-        """What is written on an arrow."""
+        """The label of an arrow."""
         kind, name = self._names.get((id(source), id(target))) or _named(source, target)
         colour = f',color="{_COLOUR}",fontcolor="{_COLOUR}"' if kind in _OF_CPP else ""
         return f' [label="{_quoted(name[:_MOST])}"{colour}]'
 
     def label(self, obj: object) -> str:
-        """What an object is."""
+        """The label of an object."""
         if type(obj) is _Memory:
             return obj.label
         index = self._heap.native.find(id(obj))
@@ -130,12 +130,12 @@ class _Referrers:
         return (namespace(modules[index]) if index in modules else describe(obj, self._heap.native.types)).label
 
     def where(self, obj: object) -> str:
-        """The line of an object, "" where it has none."""
+        """The line of an object, "" without one."""
         return "" if type(obj) is _Memory else describe(obj, self._heap.native.types).where
 
 
 def _named(source: object, target: object) -> tuple[ReferenceKind | str, str]:
-    """The name that a Python object has for another; "" where no reader knows."""
+    """The name by which a Python object refers to another; "" if no reader knows it."""
     if type(target) is dict and instance_dict(source, type(source)) is target:
         return ReferenceKind.ATTRIBUTE, ".__dict__"
     named = named_referents(source, type(source), has_folded_dict=False)
@@ -153,11 +153,11 @@ def _quoted(text: str) -> str:
 
 
 def _objgraph(referrers: _Referrers) -> Any:
-    """A copy of objgraph of our own that asks a look, not the process.
+    """A private copy of objgraph that reads a snapshot, not the process.
 
-    objgraph collects before it draws, reads `f_locals` of frames, which then keep their locals alive, and asks objects
-    for their `repr` and `__class__` (objgraph.py, `_show_graph`, `_edge_label` and `_obj_label`); the names it finds
-    those by are bound to something else here.
+    objgraph collects before it draws, reads `f_locals` of frames, which then keep their locals alive, and calls `repr`
+    and `__class__` of objects (objgraph.py, `_show_graph`, `_edge_label` and `_obj_label`); these names are rebound in
+    the copy.
     """
     spec = importlib.util.find_spec("objgraph")
     assert spec is not None and spec.loader is not None

@@ -19,12 +19,13 @@ from leakscope.run.writer import RankFolder
 from leakscope.shield import Block, PureBlock
 
 NEAR = 0.9
-"""Share of a limit, chosen, from which a process is near it."""
+"""Share of a limit from which a process is near it. Heuristic."""
 _EARLIEST = 0.75
-"""Share of a limit, chosen, below which nothing is near it."""
+"""Share of a limit below which nothing is near it. Heuristic."""
 _BYTES_A_BLOCK = 128
-"""Bytes that a look takes for each block of Python's allocator; 60 to 84 were measured, from 300,000 objects to
-1,300,000."""
+"""Bytes that a snapshot takes per block of Python's allocator; 60 to 84 were measured, for 300,000 to 1,300,000
+objects.
+"""
 _PAGE = resource.getpagesize()
 _SIZE, _RESIDENT, _DATA = 0, 1, 5
 """Fields of /proc/self/statm, in pages (proc(5))."""
@@ -32,29 +33,29 @@ _SIZE, _RESIDENT, _DATA = 0, 1, 5
 
 @dataclass(frozen=True)
 class Near:
-    """A limit that has come near."""
+    """A limit that is near."""
 
     limit: str
-    """`the control group's limit`: what stands in the way."""
+    """The limit, as `the control group's limit`."""
     limit_bytes: int
     used_bytes: int
-    """What counts against the limit now."""
+    """Bytes that count against the limit now."""
 
 
 @dataclass(frozen=True)
 class ControlGroup:
-    """One control group with a limit that this process is in, its own or one above it."""
+    """A control group of this process with a limit, its own or a parent."""
 
     limit_bytes: int
     usage: Path
     statistics: Path
     inactive: str
-    """Name of the page cache that is given back before anybody runs out, in `statistics`."""
+    """Name of the reclaimable page cache in `statistics`."""
 
     def used(self) -> int:
-        """Bytes that count: the group's, less what the kernel can drop at once.
+        """Bytes in use: the group's, less what the kernel can reclaim at once.
 
-        The statistics are read only when it matters.
+        The statistics are read only near the limit.
         """
         used = int(_text(self.usage) or 0)
         if used < NEAR * self.limit_bytes:
@@ -67,7 +68,7 @@ class ControlGroup:
 
 
 class HostLimits:
-    """Says once that a limit has come near, and whether a look still has room; about 40 microseconds a question."""
+    """Reports once that a limit is near, and whether a snapshot still fits; about 40 microseconds a call."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -75,7 +76,7 @@ class HostLimits:
         self._said = False
 
     def near(self) -> Near | None:
-        """The limit that is nearest, the first time that one is near."""
+        """The nearest limit, the first time that one is near."""
         if self._said:
             return None
         limits = [near for near, ours in self._used() if ours and _is_near(near)]
@@ -83,21 +84,21 @@ class HostLimits:
         return max(limits, key=lambda near: near.used_bytes / near.limit_bytes, default=None)
 
     def least(self) -> Near | None:
-        """The lowest limit; None where none is known."""
+        """The lowest limit; None if none is known."""
         return min((near for near, _ in self._used()), key=lambda near: near.limit_bytes, default=None)
 
     def room_for_a_look(self) -> bool:
-        """Would a look stay below every limit? One that does not could have the kernel end the script."""
+        """Whether a snapshot would stay below every limit; otherwise the kernel could kill the script."""
         return all(near.used_bytes + _wanted_by_a_look() <= near.limit_bytes for near, _ in self._used())
 
     def _used(self) -> Iterator[tuple[Near, bool]]:
-        """Every limit, and whether it is this process, or its group, that comes near it."""
+        """Every limit, and whether the process or its group approaches it."""
         fields = _text(self._proc / "self" / "statm").split()
         if len(fields) <= _DATA:
             return
         size, resident, data = (int(fields[place]) * _PAGE for place in (_SIZE, _RESIDENT, _DATA))
         for kind, used in (("RLIMIT_AS", size), ("RLIMIT_DATA", data)):
-            soft, _ = resource.getrlimit(getattr(resource, kind))  # asked each time: a script may set it late
+            soft, _ = resource.getrlimit(getattr(resource, kind))  # read each time: a script may set it late
             if soft != resource.RLIM_INFINITY:
                 yield Near(f"the process's {kind}", soft, used), True
         for group in self._groups:
@@ -105,14 +106,14 @@ class HostLimits:
         fields_of = dict(line.split(":", 1) for line in _text(self._proc / "meminfo").splitlines() if ":" in line)
         if "MemAvailable" in fields_of:
             total, available = (int(fields_of[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
-            # a machine that others have filled is not this process's doing
+            # a machine filled by others is not this process's fault
             yield Near("the machine's memory", total, total - available), resident >= available
 
 
 def _is_near(near: Near) -> bool:
     if near.used_bytes >= NEAR * near.limit_bytes:
         return True
-    # earlier where that would leave no room to look
+    # earlier if that would leave no room for a snapshot
     return (
         near.used_bytes >= _EARLIEST * near.limit_bytes and near.limit_bytes - near.used_bytes < 2 * _wanted_by_a_look()
     )
@@ -123,7 +124,7 @@ def _wanted_by_a_look() -> int:
 
 
 def more_room() -> PureBlock[None]:
-    """Raise this process's own limits as far as it may, for a look when an allocation has failed of them."""
+    """Raise this process's own limits as far as allowed, for a snapshot after an allocation has failed."""
     limits = {kind: resource.getrlimit(kind) for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)}
     lowered = {kind: hard for kind, (soft, hard) in limits.items() if soft != hard}
 
@@ -139,7 +140,7 @@ def more_room() -> PureBlock[None]:
 
 
 def control_groups(process: Path) -> Iterator[ControlGroup]:
-    """The control groups of a process that limit its memory, version 1 or 2; `process` is its folder under /proc."""
+    """The control groups that limit a process's memory, version 1 or 2; `process` is its folder under /proc."""
     own = {}
     for line in _text(process / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -158,8 +159,8 @@ def control_groups(process: Path) -> Iterator[ControlGroup]:
 
 
 def _limited(mounted: Path, root: str, path: str, limit: str, usage: str, inactive: str) -> Iterator[ControlGroup]:
-    """From the process's own group up to the topmost that is to be seen, those with a limit."""
-    # without a namespace of its own a container sees a path of the host's and only its own group's files
+    """Groups with a limit, from the process's own up to the topmost visible one."""
+    # without its own namespace a container sees a path of the host and only its own group's files
     below = os.path.relpath(path or "/", root) if (path + "/").startswith(root.rstrip("/") + "/") else "."
     folder = mounted / below
     while True:
@@ -176,7 +177,7 @@ def _unescaped(field: str) -> str:
 
 
 def _text(path: Path) -> str:
-    """What a file of the kernel's says, "" where it is not there."""
+    """The content of a kernel file, "" if it does not exist."""
     try:
         with open_file(path, "rb", buffering=0) as stream:
             return stream.read().decode("ascii", "replace")
@@ -192,8 +193,8 @@ _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40
 def failure(error: BaseException | None) -> dict[str, Any] | None:
     """What is known of an uncaught allocation failure; None for any other error.
 
-    On CPU torch raises a plain RuntimeError (c10/core/impl/alloc_cpu.cpp), on an accelerator torch.OutOfMemoryError.
-    One that the script caught is not seen.
+    On the CPU torch raises a plain RuntimeError (c10/core/impl/alloc_cpu.cpp), on an accelerator
+    torch.OutOfMemoryError. Failures that the script catches are not seen.
     """
     if error is None:
         return None
@@ -221,20 +222,21 @@ def _wanted(text: str) -> int | None:
 
 
 MAX_FREE_LOOKS = 3
-"""Failures, chosen: so many are looked at whatever that costs. A library that tries one size after the other fails
-often and quietly."""
+"""Failures for which a snapshot is taken at any cost. Heuristic: a library that tries one size after the other fails
+often and quietly.
+"""
 _SHARE = 0.02
-"""Share of the run's time, chosen, that looking at further failures may take."""
+"""Share of the run's time for snapshots of further failures. Heuristic."""
 
 
 class Failures:
-    """Notes each time the device's memory runs out, and looks at the heap at some of them."""
+    """Records each failure of a device allocation, and takes a heap snapshot for some of them."""
 
     def __init__(self, note: Callable[[str], None], folder: RankFolder) -> None:
         self.kind = ""
         self.guard = Guard()
         self.look: Callable[[], bool] | None = None
-        """Takes a look now; False where another is under way."""
+        """Takes a snapshot now; False if another is in progress."""
         self.steps: Callable[[], int] = lambda: 0
         self._note, self._folder = note, folder
         self._accelerator: Accelerator | None = None
@@ -245,25 +247,25 @@ class Failures:
         self._last: tuple[int, bool] | None = None
 
     def observe(self, accelerator: Accelerator) -> None:
-        """Attach to the allocator, once; there is no way to detach, so what is attached holds this weakly."""
+        """Attach to the allocator, once; this cannot be detached, so the callback holds this object weakly."""
         if self._accelerator is None and accelerator.observe_failures is not None:
             self._accelerator = accelerator
             ran_out = self.guard.guarded("out-of-memory observer", _observer(weakref.ref(self)))
             accelerator.observe_failures(ran_out)
 
     def end(self) -> None:
-        """From here on the observer does nothing."""
+        """Disable the callback."""
         self._over = True
 
     def looked_at_last(self, step: int) -> bool:
-        """Whether the last failure was in this step and was looked at: no second look is needed then."""
+        """Whether the last failure was in this step and had a snapshot, so that no second one is needed."""
         return self._last == (step, True)
 
     def ran_out(self, device: int, wanted: int, limit: int, free: int) -> None:
-        """Called by the allocator, on whichever thread wants memory; what this raised would replace its error.
+        """Called by the allocator, on the allocating thread; an exception would replace its error.
 
-        `wanted` is what it asked the driver for: small requests are rounded up (c10/cuda/CUDACachingAllocator.cpp,
-        get_allocation_size), as in torch's own message.
+        `wanted` is the amount requested from the driver: small requests are rounded up
+        (c10/cuda/CUDACachingAllocator.cpp, get_allocation_size), as in torch's own message.
         """
         if self._over or self._busy or self._in_forked_child:
             return
@@ -306,7 +308,7 @@ class Failures:
         return looked
 
     def _place(self) -> str:
-        """The user's line: of this thread or, where autograd's asks for memory, of the one that waits for it."""
+        """The user's line in this thread or, on an autograd thread, in the one that waits for it."""
         here = users_line(sys._getframe(1))
         return here or users_line(waiting(self._home))
 

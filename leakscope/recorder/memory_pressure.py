@@ -21,14 +21,14 @@ from leakscope.run.rows import AllocationFailure, LimitNear, Occasion, PeerOutOf
 from leakscope.run.writer import RankFolder
 
 _UNASKED_S = 0.25
-"""Seconds, chosen, in which the limits are not asked for again while memory has not risen: it takes 0.2 ms to ask."""
+"""Seconds between two readings of the limits while memory has not risen: each takes 0.2 ms. Heuristic."""
 _UNASKED_BYTES = 4 << 20
-"""Bytes, chosen, by which memory has to have risen to ask earlier: a small part of what is left where one is near."""
+"""Rise in bytes after which they are read earlier: a small part of the remaining memory near a limit. Heuristic."""
 
 
 @dataclass(eq=False)
 class Shortages:
-    """Near a limit, on the device, on a peer, or uncaught in the script's main code."""
+    """Takes a snapshot near a limit, and after a failure on the device, on a peer, or uncaught in the script."""
 
     folder: RankFolder
     rank_state: RankStateFile
@@ -38,14 +38,14 @@ class Shortages:
     peers: Peers
     watchdog: Watchdog
     look: Callable[[int, Occasion], None]
-    """Looks for a step once no other look is under way."""
+    """Takes a snapshot for a step once no other is in progress."""
     _asked: float = -math.inf
     _counted_then: int = 0
 
     def look_if_near(self, step: int, inside: bool, counted: int | None = None) -> None:
-        """A limit of the host's has come near, at the end of a step or `inside` the next one.
+        """Take a snapshot if a host limit is near, at the end of a step or `inside` the next one.
 
-        `counted` bytes that have hardly risen since a moment ago say that none has.
+        If the `counted` bytes have hardly risen, the limits are not read.
         """
         now, risen = CLOCK.monotonic(), (counted or 0) - self._counted_then
         if counted is not None and risen < _UNASKED_BYTES and now - self._asked < _UNASKED_S:
@@ -59,13 +59,13 @@ class Shortages:
             self.look(step, Occasion.MEMORY)
 
     def look_for_peer(self, step: int, failing: int) -> None:
-        """An allocation has failed on another rank, which waits for this one to be looked at."""
+        """Take a snapshot for another rank whose allocation failed and which waits for it."""
         with self.collections.not_listening():
             self.folder.append(PeerOutOfMemory(step, of=failing))
             self.look(step, Occasion.MEMORY)
 
     def look_at_device_failure(self, step: int) -> bool:
-        """Memory ran out on the device, on whichever thread: look before the stack unwinds, unless one is under way."""
+        """Take a snapshot of a device failure before the stack unwinds, on any thread, unless one is in progress."""
         if not self.looks.lock.acquire(blocking=False):
             return False
         try:
@@ -78,12 +78,14 @@ class Shortages:
         return True
 
     def look_at_uncaught(self, step: int, error: BaseException | None) -> None:
-        """A failed allocation ends the script: look while its traceback's frames are there, and wait for the peers."""
+        """Take a snapshot of a failure that ends the script while its traceback's frames are alive, and wait for the
+        peers.
+        """
         failed = allocation_failure(error)
         if failed is None:
             return
         self.collections.over = True
-        # no room to tell of it, on disk or here: the script's own error is what counts
+        # no room to report it, on disk or here: the script's own error matters
         with suppress(OSError, MemoryError):
             self.rank_state.update(failed=True)
             self.folder.append(AllocationFailure(step=step, time=CLOCK.wall_time(), **failed))

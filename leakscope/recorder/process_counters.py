@@ -19,24 +19,25 @@ from leakscope.run.writer import RankFolder
 
 _FOLDER = "/proc/self/fd"
 _MOST_KINDS = 64
-"""Kinds that are told apart, chosen; the others together are `OTHERS`."""
+"""Maximum kinds told apart; the rest together are `OTHERS`. Heuristic."""
 _MOST_READ = 2048
-"""Descriptors whose kinds are read at a time; chosen: 20 ms where the system is slow."""
+"""Maximum descriptors whose kinds are read at a time. Heuristic: 20 ms on a slow system."""
 _MOST_SOCKETS = 256
-"""Sockets that are asked for their peers at a time; chosen: 3 microseconds each were measured."""
+"""Maximum sockets whose peers are read at a time. Heuristic: 3 microseconds each were measured."""
 _DELETED = " (deleted)"
 _DIGITS = re.compile(r"\d+")
 
 
 def open_descriptors(own: str) -> dict[str, int] | None:
-    """How many there are of each kind; None where the system does not say. Those below the folder `own` are left out.
+    """Number of descriptors of each kind; None if the system does not show them. Those below the folder `own` are left
+    out.
 
-    Of very many the latest are told apart, which what leaks is among. Takes 2 to 10 microseconds a descriptor; nothing
-    of what they lead to is touched.
+    Of very many the latest are classified, which include what leaks. Takes 2 to 10 microseconds a descriptor; nothing
+    they refer to is accessed.
     """
     try:
         listed = os.listdir(_FOLDER)
-    except OSError:  # none may be opened any more, or no such system
+    except OSError:  # the limit of open files is reached, or no such system
         return None
     numbers = sorted(listed, key=int)[-_MOST_READ:]
     targets = Counter[str]()
@@ -44,7 +45,7 @@ def open_descriptors(own: str) -> dict[str, int] | None:
     for number in numbers:
         try:
             target = os.readlink(f"{_FOLDER}/{number}")
-        except OSError:  # the one by which they were listed
+        except OSError:  # the descriptor used for listing
             continue
         if target.startswith("socket:"):
             sockets += 1
@@ -55,7 +56,7 @@ def open_descriptors(own: str) -> dict[str, int] | None:
 
 
 def _kinds(targets: Mapping[str, int]) -> Counter[str]:
-    """Files that are open once by folder and ending, those that are open several times by their path."""
+    """Files opened once, by folder and extension; files opened several times, by path."""
     kinds = Counter[str]()
     for target, count in targets.items():
         kinds[_kind(target, count)] += count
@@ -73,10 +74,10 @@ def _kind(target: str, count: int) -> str:
 
 
 def _socket_kind(number: int) -> str:
-    """`socket to 127.0.0.1:29500`; asked of a copy of the descriptor, which is closed again."""
+    """As `socket to 127.0.0.1:29500`; read from a copy of the descriptor, which is closed again."""
     try:
         copy = os.dup(number)
-    except OSError:  # it is gone, or there is room for no other
+    except OSError:  # it is gone, or no further one can be opened
         return "socket"
     try:
         asked = socket(fileno=copy)
@@ -104,7 +105,7 @@ _MAPPED = b" /dev/shm/"
 
 
 def shared_memory() -> SharedMemory | None:
-    """Segments and their bytes; None where the system does not say. Takes 0.5 ms for 360 mappings."""
+    """Segments and their bytes; None if the system does not show them. Takes 0.5 ms for 360 mappings."""
     try:
         with open_file("/proc/self/maps", "rb") as stream:
             lines = stream.read().split(b"\n")
@@ -122,17 +123,19 @@ def shared_memory() -> SharedMemory | None:
 
 _UTILS = "torch._dynamo.utils"
 _LIMITS = ("recompile limit", "recompile_limit", "cache_size_limit", "cache size limit")
-"""What dynamo's counter of what it does not compile says of a function that came to its limit."""
+"""Texts of dynamo's counter of uncompiled code for a function that reached its limit."""
 _MOST = 5
-"""Functions that are told; chosen."""
+"""Maximum functions reported. Heuristic."""
 _MOST_COMPILED_READ = 512
-"""Reasons that are read of a function; chosen: its limit is 8 compilations, 36 reasons."""
+"""Maximum reasons read per function. Heuristic: its limit is 8 compilations, 36 reasons."""
 _LONGEST = 200
-"""Characters of a reason; chosen."""
+"""Maximum characters of a reason. Heuristic."""
 
 
 def compiled_code() -> Compiled | None:
-    """None where dynamo is not there, or keeps other books. Takes microseconds; nothing of dynamo's is kept."""
+    """Counters of compiled code; None without dynamo, or if its records differ. Takes microseconds; nothing of dynamo's
+    is kept.
+    """
     utils = sys.modules.get(_UTILS)
     counters, failures = getattr(utils, "counters", None), getattr(utils, "guard_failures", None)
     if not isinstance(counters, Mapping):
@@ -154,12 +157,14 @@ def _again(failures: Mapping[Any, Any]) -> tuple[Recompiled, ...]:
 
 
 def _times(why: Sequence[object]) -> int:
-    """Each time all that is compiled of a function has failed its guards, and all are told: `0/0: ...`, `0/1: ...`."""
+    """Split into the times that all compiled versions of a function have failed their guards: `0/0:
+    ...`, `0/1: ...`.
+    """
     return len({str(one).partition(":")[0] for one in why[-_MOST_COMPILED_READ:]})
 
 
 def _reason(told: object) -> str:
-    """`n == 0.0` of `0/0: n == 0.0      # def forward(...)` and lines below."""
+    """The guard, `n == 0.0`, from `0/0: n == 0.0      # def forward(...)` and following lines."""
     line = str(told).partition("\n")[0]
     number, colon, rest = line.partition(": ")
     text = rest if colon and "/" in number else line
@@ -167,30 +172,30 @@ def _reason(told: object) -> str:
 
 
 _SHARE = 0.125
-"""Share of the looks' budget, chosen, that counting between looks may take."""
+"""Share of the snapshot budget for counting between snapshots. Heuristic."""
 _EVERY = 32
-"""So many of the latest steps as there are in this share of a run, chosen, lie between two countings at least: a long
-run's file stays small.
+"""Minimum interval between two counts, as a share of the run's steps, so that a long run's file stays
+small. Heuristic.
 """
 
 
 class Counts:
-    """Counts for one rank, and writes down what there is."""
+    """Counts for one rank, and writes the results."""
 
     def __init__(self, folder: RankFolder, budget: float) -> None:
         self._folder, self._share = folder, _SHARE * budget
         self._own = os.path.realpath(folder.path.parent) + os.sep
         self._step = 0
-        """The last one that was counted at."""
+        """The last step counted."""
         self._spent = self._dearest = 0.0
 
     def step(self, step: int, elapsed: float) -> None:
-        """The end of a step, so many seconds after the recording began."""
+        """Called at the end of a step, this many seconds after the recording began."""
         if step - self._step > step // _EVERY and self._spent + self._dearest <= self._share * elapsed:
             self.now(step)
 
     def now(self, step: int) -> None:
-        """Count, where that was not done at this step. Raises OSError where it cannot be written."""
+        """Count, unless done at this step. Raises OSError if the result cannot be written."""
         if step <= self._step:
             return
         began, self._step = CLOCK.perf_counter(), step

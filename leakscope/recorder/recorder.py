@@ -35,7 +35,7 @@ from leakscope.shield import contextmanager, ending_with
 
 
 class Member:
-    """What the recorder of one process knows of its place among the others."""
+    """The rank of this process and its communication monitor."""
 
     def __init__(self, options: Options, folder: RankFolder, patches: Patches, peers: Peers, looks: Looks) -> None:
         self._options, self._folder, self._patches = options, folder, patches
@@ -44,24 +44,24 @@ class Member:
         self.comm: CommMonitor | None = None
         self.stuck: Stuck | None = None
         self.stop: type[Stop] = Stop
-        """What is raised where a run with `steps` is over."""
+        """The exception raised when a run with `steps` is over."""
         self.first_step: Callable[[], object] = lambda: None
-        """Called when one is over."""
+        """Called after the first step."""
 
     def attach(self, poll: Callable[..., None]) -> None:
-        """Listen to comm operations, now or once there are others; `poll` is called ahead of each."""
+        """Follow comm operations, now or once there are other ranks; `poll` is called before each."""
         self._poll = poll
         if self._options.world > 1:
             self._listen()
 
     def join(self, rank: int, world: int, states: Path) -> None:
-        """Be this rank among so many from now on, who say in the file `states` where they stand."""
+        """Become this rank among so many, whose states are in the file `states`."""
         self._peers.join(rank, world, states)
         if self.comm is None:
             self._listen()
 
     def note(self, text: str) -> None:
-        """Say something in this process's part of the report."""
+        """Add a note to this process's part of the report."""
         self._folder.note(text)
 
     def _listen(self) -> None:
@@ -72,7 +72,7 @@ class Member:
 
 
 class WatchedSteps:
-    """The last step of the warm-up, for where tensors are made, and pairs of steps after it, for the lifetimes."""
+    """Watches the last warm-up step for allocation sites, and pairs of steps after it for lifetimes."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class WatchedSteps:
         self._since = 0
 
     def install(self, patches: Patches, comm: bool) -> None:
-        """Put in what must stand before the first step; `comm` where comm operations are followed."""
+        """Install what must be in place before the first step; `comm` if comm operations are followed."""
         if lacks(Part.WATCHED):
             return
         if self._options.lifetimes:
@@ -97,12 +97,12 @@ class WatchedSteps:
         guard.at_end += [lambda _: guard.later.append(self.leave), lambda _: guard.try_again()]
 
     def begin_again(self, step: int) -> None:
-        """Another clock took over after this step: what was to be watched is counted from there."""
+        """Restart the count after this step, at which another clock took over."""
         self._since = step
         self._lifetimes.begin_after(step + self._options.warmup)
 
     def step_ended(self, step: int) -> None:
-        """Begin or end watching at the end of this step, and write what was seen."""
+        """Start or end watching at the end of this step, and write the results."""
         if lacks(Part.WATCHED):
             return
         if self._sites.watching:
@@ -119,7 +119,7 @@ class WatchedSteps:
                 self._folder.append(row)
 
     def leave(self) -> bool:
-        """Watch no more; False while a mode of the script's own stands above ours, or ours runs: neither is popped."""
+        """Stop watching; False while a mode of the script is above ours, or ours runs: neither is popped."""
         left = self._sites.leave()
         return self._lifetimes.leave() and left
 
@@ -130,9 +130,9 @@ class WatchedSteps:
 
 
 class Handover:
-    """Where another clock takes over, the numbers go on, and warm-up, looks and end are counted from there.
+    """Restarts warm-up, snapshots and end when a better step signal appears; step numbers continue.
 
-    What the first one ended was no step of the training: an evaluation ahead of it, or the microbatches of a step.
+    What the first signal ended was no step of the training: an evaluation before it, or the microbatches of a step.
     """
 
     def __init__(self, folder: RankFolder, schedule: Schedule, watched_steps: WatchedSteps) -> None:
@@ -140,12 +140,12 @@ class Handover:
         self._by: StepsBy | None = None
 
     def expect(self, function: str, missing: bool = False) -> None:
-        """Only the returns of this function end steps, even if there are none; `missing` where there is none such."""
+        """Let only returns of this function end steps, even if there are none; `missing` if it does not exist."""
         self._by = StepsBy(ClockKind.FUNCTION, function, 0, missing)
         self._folder.append(self._by)
 
     def note(self, tick: Tick, steps: int) -> None:
-        """Another step is over, after `steps` of them."""
+        """Record the end of a step, after `steps` of them."""
         by = self._by
         if by is not None and (by.clock, by.name) == tick:
             return
@@ -157,16 +157,18 @@ class Handover:
             self._watched_steps.begin_again(since)
 
     def own(self, steps: int) -> int:
-        """How many of the steps the clock that ticks now has ended."""
+        """Number of steps ended by the current clock."""
         return steps - (0 if self._by is None else self._by.since)
 
 
 LONG_STEP_S = 1.0
-"""Seconds after which limits are asked for in the middle of a step."""
+"""Seconds after which limits are read in the middle of a step."""
 
 
 class Recorder:
-    """Attached once torch is there; everything it puts into the process is in `patches` and taken out at the end."""
+    """The recorder of a rank, attached once torch is imported; every change to the process is in `patches` and undone
+    at the end.
+    """
 
     def __init__(self, options: Options, patches: Patches | None = None, given: Sequence[GivenRoot] = ()) -> None:
         self.options = options
@@ -217,7 +219,7 @@ class Recorder:
         self._peak: int | None = None
 
     def attach(self) -> None:
-        """Start listening."""
+        """Start recording."""
         options = self.options
         self._collections.install(self.patches)
         self._guard.steps = self._device.failures.steps = lambda: self.steps
@@ -227,7 +229,7 @@ class Recorder:
         if not options.by_hand:
             if options.step_function is not None:
                 self._handover.expect(options.step_function)
-                leave_us_out(self.patches, self._folder.note)  # the script may compile what ends its steps
+                leave_us_out(self.patches, self._folder.note)  # the script may compile the function that ends its steps
             else:
                 self._clock = StepClock(self._peers.step_alone, self._guard)
                 StepEvents(self._clock, self.step_ended).install(self.patches)
@@ -247,22 +249,22 @@ class Recorder:
     # steps
 
     def step_ended(self, tick: Tick) -> None:
-        """A step is over, in a run whose steps nobody marks; raises Stop as `boundary` does."""
+        """Called at the end of an inferred step; raises Stop as `boundary` does."""
         if self._guard.deaf:
             return
         self._home = _thread.get_ident()
         self.boundary(tick)
 
     def step_function_is_missing(self) -> None:
-        """The script has ended, and neither defined nor imported such a function."""
+        """Called if the script has ended without defining or importing the step function."""
         if not self._guard.deaf:
             self._handover.expect(self.options.step_function or "", missing=True)
 
     @unheard
     def boundary(self, tick: Tick = MARK) -> None:
-        """The end of a step: read the counters, look if one is due, and stop if the run is over.
+        """Handle the end of a step: read the counters, take a snapshot if one is due, and stop if the run is over.
 
-        Raises Stop where a run with `steps` is over.
+        Raises Stop if a run with `steps` is over.
         """
         if self._guard.deaf or self._collections.is_within():
             return
@@ -312,7 +314,7 @@ class Recorder:
 
     @contextmanager
     def _at_peak(self, step: int, occasion: Occasion) -> Iterator[Live]:
-        """The heap in the middle of a step, for the lifetimes."""
+        """The heap in the middle of a step, for lifetimes."""
         began = CLOCK.perf_counter()
         with self._collections.not_listening(), self._looks.lock, self._looks.inspect(step, occasion) as live:
             yield live
@@ -329,12 +331,12 @@ class Recorder:
         if self._looks.given_up:
             return
         with self._looks.lock, self._rank_state.looked_at(), self._asked.answering(step, occasion):
-            # ahead of the attempt: one that the script interrupts is not due again at the next step
+            # before the attempt: one that the script interrupts is not due again at the next step
             self._schedule.begun(step, occasion in (Occasion.STEP, Occasion.PEER))
             began = CLOCK.perf_counter()
             try:
                 self._looks.take(step, occasion, collect)
-                if not self._is_about_written:  # a rank that is killed does not come to write it at its end
+                if not self._is_about_written:  # a killed rank cannot write it at its end
                     self._is_about_written = True
                     self._ends.write_about()
             finally:
@@ -353,7 +355,7 @@ class Recorder:
         return (self, *self.__dict__.values(), self.__dict__, self.member.__dict__)
 
     def is_over(self) -> bool:
-        """Has the run come to its end: was this rank told to stop, or have all taken their steps?"""
+        """Whether the run is over: this rank was told to stop, or all have taken their steps."""
         return self.stopped or self._peers.all_over()
 
     def _stop(self) -> None:
@@ -386,7 +388,7 @@ class Recorder:
             self._ends.leave_hung(self.steps, self.options.hang_timeout or 0.0, last, self._home)
         if self._looks.lock.locked():
             return
-        # a step that is soon over looks by itself, while the script allocates nothing
+        # a step that soon ends takes its snapshot itself, while the script allocates nothing
         if CLOCK.perf_counter() - self._began > LONG_STEP_S:
             self._shortages.look_if_near(self.steps, inside=True)
         if not self.steps:
@@ -405,7 +407,7 @@ class Recorder:
 
     @unheard
     def failed(self, error: BaseException | None) -> None:
-        """The script's main code raised: an allocation that failed is looked at while its traceback's frames live."""
+        """The script's main code raised: snapshot a failed allocation while its traceback's frames are alive."""
         try:
             if not self._guard.deaf:
                 self._look_at_uncaught(self.steps, error)
@@ -413,7 +415,7 @@ class Recorder:
             self._guard.fault("error of the script", ours)
 
     def abandon(self) -> None:
-        """Take everything out of the process. To be called twice is as good as once."""
+        """Remove everything from the process. Idempotent."""
         if self._in_forked_child:
             return
         guard = self._guard
@@ -425,7 +427,9 @@ class Recorder:
     @unheard
     @ending_with(abandon)
     def finish(self, ended: Callable[[int], Ended], look: bool) -> None:
-        """Take a last look if asked to, take everything out, and write how it ended; no error of ours comes through."""
+        """Take a last snapshot if requested, remove everything, and record how it ended; raises no
+        error of leakscope.
+        """
         if self._in_forked_child:
             return
         guard = self._guard
@@ -435,7 +439,7 @@ class Recorder:
 
     def _write_the_end(self, ended: Callable[[int], Ended], look: bool) -> None:
         self._collections.over = True
-        if not look:  # written again below; a peer that fails of this may have us ended before we get there
+        if not look:  # written again below; a peer that fails because of this may have this rank ended before
             self._folder.ended(ended(self.steps))
         self._watched_steps.leave()
         self._lifetimes.forget()

@@ -32,39 +32,38 @@ from leakscope.run.writer import RankFolder, make_private
 from leakscope.shield import Block, PureBlock, contextmanager
 
 _TIMEOUT_S = 10.0
-"""Seconds, chosen, after which a rank looks although it is nobody's turn to end."""
+"""Seconds after which a rank takes its snapshot without a turn. Heuristic."""
 _INTERVAL_S = 0.005
-"""Seconds between two tries."""
+"""Seconds between two attempts."""
 
 
 class Turns:
-    """As many ranks of this machine look at a time as it has cores.
+    """Limits concurrent heap snapshots to the number of cores.
 
-    They would not be through sooner all at once, and would all need the memory of a look. Who has a turn waits for
-    nobody, so it goes on to the next one even where all the others wait in a collective for the one that looks. A lock
-    of the kernel's on a file: a rank that is killed gives its turn back.
+    All at once would not finish sooner, and each needs memory. A rank with a turn waits for nobody, so it finishes even
+    if all others wait for it in a collective. Uses a kernel lock on a file: a killed rank releases its turn.
     """
 
     def __init__(self, folder: Path, ranks: int, cores: int | None = None) -> None:
-        """`ranks` look on this machine; `folder`, which all of them share, is made where there are turns to take."""
+        """`ranks` share this machine; `folder`, common to all, is created if turns are needed."""
         at_once = _cores() if cores is None else cores
         machine = os.uname().nodename  # several may share the folder
         self._files = tuple(folder / f"{machine}_{k}" for k in range(at_once)) if ranks > at_once else ()
 
     def turn(self) -> PureBlock[None]:
-        """Wait for a turn and have it while the block runs; where no file can be locked it is always one's turn."""
+        """Wait for a turn and hold it during the block; without file locks there is no waiting."""
         files: list[BinaryIO] = []
 
         def leave() -> None:
             for file in files:
                 if not file.closed:
-                    fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile has it too
+                    fcntl.flock(file, fcntl.LOCK_UN)  # a child forked meanwhile has it too
                     file.close()
 
         return Block(lambda: self._wait(files), leave)
 
     def _wait(self, locked: list[BinaryIO]) -> None:
-        """Lock one of the files, which is the last of `locked` then."""
+        """Lock one of the files, which becomes the last of `locked`."""
         if not self._files:
             return
         deadline = CLOCK.monotonic() + _TIMEOUT_S
@@ -87,25 +86,27 @@ class Turns:
 
 
 def _cores() -> int:
-    """How many cores this process may run on."""
+    """Number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _MOST_TIMES = 10
-"""A look that takes so many times as long as it should is given up."""
+"""Factor over the expected time after which a snapshot is aborted."""
 _PER_BLOCK_S = 2e-6
-"""Seconds that the first look is to take for each block that CPython has allocated: with the Python reader it took 0.35
-to 0.65 microseconds, with the native one 0.1 to 0.22 (0.6 and 1.5 million blocks, CPython 3.11, torch 2.13)."""
+"""Expected seconds per block allocated by CPython for the first snapshot: 0.35 to 0.65 microseconds with the Python
+reader, 0.1 to 0.22 with the native one (0.6 and 1.5 million blocks, CPython 3.11, torch 2.13).
+"""
 _LEAST_FORECAST_S = 3.0
-"""Seconds, chosen: a machine that does other things as well takes some, however small the heap."""
+"""Minimum expected seconds. Heuristic: a busy machine takes some for any heap."""
 _MOST_FAILED = 3
-"""Attempts in a row after which no more looks are taken. Each of them may cost the script all the time that a timeout
-of its own leaves it; one or two may have met a single interrupt each."""
+"""Consecutive failures after which no more snapshots are taken. Each may cost the script the time of its own timeout;
+one or two may have met a single interrupt each.
+"""
 NO_ROOM = "it would have come too near to the memory that the host lets this process have"
 
 
 class Looks:
-    """Takes the looks of one rank; whoever calls holds `lock`."""
+    """Takes the heap snapshots of one rank; the caller holds `lock`."""
 
     def __init__(
         self,
@@ -131,17 +132,15 @@ class Looks:
         for sentence in sentences():
             folder.note(sentence)
         self.given_up = False
-        """No more looks are taken: too many in a row have failed."""
+        """Whether no more snapshots are taken: too many in a row have failed."""
         self._failed = 0
-        """Attempts in a row that failed or were interrupted."""
+        """Consecutive attempts that failed or were interrupted."""
         self.work = 0.0
-        """Seconds of the processor that the last look took: what others did meanwhile, where cores are few, is not in
-        it.
-        """
+        """CPU seconds of the last snapshot, without time of other processes."""
 
     def take(self, step: int, occasion: Occasion, collect: bool) -> float:
-        """One look, and the real gc diff after it where asked; gives the seconds. What fails becomes a note."""
-        if lacks(Part.LOOKS):  # told when recording began
+        """Take one snapshot, and the real gc diff after it if requested; return the seconds. Failures become a note."""
+        if lacks(Part.LOOKS):  # reported when recording began
             return 0.0
         collect = collect and not lacks(Part.COLLECTED)
         began, at_work, self.work = CLOCK.perf_counter(), CLOCK.thread_time(), 0.0
@@ -157,7 +156,7 @@ class Looks:
         with (
             self._turns.turn(),
             self._counter.ours(),
-        ):  # outside of the `try`: what an error's frames hold is gone when it is left
+        ):  # outside of the `try`: what an error's frames hold is released when it is left
             started, forecast = CLOCK.perf_counter(), self._forecast()
             self._failed += 1
             try:
@@ -171,7 +170,7 @@ class Looks:
                     f"the look at step {step} was given up after {CLOCK.perf_counter() - started:.1f} s, where "
                     f"{forecast:.1f} s were to be expected"
                 )
-            except Exception as error:  # told as a note: the user's script must not fail of our looking
+            except Exception as error:  # reported as a note: an internal error must not fail the user's script
                 if is_the_scripts(error):
                     raise
                 self._folder.note(f"the look at step {step} failed: {type(error).__name__}: {error}")
@@ -189,7 +188,7 @@ class Looks:
         )
 
     def _forecast(self) -> float:
-        """Seconds that a look will take, by what CPython has allocated and by how long the last one took."""
+        """Expected seconds of a snapshot, from CPython's allocated blocks and the last snapshot."""
         return max(self._per_block * _blocks(), _LEAST_FORECAST_S)
 
     def _take(self, step: int, occasion: Occasion, collect: bool) -> None:
@@ -217,9 +216,9 @@ class Looks:
 
     @contextmanager
     def inspect(self, step: int, occasion: Occasion) -> Iterator[Live]:
-        """The live heap, for as long as the block runs.
+        """Yield the live heap for the duration of the block.
 
-        Raises MemoryError where there is no room for it, TakesTooLong where it is given up.
+        Raises MemoryError if it does not fit, TakesTooLong if it is aborted.
         """
         if not self.limits.room_for_a_look():
             raise MemoryError(NO_ROOM)
@@ -262,10 +261,10 @@ class Looks:
         self._folder.proved(prove(run, mine, step, known))
 
     def own_objects(self) -> tuple[object, ...]:
-        """Objects of leakscope's own, which no look must show."""
+        """Objects of leakscope, which heap snapshots leave out."""
         comm = () if self.comm is None else self.comm.own_objects()
         return (self, *self.__dict__.values(), self.__dict__, *self._own(), *comm)
 
 
 def _blocks() -> int:
-    return sys.getallocatedblocks() or 1  # with PYTHONMALLOC=malloc none is counted
+    return sys.getallocatedblocks() or 1  # with PYTHONMALLOC=malloc none are counted

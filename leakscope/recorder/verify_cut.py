@@ -32,9 +32,9 @@ CANNOT = "Python cannot make this cut: only C++ holds the reference"
 
 
 def cut(holder: Any, held: Any, kind: ReferenceKind, name: str) -> str:
-    """Remove the reference; "" when done, else why Python cannot.
+    """Remove the reference; "" on success, else the reason why Python cannot.
 
-    To be called in a forked copy of the process only: it changes the program.
+    Only for a forked copy of the process: it changes the program.
     """
     cutter = _CUTTERS.get(kind)
     return cutter(holder, held, name) if cutter is not None else CANNOT
@@ -56,7 +56,7 @@ def _attribute(holder: Any, held: Any, name: str) -> str:
 
 
 def _dict_of(holder: Any) -> dict[str, Any] | None:
-    """An instance's own dict, which is made where it keeps its attributes without one."""
+    """The own dict of an instance, created if its attributes are stored inline."""
     if instance_dict(holder, type(holder)) is None:
         return None
     of_type = (type_dict(base).get("__dict__") for base in mro(type(holder)))
@@ -127,9 +127,9 @@ def _local(holder: Any, held: Any, name: str) -> str:
 
 
 def _hooks(_holder: Any, held: Any, _name: str) -> str:
-    """As `remove()` of each hook's handle does.
+    """Remove hooks as `remove()` of their handles does.
 
-    A tensor given None as its hooks may keep them (python_variable.cpp).
+    A tensor whose hooks are set to None may keep them (python_variable.cpp).
     """
     if type(held) in (dict, collections.OrderedDict):
         held.clear()
@@ -148,19 +148,20 @@ _CUTTERS: dict[ReferenceKind, Callable[[Any, Any, str], str]] = {
 
 
 _ANSWER_TIMEOUT_S = 60.0
-"""Seconds in which a forked child makes one cut. Heuristic: it took 0.3 s for the samples; a twentieth would fail on a
-machine that swaps."""
+"""Seconds for a forked child to make one cut. Heuristic: 0.3 s for the samples; a twentieth would fail on a machine
+that swaps.
+"""
 _ALL_TIMEOUT_S = 600.0
-"""Seconds in which all cuts of a run are tried, each in a child of its own; ten that do not answer fit."""
+"""Seconds for all cuts of a run, each in its own child; enough for ten that do not answer."""
 _NOTHING_KNOWN = LookContext()
 Answers = dict[str, int | str]
 
 
 def prove(run: Run, rank: Rank, step: int, context: LookContext = _NOTHING_KNOWN) -> Answers:
-    """Fingerprint of each leak to the bytes its cut really freed, or to the reason why it was not tried.
+    """Map the fingerprint of each leak to the bytes its cut freed, or to the reason why it was not tried.
 
-    `run` and `rank` are what is on disk so far; `context` is what a look is given. Everything happens in forked
-    children; this process only waits.
+    `run` and `rank` are what is on disk so far; `context` is that of a snapshot. Everything happens in forked children;
+    this process only waits.
     """
     if run.device != "cpu":
         return {}
@@ -168,7 +169,7 @@ def prove(run: Run, rank: Rank, step: int, context: LookContext = _NOTHING_KNOWN
 
 
 def _in_child(work: Any, timeout_s: float = _ANSWER_TIMEOUT_S) -> Any:
-    """The JSON that `work()` returns in a forked child; None when the child dies or takes longer than that."""
+    """The JSON returned by `work()` in a forked child; None if the child dies or takes too long."""
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -198,8 +199,8 @@ def _in_child(work: Any, timeout_s: float = _ANSWER_TIMEOUT_S) -> Any:
 
 
 def _answer_of(pipe: int, deadline: float) -> bytes:
-    """What is written into the pipe until its other end is closed or the time is over."""
-    chunks, ready = [], select.poll()  # select() takes no descriptor from 1024 on
+    """What is written to the pipe until its other end is closed or the time is over."""
+    chunks, ready = [], select.poll()  # select() does not accept descriptors from 1024 on
     ready.register(pipe, select.POLLIN)
     while (left := deadline - CLOCK.monotonic()) > 0 and ready.poll(left * 1000):
         chunk = os.read(pipe, 65536)
@@ -210,11 +211,8 @@ def _answer_of(pipe: int, deadline: float) -> bytes:
 
 
 def _end(child: int) -> None:
-    """End a child, which has answered or never will, and wait for it.
-
-    A killed process is waited for without a limit: it cannot catch SIGKILL.
-    """
-    with suppress(ProcessLookupError, ChildProcessError):  # where the script ignores SIGCHLD the kernel has waited
+    """End a child and wait for it, without a limit: it cannot catch SIGKILL."""
+    with suppress(ProcessLookupError, ChildProcessError):  # if the script ignores SIGCHLD the kernel has reaped it
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
 
@@ -276,19 +274,21 @@ def _cut_one(live: Live, references: Sequence[int], storages: Sequence[int]) -> 
         del holder, held
         if problem:
             return problem
-    for address in waiting:  # the statement that waits in a frame never goes on in this copy
+    for address in waiting:  # the statement that waits in a frame never continues in this copy
         ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(address))
     return sum(size for storage, size in weak if storage.expired())
 
 
 def _let_go_of_everything(live: Live) -> None:
-    """Empty the lists of the look that is still going on in the frames above: they hold the whole heap."""
+    """Empty the lists of the snapshot in the frames above, which hold the whole heap."""
     for holds in live.holding:
         holds.clear()
 
 
 def _dangerous(graph: HeapGraph, objects: Sequence[Any], references: Sequence[int]) -> str:
-    """Why cutting might reach outside the copy: a `__del__` or a weakref callback of an object that would die."""
+    """Why cutting might have effects outside the copy: a `__del__` or a weakref callback of an object
+    that would die.
+    """
     for index in np.flatnonzero(freed_without(graph, np.asarray(references, dtype=np.int64))).tolist():
         obj = objects[index]
         kind = type(obj)

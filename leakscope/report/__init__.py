@@ -19,7 +19,7 @@ Render = Callable[["Run", "Findings"], str]
 
 
 class _Formats(Mapping[str, Render]):
-    """Renderers by name; what one of them needs is imported when it is asked for."""
+    """Renderers by name, imported on first use."""
 
     def __getitem__(self, name: str) -> Render:
         return format_named(name).render
@@ -32,21 +32,21 @@ class _Formats(Mapping[str, Render]):
 
 
 FORMATS: Mapping[str, Render] = _Formats()
-"""`FORMATS["html"](run, findings)` is the page; text, json, html, markdown, sarif, junit, trace, and what other
-packages add.
+"""`FORMATS["html"](run, findings)` returns the page; text, json, html, markdown, sarif, junit, trace, and formats of
+other packages.
 """
 
 
 def load() -> None:
-    """Import what text and page are made with, for who has nothing to tell yet and time to do so."""
+    """Import what text and page need, to save time later."""
     import_module("leakscope.report.text.page")
     import_module("leakscope.report.html.page").load()
 
 
 def write(run: Run, findings: Findings, folder: Path) -> None:
-    """Write `findings.json` and `report.html` into `folder`, each appearing whole or not at all.
+    """Write `findings.json` and `report.html` into `folder`, each atomically.
 
-    Raises OSError where the folder cannot be written.
+    Raises OSError if the folder cannot be written.
     """
     from leakscope.report.formats.as_json import as_data
 

@@ -42,7 +42,7 @@ _COLOURS = {
     _BAD_TINT: "var(--bad-tint)",
     **{f"#0300{number:02x}": f"var(--series-{number})" for number in range(1, SERIES + 1)},
 }
-"""What matplotlib, which knows no CSS variables, draws in for each colour of the page."""
+"""Colours in which matplotlib, which does not support CSS variables, draws each colour of the page."""
 
 
 def _series(number: int) -> str:
@@ -50,7 +50,7 @@ def _series(number: int) -> str:
 
 
 def load() -> None:
-    """Import the parts of matplotlib that draw."""
+    """Import the drawing parts of matplotlib."""
     import matplotlib.backends.backend_svg
     import matplotlib.figure
     import matplotlib.legend  # noqa: F401
@@ -59,12 +59,12 @@ def load() -> None:
 _PLACEHOLDER = re.compile(r"#0[23]00[0-9a-f]{2}")
 _TAG = re.compile(r"<!--.*?-->|<[^>]+>", re.DOTALL)
 _DROPPED = re.compile(r' (?:id="[^"]*"|clip-path="[^"]*"|transform="rotate\(-0 [^"]*")|(?<=[" ])font-family: [^;"]*; ')
-"""Ids and what refers to them, rotations by nothing, and fonts: the page's own are in their place."""
+"""Ids and references to them, null rotations, and fonts, which the page replaces."""
 _LENGTH = re.compile(r'(style="[^"]*")|-?\d+\.\d+')
 
 
 class _Drawing:
-    """A figure of its own, outside pyplot, whose unit of length is the SVG's; parts of it can be named."""
+    """A figure outside pyplot whose unit is that of the SVG, with named parts."""
 
     def __init__(self, width: float, height: float) -> None:
         from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -77,21 +77,21 @@ class _Drawing:
         self._groups: dict[str, str] = {}
 
     def name(self, artist: Artist, classes: str = "", title: str = "") -> None:
-        """Give the group of an artist a class and a title, which browsers show beside the pointer."""
+        """Give the group of an artist a class and a title, which browsers show as a tooltip."""
         key = f"part-{len(self._groups)}"
         artist.set_gid(key)
         told = f"<title>{escape(title)}</title>" if title else ""
         self._groups[key] = (f'<g class="{classes}">' if classes else "<g>") + told
 
     def canvas(self) -> Axes:
-        """Axes over the whole figure, without any mark, in lengths of the SVG from the top left."""
+        """Axes over the whole figure without marks, in SVG units from the top left."""
         axes = self.figure.add_axes((0, 0, 1, 1))
         axes.set_axis_off()
         axes.set(xlim=(0, self.width), ylim=(self.height, 0))
         return axes
 
     def svg(self, attributes: str, before: str = "", after: str = "") -> str:
-        """The SVG as it stands in a page; `before` and `after` go around what matplotlib drew."""
+        """The SVG element; `before` and `after` enclose what matplotlib drew."""
         stream = io.StringIO()
         canvas: Any = self.figure.canvas
         canvas.print_svg(stream, metadata={"Date": None, "Creator": None})
@@ -118,9 +118,9 @@ class _Drawing:
 
 @functools.cache
 def _settings() -> dict[Any, Any]:
-    """The default style, without importing all other styles, whatever the user's matplotlibrc says.
+    """Matplotlib's default style, whatever the user's matplotlibrc contains, without importing other styles.
 
-    The backend that was chosen stays.
+    The chosen backend is kept.
     """
     from matplotlib import rcParamsDefault
 
@@ -140,10 +140,9 @@ def _settings() -> dict[Any, Any]:
 
 @contextmanager
 def _drawing(width: float, height: float) -> Iterator[_Drawing]:
-    """A new drawing; within, matplotlib's settings are ours.
+    """A new drawing; inside the block matplotlib's settings are ours.
 
-    The backend reads `svg.fonttype` and `svg.hashsalt` from the settings of the process alone, so these are put back
-    afterwards.
+    The backend reads `svg.fonttype` and `svg.hashsalt` from the global settings, so these are restored afterwards.
     """
     from matplotlib import rc_context
 
@@ -156,9 +155,9 @@ def _drawing(width: float, height: float) -> Iterator[_Drawing]:
 WIDTH, HEIGHT = 640, 220
 """Size of the chart in px; the page scales it to its column."""
 MAX_COLLECTIONS = 200
-"""Full collections that are drawn, the first ones: more would be a grey field."""
+"""Maximum full collections drawn; more would be a grey area."""
 LEAKS = (10, 4, 3, 7, 2)
-"""Numbers of the colours of leaks, the largest first."""
+"""Colour numbers of leaks, the largest first."""
 KINDS = {
     LineKind.LIBRARY: 9,
     LineKind.BOUND: 5,
@@ -173,22 +172,22 @@ KINDS = {
     LineKind.UNATTRIBUTED: 8,
 }
 _REST = 8
-"""Of several lines together."""
+"""Colour of several lines together."""
 _BESIDE, _NAMES = 12.0, 56.0
-"""Px between the names of two lines, at least, and the room that is left for them at the right."""
+"""Minimum px between the names of two lines, and px reserved for names at the right."""
 _NAMED = 3
-"""Ranks named where several lines end at one place; more would not fit into the room for names."""
+"""Maximum ranks named where several lines end at one place."""
 _LINE = 15
 """Height of a line of text, in px."""
 _LOWEST = 110.0
-"""Where text begins at the lowest: below it four lines find room, in the larger letters of a narrow screen too."""
+"""Baseline of the lowest text: four lines fit below it, also in the larger letters of a narrow screen."""
 
 Place = Callable[[float, float], tuple[float, float]]
-"""(x, y) in the SVG of a step and bytes."""
+"""(x, y) in the SVG for a step and bytes."""
 
 
 def layer_colours(layers: Sequence[Layer]) -> tuple[int, ...]:
-    """For each line of a ledger its number among the page's colours, each once as long as there are any."""
+    """For each line of a growth breakdown its colour number; distinct as long as there are enough."""
     found: list[int] = []
     leaks = iter(LEAKS)
     for layer in layers:
@@ -201,11 +200,11 @@ def layer_colours(layers: Sequence[Layer]) -> tuple[int, ...]:
 def memory_chart(drawn: Sequence[RankMemory], choices: int, absolute: bool, least: float = 0.0, chosen: int = 1) -> str:
     """Memory of each rank over the steps, all lines on one axis.
 
-    Each of the first `choices` ranks also has the lines of its ledger, its memory had the cuts been made, and its
-    snapshots. What belongs to such a choice is of class `of-N`, its line `line-N`, N from 1.
+    Each of the first `choices` ranks also has the lines of its growth breakdown, its memory had the cuts been made, and
+    its snapshots. Elements of such a choice have the class `of-N`, its line `line-N`, N from 1.
 
-    `absolute` is whether the bytes are tensor memory, and not growth. The axis spans at least `least` bytes, as noise
-    must not look like growth. The line of the choice `chosen` lies on top.
+    `absolute` says whether the bytes are tensor memory rather than growth. The axis spans at least `least` bytes, so
+    that noise does not look like growth. The line of the choice `chosen` is on top.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -282,7 +281,7 @@ def _draw_choice(drawing: _Drawing, axes: Axes, memory: RankMemory, number: int,
 
 
 def _edges(memory: RankMemory) -> list[tuple[Points, Points]]:
-    """Lower and upper edge of each layer: what grew stands on what grew before it, what shrank hangs below."""
+    """Lower and upper edge of each layer: growth is stacked upwards, shrinkage downwards."""
     steps = [step for step, _ in memory.layers[0].growth] if memory.layers else []
     above, below = [memory.begins] * len(steps), [memory.begins] * len(steps)
     edges = []
@@ -302,7 +301,7 @@ def _stacked(memory: RankMemory) -> list[Points]:
 
 
 def _names(drawn: Sequence[RankMemory], place: Place) -> str:
-    """The ranks' numbers at the ends of their lines, together where they meet."""
+    """The ranks' numbers at the ends of their lines, joined where lines meet."""
     if len(drawn) == 1:
         return ""
     ends = sorted(((*place(*memory.line[-1]), memory) for memory in drawn), key=lambda end: end[1])
@@ -323,9 +322,9 @@ def _names(drawn: Sequence[RankMemory], place: Place) -> str:
 
 
 def _dots(memory: RankMemory, number: int, place: Place, absolute: bool) -> str:
-    """The snapshots of one rank, the N-th that can be chosen, as points that show their figures under focus or pointer.
+    """The snapshots of one rank, the N-th choice, as points with a tooltip and focus.
 
-    matplotlib has no artist for that, so they lie on top of what it drew, at the places that it gives.
+    matplotlib has no such artist, so they are drawn above its output.
     """
     parts = [f'<g class="of of-{number}">']
     middle = (memory.looks[0].step + memory.looks[-1].step) / 2 if memory.looks else 0
@@ -364,11 +363,11 @@ def _unit(largest: float) -> tuple[float, str]:
 SPARK_WIDTH, SPARK_HEIGHT, SPARK_MARGIN = 150, 40, 4
 """Size of a sparkline and the room around its line, in px."""
 _LEAST_POINTS = 2
-"""Points that make a line."""
+"""Minimum points of a line."""
 
 
 def sparkline(points: Sequence[tuple[int, int]]) -> str:
-    """Bytes over the steps, from 0 bytes at the lower edge, with a dot at each (step, bytes); "" without a line."""
+    """Bytes over the steps, starting at 0 bytes, with a dot at each (step, bytes); "" without a line."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
@@ -404,24 +403,24 @@ _ROW, _TOP, _HEADING = 20.0, 42.0, 22.0
 """Height of a row, of the axis above all, and of the heading of a turn, in px."""
 _BAR = 14.0
 LABELS, TIMELINE_WIDTH = 250.0, 980.0
-"""Width of what stands beside the bars, and of the whole chart, in px."""
+"""Width of the labels beside the bars, and of the whole chart, in px."""
 SPANS = {"flight": 1, "held": 4, "ghost": 10}
-"""Colours of an operation in flight, of its tensor held by Python, and of memory that outlives the tensor."""
+"""Colours of an operation in flight, of its tensor while Python holds it, and of memory that outlives the tensor."""
 
 
 @dataclass(frozen=True)
 class OperationBar:
-    """One operation as it is drawn; places are px from the left edge of the chart."""
+    """One drawn operation; positions are px from the left edge of the chart."""
 
     turn: str
-    """Heading of the rows it belongs to."""
+    """Heading of its rows."""
     label: str
     title: str
     spans: tuple[tuple[str, float, float], ...]
     """(one of `SPANS`, from, to)"""
     waited: float | None
     lives_on: float | None
-    """The right edge, where its memory was still alive there."""
+    """The right edge, if its memory was still alive there."""
 
 
 @dataclass(frozen=True)
@@ -439,8 +438,8 @@ def operations_chart(
 ) -> str:
     """A row for each operation, from its issue to the end of its memory.
 
-    The bars of one turn come one after the other. `ticks` are (place in px, seconds) on the axis of time, and `about`
-    says what the chart shows to screen readers.
+    The bars of one turn are adjacent. `ticks` are (px, seconds) on the time axis, and `about` describes the chart to
+    screen readers.
     """
     from matplotlib.patches import Polygon, Rectangle
 
@@ -485,24 +484,24 @@ def operations_chart(
 # Memory snapshots of torch's allocator
 
 _STRETCHES = 4
-"""Stretches that the ticks of an axis mark off."""
+"""Number of tick intervals of an axis."""
 _SNAPSHOT_WIDTH, _PLOT_HEIGHT, _LEFT, _RIGHT, _OVER, _UNDER = 860.0, 270.0, 90.0, 10.0, 20.0, 30.0
 """Size of the chart without its legend, and the room around its plot, in px."""
 _LEGEND_ROW, _LETTER = 18.0, 6.5
 """Height of a row of the legend, and width of a letter in it, in px."""
 _CLOSE = 130.0
-"""Px between two moments below which they share a text."""
+"""Minimum px between two moments with separate texts."""
 _ALIVE, _RESERVED = _series(1), _series(8)
 _CATEGORIES = dict(zip(map(str, Category), map(_series, (4, 5, 3, 6, 7, 10, 9)), strict=True))
 _OPACITY = 0.45
 _CURVES = (1, 4, 5, 3, 10, 7, 6, 9)
-"""Numbers of the colours of several curves: neighbours differ in hue."""
+"""Colour numbers of several curves: neighbours differ in hue."""
 _UNSURE = "(kinds are judged from stacks and life spans)"
 
 
 @dataclass(frozen=True)
 class Moment:
-    """An event of a snapshot to point at."""
+    """A marked event of a snapshot."""
 
     event: int
     text: str
@@ -512,8 +511,8 @@ class Moment:
 def snapshot_chart(label: str, line: Timeline, moments: Sequence[Moment]) -> str:
     """Bytes alive, by kind, and reserved after each event of one device; "" without a history.
 
-    The axis is of events, not of time: a training waits for long and then allocates a thousand times in a millisecond.
-    The numbers are those that `--at` takes.
+    The axis shows events, not time: a training waits for long and then allocates a thousand times in a millisecond. The
+    numbers are those of `--at`.
     """
     if not line.at:
         return ""
@@ -578,7 +577,7 @@ def _snapshot_height(labels: Sequence[str]) -> float:
 
 
 def _snapshot_axes(drawing: _Drawing, widest: float, highest: float, texts: Sequence[str]) -> Axes:
-    """Round shares of the highest value at the left, and `texts` below at as many places."""
+    """Round fractions of the maximum at the left, and `texts` below at as many positions."""
     plot = (_SNAPSHOT_WIDTH - _LEFT - _RIGHT, _PLOT_HEIGHT - _OVER - _UNDER)
     bottom = drawing.height - _PLOT_HEIGHT + _UNDER
     axes = drawing.figure.add_axes(
@@ -600,7 +599,7 @@ def _snapshot_axes(drawing: _Drawing, widest: float, highest: float, texts: Sequ
 
 
 def _point_at(drawing: _Drawing, axes: Axes, moments: Sequence[Moment], widest: float) -> None:
-    """A line for each, and a text for those that stand close together."""
+    """A line for each, and a shared text for adjacent ones."""
     scale = (_SNAPSHOT_WIDTH - _LEFT - _RIGHT) / widest
     groups: list[list[Moment]] = []
     for moment in sorted(moments, key=lambda moment: moment.event):
@@ -620,7 +619,7 @@ def _point_at(drawing: _Drawing, axes: Axes, moments: Sequence[Moment], widest: 
 
 
 def _snapshot_svg(drawing: _Drawing, keys: Sequence[Artist], labels: Sequence[str], name: str) -> str:
-    """The chart with its legend below, in a box that scrolls on a narrow screen."""
+    """The chart and its legend, in a box that scrolls on a narrow screen."""
     from matplotlib.patches import Patch
 
     blank = [Patch(alpha=0)] * (len(labels) - len(keys))

@@ -20,11 +20,11 @@ from leakscope.report.trace_marks import further_paths, holds_by
 from leakscope.units import bytes_text
 
 NO_DOT = "Install Graphviz (its `dot` program) to see the reference path as a drawing."
-"""Stands where a drawing would."""
+"""Shown in place of a drawing."""
 MIN_OBJECTS, MAX_OBJECTS = 2, 24
 """Boxes of a drawing on the page, heuristic: with twice as many the text of a box cannot be read without zooming."""
 _LINE = 34
-"""Characters of a line in a box, heuristic: most labels fit, and two boxes fit side by side."""
+"""Maximum characters of a line in a box, heuristic: most labels fit, and two boxes fit side by side."""
 _TEXT_FILES = (".dot", ".gv")
 _SVG = "http://www.w3.org/2000/svg"
 _FONT = 'ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace'
@@ -72,7 +72,7 @@ class Box:
     role: Role = Role.PLAIN
     is_memory: bool = False
     bytes: int = 0
-    """Its retained size; 0 where that is not known."""
+    """Its retained size; 0 if unknown."""
     count: int = 1
 
 
@@ -85,11 +85,11 @@ class Arrow:
     name: str
     cut: bool = False
     is_native: bool = False
-    """The garbage collector does not see it."""
+    """Whether gc does not see it."""
     instances: int = 1
-    """Of a reference to cut: places of the heap where there is the same one."""
+    """For a reference to cut: its instances in the heap."""
     hop: int | None = None
-    """Position on the reference path of the hop that holds by it; None where the path does not lead over it."""
+    """Position of its hop on the reference path; None if it is not on the path."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,9 @@ class Drawing:
 
 
 def of_finding(finding: Finding, most: int = MAX_OBJECTS) -> Drawing | None:
-    """The drawing of a finding's cycle and reference path, or of the cycle alone where both are too long.
+    """The drawing of a finding's cycle and reference path, or of the cycle alone if both are too large.
 
-    None where there is nothing to draw, or more than `most` boxes.
+    None if there is nothing to draw, or more than `most` boxes.
     """
     drawing = merged(whole_drawing(finding))
     if len(drawing.boxes) > most and finding.cycle:
@@ -112,7 +112,7 @@ def of_finding(finding: Finding, most: int = MAX_OBJECTS) -> Drawing | None:
 
 
 def whole_drawing(finding: Finding) -> Drawing:
-    """The cycle, and the path joined to it where the two share objects; the cycle alone where they do not."""
+    """The cycle joined to the path if they share objects; otherwise the cycle alone."""
     path = _path_drawing(finding, further=not finding.cycle)
     if not finding.cycle:
         return path
@@ -122,7 +122,7 @@ def whole_drawing(finding: Finding) -> Drawing:
         return cycle
     boxes = list(cycle.boxes)
     box_of: list[int] = []
-    """For each hop its box: that of the object on the cycle, else one of its own."""
+    """For each hop its box: that of the object on the cycle, else its own."""
     for hop, box in zip(finding.trace, path.boxes, strict=True):
         if hop.index is not None and hop.index in place:
             box_of.append(place[hop.index])
@@ -146,7 +146,7 @@ def _objects_of_cycle(finding: Finding) -> dict[int, str]:
 
 
 def _path_drawing(finding: Finding, further: bool) -> Drawing:
-    """The path and, with `further`, those over other references to cut, joined to it where they share objects."""
+    """The path and, with `further`, those through other references to cut, joined at shared objects."""
     hops = finding.trace
     boxes = [_box(hop, before) for hop, before in zip(hops, (None, *hops), strict=False)]
     if boxes and boxes[-1].is_memory:
@@ -180,7 +180,7 @@ def _path_drawing(finding: Finding, further: bool) -> Drawing:
 
 
 def _box(hop: Hop, before: Hop | None) -> Box:
-    """`before`: the hop that holds it, whose reference frees what this object retains."""
+    """The box of a hop; `before` is the previous hop, whose reference frees what this object retains."""
     size = 0 if before is None or not before.reference else before.frees_bytes or 0
     return Box(one_line(hop.object), hop.where, _OF_STATUS[hop.status], hop.kind == ObjectKind.STORAGE, size)
 
@@ -204,7 +204,7 @@ def _cycle_drawing(finding: Finding) -> Drawing:
 
 
 def _instances(finding: Finding) -> int:
-    """Of the first reference to cut."""
+    """Instances of the first reference to cut."""
     return max(1, len(finding.cut.references[0].indexes)) if finding.cut is not None else 1
 
 
@@ -227,10 +227,10 @@ def of_ways(ways: Ways) -> Drawing:
 
 
 def merged(drawing: Drawing) -> Drawing:
-    """The drawing with equal chains as one: objects of one label that the same boxes hold, and hold the same boxes.
+    """Join equal chains: objects of one label with the same referrers and referents.
 
-    `history[0]` to `history[8]` become `history[i]`, of a box that counts 9. Objects that refer to their own like,
-    as those of a linked list do, stay apart. O(rounds * arrows), with as many rounds as the longest chain has boxes.
+    `history[0]` to `history[8]` become `history[i]`, with a box that counts 9. Objects that refer to others of the same
+    label, as in a linked list, stay separate. O(rounds * arrows), with as many rounds as the longest chain has boxes.
     """
     keys: list[Hashable] = [(box.label, box.where, box.role, box.is_memory) for box in drawing.boxes]
     while True:
@@ -265,7 +265,7 @@ def merged(drawing: Drawing) -> Drawing:
 
 
 def _refined(keys: Sequence[Hashable], arrows: Sequence[Arrow]) -> list[int]:
-    """A number for each box: the same for those that have the same key, and the same arrows from and to such boxes."""
+    """A number for each box: equal for boxes with the same key and the same arrows from and to such boxes."""
     classes = _numbered(keys)
     while True:
         around: list[set[Hashable]] = [set() for _ in keys]
@@ -330,7 +330,7 @@ def _label(box: Box) -> str:
 
 
 def _legend(drawing: Drawing) -> str:
-    """What the colours mean that are there, and the bytes."""
+    """The legend of the colours in use and of the bytes."""
     roles = [role for role in Role if role and any(box.role == role for box in drawing.boxes)]
     cell = '<td bgcolor="{}" border="1" color="{}">{}</td>'
     cells = [cell.format(*_COLOURS[role], f'<font color="{_INK}">{role}</font>') for role in roles]
@@ -351,9 +351,9 @@ def _shortened(text: str) -> str:
 
 
 def inline_svgs(drawings: Sequence[Drawing]) -> list[str]:
-    """Each drawing as an `<svg>` for the page, in the page's colours; [] where `dot` is not installed or fails.
+    """Each drawing as an `<svg>` in the page's colours; [] if `dot` is not installed or fails.
 
-    One process draws them all: to start it takes longer than to draw ten.
+    One process draws them all: starting it takes longer than drawing ten.
     """
     import graphviz
 
@@ -369,7 +369,7 @@ def inline_svgs(drawings: Sequence[Drawing]) -> list[str]:
 
 
 def _inlined(document: str, drawing: Drawing) -> str:
-    """What `dot` drew, without its ids, with classes, titles and the page's colours."""
+    """The output of `dot` without ids, with classes, titles and the page's colours."""
     from xml.etree import ElementTree
 
     root = ElementTree.fromstring(document)
@@ -415,7 +415,7 @@ def _described(drawing: Drawing) -> str:
 
 
 def svg(source: str) -> str | None:
-    """A source in Graphviz's language as an `<svg>`; None where `dot` is not installed or fails."""
+    """Render a source in Graphviz's language as an `<svg>`; None if `dot` is not installed or fails."""
     try:
         return rendered(source, "svg").decode()
     except LeakscopeError:

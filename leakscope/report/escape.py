@@ -18,10 +18,10 @@ UNPRINTABLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def cleaned(value: T) -> T:
-    """The same data with every character that no terminal or XML file should see written as an escape.
+    """Copy data with every character that a terminal or XML file must not contain replaced by an escape.
 
-    Line feeds and tabs stay. What may be long and is not printed is passed on as it is: heap graphs, steps (which
-    hold no text), and the rows of a rank (`record.model.ROWS`), which their reader cleans.
+    Line feeds and tabs stay. Large data that is not printed is passed on unchanged: heap graphs, steps (which contain
+    no text), and the rows of a rank (`run.model.ROWS`), which their reader cleans.
     """
     return _cleaned(value)  # type: ignore[no-any-return]
 

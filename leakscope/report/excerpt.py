@@ -20,8 +20,8 @@ SUGGESTION = "Suggested fix (unverified):"
 
 
 def edit_lines(suggestion: Suggestion) -> tuple[str, ...]:
-    """The edit as `diff` writes it: lines that go after a `-`, lines that come after a `+`, those that stay after
-    neither, and `@@` with the place before those of a further place.
+    """The edit as in `diff`: removed lines with a `-`, added ones with a `+`, and `@@` with the place before those of a
+    further place.
     """
     first, *others = suggestion.places
     return (*_compared(first), *(line for one in others for line in (f"@@ {one.where}", *_compared(one))))
@@ -49,8 +49,8 @@ def _in_a_line(text: str) -> str:
 
 
 def adding_lines(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
-    """(place, source line) of what puts something where the cut is, one of each reference first; not the line that is
-    told with the cut.
+    """(place, source line) of what adds to the cut container, first one for each reference; without the line reported
+    with the cut.
     """
     references = finding.cut.references if finding.cut is not None else ()
     rounds = zip_longest(*(reference.added_at for reference in references))
@@ -95,9 +95,9 @@ class Excerpt:
 
 
 def excerpts(run: Run, finding: Finding, around: int = 1) -> tuple[Excerpt, ...]:
-    """The lines at the cut, those that add to it, and that of the suggested edit, with `around` lines on each side.
+    """The lines at the cut, those that add to it, and those of the suggested edit, with `around` lines of context.
 
-    One excerpt for each file, that of the cut first; () where no source was kept.
+    One excerpt for each file, that of the cut first; () without kept source.
     """
     begin = kept_line(run, line_to_edit(finding))
     marked: dict[str, dict[int, LineMark]] = {}
@@ -142,12 +142,12 @@ class Stretch:
     hops: range
     """Their positions."""
     is_folded: bool
-    """Hidden at first."""
+    """Whether it is collapsed at first."""
 
 
 def folded_trace(finding: Finding, least: int = 2) -> tuple[Stretch, ...]:
-    """The whole trace: its root, each reference to cut with what it holds, where a cycle closes, and the memory are
-    seen; `least` hops or more in between are folded.
+    """The whole trace, in which the root, each reference to cut with its referent, the closing of a cycle, and the
+    memory are visible; `least` or more hops in between are folded.
     """
     last = len(finding.trace) - 1
     cuts = [reference.trace for reference in finding.cut.references] if finding.cut is not None else []

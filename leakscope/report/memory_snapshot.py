@@ -49,8 +49,8 @@ _MOST_SITES = 3
 
 
 def verdict_line(report: SnapshotsReport) -> str:
-    """What the files say in one line: the most urgent concern (of memory that ran out what grew, too) and how many more
-    there are, the peak and what held it, what is alive at the end, and whether that grew.
+    """The result in one line: the most urgent concern (after a failure also what grew) and the number of others, the
+    peak and its holders, what is alive at the end, and whether it grew.
     """
     judgement = report.judgement
     several = len(report.snapshots) > 1
@@ -92,7 +92,7 @@ def _place(site: Site | None) -> str:
 
 
 def concern_text(concern: Concern, several: bool) -> str:
-    """One concern as a clause; with `several` files it says which."""
+    """One concern as a clause; names the file if there are `several`."""
     where = _place(concern.site)
     origin = (
         "" if not several else f" on rank {concern.rank}" if concern.rank is not None else f" in {concern.snapshot}"
@@ -123,7 +123,7 @@ def host_text(host: HostReport) -> str:
 
 
 def snapshot_title(snapshot: SnapshotReport) -> str:
-    """`rank 3 (cuda_step_000012.pickle)`, or the file alone where no rank is known."""
+    """`rank 3 (cuda_step_000012.pickle)`, or only the file if the rank is unknown."""
     return snapshot.name if snapshot.rank is None else f"rank {snapshot.rank} ({snapshot.name})"
 
 
@@ -315,9 +315,9 @@ _LEGEND = (
 
 
 def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[Line]:
-    """The section of the text report; nothing without an accelerator's allocator.
+    """The section of the text report; empty without an accelerator's allocator.
 
-    `groups`: ranks that behaved the same, of which one is shown.
+    `groups`: ranks with the same behaviour, of which one is shown.
     """
     stories = _stories(run, groups)
     if not any(looks or rank.snapshots for rank, _, looks in stories):
@@ -343,8 +343,8 @@ def _stories(run: Run, groups: Sequence[Sequence[int]]) -> list[tuple[Rank, int,
 
 
 def device_text(run: Run) -> str:
-    """`1.00 GiB reserved on cuda:0 by rank 2, 960.00 MiB active`: of the rank that reserved most at its last
-    snapshot; "" without an accelerator's allocator.
+    """`1.00 GiB reserved on cuda:0 by rank 2, 960.00 MiB active`: of the rank with most reserved at its last snapshot;
+    "" without an accelerator's allocator.
     """
     last = [(looks[-1], rank.number) for rank in run.ranks if (looks := cleaned(device_looks(rank)))]
     if not last:
@@ -379,9 +379,9 @@ def _native(looks: tuple[DeviceLook, ...]) -> tuple[str, ...]:
 
 
 def device_section(run: Run, groups: Sequence[Sequence[int]] = ()) -> Markup | None:
-    """The section of the page, escaped; None without an accelerator's allocator. `run` is cleaned already.
+    """The section of the page, escaped; None without an accelerator's allocator. `run` is already cleaned.
 
-    `groups`: ranks that behaved the same, of which one is shown.
+    `groups`: ranks with the same behaviour, of which one is shown.
     """
     from markupsafe import Markup
 
@@ -410,7 +410,7 @@ _LABEL = 24
 
 
 def snapshot_text(report: SnapshotsReport) -> str:
-    """The report as plain text, the verdict first; ends with a line feed."""
+    """The report as plain text, starting with the verdict; ends with a line feed."""
     return text_page(_text(cleaned(report)), UNLIMITED)
 
 
@@ -584,7 +584,7 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
 
 
 def snapshot_html(report: SnapshotsReport) -> str:
-    """The report as one HTML page without a script or an outside address; all that comes from the files is escaped."""
+    """The report as one HTML page without scripts or external resources; all text of the files is escaped."""
     report = cleaned(report)
     several = len(report.snapshots) > 1
     return html_page(
@@ -602,7 +602,7 @@ def snapshot_html(report: SnapshotsReport) -> str:
 
 
 FORMAT = 1
-"""Number of this file's format; a newer one may have other fields."""
+"""Format number of this file; a newer one may have other fields."""
 
 
 def snapshot_json(report: SnapshotsReport) -> str:
@@ -632,12 +632,12 @@ _SITES_SHOWN = 12
 
 
 def snapshot_texts(reports: Sequence[SnapshotReport]) -> list[str]:
-    """The verdict on each snapshot that was analysed, and how to read it in full."""
+    """The verdict on each analysed snapshot, and how to read it in full."""
     return [f"snapshot {report.name}: {_verdict(report)}" for report in reports]
 
 
 def snapshots_on_page(reports: Sequence[SnapshotReport]) -> list[tuple[str, str, list[tuple[object, ...]]]]:
-    """(name, verdict, [(curves, facts, failures, places) of each device]) of each."""
+    """(name, verdict, [(curves, facts, failures, places) of each device]) for each."""
     return [
         (report.name, _verdict(report), [_device_of_files(report, d) for d in report.devices]) for report in reports
     ]

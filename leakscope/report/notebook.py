@@ -26,7 +26,7 @@ COLOURS: Mapping[Verdict, str] = {
     Verdict.INCONCLUSIVE: "#9a6700",
     Verdict.CLEAN: "#1a7f37",
 }
-"""Of white words on them, 4.5 to 1 at least, in light and dark notebooks."""
+"""Background colours with a contrast of 4.5 to 1 at least to white text, in light and dark notebooks."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class LeakInCell:
     held: str
     code: tuple[Excerpt, ...]
     edit: tuple[str, ...]
-    """Lines of the suggested edit as `diff` writes them; () where there is none."""
+    """Lines of the suggested edit as in `diff`; () without one."""
     trace: str
     """The reference path as in the text; "" if it holds nothing."""
 

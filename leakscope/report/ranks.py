@@ -104,7 +104,7 @@ def _story(rank: Rank, run: Run, findings: Findings, state: CommState | None, le
 
 
 def _ending(ended: Ended) -> tuple[str, ...]:
-    """With the type of an error, not its text, which names addresses and sizes."""
+    """The end of a rank with the type of its error, not its text, which contains addresses and sizes."""
     error = ended.error.partition(":")[0] if ended.how == EndKind.RAISED else ""
     return ended.how, str(ended.status), error, "no step" if ended.steps == 0 else ""
 
@@ -124,7 +124,7 @@ def _counted(rank: Rank, summary: RankSummary) -> int | None:
 
 
 def counted_steps(rank: Rank) -> list[tuple[int, int]]:
-    """(step, counted bytes), all of the device that was counted last."""
+    """(step, counted bytes), all of the device counted last."""
     counted = [s for s in rank.steps if s.counted_bytes is not None]
     return [
         (s.number, s.counted_bytes)
@@ -179,7 +179,7 @@ def _own_collections(rank: Rank) -> str:
 
 
 def looking_text(run: Run) -> str:
-    """`4 snapshots (960.0 ms)`, of the rank that spent most on them; "" where none did."""
+    """`4 snapshots (960.0 ms)`, of the rank that spent most on them; "" if none did."""
     spent = max(((sum(look.seconds for look in rank.looks), len(rank.looks)) for rank in run.ranks), default=(0.0, 0))
     return f"{plural(spent[1], 'snapshot')} ({seconds_text(spent[0])})" if spent[1] else ""
 
@@ -235,9 +235,7 @@ def columns_of(stories: Sequence[RankStory], whole: bool = False) -> tuple[Colum
 
 
 MANY = 8
-"""Ranks that ended badly in the same way, chosen, beyond which they share a row: that is what happens to the peers of
-one that died.
-"""
+"""Ranks that ended badly in the same way above which they share a row, as the peers of one that died do. Heuristic."""
 _FEW = 2
 """Maximum size of a set of outliers; more ranks form a group of their own (heuristic)."""
 _SHARE = 0.25

@@ -13,46 +13,46 @@ from leakscope.originals import Path
 T = TypeVar("T")
 
 _PARTS_TOLD = 3
-"""Damaged parts of one file that are told one by one; chosen."""
+"""Maximum damaged parts of one file that are reported one by one. Heuristic."""
 
 
 class Damage:
-    """Sentences that say which file or line is left out and why, gathered while one rank is read."""
+    """Collects the sentences about omitted files and lines while one rank is read."""
 
     def __init__(self, grows: bool = False) -> None:
-        """`grows` where lines are being added, and the last one of a file may not be whole yet."""
+        """`grows` if lines are still being added, so that the last one of a file may be incomplete."""
         self._grows = grows
         self._told: list[str] = []
         self._parts: Counter[str] = Counter()
         self._files: dict[str, None] = {}
 
     def of_file(self, name: str, why: object) -> None:
-        """A whole file is left out."""
+        """Record that a whole file is omitted."""
         self._files[name] = None
         self._told.append(f"{name} is damaged and left out: {why}")
 
     def of_part(self, name: str, part: str, why: object) -> None:
-        """A part of a file is left out: `line 7`."""
+        """Record that a part of a file is omitted: `line 7`."""
         self._files[name] = None
         self._parts[name] += 1
         if self._parts[name] <= _PARTS_TOLD:
             self._told.append(f"{part} of {name} is damaged and left out: {why}")
 
     def note(self, text: str) -> None:
-        """A sentence about what was never whole."""
+        """Record a sentence about something that was never complete."""
         self._told.append(text)
 
     def notes(self) -> tuple[str, ...]:
-        """All sentences, in the order in which the files were read."""
+        """Return all sentences, in the order in which the files were read."""
         more = {name: parts - _PARTS_TOLD for name, parts in self._parts.items() if parts > _PARTS_TOLD}
         return (*self._told, *(f"{count} more damaged parts of {name} are left out" for name, count in more.items()))
 
     def files(self) -> tuple[str, ...]:
-        """Names of the files that are left out, or have lost parts."""
+        """Names of the files that are omitted or incomplete."""
         return tuple(self._files)
 
     def read(self, path: Path, read: Callable[[Any], T], otherwise: T) -> T:
-        """What `read` makes of a file of JSON; `otherwise` where there is none, or it is damaged."""
+        """Pass the content of a JSON file to `read`; return `otherwise` if it is missing or damaged."""
         if not is_there(path):
             return otherwise
         try:
@@ -62,7 +62,7 @@ class Damage:
             return otherwise
 
     def each(self, path: Path, read: Callable[[Any], T]) -> Iterator[T]:
-        """What `read` makes of each whole line of a file; nothing where there is none."""
+        """Pass each complete line of a file to `read`; empty if there is no file."""
         if not is_there(path):
             return
         lines = self._lines(path)
@@ -88,7 +88,7 @@ class Damage:
 
 
 def is_there(path: Path) -> bool:
-    """Whether something has this name, be it a file or none; a link that leads nowhere counts."""
+    """Whether anything has this name, including a broken link."""
     try:
         path.lstat()
     except OSError as error:

@@ -10,16 +10,16 @@ from leakscope.originals import Path, fcntl, open_file, os
 
 _STDERR = 2
 OWNERS = 0o600
-"""Permissions of every file in a run's folder: its owner's alone."""
+"""Permissions of every file in a run's folder: owner only."""
 
 UNFINISHED = ".*.[0-9]*"
-"""Names of files that are being written, as a pattern: with a dot ahead, and with the number of the process."""
+"""Pattern of temporary file names: a leading dot and the process id."""
 
 
 def open_private(path: str | Path, flags: int) -> int:
-    """The number of a file that only its owner may read and write, whatever the umask. Raises OSError.
+    """Open a file readable and writable by its owner only, whatever the umask. Raises OSError.
 
-    To be used for every file that is written into a run's folder, also as the `opener` of `open`.
+    Use it for every file in a run's folder, also as the `opener` of `open`.
     """
     number = os.open(path, flags | os.O_CLOEXEC, OWNERS)
     if flags & os.O_CREAT:
@@ -31,17 +31,17 @@ def open_private(path: str | Path, flags: int) -> int:
 
 
 class Descriptor:
-    """One that is asked for what it is before it is used: after `os.closerange` its number may be the script's."""
+    """A file descriptor that is verified before use: after `os.closerange` its number may belong to the script."""
 
     def __init__(self, path: Path, flags: int) -> None:
-        """Raises OSError where the path cannot be opened."""
+        """Raises OSError if the path cannot be opened."""
         self.number = _above_streams(open_private(path, flags))
-        """To be used right after `status`."""
+        """Valid directly after `status`."""
         there = os.fstat(self.number)
         self._device, self._inode = there.st_dev, there.st_ino
 
     def status(self) -> os.stat_result | None:
-        """What the system says of the file; None where the descriptor is ours no more."""
+        """The file's stat result; None if the descriptor is no longer ours."""
         try:
             there = os.fstat(self.number)
         except OSError:
@@ -49,14 +49,14 @@ class Descriptor:
         return there if there.st_ino == self._inode and there.st_dev == self._device else None
 
     def close(self) -> None:
-        """Close the file, where it is still ours; what the system says of it is of no use to anybody."""
+        """Close the file if it is still ours; errors are ignored."""
         if self.status() is not None:
             with suppress(OSError):
                 os.close(self.number)
 
 
 def _above_streams(number: int) -> int:
-    """The same file under a number of no stream: C code writes its warnings to 2, whatever has been opened there."""
+    """Move a descriptor above the standard streams: C code writes warnings to 2, whatever is open there."""
     if number > _STDERR:
         return number
     try:
@@ -66,10 +66,10 @@ def _above_streams(number: int) -> int:
 
 
 class GrowingFile:
-    """A file that whole lines are added to; a line that could not be written whole is taken back."""
+    """A file to which whole lines are added; a partly written line is removed."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError where the path cannot be opened."""
+        """Raises OSError if the path cannot be opened."""
         self._file = Descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def add(self, line: bytes) -> None:
@@ -92,9 +92,9 @@ class GrowingFile:
 
 
 def write_whole(path: Path, data: bytes, mode: int = OWNERS) -> None:
-    """Write a file under a temporary name, then rename it: a reader never sees half of it, and of none a part stays.
+    """Write a file under a temporary name and rename it, so that a reader never sees a partial file.
 
-    Raises OSError where it cannot be written.
+    Raises OSError if it cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -113,8 +113,8 @@ def write_whole(path: Path, data: bytes, mode: int = OWNERS) -> None:
 
 
 def write_whole_for_all(path: Path, data: bytes) -> None:
-    """The same for a file that the user has named, outside of a run: its permissions are those of the file that it
-    replaces, or what the umask leaves.
+    """The same for a file outside of a run that the user named: it keeps the permissions of the file that it replaces,
+    or follows the umask.
     """
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -124,7 +124,7 @@ def write_whole_for_all(path: Path, data: bytes) -> None:
 
 
 def _umask() -> int:
-    """The umask of this process. Linux tells it (proc(5), since 4.7); os.umask could only read it by changing it."""
+    """The umask of this process, from /proc (proc(5), since Linux 4.7); os.umask can only read it by changing it."""
     try:
         with open_file("/proc/self/status", encoding="ascii", errors="replace") as lines:
             return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))

@@ -21,7 +21,7 @@ from leakscope.run.writer import ASKED
 
 
 def ask(folder: Path) -> int:
-    """Ask all ranks of the run for a look; gives the number of the request, 1 for the first. Raises OSError."""
+    """Request a heap snapshot from all ranks; return the number of the request, from 1. Raises OSError."""
     file = open_private(folder / ASKED, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.write(file, b".")  # the size of the file is the number of requests
@@ -31,7 +31,7 @@ def ask(folder: Path) -> int:
 
 
 def times_asked(file: Path) -> int:
-    """How often a look was asked for so far."""
+    """Number of snapshots requested so far."""
     try:
         return os.stat(file).st_size
     except OSError:
@@ -42,32 +42,32 @@ NAME = "process.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NUMBERS = "/proc/self/ns/pid"
 _STATE, _BEGAN = 0, 19
-"""Which of the words that follow the name in /proc/PID/stat (proc(5), fields 3 and 22)."""
+"""Positions of the fields after the name in /proc/PID/stat (proc(5), fields 3 and 22)."""
 _GONE = ("Z", "X", "x")
-"""States of a process that has ended, and of which only its status is left."""
+"""States of a process that has ended but not been reaped."""
 
 
 @dataclass(frozen=True)
 class RecordingProcess:
-    """A process, and what tells it from another one of the same number."""
+    """A process, identified beyond its process id."""
 
     number: int
     machine: str
-    """By its own name."""
+    """Host name."""
     boot: str = ""
-    """Which start of the machine it was, "" where the system does not say."""
+    """Identifies the boot of the machine, "" if unknown."""
     numbers: str = ""
-    """Among whose numbers it has its own: a container has numbers of its own."""
+    """Its PID namespace: a container has its own."""
     began: int = 0
-    """Ticks after the start of the machine; 0 where the system does not say."""
+    """Start time in clock ticks after boot; 0 if unknown."""
 
     def is_here(self) -> bool:
-        """Whether it runs on this machine, where it has the number that we know it by."""
+        """Whether it runs on this machine and in this PID namespace."""
         here = this_process()
         return (self.machine, self.boot, self.numbers) == (here.machine, here.boot, here.numbers)
 
     def is_running(self) -> bool | None:
-        """Whether it is there; None where that cannot be seen from here."""
+        """Whether it is running; None if that cannot be determined from here."""
         if not self.is_here():
             return None
         words = _stat(self.number)
@@ -77,7 +77,7 @@ class RecordingProcess:
 
 
 def this_process() -> RecordingProcess:
-    """The one that asks."""
+    """Identify the calling process."""
     words = _stat(os.getpid())
     boot, numbers = "", ""
     with suppress(OSError):  # no Linux
@@ -86,12 +86,12 @@ def this_process() -> RecordingProcess:
 
 
 def about_this_process() -> dict[str, object]:
-    """What `process.json` has."""
+    """The content of `process.json`."""
     return asdict(this_process())
 
 
 def read_process(rank: Path) -> RecordingProcess | None:
-    """The process that records the rank with this folder; None where it has not begun to, or does not say."""
+    """The process that records the rank with this folder; None if it has not begun or is unknown."""
     try:
         return from_json(RecordingProcess, read_json(rank / NAME))
     except (Unreadable, ValueError):
@@ -99,7 +99,7 @@ def read_process(rank: Path) -> RecordingProcess | None:
 
 
 def _stat(number: int) -> list[str] | None:
-    """The words of /proc/PID/stat from the state on; the name before them may hold anything."""
+    """The fields of /proc/PID/stat after the name, which may contain anything."""
     try:
         words = Path(f"/proc/{number}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -118,31 +118,31 @@ def _answers(number: int) -> bool:
 
 
 _LATELY_S = 600.0
-"""Seconds, chosen, in which a rank of another machine that goes on has written something."""
+"""Seconds within which a running rank of another machine has written something. Heuristic."""
 _TAIL_BYTES = 1 << 16
-"""Bytes at the end of a file that are read, chosen: some hundred lines, however long the run."""
+"""Bytes read at the end of a file: some hundred lines. Heuristic."""
 
 
 @dataclass(frozen=True)
 class LiveRank:
-    """One rank that may be asked."""
+    """A rank that can be sent requests."""
 
     number: int
     process: RecordingProcess | None
-    """None where it does not record yet."""
+    """None if it does not record yet."""
     ended: bool
-    """It has said how it ended, or its process is gone."""
+    """Whether it has recorded its end, or its process is gone."""
     answer: Answer | None
     """The latest."""
 
     def has_answered(self, asked: int) -> bool:
-        """Whether what was asked by this number is answered, or never will be."""
+        """Whether the request of this number has been answered, or never will be."""
         return self.ended or (self.answer is not None and self.answer.asked >= asked)
 
 
 def live_ranks(folder: Path) -> tuple[LiveRank, ...]:
-    """All ranks of a run, those too that have left nothing yet; none of other machines, where those have a folder of
-    their own. Raises Unreadable where it is no run.
+    """All ranks of a run, including those that have written nothing yet; without ranks of other machines that have
+    their own folder. Raises Unreadable if it is not a run.
     """
     header = read_header(folder)
     told, there = header.get("ranks"), ranks_in(folder)
@@ -153,7 +153,7 @@ def live_ranks(folder: Path) -> tuple[LiveRank, ...]:
 
 
 _MOST = 1 << 12
-"""Ranks that are asked one by one; chosen."""
+"""Maximum ranks queried one by one. Heuristic."""
 
 
 def _rank(path: Path, number: int, over: bool) -> LiveRank:
@@ -163,7 +163,7 @@ def _rank(path: Path, number: int, over: bool) -> LiveRank:
 
 
 def last_answer(rank: Path) -> Answer | None:
-    """What the rank with this folder answered last."""
+    """The latest answer of the rank with this folder."""
     for line in reversed(tail_of(rank / f"{Answer.FILE}.jsonl", 8)):
         try:
             return from_json(Answer, parse_json(line))
@@ -173,8 +173,8 @@ def last_answer(rank: Path) -> Answer | None:
 
 
 def goes_on(rank: Path) -> bool:
-    """Whether the rank with this folder, which says nothing of its end, has none; for one of another machine whether it
-    was heard of lately.
+    """Whether the rank with this folder, which has not recorded an end, is still running; for another machine whether
+    it has written lately.
     """
     process = read_process(rank)
     running = None if process is None else process.is_running()
@@ -189,19 +189,19 @@ def _heard_lately(rank: Path) -> bool:
 
 
 def running(rank: Path, steps: int) -> Ended:
-    """In place of the end of a rank that goes on; with the stacks of its threads where it was asked within a step."""
+    """A placeholder for the end of a running rank, with thread stacks if a snapshot was requested within a step."""
     answer = last_answer(rank)
     stacks = answer.stacks if answer is not None and answer.step == steps else ()
     return Ended(EndKind.RUNNING, 0, steps, stack=stacks)
 
 
 def is_over(ranks: Sequence[LiveRank]) -> bool:
-    """Whether there is nobody left to answer."""
+    """Whether no rank is left to answer."""
     return all(rank.ended for rank in ranks)
 
 
 def tail_of(path: Path, most: int, size: int = _TAIL_BYTES) -> Sequence[bytes]:
-    """The last whole lines of a file, so many at most, of what stands in so many bytes at its end; none without it."""
+    """The last complete lines of a file, at most this many, from this many bytes at its end; empty without a file."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -219,61 +219,61 @@ def tail_of(path: Path, most: int, size: int = _TAIL_BYTES) -> Sequence[bytes]:
 
 
 RANK_STATES = ".board"
-"""Of the file, in the run's folder."""
+"""Name of the file in the run's folder."""
 
 
 class Activity(IntEnum):
-    """What a rank is doing; it never goes back from STOPPING and those after it to the ones before."""
+    """What a rank is doing; it never returns from STOPPING and later values to earlier ones."""
 
     RUNNING = 0
     LOOKING = 1
     STOPPING = 2
     ENDED = 3
     LOST = 4
-    """Its recording has ended, its script goes on: nobody waits for it, and it says no more of its steps."""
+    """Recording has ended while the script continues: nobody waits for the rank, and it reports no more steps."""
 
 
 RECORD = struct.Struct("<qqdqqqqd")
-"""The fields of `RankState`, in their order."""
+"""The fields of `RankState`, in order."""
 MARK = b"ranks at"
-"""The file begins with it: what does not is another file."""
+"""Magic bytes at the start of the file."""
 
 
 @dataclass(frozen=True)
 class RankState:
-    """What one rank says of itself."""
+    """The state of one rank, published by itself."""
 
     steps: int
-    """Steps taken by the clock that ticks now; 0 for a rank where none does."""
+    """Steps of the current clock; 0 without a clock."""
     activity: int
     """One of `Activity`."""
     ended: float
-    """Seconds since the epoch at which the rank's script ended; 0.0 before."""
+    """Time at which the rank's script ended, in seconds since the epoch; 0.0 before."""
     failed: int = 0
-    """1 once an allocation has failed here that the script did not catch."""
+    """1 after an uncaught allocation failure."""
     answered: int = 0
-    """1 once this rank was looked at because of a failed allocation, its own or a peer's."""
+    """1 after a snapshot because of a failed allocation, its own or a peer's."""
     alone: int = 0
-    """Backwards or module calls that would have ended a step here, where no optimizer steps."""
+    """Backwards or module calls that would have ended a step, without a stepping optimizer."""
     look_at: int = 0
-    """The step after which this rank has asked all to be looked at."""
+    """The step after which this rank has requested a snapshot from all."""
     spent: float = 0.0
-    """Seconds that looking took here so far, with one more look."""
+    """Seconds spent on snapshots, including one more."""
 
 
 def place_of(rank: int) -> int:
-    """Where the record of this rank begins."""
+    """Offset of this rank's record."""
     return len(MARK) + rank * RECORD.size
 
 
 def unpacked(data: bytes, world: int) -> tuple[RankState, ...]:
-    """The records of so many ranks; of one that has written none all zeros."""
+    """The records of this many ranks; zeros for one that has not written."""
     size = place_of(world)
     return tuple(RankState(*fields) for fields in RECORD.iter_unpack(data.ljust(size, b"\0")[len(MARK) : size]))
 
 
 def read_states(folder: Path, world: int) -> tuple[RankState, ...]:
-    """What the ranks of a run say of themselves, by number; none where they say nothing, as after its end."""
+    """The published states of a run's ranks, by number; empty if there are none, as after its end."""
     try:
         file = os.open(folder / RANK_STATES, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

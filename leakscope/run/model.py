@@ -38,94 +38,97 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Collection:
-    """One garbage collection that the program itself had."""
+    """One garbage collection of the program."""
 
     generation: int
     seconds: float
     collected: int
-    """Objects that gc says it freed."""
+    """Number of objects freed, according to gc."""
     freed_bytes: Signed | None
-    """Fall of the counted bytes across the collection; None where nothing counts them."""
+    """Decrease of the counted bytes during the collection; None if nothing counts them."""
 
     @property
     def is_full(self) -> bool:
-        """Whether it took in CPython's oldest generation, and so all."""
+        """Whether it included CPython's oldest generation, and so all."""
         return self.generation == 2  # noqa: PLR2004 - `gc.collect`'s argument
 
 
 @dataclass(frozen=True)
 class Step:
-    """What O(1) counters said at the end of one step."""
+    """Values of cheap counters at the end of one step."""
 
     number: int
     """1 for the first step."""
     seconds: float
-    """Length of the step, looks not included."""
+    """Duration of the step, without heap snapshots."""
     counted_bytes: int | None
-    """Bytes the allocator has out: the accelerator's, or glibc's mallinfo2 on CPU."""
+    """Bytes allocated: by the accelerator's allocator, or glibc's mallinfo2 on the CPU."""
     peak_bytes: int | None
-    """The allocator's peak since the last step, where it keeps one."""
+    """The allocator's peak since the last step, if it keeps one."""
     collections: tuple[Collection, ...] = ()
     counted_on: str = "cpu"
-    """Kind of the device that the counted bytes are of: an accelerator's from its first use on."""
+    """Kind of device of the counted bytes: an accelerator from its first use on."""
     began: float | None = None
-    """Seconds since the recording began, as the moments of comm operations; what lies between the end of a step and
-    the beginning of the next is leakscope's own. None in runs of the first versions."""
+    """Seconds since the recording began, like the times of comm operations; time between two steps is leakscope's own.
+    None in runs of the first versions.
+    """
     input_elements: int | None = rare(None)
-    """Elements of the tensor arguments of the outermost calls of modules in it; None where no module was called, or
-    that was not seen.
+    """Elements of the tensor arguments of outermost module calls; None if no module was called, or it
+    was not recorded.
     """
     new_shapes: int = rare(0)
-    """Of those calls, how many had a module and shapes that no call before had."""
+    """Number of those calls whose module and shapes occurred for the first time."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """One inspection of the live process."""
+    """One heap snapshot."""
 
     step: int
-    """Number of the step just finished; 0 before the first."""
+    """Number of the last finished step; 0 before the first."""
     occasion: Occasion
     heap: HeapGraph
     counted_bytes: int | None
     explained_bytes: int
     """Bytes of all storages found on that kind of device, each counted once."""
     types: Mapping[str, int] = field(default_factory=dict)
-    """Live objects by type name, the most frequent ones."""
+    """Number of live objects by type name, for the most frequent types."""
     objects: int = 0
-    """gc-tracked objects alive."""
+    """Number of live gc-tracked objects."""
     stopped_seconds: float = 0.0
-    """How long the program stood still."""
+    """Seconds for which the program was paused."""
     seconds: float = 0.0
-    """What the look cost in all."""
+    """Total seconds of the snapshot."""
     unjudged: tuple[str, ...] = ()
-    """What could not be read, each a sentence."""
+    """What could not be read, one sentence each."""
     peak_bytes: int | None = None
-    """The allocator's peak until then, where it keeps one."""
+    """The allocator's peak until then, if it keeps one."""
     counted_on: str = "cpu"
-    """Kind of the device that the counted bytes are of: `cuda`, ..."""
+    """Kind of device of the counted bytes: `cuda`, ..."""
     containers: tuple[GainingContainer, ...] = ()
-    """Those that have gained most of what is no tensor's, over the looks of one process."""
+    """Containers that gained most non-tensor memory over the snapshots of one process."""
     hides: bool = False
-    """Not all that C++ holds could be read: a cut frees more than the graph says, and what is held may be garbage."""
+    """Whether some C++ references could not be read: a cut then frees more than the graph shows, and what seems held
+    may be garbage.
+    """
 
 
 @dataclass(frozen=True)
 class GcDiff:
-    """The real gc diff, taken once when all is on disk: what collecting freed."""
+    """The real gc diff, taken once at the end: what a collection freed."""
 
     freed_bytes: tuple[Signed, ...]
-    """Tensor bytes freed by collecting generation 0, then 1, then 2, then 2 again to the fixed point."""
+    """Tensor bytes freed by collecting generations 0, 1, 2 and then 2 until nothing more is freed."""
     collections: int
-    """Full collections until nothing more went."""
+    """Full collections until nothing more was freed."""
     seconds: tuple[float, ...]
-    """Time of each collection."""
+    """Seconds of each collection."""
     predicted_bytes: int
-    """What the last look said gc would free."""
+    """Prediction of the last snapshot."""
     after: Occasion | None = rare(None)  # noqa: RUF009 - a field, as `field()` makes one
-    """Occasion of the look that it came after; None where that is not known."""
+    """Occasion of the preceding snapshot; None if unknown."""
     freed_storages: tuple[int, ...] = rare(())
-    """Indexes in that look's heap of the storages that went free."""
+    """Indexes in that snapshot's heap of the storages that were freed."""
 
 
 @dataclass(frozen=True)
@@ -136,21 +139,23 @@ class Ended:
     status: Signed
     steps: int
     error: str = ""
-    """Last line of the traceback, where there was one."""
+    """Last line of the traceback, if there was one."""
     stack: tuple[str, ...] = ()
     log: str = ""
     """Path of the rank's log, relative to the run's folder."""
     at: str = rare("")
-    """`train.py:12 main`: the user's line at which the error that ended it was raised, "" where that is not known."""
+    """`train.py:12 main`: the user's line that raised the final error, "" if unknown."""
     is_orphan: bool = rare(False)
-    """Leakscope's own process was gone, and the rank ended with it."""
+    """Whether the rank was ended because leakscope's own process was gone."""
     out_of_memory_kills: int = rare(0)
-    """Processes that the system's out-of-memory killer ended on this machine during the run, where SIGKILL ended it."""
+    """Processes that the kernel's out-of-memory killer ended on this machine during the run, if
+    SIGKILL ended the rank.
+    """
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Everything recorded of one rank."""
+    """The recording of one rank."""
 
     number: int
     steps: tuple[Step, ...]
@@ -158,51 +163,53 @@ class Rank:
     ended: Ended
     gc_diff: GcDiff | None = None
     notes: tuple[str, ...] = ()
-    """What the reader should know: a dropped line, processes not seen, no step."""
+    """Notes for the reader: a damaged line, unrecorded processes, no step."""
     damaged: tuple[str, ...] = ()
-    """Names of its files that are left out or have lost parts, as the notes say."""
+    """Names of its omitted or incomplete files, as described in the notes."""
     proved: Mapping[str, int | str] = field(default_factory=dict)
-    """Fingerprint to the bytes a forked cut really freed, or to the reason why it was not tried."""
+    """Fingerprint, mapped to the bytes that a forked cut freed, or to the reason why it was not tried."""
     operations: Sequence[CommOperation] = ()
-    """P2P and collective operations in the order of issue: of the first steps all, then the late and the last ones."""
+    """P2P and collective operations in order of issue: all of the first steps, then late ones and those of the last
+    steps.
+    """
     final_operation: FinalOperation | None = None
-    """What it did last, right even after SIGKILL."""
+    """The last operation, correct even after SIGKILL."""
     final_operation_known: bool = False
-    """Whether that was written and could be read: where it is None then, the rank issued no operation."""
+    """Whether it was recorded and readable: if it is None then, the rank issued no operation."""
     contexts: tuple[ContextsAtStep, ...] = ()
-    """Distributed-autograd contexts, for each step after which one was open or had just been closed."""
+    """Distributed-autograd contexts after each step at which one was open or had just been closed."""
     lifetimes: tuple[LifetimeRow, ...] = ()
-    """Of the storages of a watched step, or why they were not watched."""
+    """Lifetimes of storages of a watched step, or the reason why there are none."""
     device_steps: tuple[DeviceStep, ...] = ()
     """The accelerator's counters at steps."""
     device_blocks: tuple[DeviceBlocks, ...] = ()
-    """The accelerator's blocks at looks."""
+    """The accelerator's blocks at heap snapshots."""
     device_failures: tuple[DeviceFailure, ...] = ()
-    """Each time the device's memory ran out, caught or not."""
+    """Each failed allocation on the device, caught or not."""
     allocation_failures: tuple[AllocationFailure, ...] = ()
-    """Those that ended the script."""
+    """Allocation failures that ended the script."""
     memory_shortages: tuple[MemoryShortage, ...] = ()
-    """Limits of the host that came near, and looks taken because a peer ran out of memory."""
+    """Host limits that came near, and snapshots taken because a peer ran out of memory."""
     gc_freezes: tuple[GcFreeze, ...] = ()
-    """What gc.freeze() would save, where the gc diff was taken."""
+    """What gc.freeze() would save, if the gc diff was taken."""
     host_memory: tuple[MemoryThere, ...] = ()
-    """What the host lets it have; none in runs of the first versions."""
+    """Memory limits of the host; empty in runs of the first versions."""
     loader_workers: tuple[WorkersRow, ...] = ()
-    """What the workers of its data loaders took; none where it has none, and in runs of the first versions."""
+    """Memory of DataLoader workers; empty without workers and in runs of the first versions."""
     clocks: tuple[StepsBy, ...] = ()
-    """What ended the steps, one after the other; none in runs of the first versions."""
+    """What ended the steps, in order; empty in runs of the first versions."""
     processes: tuple[StartedProcess, ...] = ()
-    """Python processes that the script started and that are not seen."""
+    """Python processes that the script started and that are not recorded."""
     recording_ended: tuple[RecordingEnded, ...] = ()
-    """Where that was before the script had ended."""
+    """Whether recording ended before the script."""
     counts: tuple[CountsAtStep, ...] = ()
-    """What it had beside tensors, at some of its steps; none in runs of the first versions."""
+    """Resources other than tensors, at some steps; empty in runs of the first versions."""
     snapshots: tuple[SnapshotReport, ...] = ()
-    """What the rank's newest allocator snapshots say, where `read_run` was asked for them."""
+    """Analyses of the rank's newest allocator snapshots, if `read_run` was told to make them."""
 
     @property
     def clock(self) -> StepsBy | None:
-        """What ended the steps that are judged; None where that is not known."""
+        """What ended the judged steps; None if unknown."""
         return self.clocks[-1] if self.clocks else None
 
 
@@ -213,17 +220,17 @@ ROWS = frozenset(
         "loader_workers",
     )
 )  # fmt: skip
-"""Fields of a rank that hold rows of its files: many, and their text is as the run wrote it."""
+"""Fields of a rank with rows of its files, which are many and contain text of the run."""
 
 
 @dataclass(frozen=True)
 class InRepository:
-    """Where in its repository a script was run; paths from the repository's root."""
+    """The place of a script in its repository; paths are relative to the repository's root."""
 
     folder: str = ""
-    """The working folder, `.` for the root itself; "" where it is in none."""
+    """The working directory, `.` for the root itself; "" if it is outside."""
     script: str = ""
-    """The script; "" where it is in none, or a module was run."""
+    """The script; "" if it is outside, or a module was run."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -246,22 +253,22 @@ class Run:
     folder: str = ""
     warmup: int = 2
     min_bytes: int | None = None
-    """Growth a step below which a finding is a note; None where its kind and the memory there is decide."""
+    """Minimum growth per step of a leak; None if its kind and the available memory decide."""
     horizon: int = 100_000
     """Steps over which growth is projected."""
     options: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Lines of the user's own source files, as they were when the run ended."""
+    """Lines of the user's source files, as of the end of the run."""
     heap_reader: str = ""
-    """Which reader of the heap served the ranks, `native` or `Python`, or both; empty where it was not recorded."""
+    """The reader of the heap, `native`, `Python` or both; "" if it was not recorded."""
     notes: tuple[str, ...] = ()
-    """What of the run itself is damaged and left out, or of ranks that left nothing."""
+    """Notes about damaged parts of the run, and about ranks that left nothing."""
     started: str = ""
     """UTC date and time, `2026-11-23T04:27:19Z`; "" in runs of the first versions."""
     suppressions: tuple[Suppression, ...] = ()
-    """What is known of it already and decides no verdict: its baseline's findings, and suppressions."""
+    """Known findings that do not affect the verdict: those of the baseline, and suppressions."""
     repository: InRepository = InRepository()
-    """Nothing in runs of the first versions."""
+    """None in runs of the first versions."""
     made_by: MadeBy = MadeBy.COMMAND
 
     def __repr__(self) -> str:
@@ -285,13 +292,13 @@ class Run:
 
 
 FORMAT = 1
-"""Number of the folder's format; a newer one is refused."""
+"""Format number of the folder; newer ones are refused."""
 MOST_RANKS = 1 << 20
-"""More than any job has; chosen."""
+"""Upper bound on the number of ranks. Heuristic."""
 
 
 def read_header(folder: Path) -> dict[str, Any]:
-    """What `run.json` says; raises Unreadable where the folder is no run, or one of a newer format."""
+    """Read `run.json`; raises Unreadable if the folder is not a run, or has a newer format."""
     try:
         data = read_json(folder / "run.json")
     except Unreadable as error:
@@ -310,14 +317,14 @@ NAME = "about.json"
 
 
 def is_told(header: Mapping[str, Any]) -> bool:
-    """Whether `run.json` has it: a launcher that was killed has not come to that."""
+    """Whether `run.json` contains the value: it is missing if the launcher was killed."""
     return "sources" in header  # the first versions knew no heap reader
 
 
 def with_what_ranks_know(folder: Path, header: Mapping[str, Any]) -> dict[str, Any]:
-    """What `run.json` says, with device, torch, heap reader and source files as the ranks have told them.
+    """The content of `run.json`, with device, torch, heap reader and source files from the ranks.
 
-    What is damaged counts as not written.
+    Damaged entries are treated as missing.
     """
     data = dict(header)
     sources: dict[str, Any] = {}

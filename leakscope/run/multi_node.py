@@ -21,24 +21,25 @@ from leakscope.run.suppression import NAME as SUPPRESSIONS
 from leakscope.run.writer import make_private, prepare_folder, write_run
 
 NODES = "nodes"
-"""In `run.json`: how many machines take part; left out for one."""
+"""Key in `run.json`: number of machines; omitted for one."""
 RANKS_A_NODE = "ranks_a_node"
-"""In `run.json`: ranks of each of them; left out where that is not known, or not the same on each."""
+"""Key in `run.json`: ranks per machine; omitted if unknown or not uniform."""
 
 _LOG = re.compile(r"node_([0-9]+)_local_")
-"""How the name of a log of a rank begins, with the number of its machine."""
+"""Prefix of the log names of a rank, with the number of its machine."""
 
 
 def machines(nodes: int, ranks_a_node: int) -> dict[str, int]:
-    """What `run.json` says of them."""
+    """Number of machines according to `run.json`."""
     return {NODES: nodes, RANKS_A_NODE: ranks_a_node} if nodes > 1 and ranks_a_node > 0 else {}
 
 
 def ranks_elsewhere(folder: Path, header: Mapping[str, Any], expected: int, there: Collection[int]) -> list[int]:
-    """The ranks of those machines none of which has a folder here; none where no rank has one at all, nor where several
-    machines have their logs here: they share the folder, and a rank without one has left nothing.
+    """Ranks of machines without any folder here; empty if no rank has a folder, or if several machines have logs here:
+    those share the folder, and a rank without a folder has left nothing.
 
-    Which rank is on which machine is told by the ranks that are there: launchers number the machines as they come.
+    The assignment of ranks to machines comes from the ranks that are there: launchers number machines in order of
+    arrival.
     """
     nodes, each = header.get(NODES), header.get(RANKS_A_NODE)
     if type(nodes) is not int or type(each) is not int or each < 1 or nodes * each != expected:
@@ -50,29 +51,29 @@ def ranks_elsewhere(folder: Path, header: Mapping[str, Any], expected: int, ther
 
 
 _IDS = (("TORCHELASTIC_RUN_ID",), ("SLURM_JOB_ID", "SLURM_STEP_ID"), ("PMIX_NAMESPACE",), ("PMI_JOBID",))
-"""Variables in which torchrun, Slurm, Open MPI and MPICH name a job; the first that are set, all of them."""
+"""Variables in which torchrun, Slurm, Open MPI and MPICH identify a job; the first that are set are used together."""
 _UNNAMED = ("", "none")
-"""Ids that name no job; torchrun's own default is the second."""
+"""Ids that identify no job; torchrun's default is the second."""
 _FREE_PORTS = 32768
-"""The least port that Linux chooses by itself (ip_local_port_range): two jobs seldom meet at the same one."""
+"""First port that Linux assigns by itself (ip_local_port_range): two jobs seldom share one."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a launcher says of the job; "" where it does not."""
+    """What a launcher reports about the job; "" if unknown."""
 
     id: str = ""
     port: str = ""
-    """Where the ranks meet; not on which host, which each machine may call by another name."""
+    """The port where the ranks meet, without the host, which may have different names on different machines."""
 
     def differs(self, other: Job) -> str:
-        """What is another one there: `rendezvous id`, `port`; "" where nothing that both say is."""
+        """The field that differs, `rendezvous id` or `port`; "" if no field known to both does."""
         if self.id and other.id and self.id != other.id:
             return "rendezvous id"
         return "port" if self.port and other.port and self.port != other.port else ""
 
     def is_the_same(self, other: Job) -> bool:
-        """Whether both say the same of what no other job says."""
+        """Whether both agree on something unique to a job."""
         if self.differs(other):
             return False
         chosen = self.port.isdigit() and int(self.port) >= _FREE_PORTS
@@ -80,14 +81,14 @@ class Job:
 
 
 def job_here(environment: Mapping[str, str]) -> Job:
-    """The job of a process whose launcher has left word in its environment."""
+    """The job of this process, from variables of its launcher."""
     ids = (tuple(environment.get(name, "") for name in names) for names in _IDS)
     named = next((".".join(filter(None, words)) for words in ids if words[0]), "")
     return Job(named, environment.get("MASTER_PORT", ""))
 
 
 def job_in(data: Any) -> Job:
-    """The job that `run.json` or `about.json` tells of; nothing where it tells of none."""
+    """The job recorded in `run.json` or `about.json`; empty if none is."""
     told = data.get("job") if isinstance(data, Mapping) else None
     if not isinstance(told, Mapping):
         return Job()
@@ -95,11 +96,11 @@ def job_in(data: Any) -> Job:
 
 
 _APART_S = 3600.0
-"""Seconds between the starts of two machines, by the clock of each, beyond which they are taken for two runs where
-nothing else says that they are one; chosen: torch's rendezvous waits for ten minutes.
+"""Seconds between the starts of two machines, by their clocks, beyond which they count as two runs unless something
+else identifies them. Heuristic: torch's rendezvous waits ten minutes.
 """
 _KNOWN_BY_RANKS = ("device", "torch", "heap_reader", "sources")
-"""What the launcher of each machine put into its `run.json` by the word of its own ranks."""
+"""Keys that each machine's launcher copied into its `run.json` from its ranks."""
 _LOGS = "logs"
 
 
@@ -111,26 +112,26 @@ class Part:
     header: Mapping[str, Any]
     ranks: tuple[int, ...]
     jobs: tuple[Job, ...]
-    """As the launcher says it, and as the first rank that could does."""
+    """The job according to the launcher, and according to the first rank that knew it."""
 
     @property
     def expected(self) -> int:
-        """Ranks of the whole job, as this machine knew them."""
+        """Ranks of the whole job, as known to this machine."""
         told = self.header.get("ranks")
         return told if type(told) is int else 0
 
 
 def merge_parts(folders: Sequence[Path], into: Path, force: bool = False) -> None:
-    """Put the folders of the machines of one job together into the folder of one run; the folders stay as they are.
+    """Merge the folders of the machines of one job into one run; the inputs are not modified.
 
     Args:
-        folders: one of each machine, or a copy of it; a rank that is in several must be the same in each.
-        into: is made; one that holds a run is replaced only with `force`.
-        force: replace the run that is there.
+        folders: One for each machine, or a copy; a rank in several folders must be the same in each.
+        into: The output folder; an existing run is replaced only with `force`.
+        force: Replace an existing run.
 
     Raises:
-        LeakscopeError: they are no parts of one job, a rank is there twice, or it cannot be written.
-        OSError: a file cannot be read or written.
+        LeakscopeError: They are not parts of one job, a rank occurs twice, or the output cannot be written.
+        OSError: A file cannot be read or written.
 
     """
     parts = [_part(folder) for folder in folders]
@@ -173,7 +174,7 @@ def _job_of_ranks(folder: Path, ranks: Sequence[int]) -> Job:
 
 
 def _check_same_job(one: Part, other: Part) -> None:
-    """Raises LeakscopeError with what is another thing in the second folder."""
+    """Raises LeakscopeError naming what differs in the second folder."""
     proved = any(mine.is_the_same(theirs) for mine, theirs in zip(one.jobs, other.jobs, strict=True))
     for what, said in _said(one, proved).items():
         theirs = _said(other, proved)[what]
@@ -199,7 +200,7 @@ def _check_same_job(one: Part, other: Part) -> None:
 
 
 def _said(part: Part, proved: bool) -> dict[str, str]:
-    """What every machine of a job says alike; what the script was told may differ where it is known to be one job."""
+    """What all machines of a job must agree on; arguments may differ if it is known to be one job."""
     command = part.header.get("command")
     words = [str(word) for word in command] if isinstance(command, list) else []
     script = words[:2] if words[:1] == ["-m"] else [os.path.basename(words[0]) if words else ""]
@@ -220,7 +221,7 @@ def _items(options: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _seconds_apart(one: Part, other: Part) -> float:
-    """Between their starts, each by its own clock; 0 where one does not say."""
+    """Seconds between their starts, each by its own clock; 0 if one is unknown."""
     try:
         a, b = (datetime.fromisoformat(str(part.header["started"])) for part in (one, other))
         return abs((a - b).total_seconds())
@@ -229,7 +230,7 @@ def _seconds_apart(one: Part, other: Part) -> float:
 
 
 def _where_each_rank_is(parts: Sequence[Part]) -> dict[int, Part]:
-    """Raises LeakscopeError where a rank is in two folders and is not the same in both."""
+    """Raises LeakscopeError if a rank is in two folders with different content."""
     where: dict[int, Part] = {}
     for part in parts:
         for rank in part.ranks:
@@ -247,7 +248,7 @@ def _same_files(one: Path, other: Path) -> bool:
 
 
 def _check_place(folders: Sequence[Path], into: Path) -> None:
-    """Raises LeakscopeError where making the run would change one of the folders."""
+    """Raises LeakscopeError if writing the output would modify an input."""
     place = into.resolve()
     for folder in folders:
         part = folder.resolve()
@@ -256,9 +257,7 @@ def _check_place(folders: Sequence[Path], into: Path) -> None:
 
 
 def _header(parts: Sequence[Part]) -> dict[str, Any]:
-    """What `run.json` says at first: as after a launch; the whole run has no machines of its own any more, so that
-    ranks that are missing are told.
-    """
+    """The initial `run.json`, as after a launch; a merged run has no machines, so that missing ranks are reported."""
     first = parts[0].header
     left_out = ("format", NODES, RANKS_A_NODE, *_KNOWN_BY_RANKS)
     kept = {name: value for name, value in first.items() if name not in left_out}
@@ -277,7 +276,7 @@ def _copy_files(folder: Path, into: Path) -> None:
 
 
 def _copy_logs(folder: Path, into: Path, number: int) -> None:
-    """Logs of two machines may have the same name: the later one's then has its place in front."""
+    """Copy logs; a name used twice gets the machine as a prefix."""
     if not folder.is_dir():
         return
     make_private(into)
@@ -289,7 +288,7 @@ def _copy_logs(folder: Path, into: Path, number: int) -> None:
 
 
 def _copy(path: Path, target: Path) -> None:
-    """With its times, for which rank ended first is told by them, and not with its permissions."""
+    """Copy with times, which determine which rank ended first, but without permissions."""
     with path.open("rb") as source, open_file(target, "wb", opener=open_private) as copy:
         shutil.copyfileobj(source, copy)
     there = path.stat()

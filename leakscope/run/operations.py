@@ -19,11 +19,11 @@ from leakscope.run.rows import CommOperation, FinalOperation, from_json, to_json
 _NUMBERS = ("id", "bytes", "step", "microbatch", "nth", "buffers")
 _MOMENTS = ("issued", "waited", "completed", "tensor_died", "storage_died", "work_died", "reused")
 _WORDS = tuple(field.name for field in fields(CommOperation) if field.name not in (*_NUMBERS, *_MOMENTS))
-"""Fields that have few values, be they text or not: each is kept once."""
+"""Fields with few distinct values, each kept once."""
 
 
 class _Words(Sequence[Any]):
-    """One such field of all rows."""
+    """The values of one such field in all rows."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -51,7 +51,7 @@ class _Words(Sequence[Any]):
 
 
 class Operations(Sequence[CommOperation]):
-    """Operations in the order of their issue, a hundred and fifty bytes each.
+    """Operations in order of issue, 150 bytes each.
 
     >>> len(Operations()), Operations() == ()
     (0, True)
@@ -70,7 +70,7 @@ class Operations(Sequence[CommOperation]):
         self._sort(range(len(self._columns["id"])))
 
     def column(self, name: str) -> Iterator[Any]:
-        """One field of all of them, without making any."""
+        """One field of all operations, without creating them."""
         rows = self._columns[name]
         values = (rows[row] for row in self._order)
         return (None if isnan(value) else value for value in values) if name in _MOMENTS else values
@@ -96,7 +96,7 @@ class Operations(Sequence[CommOperation]):
         return f"{len(self)} operations"
 
     def _add(self, operation: CommOperation | None) -> None:
-        """A row more, without anything in it for None."""
+        """Add an empty row."""
         values = {} if operation is None else vars(operation)
         for name in _NUMBERS:
             self._columns[name].append(values.get(name, 0))
@@ -128,24 +128,24 @@ def _same(one: object, other: object) -> bool:
 
 
 def column(operations: Sequence[CommOperation], name: str) -> Iterator[Any]:
-    """One field of all operations, in their order: of a million none is made for it."""
+    """One field of all operations in order, without creating operations."""
     return operations.column(name) if isinstance(operations, Operations) else map(attrgetter(name), operations)
 
 
 @dataclass(frozen=True)
 class _Numbered:
-    """What every line of an operation has, the first and those that complete it."""
+    """Common fields of all rows of an operation."""
 
     id: int
 
 
 def read_operations(path: Path, damage: Damage) -> Operations:
-    """In the order of issue; later lines of the file complete earlier ones by their `id`."""
+    """Read operations in order of issue; later rows of the file complete earlier ones by `id`."""
     name = f"{CommOperation.FILE}.jsonl"
     read = Operations()
     row_of: dict[int, int] = {}
     unfit: dict[int, dict[str, Any]] = {}
-    """Row of an operation that is not whole, or not yet, to what its lines say."""
+    """Row of an incomplete operation, mapped to the content of its lines."""
     for number, line in damage.each(path / name, lambda line: (from_json(_Numbered, line).id, line)):
         row = row_of.setdefault(number, len(row_of))
         is_new = row == len(read._columns["id"])
@@ -170,32 +170,31 @@ def read_operations(path: Path, damage: Damage) -> Operations:
 
 NAME = "wire_last.bin"
 SIZE = 2048
-"""Bytes of the file, chosen: half a page."""
+"""Bytes of the file: half a page. Heuristic."""
 _HEAD = struct.Struct("<8s4qdI")
-"""State, id, nth, step, microbatch, seconds from the start to its issue, length of the JSON of the rest, which
+"""State, id, nth, step, microbatch, seconds from the start to the issue, and length of the JSON with the rest, which
 follows.
 """
 _NEWEST = b"!"
 ISSUED, WAITING, WAITED, FAILED = b"issued" + _NEWEST, b"waits ", b"waited", b"failed"
-"""What a rank is doing with its last operation, all of one length but for the mark after the first.
+"""States of the last operation, equal in length except for the mark after the first.
 
-The mark stands until the file tells of another operation: the rank has issued none after this one.
+The mark stays until another operation is written: the rank has issued none after this one.
 """
 
 
 def packer(text: bytes) -> Callable[..., None]:
-    """What packs operations of which `text` tells the rest: (buffer, 0, *head without the length, length, text).
+    """Return a packer of operations with this `text`: (buffer, 0, *head without the length, length, text).
 
-    It writes no byte more than it has to; text that is too long is left out.
+    It writes no more bytes than necessary; text that is too long is left out.
     """
     return struct.Struct(f"{_HEAD.format}{min(len(text), SIZE - _HEAD.size)}s").pack_into
 
 
 def unpack(data: bytes) -> FinalOperation | None:
-    """The operation that `wire_last.bin` tells of; None before the first.
+    """The operation in `wire_last.bin`; None before the first.
 
-    Raises ValueError or Unreadable for what is no such file, or was being written at the very moment when the rank was
-    killed.
+    Raises ValueError or Unreadable for another file, or one that was being written when the rank was killed.
     """
     if len(data) != SIZE:
         raise ValueError(f"{NAME} has {len(data)} bytes, not {SIZE}")

@@ -16,41 +16,41 @@ from leakscope.run.rows import from_json
 from leakscope.run.writer import RankFolder, make_private, write_json
 
 WHO = "who.json"
-"""In the folder of a process: what it says of itself."""
+"""File in the folder of a process with its identity."""
 MAIN = "process_0000"
-"""Folder of the process that leakscope itself has started."""
+"""Folder of the process started by leakscope itself."""
 _MOST = 10_000
-"""Processes of one run that are followed, chosen: a pool may start one for each of its tasks."""
+"""Maximum followed processes of one run. Heuristic: a pool may start one per task."""
 
 
 @dataclass(frozen=True)
 class Who:
-    """A process that may turn out to be a rank."""
+    """A process that may become a rank."""
 
     pid: int
     parent: int
     started: float
-    """Seconds since the epoch at which it began to be recorded."""
+    """Start of its recording, in seconds since the epoch."""
     place: tuple[int, ...] = ()
-    """Where `multiprocessing` has it among those that were started: (2,) is the second; () where it knows none."""
+    """Its position among the processes started by `multiprocessing`: (2,) is the second; () if unknown."""
     rank: int | None = None
-    """Its number in the process group, or what its launcher says; None where there is neither."""
+    """Rank in the process group, or from the launcher; None without either."""
     world: int = 1
-    """Processes of that group."""
+    """World size of that group."""
     trained: bool = False
-    """Whether it has joined a group, or taken a step."""
+    """Whether it has joined a group or taken a step."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """Such a process with its folder."""
+    """Such a process and its folder."""
 
     folder: Path
     who: Who
 
     @property
     def is_main(self) -> bool:
-        """Whether leakscope itself has started it."""
+        """Whether leakscope itself started it."""
         return self.folder.name == MAIN
 
     @property
@@ -60,7 +60,7 @@ class Process:
 
 
 def claim(folder: Path) -> str:
-    """The name of a folder that no other process has, made for this one. Raises OSError."""
+    """Create a folder for this process and return its name. Raises OSError."""
     make_private(folder)
     for number in range(1, _MOST):
         path = folder / f"process_{number:04d}"
@@ -71,13 +71,13 @@ def claim(folder: Path) -> str:
 
 
 def write_who(folder: Path, who: Who) -> None:
-    """Write what the process of this folder is. Raises OSError."""
+    """Write the identity of a process into its folder. Raises OSError."""
     make_private(folder)
     write_json(folder / WHO, asdict(who))
 
 
 def processes_in(folder: Path) -> list[Process]:
-    """The processes that have a folder in that of a run; what is damaged counts as not there."""
+    """The processes with a folder in a run; damaged ones are skipped."""
     found = []
     for path in sorted(folder.iterdir()):
         if re.fullmatch(r"process_[0-9]{4,9}", path.name) and path.is_dir():
@@ -87,10 +87,10 @@ def processes_in(folder: Path) -> list[Process]:
 
 
 def numbered(processes: Iterable[Process]) -> Mapping[int, Process]:
-    """Which process is which rank; of several that were the same one, the last.
+    """Assign processes to ranks; of several with the same rank, the last.
 
-    Those without a number come after those that have one, in the order in which they were started. Where none has
-    trained, the one that leakscope has started is the only one.
+    Processes without a rank follow, in the order of their start. If none has trained, the only one is that started by
+    leakscope.
     """
     every = list(processes)
     trained = [process for process in every if process.trained]
@@ -115,34 +115,34 @@ def _free(ranks: Mapping[int, object]) -> Iterator[int]:
 
 
 def worlds(ranks: Mapping[int, Process]) -> int:
-    """How many ranks the run has, those that left nothing among them."""
+    """Number of ranks of the run, including those that left nothing."""
     return max([number + 1 for number in ranks] + [process.who.world for process in ranks.values()], default=1)
 
 
 def earlier(processes: Iterable[Process], ranks: Mapping[int, Process]) -> list[Process]:
-    """Those that trained and whose number another has had since, as after a restart."""
+    """Processes that trained and whose rank another process took over, as after a restart."""
     taken = {process.folder for process in ranks.values()}
     return [process for process in processes if process.trained and process.folder not in taken]
 
 
 LOCK = ".processes"
-"""In the run's folder: held by whoever changes links."""
+"""Lock file in the run's folder, held while links are changed."""
 
 
 @dataclass(frozen=True)
 class Settled:
-    """What has become of the processes of a run."""
+    """The outcome of assigning a run's processes to ranks."""
 
     ranks: int
     """How many the run has."""
     main: int | None
-    """Which of them leakscope itself has started; None where that one has not trained, and others have."""
+    """The rank of the process started by leakscope; None if it has not trained and others have."""
     numbers: dict[int, int]
-    """Number of a process to that of its rank."""
+    """Process number, mapped to its rank."""
 
 
 def link(folder: Path) -> None:
-    """Let each rank's name lead to the folder of its process, as far as that is known now. Raises OSError."""
+    """Link each rank's name to the folder of its process, as far as known. Raises OSError."""
     with open_file(folder / LOCK, "ab", opener=open_private) as lock:  # closing it gives the lock back
         with suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -160,7 +160,7 @@ def link(folder: Path) -> None:
 
 
 def settle(folder: Path) -> Settled:
-    """Make each rank's folder the one that its link leads to: nobody writes any more. Raises OSError."""
+    """Replace each link by the folder itself, once nobody writes any more. Raises OSError."""
     with open_file(folder / LOCK, "ab", opener=open_private) as lock:  # closing it gives the lock back
         with suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)

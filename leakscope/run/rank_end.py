@@ -15,11 +15,11 @@ from leakscope.run.rows import ORPHAN_STATUS, EndKind, from_json, to_json
 
 NAME = "ended.json"
 _HUNG = "hung: "
-"""Begins the error of a rank that `--hang-timeout` has ended, in the form in which it is written."""
+"""Prefix of the error of a rank ended by `--hang-timeout`, in the written form."""
 
 
 def as_written(ended: Ended) -> Ended:
-    """The same end in the words of the file, which are older than `EndKind.HUNG` and `EndKind.UNKNOWN`."""
+    """The end in the words of the file, which predate `EndKind.HUNG` and `EndKind.UNKNOWN`."""
     if ended.how == EndKind.UNKNOWN:
         return replace(ended, how=EndKind.LOST)
     if ended.how != EndKind.HUNG:
@@ -28,7 +28,7 @@ def as_written(ended: Ended) -> Ended:
 
 
 def ended_to_json(ended: Ended) -> dict[str, Any]:
-    """What `ended.json` has."""
+    """The content of `ended.json`."""
     return to_json(as_written(ended))
 
 
@@ -41,12 +41,12 @@ def ended_from_json(data: Any) -> Ended:
 
 
 def ended_file(rank: Path) -> Path:
-    """Where a rank's folder says how it ended."""
+    """Path of the file with a rank's end."""
     return rank / NAME
 
 
 def ranks_in(folder: Path) -> list[int]:
-    """Numbers of the ranks that have a folder, rising."""
+    """Numbers of the ranks that have a folder, ascending."""
     names = (path.name for path in folder.iterdir() if re.fullmatch(r"rank_[0-9]{4,9}", path.name) and path.is_dir())
     return sorted(int(name[5:]) for name in names if name == rank_name(int(name[5:])))
 
@@ -67,16 +67,16 @@ def orphaned_after(steps: int) -> Ended:
 
 
 def no_word(rank: Path, steps: int) -> Ended:
-    """The end of a rank that has written down so many steps, and whose folder does not say how it ended."""
+    """The end of a rank with this many recorded steps and no record of its end."""
     if os.path.lexists(ended_file(rank)):
         return Ended(EndKind.UNKNOWN, 0, steps)
     return Ended(EndKind.LOST, 1, steps, error="the rank exited without recording a status")
 
 
 def read_ends(folder: Path, expected: int) -> Iterator[tuple[int, Ended, int]]:
-    """Each rank's number, how it ended, and how many steps it has written down; nothing else is read.
+    """Read each rank's number, end, and number of recorded steps.
 
-    What is damaged counts as not written.
+    Damaged entries are treated as missing.
     """
     there = ranks_in(folder)
     for number in sorted({*there, *range(expected)}):
@@ -92,7 +92,7 @@ def read_ends(folder: Path, expected: int) -> Iterator[tuple[int, Ended, int]]:
 
 
 def _whole_lines(path: Path) -> int:
-    """Lines of a file, but for a last one that was cut off; 0 where there is no such file."""
+    """Number of complete lines of a file; 0 without a file."""
     lines: list[bytes] = []
     try:
         lines = read_regular(path).splitlines()
@@ -108,13 +108,13 @@ _LEFT_OUT = (
     "<frozen ",
 )
 _MOST_BYTES = 1 << 24
-"""A larger file is not read; chosen: faulthandler writes a few kilobytes a thread."""
+"""Maximum size of a file that is read. Heuristic: faulthandler writes a few kilobytes a thread."""
 
 
 def read_stack(path: Path) -> tuple[str, ...]:
-    """The stack that faulthandler wrote when the rank was told to end, the innermost call last; () where there is none.
+    """The stack that faulthandler wrote when the rank was told to end, innermost call last; () if there is none.
 
-    Of several threads the one that the signal met is taken, else the main thread, which faulthandler lists last.
+    Of several threads it is the one that received the signal, else the main thread, which faulthandler lists last.
     """
     try:
         text = read_regular(path, _MOST_BYTES).decode(errors="replace")

@@ -79,7 +79,7 @@ _TYPES = {"HeapGraph": HeapGraph, "GainingContainer": GainingContainer}
 
 
 def read_looks(folder: Path, damage: Damage) -> tuple[Look, ...]:
-    """The looks of a rank in the order in which they were taken; one whose file is damaged is left out."""
+    """Read the heap snapshots of a rank in order; damaged ones are omitted."""
     looks: list[Look] = []
     for path in sorted(folder.glob("heap_*.json")):
         look = damage.read(path, partial(_look, path.name), None)
@@ -103,7 +103,7 @@ def _look(name: str, data: Any) -> Look:
 
 
 def blocks_that_fit(rows: Iterable[DeviceBlocks], looks: Sequence[Look], damage: Damage) -> tuple[DeviceBlocks, ...]:
-    """The rows whose columns have one length, and point into what there is."""
+    """The rows whose columns have equal lengths and valid indexes."""
     lengths = {(look.step, look.occasion): len(look.heap) for look in looks}
     fitting = []
     for row in rows:
@@ -116,7 +116,7 @@ def blocks_that_fit(rows: Iterable[DeviceBlocks], looks: Sequence[Look], damage:
 
 
 def _misfit(row: DeviceBlocks, objects: int | None) -> str:
-    """Why the columns of a row do not fit each other, or a heap of so many objects; "" where they do."""
+    """Why the columns of a row, or a heap of this many objects, do not match; "" if they do."""
     count = len(row.bytes)
     for name, column in (("storage", row.storage), ("device", row.device), ("made_at", row.made_at)):
         if len(column) != count:
@@ -133,7 +133,7 @@ def _misfit(row: DeviceBlocks, objects: int | None) -> str:
 
 
 def lifetimes_that_fit(rows: Sequence[LifetimeRow], looks: Sequence[Look], damage: Damage) -> tuple[LifetimeRow, ...]:
-    """The rows that point into the heap at the peak, or at nothing in it."""
+    """The rows with valid indexes into the heap at the peak."""
     counts = [len(look.heap) for look in looks if look.occasion == Occasion.PEAK]
     fitting = tuple(row for row in rows if not counts or _highest(row) < min(counts))
     if len(fitting) < len(rows):
@@ -143,7 +143,7 @@ def lifetimes_that_fit(rows: Sequence[LifetimeRow], looks: Sequence[Look], damag
 
 
 def _highest(row: LifetimeRow) -> int:
-    """The last object of the heap at the peak that a row points at, -1 for none."""
+    """The highest index into the heap at the peak in a row, -1 for none."""
     if isinstance(row, UntouchedStorage | StorageLife):
         return row.storage
     return max((place for place, _ in row.unread), default=-1) if isinstance(row, WatchedStep) else -1
@@ -161,14 +161,14 @@ class _Noted:
 
 @dataclass(frozen=True)
 class _Proved:
-    """`proved.json`, in the form of a field."""
+    """`proved.json` as a field."""
 
     proved: dict[str, int | str]
 
 
 def read_rank(path: Path, number: int, snapshots: bool, may_run: bool = False) -> Rank:
-    """The rank with this folder, its newest allocator snapshots analysed where they are asked for; it has not ended
-    where it `may_run` and does.
+    """Read the rank with this folder, with its newest allocator snapshots analysed on request; `may_run` if it may
+    still be running.
     """
     runs = may_run and not is_there(ended_file(path)) and goes_on(path)
     damage = Damage(grows=runs)
@@ -197,7 +197,7 @@ def read_rank(path: Path, number: int, snapshots: bool, may_run: bool = False) -
 
 
 def read_rows(path: Path, damage: Damage) -> dict[str, Any]:
-    """The fields of a rank that hold rows of its files."""
+    """Read the fields of a rank with rows of its files."""
 
     def rows(*kinds: type[R]) -> tuple[R, ...]:
         file = path / f"{kinds[0].FILE}.jsonl"
@@ -224,7 +224,7 @@ def read_rows(path: Path, damage: Damage) -> dict[str, Any]:
 
 
 def _steps(path: Path, damage: Damage) -> tuple[Step, ...]:
-    """Those whose numbers rise: a number comes once."""
+    """Steps with ascending numbers: each number occurs once."""
     last = 0
 
     def read(line: Any) -> Step:
@@ -239,7 +239,7 @@ def _steps(path: Path, damage: Damage) -> tuple[Step, ...]:
 
 
 def _final_operation(path: Path, damage: Damage) -> tuple[FinalOperation | None, bool]:
-    """The rank's last operation, and whether its file could be read: where it tells of none, there was none."""
+    """The rank's last operation, and whether its file was readable: if it contains none, there was none."""
     file = path / LAST_OPERATION
     if not is_there(file):
         return None, False
@@ -257,13 +257,13 @@ def _snapshots(path: Path, number: int) -> tuple[tuple[SnapshotReport, ...], tup
 
 
 MAX_ANALYSED = 16
-"""Ranks whose allocator snapshots are analysed for a report; `leakscope snapshot` reads those of all."""
+"""Maximum ranks whose allocator snapshots a report analyses; `leakscope snapshot` reads all."""
 _MOST_LOST = 64
-"""Ranks without a folder that are told one by one; chosen."""
+"""Maximum missing ranks listed one by one. Heuristic."""
 _RANGES = 8
-"""Ranges of those beyond that are told one by one; chosen."""
+"""Maximum ranges of further missing ranks that are listed. Heuristic."""
 _LONGEST_SOURCE = 1 << 22
-"""Characters of a source file that is shown; chosen."""
+"""Maximum characters of a source file that is shown. Heuristic."""
 _RUN = "run.json"
 
 
@@ -296,27 +296,27 @@ def read_run(folder: Path, snapshots: bool = False) -> Run:
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run of which all has been read but what its ranks have left."""
+    """A run of which everything except the ranks has been read."""
 
     folder: Path
     run: Run
     """The run without its ranks."""
     numbers: tuple[int, ...]
-    """Of the ranks that have left a folder."""
+    """Numbers of the ranks with a folder."""
     lost: tuple[Rank, ...]
-    """Those that have left nothing, as far as they are told one by one."""
+    """Ranks that left nothing, as far as they are listed one by one."""
     snapshots: bool
-    """Whether the allocator snapshots are analysed as well."""
+    """Whether allocator snapshots are analysed."""
     launcher_ended: bool
-    """Whether leakscope's own process came to its end."""
+    """Whether leakscope's own process ended normally."""
 
     def rank(self, number: int) -> Rank:
-        """What one of the ranks has left."""
+        """Read one rank."""
         analysed = self.snapshots and number in self.numbers[:MAX_ANALYSED]
         return self._told(read_rank(self.folder / rank_name(number), number, analysed, not self.launcher_ended))
 
     def with_ranks(self, ranks: Iterable[Rank]) -> Run:
-        """The run with these ranks, and with those that have left nothing."""
+        """The run with these ranks, and with those that left nothing."""
         every = (*ranks, *map(self._told, self.lost))
         return replace(self.run, ranks=tuple(sorted(every, key=lambda rank: rank.number)))
 
@@ -327,7 +327,7 @@ class OpenRun:
 
 
 def open_run(folder: Path, snapshots: bool = False) -> OpenRun:
-    """The run of a folder, its ranks to be read one by one; arguments and errors are those of `read_run`."""
+    """Open a run for reading its ranks one by one; arguments and errors are those of `read_run`."""
     data = read_header(folder)
     launcher_ended = is_told(data)
     if not launcher_ended:
@@ -365,7 +365,7 @@ def open_run(folder: Path, snapshots: bool = False) -> OpenRun:
 
 @dataclass(frozen=True)
 class _Header:
-    """What `run.json` says of the run, each with what is taken where it does not."""
+    """The content of `run.json`, with defaults."""
 
     command: tuple[str, ...] = ()
     ranks: int | None = None
@@ -427,7 +427,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _expected(told: int | None, numbers: Sequence[int], damage: Damage) -> int:
-    """Ranks of the run; as many as have a folder where `run.json` says none, or what cannot be."""
+    """Number of ranks of the run; that of the folders if `run.json` has none or an impossible one."""
     if told is not None and 1 <= told <= MOST_RANKS:
         return told
     if told is not None:
@@ -444,7 +444,7 @@ def _told_elsewhere(ranks: Sequence[int]) -> str:
 
 
 def _lost(expected: int, numbers: Sequence[int], damage: Damage) -> list[Rank]:
-    """The ranks that left nothing: the first of them as ranks, of all others their numbers alone."""
+    """The ranks that left nothing: the first as ranks, all others as numbers."""
     there = sorted({*numbers, -1, expected})
     between = [(a + 1, b - 1) for a, b in pairwise(there) if a + 1 < b and a + 1 < expected]
     found: list[Rank] = []
@@ -467,9 +467,9 @@ _COLUMNS = frozenset(field.name for field in fields(HeapGraph))
 
 
 class HeapLater(HeapGraph):
-    """A heap graph that is read from the file of its look when something of it is asked for, and kept from then on.
+    """A heap graph that is read from its file on first use and kept.
 
-    What is asked raises Unreadable where the file is gone by then, or has become another.
+    Access raises Unreadable if the file is gone or has changed.
     """
 
     def __init__(self, file: Path) -> None:
@@ -487,35 +487,35 @@ class HeapLater(HeapGraph):
 
 
 def without_heaps(rank: Rank, folder: Path) -> Rank:
-    """A rank that was read from a folder, the heaps of its looks to be read again by who asks for them."""
+    """A rank read from a folder, with heaps that are read again on demand."""
     looks = tuple(replace(look, heap=HeapLater(folder / look_name(look))) for look in rank.looks)
     return replace(rank, looks=looks)
 
 
 T = TypeVar("T")
 Work = Callable[[Run, Rank], T]
-"""Of a run without its ranks and one of them; a function of a module, whose answer can be pickled."""
+"""Function of a run without its ranks and one rank; a module function with a picklable result."""
 
 RANKS_A_PROCESS = 4
-"""Ranks for which another process is worth its start; chosen: reading and judging one took 40 ms, a start 30."""
+"""Ranks for which another process pays off. Heuristic: reading and judging one took 40 ms, starting a process 30 ms."""
 MOST_PROCESSES = 8
-"""Chosen: each has the heaps of one rank in its memory."""
+"""Maximum processes. Heuristic: each has the heaps of one rank in memory."""
 _PR_SET_PDEATHSIG = 1
-"""Of prctl(2), in Linux's linux/prctl.h: the signal that a process gets when its parent ends."""
+"""Option of prctl(2), from linux/prctl.h: the signal that a process receives when its parent ends."""
 
 
 def read_each(opened: OpenRun, work: Work[T], processes: int | None = None) -> tuple[Run, tuple[T, ...]]:
-    """The run, the heaps of its looks to be read again by who asks for them, and what `work` says of each rank.
+    """Return the run, with heaps that are read again on demand, and the result of `work` for each rank.
 
-    Each rank is read once, and what is found is the same whatever the number of processes that read.
+    Each rank is read once, and the results do not depend on the number of processes.
 
     Args:
-        opened: the run's folder.
-        work: is asked of each rank while its heaps are there.
-        processes: that read at the same time; None for as many as are worth their start, 1 for this one alone.
+        opened: The run's folder.
+        work: Called for each rank while its heaps are in memory.
+        processes: Number of reading processes; None for as many as pay off, 1 for this one alone.
 
     Raises:
-        LeakscopeError: a process that read was ended from outside.
+        LeakscopeError: A reading process was killed.
 
     """
     count = processes_for(len(opened.numbers)) if processes is None else processes
@@ -526,8 +526,8 @@ def read_each(opened: OpenRun, work: Work[T], processes: int | None = None) -> t
 
 
 def processes_for(ranks: int) -> int:
-    """How many processes read so many ranks; one, this one, where it may not be forked: it has threads, or the system
-    does not take forks well.
+    """Number of processes for this many ranks; 1, this one, if it must not be forked because of
+    threads or the system.
     """
     if threading.active_count() > 1 or ranks < 2 * RANKS_A_PROCESS or sys.platform != "linux":
         return 1
@@ -569,18 +569,18 @@ def _in_processes(opened: OpenRun, work: Work[T], count: int) -> Generator[tuple
 
 
 _given: list[tuple[OpenRun, Work[Any]]] = []
-"""In a process that reads, the run and what is asked of its ranks."""
+"""In a reading process, the run and the function to apply."""
 
 
 def _begin(opened: OpenRun, work: Work[Any], parent: int) -> None:
-    """To be called in each new process, which ends with its parent, and at Ctrl-C without a word."""
+    """Initialise a new process, which ends with its parent, and silently at Ctrl-C."""
     _given.append((opened, work))
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with suppress(Exception):  # no ctypes: then it ends when it has read its rank
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it went before that was set
+    if os.getppid() != parent:  # the parent ended before this was set
         os._exit(1)
 
 

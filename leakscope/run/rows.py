@@ -20,14 +20,14 @@ class MadeBy(StrEnum):
     """What recorded a run."""
 
     COMMAND = "run"
-    """`leakscope run`: there is a command to run again, and an exit status."""
+    """`leakscope run`: there is a command to run again and an exit status."""
     PROFILER = "profiler"
     CHECK = "check"
     BLOCK = "watch"
 
 
 class Occasion(StrEnum):
-    """Why a look was taken."""
+    """Why a heap snapshot was taken."""
 
     STEP = "step"
     LAST = "last"
@@ -39,13 +39,13 @@ class Occasion(StrEnum):
     BLOCK = "block"
     """The end of a block under `watch`."""
     PEAK = "peak"
-    """In the middle of a watched step, where most was alive."""
+    """In the middle of a watched step, at its peak."""
     MEMORY = "memory"
-    """A limit of the host came near, or an allocation failed there."""
+    """A host limit came near, or an allocation failed there."""
     OOM = "oom"
     """An allocation failed on the device."""
     ASKED = "asked"
-    """Somebody asked, and the step did not end: in the middle of it, on the watchdog's thread."""
+    """On request, in the middle of a step that did not end, on the watchdog's thread."""
 
 
 class EndKind(StrEnum):
@@ -56,42 +56,42 @@ class EndKind(StrEnum):
     """By leakscope, at the end of a --steps run."""
     RAISED = "raised"
     HUNG = "hung"
-    """Ended by `--hang-timeout`; it raised nothing."""
+    """By `--hang-timeout`; it raised nothing."""
     EXITED = "exited"
     KILLED = "killed"
     """By a signal."""
     LOST = "lost"
-    """It left no word."""
+    """Without any record."""
     RUNNING = "running"
-    """It has not ended: it was read while it ran, and no file says so."""
+    """It was read while it was running; not used in files."""
     UNKNOWN = "unknown"
-    """What it left of that is damaged; in files it is lost."""
+    """Its record is damaged; in files it is lost."""
 
 
 class ClockKind(StrEnum):
     """What ends a step."""
 
     MARK = "mark"
-    """The program's own marks, through `leakscope.Profiler`."""
+    """A mark of the program, through `leakscope.Profiler`."""
     FUNCTION = "function"
-    """A return of the function of `--step-function`."""
+    """A return of the function named by `--step-function`."""
     OPTIMIZER = "optimizer"
     """A step of an optimizer."""
     BACKWARD = "backward"
-    """The end of an outermost backward, where no optimizer steps."""
+    """The end of an outermost backward, if no optimizer steps."""
     CALL = "call"
-    """The end of an outermost call of a module, where there is no backward."""
+    """The end of an outermost module call, if there is no backward."""
 
 
 class Direction(StrEnum):
-    """What a P2P operation does; a collective is named as torch names it."""
+    """The direction of a P2P operation; a collective has torch's name."""
 
     SEND = "send"
     RECV = "recv"
 
 
 class OperationState(StrEnum):
-    """What a rank was doing with its last operation."""
+    """The state of a rank's last operation."""
 
     ISSUED = "issued"
     WAITS = "waits"
@@ -110,7 +110,7 @@ class Phase(StrEnum):
 
 
 class RowTag(StrEnum):
-    """Tells the rows of one file apart."""
+    """Distinguishes the rows of one file."""
 
     STEP = "step"
     IDLE = "idle"
@@ -126,7 +126,7 @@ class RowTag(StrEnum):
 
 
 Read = Callable[[Any], Any]
-"""From a value of JSON to a field's; raises ValueError for one of another type."""
+"""Converts a JSON value to a field's value; raises ValueError for another type."""
 Write = Callable[[Any], Any]
 
 _LEFT_OUT = "left out"
@@ -134,15 +134,15 @@ _SIGNED = "signed"
 _EITHER = (UnionType, Union)
 
 Signed = Annotated[int, _SIGNED]
-"""A number of 64 bits, with its sign or without; a plain `int` counts something that is there, up to `LARGEST`."""
+"""A 64-bit number, signed or unsigned; a plain `int` is a count, at most `LARGEST`."""
 LARGEST = 1 << 60
-"""More than anything counted here: an exbibyte, and of seconds the age of the universe."""
+"""Upper bound of all counts: an exbibyte, and in seconds the age of the universe."""
 LONGEST = 1 << 16
-"""Characters of a text, chosen; what is longer is cut off there."""
+"""Maximum characters of a text; longer ones are cut off. Heuristic."""
 
 
 class Row:
-    """One line of `<FILE>.jsonl`; where a file has rows of several kinds, their `TAG` is written as `kind`."""
+    """One line of `<FILE>.jsonl`; in files with several kinds of rows, the `TAG` is written as `kind`."""
 
     FILE: ClassVar[str]
     TAG: ClassVar[RowTag | None] = None
@@ -153,25 +153,25 @@ R = TypeVar("R", bound=Row)
 
 
 def rare(default: Any) -> Any:
-    """A field that is written only where it differs from its default."""
+    """A field that is written only if it differs from its default."""
     return field(default=default, metadata={_LEFT_OUT: True})
 
 
 @dataclass(frozen=True)
 class _Column:
-    """One field of a dataclass on its way to JSON and back."""
+    """Conversion of one dataclass field to JSON and back."""
 
     name: str
     read: Read
     write: Write | None
-    """None where JSON takes the value as it is."""
+    """None if JSON accepts the value as it is."""
     needed: bool
     default: Any
     rare: bool
 
 
 def to_json(item: Any) -> dict[str, Any]:
-    """A dataclass as an object of JSON, in the order of its fields."""
+    """A dataclass as a JSON object, in the order of its fields."""
     data: dict[str, Any] = {}
     for column in _columns(type(item)):
         value = getattr(item, column.name)
@@ -181,10 +181,10 @@ def to_json(item: Any) -> dict[str, Any]:
 
 
 def from_json(kind: type[T], data: Any, names: Mapping[str, Any] | None = None) -> T:
-    """The dataclass that `to_json` made `data` of; keys of a newer leakscope, which it does not know, are passed over.
+    """Inverse of `to_json`; unknown keys, of a newer leakscope, are ignored.
 
-    `names` are types that the module of `kind` imports for type checkers alone. Raises ValueError where `data` is no
-    object, lacks a field that has no default, or has one of another type or out of its range.
+    `names` are types that the module of `kind` imports for type checkers only. Raises ValueError if `data` is not an
+    object, lacks a field without default, or has one of another type or out of range.
     """
     if not isinstance(data, Mapping):
         raise ValueError(f"{_shown(data)} is no object")
@@ -201,14 +201,14 @@ def from_json(kind: type[T], data: Any, names: Mapping[str, Any] | None = None) 
 
 
 def to_line(row: Row) -> dict[str, Any]:
-    """A row as one line of its file."""
+    """A row as a line of its file."""
     return to_json(row) if row.TAG is None else {"kind": row.TAG, **to_json(row)}
 
 
 def from_line(kinds: Sequence[type[R]], data: Any) -> R | None:
-    """The row that a line of a file with rows of these kinds is; None for a kind that only a newer leakscope knows.
+    """Parse a line of a file with rows of these kinds; None for a kind of a newer leakscope.
 
-    Raises ValueError as `from_json` does.
+    Raises ValueError as `from_json`.
     """
     if kinds[0].TAG is None:
         return from_json(kinds[0], data)
@@ -267,7 +267,7 @@ _PLAIN: Mapping[Any, Read] = {
 
 
 def _of_either(kinds: Sequence[Any]) -> Read:
-    """Of one kind, or None; of several the first that takes it."""
+    """A value of one kind, or None; of several kinds the first that accepts it."""
     none = NoneType in kinds
     readers = [_reader(kind) for kind in kinds if kind is not NoneType]
 
@@ -342,7 +342,7 @@ def _refuse(value: Any, wanted: Any) -> Any:
 
 
 def _shown(value: Any, most: int = 40) -> str:
-    """A value in a sentence: of what may be long or deep its kind."""
+    """A value for an error message; only the type of one that may be long or deep."""
     if isinstance(value, (dict, list)):
         return f"a{'n object' if isinstance(value, dict) else ' list'} of {len(value)}"
     text = repr(value[:most] if isinstance(value, str) else value)
@@ -351,69 +351,69 @@ def _shown(value: Any, most: int = 40) -> str:
 
 @dataclass(frozen=True)
 class Answer(Row):
-    """A look that was taken after somebody had asked for one; it answers all that were asked before it."""
+    """A requested heap snapshot; it answers all earlier requests."""
 
     FILE = "answers"
 
     asked: int
     """Number of the last request that it answers."""
     step: int
-    """Steps that had ended."""
+    """Number of steps that had ended."""
     occasion: Occasion
     time: float
-    """Seconds since the epoch at which it was there."""
+    """Time of the snapshot in seconds since the epoch."""
     seconds: float
-    """What the look took."""
+    """Duration of the snapshot."""
     stacks: tuple[str, ...] = rare(())
-    """Lines of the stacks of all threads, where the look was taken in the middle of a step."""
+    """Lines of the stacks of all threads, if the snapshot was taken in the middle of a step."""
 
 
 @dataclass(frozen=True)
 class StepsBy(Row):
-    """What ends a step from here on; the last row of a rank is the one that counts."""
+    """What ends a step from here on; the last row of a rank is the valid one."""
 
     FILE = "clock"
 
     clock: ClockKind
     name: str
-    """What it is called: `Adam`, `Net`, `Trainer.training_step`; "" where there is nothing to name."""
+    """Its name: `Adam`, `Net`, `Trainer.training_step`; "" if it has none."""
     since: int = 0
-    """Steps that another clock had ended before: they are not judged, and warm-up comes after them."""
+    """Steps ended by earlier clocks: they are not judged, and warm-up follows them."""
     missing: bool = rare(False)
-    """There was no function of this name, when the script ended."""
+    """Whether no function of this name existed at the end of the script."""
 
 
 @dataclass(frozen=True)
 class RecordingEnded(Row):
-    """Recording ended before the script did, for an error of leakscope's own or a folder that cannot be written."""
+    """Recording ended before the script, because of an internal error or a folder that cannot be written."""
 
     FILE = "recording_ended"
 
     step: int
-    """Steps that had ended."""
+    """Number of steps that had ended."""
     why: str
     """`recording ended at step 5: RuntimeError: no such thing (in Work.wait)`."""
 
 
 @dataclass(frozen=True)
 class StartedProcess(Row):
-    """A Python process that the script started, which is not seen."""
+    """A Python process that the script started and that is not recorded."""
 
     FILE = "processes"
 
     through: str
     """`torch.multiprocessing.spawn`, `multiprocessing`, `subprocess`."""
     started_at: str
-    """The user's line: `train.py:41 main`, "" where there is none."""
+    """The user's line, `train.py:41 main`; "" if there is none."""
 
 
 OTHERS = "others"
-"""Descriptors whose kind was not told apart from the rest."""
+"""Descriptors of unclassified kinds."""
 
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """Segments of `/dev/shm` that are mapped, of which `torch.multiprocessing` makes one for each tensor it shares."""
+    """Mapped segments of `/dev/shm`, of which `torch.multiprocessing` creates one for each shared tensor."""
 
     segments: int
     bytes: int
@@ -421,83 +421,83 @@ class SharedMemory:
 
 @dataclass(frozen=True)
 class Recompiled:
-    """A function that `torch.compile` has compiled again."""
+    """A function that `torch.compile` has recompiled."""
 
     name: str
     """`forward`."""
     at: str
     """`model.py:12`."""
     times: int
-    """That a guard of its has failed."""
+    """Number of guard failures."""
     reason: str
-    """Of the last time, in dynamo's words; "" where it tells none."""
+    """Reason of the last one, in dynamo's words; "" if there is none."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What dynamo says of itself."""
+    """Counters of dynamo."""
 
     functions: int
-    """Times that it has compiled one, or a part of one between two graph breaks."""
+    """Number of compilations of functions, or of parts between graph breaks."""
     again: tuple[Recompiled, ...] = rare(())
-    """The most often first."""
+    """Most frequent first."""
     over_limit: bool = rare(False)
-    """A function has come to the limit of recompilations and is run without compiling from then on."""
+    """Whether a function has reached the limit of recompilations and runs uncompiled from then on."""
 
 
 @dataclass(frozen=True)
 class CountsAtStep(Row):
-    """What was counted at the end of a step; not of every step."""
+    """Counts at the end of a step, at some steps only."""
 
     FILE = "counts"
 
     step: int
     descriptors: Mapping[str, int] | None = None
-    """Kind of descriptor to their number, leakscope's own left out: `pipe`, `socket to HOST:PORT`, `/tmp/*.log`; None
-    where the system does not say.
+    """Kind of descriptor, mapped to their number, without leakscope's own: `pipe`, `socket to HOST:PORT`, `/tmp/*.log`;
+    None if the system does not show them.
     """
     most_descriptors: int | None = None
-    """That the system lets it have; None for no limit."""
+    """The limit of open descriptors; None if unlimited."""
     shared: SharedMemory | None = None
     compiled: Compiled | None = None
-    """None where the script has not imported dynamo."""
+    """None if the script has not imported dynamo."""
     pinned_bytes: int | None = rare(None)
-    """Pinned host memory that tensors have; None where no device is in use, or torch does not say."""
+    """Pinned host memory of tensors; None if no device is in use or torch does not count it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllocationFailure(Row):
-    """An allocation failed, on the host or a device, and that ended the script."""
+    """A failed allocation, on the host or a device, that ended the script."""
 
     FILE = "out_of_memory"
 
     step: int
     """The last step that had ended."""
     time: float = 0.0
-    """Seconds since the epoch; the first versions did not say it."""
+    """Seconds since the epoch; missing in the first versions."""
     error: str
-    """First line of its text."""
+    """First line of its message."""
     wanted_bytes: Signed | None = None
-    """None where the error does not say."""
+    """None if the message does not contain it."""
     at: str = ""
-    """The innermost line of the user's, "" where there is none."""
+    """The innermost line of the user, "" if there is none."""
 
 
 @dataclass(frozen=True)
 class MemoryThere(Row):
-    """How much memory the host lets the process have."""
+    """Memory available to the process according to the host."""
 
     FILE = "host_memory"
 
     limit: str
-    """`its control group's memory limit`: what stands in the way first."""
+    """The tightest limit, `its control group's memory limit`."""
     limit_bytes: int
     used_bytes: int | None = None
-    """What counted against it before the first heap snapshot, by whatever process; None where that was not recorded."""
+    """Bytes in use by any process before the first heap snapshot; None if not recorded."""
 
 
 class MemoryShortage(Row):
-    """Memory was short here or on a peer, and the heap was looked at."""
+    """Memory was short here or on a peer, and a heap snapshot was taken."""
 
     FILE = "short_of_memory"
 
@@ -511,17 +511,17 @@ class LimitNear(MemoryShortage):
     step: int
     """The last step that had ended."""
     inside: bool
-    """In the middle of the step after that one."""
+    """Whether it was in the middle of the following step."""
     limit: str
     """`the control group's limit`."""
     limit_bytes: int
     used_bytes: int
-    """What counted against the limit then."""
+    """Bytes that counted against the limit."""
 
 
 @dataclass(frozen=True)
 class PeerOutOfMemory(MemoryShortage):
-    """Another rank's allocation failed, and this one was looked at."""
+    """Another rank's allocation failed, and this one took a snapshot."""
 
     TAG = RowTag.PEER
 
@@ -541,82 +541,83 @@ class GcFreeze(Row):
     FILE = "gc_freeze"
 
     full_seconds: float
-    """With every object in it."""
+    """With all objects."""
     frozen_seconds: float
-    """With every object left out."""
+    """With all objects frozen."""
 
 
 @dataclass(frozen=True)
 class GainingContainer:
-    """A container that has gained items since looks have seen it, or the first of a chain of linked objects that has
-    grown longer; what the heap graph has is not in its bytes.
+    """A container that has gained items over the snapshots, or the head of a growing chain of linked objects; its bytes
+    exclude objects of the heap graph.
     """
 
     container: int
-    """Its index in the heap graph of the same look."""
+    """Its index in the heap graph of the same snapshot."""
     items: int
-    """How many it has."""
+    """Current number of items."""
     gained: int
-    """Items that it has more than when it was first seen."""
+    """Items gained since it was first seen."""
     bytes: int
-    """Of what it has gained, the newest items measured: strings, numbers, records and all that they alone hold."""
+    """Bytes gained, from a sample of the newest items: strings, numbers, records and what only they hold."""
     counted_bytes: int
-    """Those of the bytes that the host's counter counts: blocks that Python asks malloc for."""
+    """The part of the bytes in the host's counter: blocks that Python allocates by malloc."""
     item: str
-    """What an item is: `str`, `dict of str and float`, `list of float`."""
+    """Type of an item: `str`, `dict of str and float`, `list of float`."""
     earlier_bytes: int = rare(0)
-    """Of the items that it had when it was first seen, some of them measured."""
+    """Bytes of the items when it was first seen, from a sample."""
 
 
 class LifetimeRow(Row):
-    """One line of what two watched steps said of the second one's peak."""
+    """One row of the result of two watched steps, at the second one's peak."""
 
     FILE = "lifetimes"
 
 
 @dataclass(frozen=True)
 class WatchedStep(LifetimeRow):
-    """The step that was watched storage by storage; operations are counted from its beginning."""
+    """The watched step; operations are counted from its start."""
 
     TAG = RowTag.STEP
 
     step: int
     device: str
-    """`cuda:0`, `cpu`: whose memory was watched."""
+    """The watched device: `cuda:0`, `cpu`."""
     operations: int
     start_bytes: int
-    """Alive when the step began."""
+    """Live bytes at the start of the step."""
     peak_bytes: int
-    """Alive when most was."""
+    """Live bytes at the peak."""
     peak_operation: Signed
-    """The operation after which the peak was reached, -1 where the step makes nothing."""
+    """The operation after which the peak was reached, -1 if the step allocates nothing."""
     peak_at: str
-    """The user's line that ran then, "" where none did."""
+    """The user's line at that time, "" if there was none."""
     peak_phase: Phase
     backward_follows: bool
     """Whether a backward ran after the peak."""
     unseen_bytes: Signed
-    """At the peak, of storages that nobody saw being made or used."""
+    """Bytes at the peak of storages whose allocation or use was not seen."""
     arguments: tuple[tuple[str, str], ...]
     """(function, argument) of the user's calls that ran at the peak."""
     curve: tuple[tuple[Signed, int], ...]
-    """(operation, bytes alive after it) where they are not far below the peak."""
+    """(operation, live bytes after it) near the peak."""
     storages: int
-    """How many the step before made and let go."""
+    """Number of storages that the previous step allocated and freed."""
     lag_byte_seconds: float
-    """Of those storages: bytes times seconds before the first use."""
+    """For those storages: bytes times seconds before the first use."""
     use_byte_seconds: float
-    """From the first use to the last."""
+    """From first to last use."""
     drag_byte_seconds: float
     """After the last use."""
     unread: tuple[tuple[int, str], ...] = ()
-    """(index in the heap at the peak of a running function or a script's namespace, reference such as `local ckpt`):
-    variables that no code of that function or script reads from there on."""
+    """(index in the heap at the peak of a running function or the script's namespace, reference such as `local ckpt`):
+    variables that no remaining code of that function or script reads.
+    """
 
 
 @dataclass(frozen=True)
 class UntouchedStorage(LifetimeRow):
-    """A storage that was there before the watched step and the one before it, and that no operation of them touched."""
+    """A storage from before both watched steps that none of their operations touched."""
 
     TAG = RowTag.UNTOUCHED
 
@@ -629,51 +630,51 @@ class StorageLife(LifetimeRow):
     """One storage of the watched step."""
 
     storage: Signed
-    """Its index in the heap at the peak, -1 where it is not there."""
+    """Its index in the heap at the peak, -1 if it is not there."""
     bytes: int
     made_at: str
-    """The line, "" where it was made before the watched steps, as `module` and `phase`."""
+    """The line, "" if it was allocated before the watched steps; likewise `module` and `phase`."""
     module: str
-    """Name of the module in whose forward it was made."""
+    """Name of the module whose forward allocated it."""
     phase: Phase
     last_use_at: str
-    """The line, "" where nothing but its making used it."""
+    """The line, "" if nothing used it after its allocation."""
     last_phase: Phase
     drag_byte_seconds: float
-    """Bytes times seconds between the last use and the release."""
+    """Bytes times seconds between last use and release."""
     last: Signed
-    """The operation that used it last; negative ones were before the step."""
+    """The operation of the last use; negative before the step."""
     died: Signed
-    """The operation after which it was released."""
+    """The operation after which it was freed."""
 
 
 @dataclass(frozen=True)
 class IdleStorage(StorageLife):
-    """A storage that was alive at the peak and not used again."""
+    """A storage alive at the peak and not used again."""
 
     TAG = RowTag.IDLE
 
     one_statement: bool = False
-    """The statement that used it last is the one that ran at the peak."""
+    """Whether the statement of its last use was running at the peak."""
 
 
 @dataclass(frozen=True)
 class AlikeStorage(StorageLife):
-    """A storage that was made and last used where an idle one was."""
+    """A storage allocated and last used at the same lines as an idle one."""
 
     TAG = RowTag.ALIKE
 
 
 @dataclass(frozen=True)
 class DraggedStorage(StorageLife):
-    """One of the storages that lay unused for most byte-seconds; operations are counted from the step before."""
+    """One of the storages with most unused byte-seconds; operations are counted from the previous step."""
 
     TAG = RowTag.DRAG
 
 
 @dataclass(frozen=True)
 class LifetimesUnjudged(LifetimeRow):
-    """No lifetimes of a step, and why."""
+    """The reason why there are no lifetimes."""
 
     TAG = RowTag.UNJUDGED
 
@@ -686,41 +687,41 @@ LIFETIME_ROWS = (WatchedStep, UntouchedStorage, IdleStorage, AlikeStorage, Dragg
 
 
 class WorkersRow(Row):
-    """Of the workers of one of the script's loaders."""
+    """Rows about the workers of one loader."""
 
     FILE = "loader_workers"
 
 
 @dataclass(frozen=True)
 class SharedObjects:
-    """A large container of Python objects that the parent had when workers were forked from it."""
+    """A large container of Python objects in the parent when workers were forked."""
 
     written: str
-    """`self.samples`, as in the class that has it, or the name of a module's variable."""
+    """`self.samples`, as in its class, or the name of a module's variable."""
     owner: str
     """The class's name, or the module's."""
     type: str
     item: str
-    """What most items are: `str`, `dict of str and int`."""
+    """Type of most items: `str`, `dict of str and int`."""
     items: int
     objects: int
-    """In it and in the containers in it."""
+    """Number of objects, including those of nested containers."""
     bytes: int
-    """Of the pages that its objects lie on."""
+    """Bytes of the pages of its objects."""
     where: str = ""
-    """`train.py:12`, the line that sets it; "" where the source does not show it."""
+    """The line that sets it, `train.py:12`; "" if unknown."""
 
 
 @dataclass(frozen=True)
 class WorkersStarted(WorkersRow):
-    """An iterator over a loader has started its workers; the same loader starts them again, epoch after epoch."""
+    """An iterator over a loader has started its workers, once per epoch."""
 
     TAG = RowTag.STARTED
 
     step: int
     """The last step that had ended."""
     loader: int
-    """Which loader of the script's: those of one line, dataset and number of workers are one."""
+    """Number of the loader: loaders of one line, dataset and number of workers are one."""
     life: int
     """1 for its first iterator."""
     workers: int
@@ -729,35 +730,35 @@ class WorkersStarted(WorkersRow):
     dataset: str
     """Its class's name."""
     started_at: str
-    """The user's line: `train.py:41 main`, "" where there is none."""
+    """The user's line, `train.py:41 main`; "" if there is none."""
     prefetch: int | None = None
-    """Batches that each worker may be ahead."""
+    """Batches prefetched per worker."""
     persistent: bool = False
     pinned: bool = False
-    """A thread of the parent's copies each batch into pinned memory."""
+    """Whether a thread of the parent copies each batch to pinned memory."""
     shared: tuple[SharedObjects, ...] = ()
 
 
 @dataclass(frozen=True)
 class WorkerMemory:
-    """What one worker took at one moment, in bytes."""
+    """Memory of one worker at one time, in bytes."""
 
     worker: int
     unique: int
-    """Of no other process (USS)."""
+    """Unique set size (USS)."""
     proportional: int
-    """PSS."""
+    """Proportional set size (PSS)."""
     anonymous: int
-    """Its own and shared since the fork: grows by what the worker allocates, not by what is copied."""
+    """Anonymous memory: grows by what the worker allocates, not by pages it copies."""
     mapped: int
-    """Those of the unique ones that are of files and shared memory."""
+    """The part of the unique bytes in files and shared memory."""
     copied: tuple[int, ...] = rare(())
-    """Of each of the `shared` of its start, those that it has a copy of."""
+    """For each of the `shared` containers at its start, the bytes that it has copied."""
 
 
 @dataclass(frozen=True)
 class WorkersRead(WorkersRow):
-    """One reading of all workers of one loader."""
+    """One sample of all workers of one loader."""
 
     TAG = RowTag.READ
 
@@ -766,36 +767,36 @@ class WorkersRead(WorkersRow):
     life: int
     workers: tuple[WorkerMemory, ...]
     sent_bytes: Signed = 0
-    """Of batches that wait to be taken, in shared memory."""
+    """Bytes of queued batches in shared memory."""
     sent: int = 0
-    """Pieces of shared memory they lie in: one for each tensor."""
+    """Number of their shared memory segments: one per tensor."""
     pinned_bytes: int | None = None
-    """Pinned host memory that the parent's tensors have, as in `CountsAtStep`; None where nothing counts it."""
+    """Pinned host memory of the parent's tensors, as in `CountsAtStep`; None if nothing counts it."""
     last: bool = rare(False)
-    """The workers are being ended."""
+    """Whether the workers are being ended."""
 
 
 @dataclass(frozen=True)
 class GrowingInWorker:
-    """A container that a worker has put more into since it was started."""
+    """A container that has grown in a worker since its start."""
 
     written: str
     owner: str
     where: str
-    """`train.py:12`, the line that sets it; "" where the source does not show it."""
+    """The line that sets it, `train.py:12`; "" if unknown."""
     type: str
     item: str
     items: int
-    """How many it has."""
+    """Current number of items."""
     gained: int
-    """How many of them are new."""
+    """Number of new items."""
     bytes: int
-    """Of the new ones, some measured."""
+    """Bytes of the new items, from a sample."""
 
 
 @dataclass(frozen=True)
 class WorkerLook(WorkersRow):
-    """What a worker found when it looked at itself, between two batches."""
+    """What a worker found between two batches."""
 
     TAG = RowTag.INSIDE
 
@@ -803,7 +804,7 @@ class WorkerLook(WorkersRow):
     life: int
     worker: int
     batches: int
-    """That it had been asked for by then."""
+    """Batches requested from it so far."""
     grown: tuple[GrowingInWorker, ...] = ()
 
 
@@ -818,16 +819,16 @@ class DeviceFigures:
     device: int
     allocated: int
     active: int
-    """Allocated, or dead and waited for by another stream."""
+    """Allocated, or dead and in use by another stream."""
     reserved: int
     peak: int
-    """The highest `allocated` since somebody reset it."""
+    """The highest `allocated` since the last reset."""
     stuck: int
-    """Reserved and unused in segments that something live keeps."""
+    """Reserved and unused in segments with a live block."""
     retries: int
-    """Times the allocator had to give back its cache and ask the driver again."""
+    """Number of times the allocator freed its cache and retried."""
     failures: int
-    """Times memory ran out."""
+    """Number of failed allocations."""
 
 
 @dataclass(frozen=True)
@@ -841,20 +842,20 @@ class DeviceStep(Row):
     """`cuda`, `xpu`, ..."""
     devices: tuple[DeviceFigures, ...]
     layout: tuple[DeviceLayout, ...] | None = rare(None)
-    """None where reading it was too dear then."""
+    """None if it was not read, within the budget."""
 
 
 @dataclass(frozen=True)
 class LayoutAtLook(DeviceLayout):
-    """How one device's memory was used up at a look."""
+    """The memory of one device at a heap snapshot."""
 
     driver: tuple[int, int] | None
-    """What the driver said: (free, total) bytes, all processes together; None where it was not asked."""
+    """The driver's (free, total) bytes over all processes; None if it was not read."""
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Storages on the device that lie in no block of the allocator."""
+    """Storages on the device that are in no block of the allocator."""
 
     storages: int
     bytes: int
@@ -862,7 +863,7 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class DeviceBlocks(Row):
-    """The allocator's active blocks at one look, each with the storage in it."""
+    """The allocator's active blocks at one heap snapshot, each with its storage."""
 
     FILE = "device_blocks"
 
@@ -871,26 +872,26 @@ class DeviceBlocks(Row):
     kind: str
     """`cuda`, `xpu`, ..."""
     storage: tuple[Signed, ...]
-    """For each block the storage's index in the look's heap, -1 where there is none."""
+    """For each block the storage's index in the snapshot's heap, -1 if there is none."""
     bytes: tuple[int, ...]
     """Size of each block."""
     device: tuple[int, ...]
     """Number of each block's device."""
     pending: tuple[int, ...]
-    """Places of the blocks that are dead and waited for by another stream."""
+    """Indexes of blocks that are dead and in use by another stream."""
     made_at: tuple[int, ...]
-    """For each block the place in `sites`."""
+    """For each block the index in `sites`."""
     sites: tuple[str, ...]
     """`train.py:41 forward`."""
     layout: tuple[LayoutAtLook, ...]
     elsewhere: Elsewhere = Elsewhere(0, 0)
     file: bool = False
-    """Whether the allocator's own snapshot was written as well."""
+    """Whether a memory snapshot of the allocator was written too."""
 
 
 @dataclass(frozen=True)
 class DeviceFailure(Row):
-    """The device's memory ran out, whether the script caught that or not."""
+    """A failed allocation on the device, caught or not."""
 
     FILE = "device_out_of_memory"
 
@@ -901,20 +902,20 @@ class DeviceFailure(Row):
     wanted_bytes: Signed
     limit_bytes: int
     free_bytes: int
-    """What the driver had free."""
+    """Free bytes of the driver."""
     at: str
-    """The user's line, "" where there was none."""
+    """The user's line, "" if there was none."""
     counted: DeviceFigures | None
     looked: bool
-    """Whether the heap was looked at then."""
+    """Whether a heap snapshot was taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IssuedOperation:
-    """A P2P or collective operation as it was issued."""
+    """A P2P or collective operation when it was issued."""
 
     id: int
-    """Counts the operations of the rank, from 1."""
+    """Number of the operation on this rank, from 1."""
     direction: str
     """`send`, `recv` (see `Direction`), or the name of a collective such as `allreduce`."""
     peer: Signed | None
@@ -923,28 +924,28 @@ class IssuedOperation:
     group: str
     bytes: int
     step: int
-    """The step it was issued in, 1 for the first."""
+    """The step in which it was issued, from 1."""
     microbatch: int
-    """Which operation of its channel (group, direction, peer, tag) in the step, from 0."""
+    """Position in its channel (group, direction, peer, tag) within the step, from 0."""
     nth: int
-    """Which operation of its channel in all, from 1."""
+    """Position in its channel overall, from 1."""
     issued_at: str
-    """`train.py:41 forward`, "" where no line of the user's issued it."""
+    """The issuing line, `train.py:41 forward`; "" if it is not the user's."""
     issued: float
-    """Seconds since the recording of operations began, as all moments here."""
+    """Seconds since the recording of operations began, like all times here."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommOperation(IssuedOperation, Row):
-    """An operation and when each of its lives ended; a moment is None for what was not seen to happen."""
+    """An operation and the ends of its buffers, Work and tensors; None for what was not seen to happen."""
 
     FILE = "wire"
 
     shape: tuple[int, ...]
-    """Of the first buffer."""
+    """Shape of the first buffer."""
     dtype: str
     buffers: int
-    """How many tensors it moves."""
+    """Number of tensors."""
     waited: float | None = None
     """When its Work's wait() returned."""
     completed: float | None = None
@@ -953,20 +954,20 @@ class CommOperation(IssuedOperation, Row):
     storage_died: float | None = None
     work_died: float | None = None
     reused: float | None = rare(None)
-    """When the same storage was given to a later operation."""
+    """When the same storage was passed to a later operation."""
     dropped: bool = rare(False)
-    """Its Work died before anybody waited for it and before it was seen completed."""
+    """When its Work died, before a wait and before it was seen to complete."""
     failed: str = rare("")
     """The error that it raised."""
     source: int | None = rare(None)
-    """Of a receive from any rank: who sent it."""
+    """The sender, for a receive from any rank."""
     called_from: str = rare("")
-    """The user's line that called the function which issued it."""
+    """The user's line that called the issuing function."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinalOperation(IssuedOperation):
-    """The last operation of a rank, as `wire_last.bin` has it."""
+    """The last operation of a rank, from `wire_last.bin`."""
 
     state: OperationState
     newest: bool
@@ -975,33 +976,33 @@ class FinalOperation(IssuedOperation):
 
 @dataclass(frozen=True)
 class OpenContext:
-    """A distributed-autograd context that a worker's container still holds."""
+    """An open distributed-autograd context of a worker."""
 
     id: Signed
     opened_at: str
-    """Line of the user's that entered it; "" where another worker did."""
+    """The user's line that entered it; "" if another worker did."""
     step: int | None
-    """The step it was opened in."""
+    """The step in which it was opened."""
     workers: tuple[int, ...]
-    """Ids of the other workers that it has talked to."""
+    """Ids of the other workers that it has communicated with."""
     gradients: int
-    """How many it has gathered."""
+    """Number of accumulated gradients."""
     bytes: int
-    """Of their storages."""
+    """Bytes of their storages."""
 
 
 @dataclass(frozen=True)
 class ContextsAtStep(Row):
-    """The contexts that were open on a worker when a step had ended."""
+    """The open contexts of a worker at the end of a step."""
 
     FILE = "contexts"
 
     step: int
     open: int
-    """How many, as torch counts them."""
+    """Number of open contexts, as counted by torch."""
     backward_passes: int
     """Distributed backward passes still running."""
     bytes: int
-    """Of the gradients in all of them."""
+    """Bytes of the gradients in all of them."""
     contexts: tuple[OpenContext, ...]
     """The first of them."""

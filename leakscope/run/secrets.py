@@ -9,24 +9,26 @@ from typing import Any
 from leakscope.originals import json
 
 MASK = "****"
-"""Stands for what is hidden."""
+"""Replaces a hidden value."""
 _WHOLE_LENGTH, _ANYWHERE_LENGTH = 4, 8
-"""Characters from which a hidden value is hidden in other texts: where it is a whole word, and anywhere. Heuristic:
-with half of it, values such as `me` and `abc` would be cut out of paths and names.
+"""Minimum characters of a hidden value to hide it in other texts: as a whole word, and anywhere. Heuristic: with half
+of it, values such as `me` and `abc` would be cut out of paths and names.
 """
 
 _SECRET = r"password|passwd|passphrase|secret|credentials?|authorization|bearer|(?:api|access|secret|private)[-_.]?key"
-"""Ends of names whose value is a secret, whatever it is."""
+"""Suffixes of names whose value is always secret."""
 _MAYBE = r"token|pwd|key"
-"""Ends of names whose value is one where it looks like one: `--pad-token <pad>` and `--image-key camera` are none."""
+"""Suffixes of names whose value is secret if it looks like one: `--pad-token <pad>` and `--image-key
+camera` are not.
+"""
 _KEYS_OF = r"(?:wandb|hf|openai|hub|comet|neptune|aws|azure|encryption|license)[-_.]key"
-"""Names ending in `key` whose value is a secret, whatever it is."""
+"""Names ending in `key` whose value is always secret."""
 _SECRET_NAME = rf"(?i)(?:(?:^|[-_.])(?:{_SECRET}|{_KEYS_OF})|password)\Z"
 _MAYBE_NAME = rf"(?i)(?:^|[-_.])({_MAYBE})\Z"
 _NAMED = r"(?s)([-+~]*[A-Za-z_][\w.\-]*)=(.*)"
 _OPTION = r"--?[A-Za-z_][\w.\-]*"
 _HUMP = r"(?<=[a-z0-9])(?=[A-Z])"
-"""Within `apiKey`."""
+"""The boundary in `apiKey`."""
 
 # not compiled here: every rank would wait for it, and few have anything to hide
 _INSIDE = rf"""(?ix) (
@@ -34,7 +36,7 @@ _INSIDE = rf"""(?ix) (
     ["']?\s?[:=]\s?["']? (?:bearer\s|basic\s)?
     | [?&](?:token|key)=
 ) ([^\s"'&,;}}\]]+)"""
-"""A secret with its name inside of a longer word: JSON, a header, a query."""
+"""A named secret inside a longer word: JSON, a header, a query."""
 _SHAPES = r"""(?x)(?<![A-Za-z0-9_]) (?:
     hf_[A-Za-z0-9]{20,} | sk-(?=[\w\-]{0,200}\d)[\w\-]{16,} | (?:AKIA|ASIA)[0-9A-Z]{16}
     | gh[pousr]_[A-Za-z0-9]{20,} | github_pat_\w{20,} | glpat-[\w\-]{16,} | xox[abeoprs]-[\w\-]{10,}
@@ -45,11 +47,11 @@ _SHAPES = r"""(?x)(?<![A-Za-z0-9_]) (?:
 _ADDRESS = r"([A-Za-z][A-Za-z0-9+.\-]{0,20}://[^\s/@:]*:)([^\s/@]+)@"
 
 _concealed: dict[str, re.Pattern[str]] = {}
-"""Value to what finds it, of what is hidden in all that this process writes."""
+"""Hidden value, mapped to its pattern, for everything that this process writes."""
 
 
 def masked(words: Sequence[str]) -> tuple[str, ...]:
-    """The words of a command line as a run may show them, as many as there are."""
+    """The words of a command line with secrets masked; their number is unchanged."""
     shown = []
     name = ""
     for word in words:
@@ -62,17 +64,17 @@ def masked(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def conceal(words: Sequence[str]) -> None:
-    """Hide what a command line hides in everything else that this process writes into a run, by `json_of`."""
+    """Hide the secrets of a command line in everything else that this process writes by `json_of`."""
     for word, shown in zip(words, masked(words), strict=True):
         _concealed.update((value, _pattern(value)) for value in _hidden(word, shown))
 
 
 def json_of(data: Any) -> bytes:
-    """The text of a file of JSON, or of one line, without the values that `conceal` knows.
+    """Serialise to JSON without the values hidden by `conceal`.
 
     Args:
-        data: of plain types, as `json.dumps` takes them. Keys stay, and members of an enumeration: they are leakscope's
-            own, and a run could not be read without them.
+        data: Plain types, as for `json.dumps`. Keys and enumeration members stay: they are leakscope's own, and a
+            run could not be read without them.
 
     """
     text = json.dumps(data)
@@ -92,7 +94,7 @@ def _without(data: Any) -> Any:
 
 
 def without(text: str, words: Sequence[str] = ()) -> str:
-    """A message without what is hidden of the words of a command line, nor the values that `conceal` knows."""
+    """A message without the secrets of a command line and the values hidden by `conceal`."""
     values = {value for word, shown in zip(words, masked(words), strict=True) for value in _hidden(word, shown)}
     patterns = _concealed | {value: _pattern(value) for value in values}
     for value in sorted(patterns, key=len, reverse=True):
@@ -106,7 +108,7 @@ def _pattern(value: str) -> re.Pattern[str]:
 
 
 def _hidden(word: str, shown: str) -> list[str]:
-    """What the masks of a word stand for."""
+    """The values behind the masks of a word."""
     if word == shown:
         return []
     found = re.fullmatch("(.+?)".join(map(re.escape, shown.split(MASK))), word, re.DOTALL)
@@ -114,7 +116,7 @@ def _hidden(word: str, shown: str) -> list[str]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Whether that is the value of an option or variable, and one to hide."""
+    """Whether this is the value of a secret option or variable."""
     if not value or re.fullmatch(_OPTION, value):
         return False
     name = re.sub(_HUMP, "_", name.lstrip("-+~"))

@@ -18,65 +18,65 @@ from leakscope.run.rows import EndKind, from_json
 from leakscope.run.writer import INTERIM
 
 _STEPS_READ = 50
-"""Steps at the end of a rank's that are read, chosen: a trend of so many tells a leak from a step that is larger."""
+"""Last steps of a rank that are read. Heuristic: a trend of this many tells a leak from a single larger step."""
 _STUCK_S = 30.0
-"""Seconds, chosen, that a step may take in any case before it is said that it may not end."""
+"""Minimum seconds of a step before it is reported as possibly stuck. Heuristic."""
 _STUCK_TIMES = 10
-"""How many times as long as the steps before it it may take, chosen."""
+"""Factor over the duration of the previous steps for the same. Heuristic."""
 _LOOK = re.compile(r"heap_([a-z]+)_([0-9]+)\.json")
 
 
 @dataclass(frozen=True)
 class RankStanding:
-    """Where one rank is."""
+    """The state of one rank."""
 
     rank: int
     process: int | None
-    """Number of the process that records it; None where it does not record yet."""
+    """Process id of the recorder; None if it does not record yet."""
     machine: str
     state: str
-    """`waiting` where it does not record yet, `running`, `looking`, `stuck`, or as in `EndKind`; `lost` also where its
-    process is gone without a word.
+    """`waiting` before recording, `running`, `looking`, `stuck`, or as in `EndKind`; `lost` also if its process is gone
+    without a record.
     """
     step: int
-    """Steps that have ended."""
+    """Number of steps that have ended."""
     step_seconds: float | None
-    """What the last ones took, the median; None where none was."""
+    """Median duration of the last steps; None without steps."""
     since_step: float | None
-    """Seconds since the last step ended, or since recording began; None where the rank has ended."""
+    """Seconds since the last step or the start of recording; None after its end."""
     counted_bytes: int | None
     """At the end of the last step."""
     counted_on: str
     bytes_per_step: float | None
-    """By which they rose over the last steps after warm-up; None where they are too few."""
+    """Growth per step over the last steps after warm-up; None if there are too few."""
     over_steps: int
-    """How many those are."""
+    """Number of those steps."""
     looks: int
     last_look_step: int | None
-    """None where there was none."""
+    """None if there was none."""
     since_look: float | None
-    """Seconds since the last look was there."""
+    """Seconds since the last heap snapshot."""
     looking_seconds: float | None
-    """What looking has taken so far, with one more look; None where the rank does not say so any more."""
+    """Seconds spent on snapshots, including one more; None if the rank does not report it any more."""
 
 
 @dataclass(frozen=True)
 class RunStanding:
-    """Where all of them are."""
+    """The state of all ranks."""
 
     folder: str
     command: tuple[str, ...]
     started: str
     steps: int | None
-    """At which the run ends, where it was told."""
+    """Step at which the run ends, if it was given."""
     goes_on: bool
     ranks: tuple[RankStanding, ...]
     interim: str
-    """The newest report that was made while it went on, "" where there is none."""
+    """The newest report made while it was running, "" if there is none."""
 
 
 def standing_of(folder: Path) -> RunStanding:
-    """Where the ranks of a run are now. Raises Unreadable where it is no run."""
+    """The current state of a run's ranks. Raises Unreadable if it is not a run."""
     header = read_header(folder)
     live = live_ranks(folder)
     states = read_states(folder, live[-1].number + 1)
@@ -156,14 +156,14 @@ def _last_steps(path: Path) -> list[Step]:
 
 
 def slope(points: Sequence[tuple[int, int]]) -> float | None:
-    """By how much the second rises for one of the first, by least squares; None where that cannot be told."""
+    """Slope of the second over the first, by least squares; None if undefined."""
     if len({place for place, _ in points}) <= 1:
         return None
     return statistics.linear_regression(*zip(*points, strict=True)).slope
 
 
 def _looks(path: Path) -> list[tuple[int, str]]:
-    """The step and the file of each look."""
+    """Step and file of each heap snapshot."""
     try:
         names = os.listdir(path)
     except OSError:
@@ -172,7 +172,7 @@ def _looks(path: Path) -> list[tuple[int, str]]:
 
 
 def _age(path: Path, now: float) -> float | None:
-    """Seconds since a file was written to last; None where it is not there."""
+    """Seconds since a file was last modified; None if it does not exist."""
     try:
         return max(now - path.stat().st_mtime, 0.0)
     except OSError:

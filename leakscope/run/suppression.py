@@ -15,41 +15,43 @@ from leakscope.run.rows import from_json, rare, to_json
 from leakscope.run.secrets import json_of
 
 NAME = "suppressions.json"
-"""Lies beside `run.json`, where the run was given a baseline or suppressions."""
+"""File beside `run.json` if the run has a baseline or suppressions."""
 _ALL = re.compile(r"[*\s]+")
-"""A pattern that would set everything apart."""
+"""A pattern that would suppress everything."""
 
 
 @dataclass(frozen=True)
 class Suppression:
-    """One thing that is known and decides no verdict."""
+    """A known finding that does not affect the verdict."""
 
     pattern: str
-    """Fingerprint or name of a rule; or what holds the memory, or a place, as told: `losses in main()`,
-    `train.py:31`. `*` stands for any text.
+    """Fingerprint or rule name; or a holder or a place as reported: `losses in main()`, `train.py:31`. `*` matches any
+    text.
     """
     reason: str = rare("")
-    """Why it may stay, in its author's words."""
+    """Why it is accepted, in its author's words."""
     until: str = rare("")
-    """The last day on which it applies, `2027-01-31`; "" where there is none."""
+    """Last day on which it applies, `2027-01-31`; "" if unlimited."""
     source: str = rare("")
-    """The file that says so; "" where a program does."""
+    """The file that contains it; "" if it comes from a program."""
     line: int = rare(0)
-    """Its line there; 0 for a baseline."""
+    """Its line in the file; 0 for a baseline."""
     is_baseline: bool = rare(False)
-    """An earlier run had it."""
+    """Whether it comes from an earlier run."""
     was_leak: bool = rare(True)
-    """Of a baseline: that run told it as a leak, not as a note; what becomes one later is new."""
+    """For a baseline, whether the earlier run reported it as a leak rather than a note; a note that becomes a leak is
+    new.
+    """
 
     def has_expired(self, day: str) -> bool:
-        """Whether the last day was before this one, both as `2027-01-31`; not where the day is not known."""
+        """Whether the last day is before this one, both as `2027-01-31`; False if the date is unknown."""
         return bool(self.until and day and self.until < day)
 
 
 def suppressions_in(text: str, source: str) -> tuple[Suppression, ...]:
-    """`PATTERN [until 2027-01-31] [# reason]`, one a line.
+    """Parse `PATTERN [until 2027-01-31] [# reason]`, one per line.
 
-    Raises LeakscopeError with file and line where one cannot be taken.
+    Raises LeakscopeError with file and line for an invalid one.
     """
     found = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -73,9 +75,9 @@ def _is_day(text: str) -> bool:
 
 
 def known_before(data: Any, source: str) -> tuple[Suppression, ...]:
-    """What an earlier run's `findings.json` tells: its findings, and those that were suppressed there.
+    """The findings in an earlier run's `findings.json`, including those suppressed there.
 
-    Raises ValueError where it is none.
+    Raises ValueError if it is not such a file.
     """
     try:
         told = [*data["findings"], *data.get("suppressed", ())]
@@ -90,14 +92,14 @@ def known_before(data: Any, source: str) -> tuple[Suppression, ...]:
 
 
 def _text(value: object) -> str:
-    """Text that is one; raises TypeError for anything else."""
+    """A text; raises TypeError for anything else."""
     if not isinstance(value, str):
         raise TypeError
     return value
 
 
 def keep_suppressions(folder: Path, suppressions: Collection[Suppression]) -> None:
-    """Write them into a run's folder, in place of those of a run before. Raises OSError."""
+    """Write them into a run's folder, replacing those of an earlier run. Raises OSError."""
     if suppressions:
         write_whole(folder / NAME, json_of([to_json(one) for one in suppressions]))
     else:
@@ -105,7 +107,7 @@ def keep_suppressions(folder: Path, suppressions: Collection[Suppression]) -> No
 
 
 def kept_suppressions(data: Any) -> tuple[Suppression, ...]:
-    """Those that were kept with a run. Raises ValueError where one of them is damaged."""
+    """Read those kept with a run. Raises ValueError if one is damaged."""
     if not isinstance(data, list):
         raise ValueError("it is no list")
     return tuple(from_json(Suppression, item) for item in data)

@@ -21,11 +21,11 @@ from leakscope.run.secrets import json_of
 from leakscope.run.suppression import NAME as SUPPRESSIONS
 
 ASKED = ".asked"
-"""File in which it is noted that somebody asks a run that goes on; of no use to anybody after it."""
+"""File that records the requests to a running job; unused afterwards."""
 INTERIM = "interim"
-"""Folder of the reports of a run that were made while it went on, in one folder each."""
+"""Folder with the reports made while a run was in progress, each in its own folder."""
 _OWNERS = 0o700
-"""Permissions of a run's folder: its owner's alone."""
+"""Permissions of a run's folder: owner only."""
 
 
 class RankFolder:
@@ -35,7 +35,7 @@ class RankFolder:
     """
 
     def __init__(self, folder: Path, rank: int, process: str = "") -> None:
-        """`process` names the folder of a process whose number among the ranks may still change."""
+        """`process` names the folder of a process whose rank may still change."""
         self.path = folder / (process or rank_name(rank))
         with suppress(OSError):  # the first file that is written says why
             make_private(folder)
@@ -61,7 +61,7 @@ class RankFolder:
         write_json(self.path / name, data)
 
     def step(self, step: Step) -> None:
-        """Add the counters of a step that has ended."""
+        """Add the counters of a step."""
         # not by asdict, which copies every number: this is done in each step
         line = {**vars(step), "collections": [vars(c) for c in step.collections]}
         for name, usual in (("input_elements", None), ("new_shapes", 0)):
@@ -70,27 +70,27 @@ class RankFolder:
         self.append_line("steps", line)
 
     def look(self, look: Look) -> None:
-        """Write a look, named after its step and occasion."""
+        """Write a heap snapshot, named after its step and occasion."""
         self.write(look_name(look), _look_to_json(look))
 
     def ended(self, ended: Ended) -> None:
-        """Write how the rank ended, over what was written of that before."""
+        """Write how the rank ended, replacing an earlier record."""
         self.write(ENDED, ended_to_json(ended))
 
     def gc_diff(self, diff: GcDiff) -> None:
-        """Write what collecting freed."""
+        """Write the result of the gc diff."""
         self.write("gc_diff.json", row_to_json(diff))
 
     def proved(self, proved: Mapping[str, int | str]) -> None:
-        """Write what the cuts that were made in a forked copy freed, by fingerprint."""
+        """Write the bytes freed by the cuts made in a forked copy, by fingerprint."""
         self.write("proved.json", dict(proved))
 
     def note(self, text: str) -> None:
-        """Add a sentence that the reader should know."""
+        """Add a note for the reader."""
         self.append_line("notes", {"note": text})
 
     def close(self) -> None:
-        """Close the files that lines were added to."""
+        """Close the open files."""
         with self._one_at_a_time:
             for file in self._growing.values():
                 file.close()
@@ -98,23 +98,23 @@ class RankFolder:
 
 
 def look_name(look: Look) -> str:
-    """Name of a look's file: `heap_step_000012.json`."""
+    """Name of a heap snapshot's file: `heap_step_000012.json`."""
     return f"heap_{look.occasion}_{look.step:06d}.json"
 
 
 def snapshot_name(kind: str, step: int, occasion: str) -> str:
-    """Name of an allocator snapshot's file: `cuda_step_000012.pickle`, named like the look it was taken at."""
+    """Name of an allocator snapshot's file, after the heap snapshot at the same time: `cuda_step_000012.pickle`."""
     return f"{kind}_{occasion}_{step:06d}.pickle"
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a whole file of JSON under a temporary name, then rename: a reader never sees half of it."""
+    """Write a JSON file under a temporary name and rename it, so that a reader never sees a partial file."""
     write_whole(path, json_of(data))
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, and those above it, that only its owner may enter whatever the umask; one that is there stays as
-    it is. It holds the script's words and source. Raises OSError.
+    """Create a folder and its parents, accessible by the owner only whatever the umask; existing ones are unchanged. It
+    contains the script's arguments and source. Raises OSError.
     """
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def make_private(folder: Path) -> None:
 
 
 def who_else_may_enter(folder: Path) -> str:
-    """A sentence where other users may enter a run's folder, as one that was there already; "" where they may not."""
+    """A sentence if other users may enter a run's folder, such as an existing one; "" if not."""
     try:
         there = folder.stat()
     except OSError:
@@ -140,7 +140,7 @@ def who_else_may_enter(folder: Path) -> str:
 
 
 def write_named(file: Path, data: bytes) -> None:
-    """Write a file that the user has named. In a run's folder it is its owner's alone; elsewhere the umask decides.
+    """Write a file that the user named: in a run's folder for the owner only, elsewhere following the umask.
 
     Raises OSError.
     """
@@ -174,9 +174,9 @@ def _look_to_json(look: Look) -> dict[str, Any]:
 
 
 def prepare_folder(folder: Path, force: bool) -> None:
-    """Make the run's folder; an existing run is replaced only with `force`.
+    """Create the run's folder; an existing run is replaced only with `force`.
 
-    Raises LeakscopeError when it exists, holds anything but a run, or cannot be written.
+    Raises LeakscopeError if it exists, contains anything but a run, or cannot be written.
     """
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

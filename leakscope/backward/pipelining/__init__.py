@@ -59,20 +59,20 @@ class Installed:
 
 
 class _Layer:
-    """Names that are replaced together, with what was found under each."""
+    """Names that are replaced together, with their previous values."""
 
     def __init__(self) -> None:
         self._found: list[tuple[Any, str, Any]] = []
 
     def put(self, names: Iterable[tuple[Any, str, Any]]) -> None:
-        """Replace names, each by a value; nothing where they are replaced already."""
+        """Replace names, each by a value; no effect if they are replaced already."""
         if not self._found:
             for owner, name, value in names:
                 self._found.append((owner, name, getattr(owner, name)))
                 setattr(owner, name, value)
 
     def put_back(self) -> None:
-        """Put each name back as it was found."""
+        """Restore each name."""
         while self._found:
             owner, name, value = self._found.pop()
             setattr(owner, name, value)
@@ -81,7 +81,7 @@ class _Layer:
 _installed: list[Installed] = []
 _below = _Layer()
 _above = _Layer()
-"""What releases outputs: put on top of the other names, and so put back first."""
+"""The layer that releases outputs: applied on top of the other names, and so restored first."""
 
 
 def install(release_outputs: bool = False) -> Installed:
@@ -154,7 +154,7 @@ def _releasing(backward_one_chunk: Any) -> Any:
     def run_and_release(self: Any, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         result = backward_one_chunk(self, bwd_chunk_id, *args, **kwargs)
         waiting = self.backward_state.get(bwd_chunk_id)
-        # The first stage has run nothing yet: torch leaves its whole backward to the weight pass.
+        # The first stage has not run anything yet: torch leaves its whole backward to the weight pass.
         if waiting is not None and not self.is_first:
             inputs, param_groups = waiting[:2]
             for value in inputs:

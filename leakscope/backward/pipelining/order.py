@@ -10,20 +10,20 @@ class Act(NamedTuple):
     """A computation or a send of one microbatch on one stage."""
 
     kind: str
-    """FORWARD or BACKWARD, and for the sends of what they make SEND_F or SEND_B."""
+    """FORWARD or BACKWARD, and SEND_F or SEND_B for sending their results."""
     stage: int
     microbatch: int
 
 
 Known = dict[Act, list[Act]]
-"""By computation: the sends of the same rank that are over when it starts."""
+"""By computation: the sends of the same rank that have finished when it starts."""
 
 _COMPUTATIONS = {"FORWARD": "FORWARD", "FULL_BACKWARD": "BACKWARD", "BACKWARD_INPUT": "BACKWARD"}
 _NEIGHBOUR = {"FORWARD": ("SEND_F", -1), "BACKWARD": ("SEND_B", 1)}
 
 
 def acts_of(actions: Iterable[Any]) -> Iterator[Act]:
-    """The computations and sends among the actions of one rank, overlapped ones one after the other."""
+    """The computations and sends among the actions of one rank, with overlapped ones in sequence."""
     for action in actions:
         if action is None:
             continue
@@ -37,10 +37,10 @@ def acts_of(actions: Iterable[Any]) -> Iterator[Act]:
 
 
 def sends_over(order: dict[int, Iterable[Any]], rank: int, rank_of: Callable[[int], int]) -> Known:
-    """Which sends of `rank` are over for certain at the start of each of its computations.
+    """Which sends of `rank` have certainly finished at the start of each of its computations.
 
-    A computation starts when its input was received. So once something arrives that its sender made after it had
-    itself received what was sent, that send is over: each message carries how far its sender knew each rank to be.
+    A computation starts when its input was received. So once something arrives that its sender made after receiving a
+    message, the send of that message has finished: each message carries how far its sender knew each rank to be.
     """
     lists = {each: list(acts_of(actions)) for each, actions in order.items()}
     at = {each: 0 for each in lists}
@@ -78,7 +78,7 @@ def sends_over(order: dict[int, Iterable[Any]], rank: int, rank_of: Callable[[in
 
 
 def _incoming(act: Act, rank_of: Callable[[int], int], lists: dict[int, list[Act]]) -> Act | None:
-    """The send that a computation waits for; None where its input comes from its own rank, or from nobody."""
+    """The send that a computation waits for; None if its input comes from its own rank, or from no rank."""
     if act.kind not in _NEIGHBOUR:
         return None
     kind, step = _NEIGHBOUR[act.kind]

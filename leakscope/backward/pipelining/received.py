@@ -20,7 +20,7 @@ class _Emptied(NamedTuple):
 
 
 _emptied: WeakKeyDictionary[Any, _Emptied] = WeakKeyDictionary()
-"""The descriptors of torch's that had their buffer taken."""
+"""Torch's descriptors whose buffer was released."""
 
 
 def _is_empty(info: Any) -> bool:
@@ -47,14 +47,14 @@ def _fill(info: Any) -> None:
 
 
 def put_back() -> None:
-    """Give every descriptor a buffer again, as torch expects it."""
+    """Give every descriptor a buffer again, as torch expects."""
     for info in list(_emptied):
         _fill(info)
     _emptied.clear()
 
 
 def prepared(prepare: Any) -> Any:
-    """Around `_prepare_forward_infra` and `_prepare_backward_infra`: the buffers they make go again."""
+    """Wrapper of `_prepare_forward_infra` and `_prepare_backward_infra`: releases the buffers they make."""
 
     def run(stage: Any, *args: Any, **kwargs: Any) -> Any:
         result = prepare(stage, *args, **kwargs)
@@ -67,7 +67,7 @@ def prepared(prepare: Any) -> Any:
 
 
 def receiving(get_ops: Any) -> Any:
-    """Around `get_fwd_recv_ops` and `get_bwd_recv_ops`: what is to be received into is there."""
+    """Wrapper of `get_fwd_recv_ops` and `get_bwd_recv_ops`: creates the buffers to receive into."""
     received = "args_recv_info" if "fwd" in get_ops.__name__ else "grad_recv_info"
 
     def run(stage: Any, *args: Any, **kwargs: Any) -> Any:
@@ -80,7 +80,7 @@ def receiving(get_ops: Any) -> Any:
 
 
 def taking_activations(retrieve: Any) -> Any:
-    """Around `_retrieve_recv_activations`: from here on the microbatch alone holds its inputs."""
+    """Wrapper of `_retrieve_recv_activations`: from here on only the microbatch holds its inputs."""
 
     def run(stage: Any, microbatch: int) -> Any:
         activations = retrieve(stage, microbatch)
@@ -92,7 +92,7 @@ def taking_activations(retrieve: Any) -> Any:
 
 
 def taking_grads(retrieve: Any) -> Any:
-    """Around `_retrieve_recv_grads`: from here on the list alone holds the gradients, and backward empties it."""
+    """Wrapper of `_retrieve_recv_grads`: from here on only the list holds the gradients, and backward empties it."""
 
     def run(stage: Any, microbatch: int) -> Any:
         grads = Boxed(retrieve(stage, microbatch))
@@ -104,7 +104,7 @@ def taking_grads(retrieve: Any) -> Any:
 
 
 def handing_grads_back(set_local: Any) -> Any:
-    """Around `set_local_bwd_input`: where no gradient is handed over, torch fills the buffer with zeros."""
+    """Wrapper of `set_local_bwd_input`: if no gradient is passed, torch fills the buffer with zeros."""
 
     def run(stage: Any, next_stage_bwd_outputs: Any, mb_index: int) -> Any:
         for info, grad in zip(stage.grad_recv_info[mb_index], next_stage_bwd_outputs, strict=False):

@@ -15,7 +15,7 @@ Wrapper = Callable[[Any], Any]
 
 
 def computing_forward(forward: Any) -> Any:
-    """Around `forward_one_chunk`: what nobody reads any more is not kept."""
+    """Wrapper of `forward_one_chunk`: does not keep what is not read any more."""
 
     def run(stage: Any, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         sent.finish_sends(stage, "FORWARD", fwd_chunk_id)
@@ -28,7 +28,7 @@ def computing_forward(forward: Any) -> Any:
 
 
 def computing_backward(backward: Any) -> Any:
-    """Around `backward_one_chunk`."""
+    """Wrapper of `backward_one_chunk`."""
 
     def run(stage: Any, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         sent.finish_sends(stage, "BACKWARD", bwd_chunk_id)
@@ -51,13 +51,13 @@ _STAGE: dict[str, Wrapper] = {
     "_prepare_forward_infra": received.prepared,
     "_prepare_backward_infra": received.prepared,
 }
-"""By method of a stage: what goes around it."""
+"""Method of a stage, mapped to its wrapper."""
 
 
 def replacements() -> Iterator[tuple[Any, str, Any]]:
-    """Owner, name and new value of all that is replaced; nothing where torch's stages release their outputs themselves.
+    """Owner, name and new value of everything that is replaced; empty if torch's stages release outputs themselves.
 
-    Raises RuntimeError where this torch lacks what is to be replaced.
+    Raises RuntimeError if this torch lacks what is to be replaced.
     """
     from torch.distributed.pipelining import schedules, stage
 

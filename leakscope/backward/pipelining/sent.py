@@ -17,28 +17,28 @@ from .order import Act, Known, sends_over
 
 @dataclass
 class _Step:
-    """One step of a schedule of torch's on this rank."""
+    """One step of a schedule on this rank."""
 
     stages: dict[int, Any]
     over: Callable[[Act], list[Act]]
     """The sends that can be waited for when a computation starts."""
     alone: bool
-    """Whether the schedule has one stage a rank, and so reads no output but the last stage's."""
+    """Whether the schedule has one stage per rank, and so reads only the last stage's output."""
     works: dict[Act, Any] = field(default_factory=dict)
-    """What torch waits for at the end of the step, by send; lists that are emptied when it is over."""
+    """What torch waits for at the end of the step, by send; lists that are emptied when it has finished."""
 
 
 _steps: WeakKeyDictionary[Any, _Step] = WeakKeyDictionary()
-"""By stage, while a step runs."""
+"""By stage, during a step."""
 _orders: WeakKeyDictionary[Any, tuple[Any, Known]] = WeakKeyDictionary()
-"""By schedule: its order of actions, and what was read off it."""
+"""By schedule: its order of actions, and what was derived from it."""
 
 
 def release_outputs(stage: Any, microbatch: int) -> None:
-    """Put the edges of a microbatch's outputs in the place of the outputs, which were sent or handed over.
+    """Replace the outputs of a microbatch, which were sent or passed on, by their edges.
 
-    Left as they are: the last stage's, which belong to the loss and to the user; those of DistributedDataParallel,
-    whose reducer looks for unused parameters from them, and of a stage with a weight pass of its own; other types.
+    Not replaced: outputs of the last stage, which belong to the loss and the user; of DistributedDataParallel, whose
+    reducer searches them for unused parameters; of a stage with its own weight pass; and of other types.
     """
     if stage.is_last or microbatch not in stage.fwd_cache:
         return
@@ -52,7 +52,7 @@ def release_outputs(stage: Any, microbatch: int) -> None:
 
 
 def sending(get_ops: Any) -> Any:
-    """Around `get_fwd_send_ops` and `get_bwd_send_ops`: what is sent says which microbatch it is of."""
+    """Wrapper of `get_fwd_send_ops` and `get_bwd_send_ops`: records the microbatch of what is sent."""
     kind = "SEND_F" if "fwd" in get_ops.__name__ else "SEND_B"
 
     def run(stage: Any, *args: Any, **kwargs: Any) -> Any:
@@ -66,7 +66,7 @@ def sending(get_ops: Any) -> Any:
 
 
 def handing_over(set_local: Any) -> Any:
-    """Around `set_local_fwd_input`, with which two stages on one rank do without a send."""
+    """Wrapper of `set_local_fwd_input`, with which two stages on one rank avoid a send."""
 
     def run(stage: Any, prev_stage_outputs: Any, mb_index: int) -> Any:
         result = set_local(stage, prev_stage_outputs, mb_index)
@@ -79,7 +79,7 @@ def handing_over(set_local: Any) -> Any:
 
 
 def starting(batch: Any) -> Any:
-    """Around `_batch_p2p`: once started, an operation's work holds its tensor for as long as it needs it."""
+    """Wrapper of `_batch_p2p`: once started, an operation's work holds its tensor as long as it needs it."""
 
     def run(ops: Any, *args: Any, **kwargs: Any) -> Any:
         works = batch(ops, *args, **kwargs)
@@ -98,7 +98,7 @@ def starting(batch: Any) -> Any:
 
 
 def waiting(wait: Any) -> Any:
-    """Around `_wait_batch_p2p`: what was waited for is held no longer."""
+    """Wrapper of `_wait_batch_p2p`: releases what was waited for."""
 
     def run(works: Any) -> None:
         wait(works)
@@ -108,7 +108,7 @@ def waiting(wait: Any) -> Any:
 
 
 def finish_sends(stage: Any, kind: str, microbatch: int) -> None:
-    """Let go of the sends that are over when this computation starts."""
+    """Release the sends that have finished when this computation starts."""
     step = _steps.get(stage)
     if step is None:
         return
@@ -120,13 +120,13 @@ def finish_sends(stage: Any, kind: str, microbatch: int) -> None:
 
 
 def read_by_nobody(stage: Any) -> bool:
-    """Whether nobody reads what this stage's forward returns."""
+    """Whether this stage's forward result is not read."""
     step = _steps.get(stage)
     return step is not None and step.alone and not stage.is_last
 
 
 def stepping(run_step: Any, begin: Callable[[Any], _Step]) -> Any:
-    """Around a schedule's `_step_microbatches`."""
+    """Wrapper of a schedule's `_step_microbatches`."""
 
     def run(schedule: Any, *args: Any, **kwargs: Any) -> Any:
         step = begin(schedule)
@@ -141,9 +141,9 @@ def stepping(run_step: Any, begin: Callable[[Any], _Step]) -> Any:
 
 
 def step_of_one(schedule: Any) -> _Step:
-    """A step of 1F1B, which waits for its sends by itself, or of GPipe, which does so after the last microbatch.
+    """A step of 1F1B, which waits for its sends itself, or of GPipe, which does so after the last microbatch.
 
-    The send before the last one is over or about to be: 1F1B waits for each after the forward that follows it.
+    The last send but one has finished or is about to: 1F1B waits for each after the following forward.
     """
 
     def over(act: Act) -> list[Act]:

@@ -64,17 +64,17 @@ RULES: Mapping[RuleName, Rule] = {
         worker_copies.RULE,
     )
 }
-"""leakscope's own, as they are listed; `Match.order` is the order in which a storage is offered to them."""
+"""The rules of leakscope, in listing order; `Match.order` is the order in which a storage is offered to them."""
 
 
 @dataclass(frozen=True)
 class RuleFacts:
-    """The rule that a candidate belongs to, and what it knows of it."""
+    """The rule that a candidate belongs to, and its facts."""
 
     rule: Rule
     facts: Facts
     broken: tuple[BrokenRule, ...]
-    """Rules of other packages that raised when they were asked."""
+    """Rules of other packages that raised."""
 
 
 def rules() -> tuple[Rule, ...]:
@@ -83,7 +83,7 @@ def rules() -> tuple[Rule, ...]:
 
 
 def rule_named(name: str) -> Rule:
-    """The rule of a finding; one that is not installed here has its name for a text."""
+    """The rule of a finding; one that is not installed has its name as text."""
     return next((rule for rule in rules() if rule.name == name), Rule(name, f"# {name}\n\n{name}\n"))
 
 
@@ -92,7 +92,7 @@ def _of_others(rule: OthersRule) -> Rule:
 
 
 def facts_of(candidate: Candidate, cut: ToCut) -> RuleFacts:
-    """What the first rule that applies knows of a candidate."""
+    """The facts of the first rule that applies to a candidate."""
     offered: list[tuple[float, Rule, Match | OthersRule]] = [
         *((rule.match.order, rule, rule.match) for rule in RULES.values() if rule.match is not None),
         *((rule.order, _of_others(rule), rule) for rule in rules_of_others()[0]),

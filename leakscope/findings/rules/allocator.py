@@ -20,9 +20,9 @@ NAME = RuleName.ALLOCATOR
 _ABOVE_LEAST, _ABOVE_SHARE = 256 << 20, 0.25
 _PENDING_LEAST, _PENDING_SHARE = 1 << 20, 0.02
 _OUTSIDE_LEAST = 64 << 20
-"""Bytes, chosen: from here on growth outside the allocator is told."""
+"""Minimum growth outside the allocator to be reported. Heuristic."""
 _TWICE = 2
-"""Looks or steps at which something must be seen to be told: once may be chance."""
+"""Minimum number of snapshots or steps for a report: one may be chance."""
 
 Counted = Sequence[tuple[int, DeviceFigures]]
 """One device's counters, each with the step at whose end they were read."""
@@ -30,12 +30,12 @@ Counted = Sequence[tuple[int, DeviceFigures]]
 
 @dataclass(frozen=True)
 class ReservedFacts(Facts):
-    """A device whose allocator has far more reserved than was ever in use, in bytes."""
+    """A device whose allocator has reserved far more than was ever in use, in bytes."""
 
     device: int
     reserved: int
     most: int
-    """Most that was in use."""
+    """The maximum in use."""
     private: int
     """Reserved by private pools."""
 
@@ -55,7 +55,7 @@ class ReservedFacts(Facts):
 
 @dataclass(frozen=True)
 class PendingFacts(Facts):
-    """Dead tensors that wait for another stream, look after look."""
+    """Dead tensors in use by another stream, snapshot after snapshot."""
 
     device: int
     bytes: int
@@ -75,11 +75,11 @@ class PendingFacts(Facts):
 
 @dataclass(frozen=True)
 class OutsideFacts(Facts):
-    """Memory of a device that torch has not reserved and that grows."""
+    """Growing device memory that torch has not reserved."""
 
     device: int
     per_step: float
-    """Bytes a step."""
+    """Bytes per step."""
 
     def title_for(self, _: Finding) -> str:
         """Growth of memory that torch has not reserved."""
@@ -97,26 +97,26 @@ class OutsideFacts(Facts):
 
 @dataclass(frozen=True)
 class RetriesFacts(Facts):
-    """The allocator had to give back its cache and ask the driver again."""
+    """The allocator had to free its cache and ask the driver again."""
 
     device: int
     times: int
     steps: int
-    """Steps in which it happened."""
+    """Number of steps in which it happened."""
 
     def title_for(self, _: Finding) -> str:
-        """How often the device was full."""
+        """Title: how often the device was full."""
         full = f"Device {self.device} was full {self.times} times, in {self.steps} steps"
         return f"{full}: the allocator released its cache and retried"
 
     def advice_for(self, _: Finding) -> str:
-        """What it costs."""
+        """Advice: the cost."""
         return "Each retry synchronizes the device. Fix the findings above, or use a smaller batch."
 
 
 @dataclass(frozen=True)
 class CaughtFacts(Facts):
-    """The device's memory ran out and the script went on."""
+    """Allocations failed and the script continued."""
 
     times: int
     largest_bytes: int
@@ -138,7 +138,7 @@ class CaughtFacts(Facts):
 
 
 def allocator_findings(rank: Rank, looks: Sequence[Look]) -> list[Finding]:
-    """Notes on one rank's devices, from the counters of each step and from the looks."""
+    """Notes on one rank's devices, from the counters of each step and from the snapshots."""
     rows = rank.device_steps
     at = {(look.step, look.occasion) for look in looks}
     joined = [found for found in device_looks(rank) if (found.step, found.occasion) in at]
@@ -153,7 +153,7 @@ def allocator_findings(rank: Rank, looks: Sequence[Look]) -> list[Finding]:
 
 
 def _above(rank: Rank, device: int, counted: Counted, looks: Sequence[DeviceLook]) -> list[Finding]:
-    """Reserved far above the most ever in use: what a step's end leaves free is needed again, this never was."""
+    """Reserved far above the maximum in use: what the end of a step leaves free is needed again, this never was."""
     if not counted:
         return []
     step, last = counted[-1]
@@ -166,7 +166,7 @@ def _above(rank: Rank, device: int, counted: Counted, looks: Sequence[DeviceLook
 
 
 def _pending(rank: Rank, device: int, looks: Sequence[DeviceLook]) -> list[Finding]:
-    """Dead tensors that another stream keeps, look after look."""
+    """Dead tensors kept by another stream, snapshot after snapshot."""
     seen = [(k.step, k.pending) for k in looks if k.pending >= max(_PENDING_LEAST, _PENDING_SHARE * k.reserved)]
     if len(seen) < _TWICE or seen[-1][0] != looks[-1].step:
         return []
@@ -175,7 +175,7 @@ def _pending(rank: Rank, device: int, looks: Sequence[DeviceLook]) -> list[Findi
 
 
 def _outside(rank: Rank, device: int, looks: Sequence[DeviceLook]) -> list[Finding]:
-    """Memory of the device that grows and that torch has not reserved."""
+    """Growing device memory that torch has not reserved."""
     told = [k for k in looks if k.outside is not None]
     line = series([k.step for k in told], {k.step: k.outside or 0 for k in told})
     if not line.grew_lately or line.total < _OUTSIDE_LEAST:
@@ -185,7 +185,7 @@ def _outside(rank: Rank, device: int, looks: Sequence[DeviceLook]) -> list[Findi
 
 
 def _retries(rank: Rank, device: int, counted: Counted) -> list[Finding]:
-    """The cache was given back and memory asked for anew, which waits for the device each time."""
+    """The cache was freed and memory requested anew, which synchronizes the device each time."""
     steps = sum(1 for (_, a), (_, b) in pairwise(counted) if b.retries > a.retries)
     if steps < _TWICE or not counted[-1][1].retries:
         return []

@@ -17,23 +17,23 @@ from leakscope.run.model import Run
 from leakscope.run.rows import ContextsAtStep
 
 _LINES_TO_JUDGE = 3
-"""Lines of `contexts.jsonl`, each with more contexts open than the one before, from which they are never closed."""
+"""Consecutive rows of `contexts.jsonl` with more open contexts, from which contexts count as never closed."""
 CUT = "the open context"
 _PLACES_TOLD = 3
-"""Places at the most, chosen, that a sentence names."""
+"""Maximum lines named in a sentence. Heuristic."""
 
 
 @dataclass(frozen=True)
 class OpenContextsFacts(Facts):
-    """Contexts that nobody has left; each is on all the workers that took part, and is counted once."""
+    """Contexts that were never left; each is on all participating workers and is counted once."""
 
     count: int
     issued_at: tuple[str, ...]
     """Lines on which the gradients in them were sent."""
     opened_at: tuple[str, ...] = ()
-    """Lines that opened contexts, of the whole run."""
+    """Lines of the whole run that opened contexts."""
     workers: tuple[int, ...] = ()
-    """Ids of the workers that took part."""
+    """Ids of the participating workers."""
 
     def title_for(self, _: Finding) -> str:
         """Number of open contexts, and the lines that opened them."""
@@ -70,7 +70,7 @@ class OpenPassesFacts(Facts):
         return f"{passes} still running after the step"
 
     def advice_for(self, _: Finding) -> str:
-        """Where to look for the rank that failed."""
+        """Advice: where to find the rank that failed."""
         return (
             "A distributed backward that has failed must leave no pass behind; look at the workers' logs for the rank "
             "that never answered."
@@ -111,7 +111,7 @@ def _facts(candidate: Candidate, _cut: ToCut) -> OpenContextsFacts:
 
 
 def context_findings(run: Run) -> list[Finding]:
-    """Notes on contexts and backward passes that stay open without keeping memory that a look could see."""
+    """Notes on contexts and backward passes that stay open without memory that a snapshot could see."""
     findings = []
     for rank in run.ranks:
         if not rank.contexts:
@@ -125,7 +125,7 @@ def context_findings(run: Run) -> list[Finding]:
 
 
 def _never_closed(rows: Sequence[ContextsAtStep]) -> bool:
-    """More contexts open at each of the last lines."""
+    """Whether each of the last rows has more open contexts."""
     counts = [row.open for row in rows[-_LINES_TO_JUDGE:]]
     return len(counts) == _LINES_TO_JUDGE and all(before < after for before, after in pairwise(counts))
 
@@ -156,11 +156,11 @@ def _context_note(what: str, rank: int, row: ContextsAtStep, facts: Facts) -> Fi
 
 
 def with_contexts(findings: Sequence[Finding], run: Run) -> list[Finding]:
-    """All that open contexts keep, on every rank and by whatever reference, told as one leak with the place that
-    opened them.
+    """All memory of open contexts, on every rank and through any reference, as one leak with the line
+    that opened them.
     """
     mine = [f for f in findings if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT and f.trace]
-    # the memory of grad nodes is estimated, and next to nothing beside the gradients that a context keeps
+    # the memory of grad nodes is an estimate, and negligible beside the gradients of a context
     told = [f for f in mine if not f.keeps_graphs] or mine
     if not mine:
         return list(findings)
@@ -172,7 +172,7 @@ def with_contexts(findings: Sequence[Finding], run: Run) -> list[Finding]:
     ]
     merged = []
     for finding in together:
-        # no single reference: the container lets go of all when the context is left
+        # no single reference: the container releases all when the context is left
         opened = place_of(places[0]) if places else None
         where = "" if opened is None else opened.at
         cut = Cut((CutReference(CUT, where),), finding.retained_bytes)
@@ -185,14 +185,14 @@ def with_contexts(findings: Sequence[Finding], run: Run) -> list[Finding]:
 
 
 def _left_open(hop: Hop) -> Hop:
-    """A hop; of a context that it is what leaks, of which no reference is to be cut."""
+    """A hop; a context is marked as the leak, without a reference to cut."""
     if not hop.name.endswith(CONTEXT_TYPE):
         return hop
     return replace(hop, status=HopStatus.LEAKED, reason=HopReason.LEFT_OPEN, frees_bytes=None)
 
 
 def _opened(run: Run) -> tuple[list[str], list[int]]:
-    """Lines that opened contexts still open, and the ids of the workers that took part."""
+    """Lines that opened contexts that are still open, and ids of the participating workers."""
     places: dict[str, None] = {}
     workers: set[int] = set()
     for rank in run.ranks:
@@ -204,9 +204,7 @@ def _opened(run: Run) -> tuple[list[str], list[int]]:
 
 
 def beyond_contexts(gaps: Sequence[Finding], findings: Sequence[Finding]) -> list[Finding]:
-    """The gaps that open contexts do not account for: a context also keeps messages that nobody can
-    count.
-    """
+    """The gaps that open contexts do not account for: a context also keeps messages that are not counted."""
     rate = sum(f.bytes_per_step for f in findings if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT)
     return [gap for gap in gaps if gap.bytes_per_step > rate / 2]
 

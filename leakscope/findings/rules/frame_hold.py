@@ -50,17 +50,17 @@ class FrameFacts(Facts):
     keeper: Keeper
     label: str
     alike: int
-    """Objects like it that keep storages of the group."""
+    """Similar objects that keep storages of the group."""
     given: bool
-    """What is kept was given to a thread or a future, or returned by it; else it is locals."""
+    """Whether it was passed to a thread or future, or returned by it; otherwise it is locals."""
     local: str
-    """The local that is kept, as `local batch`; "" where it is not known."""
+    """The local, as `local batch`; "" if unknown."""
     function: str
     """The function whose local it is."""
     collector: str
-    """What collects objects like it, as the user would write it; "" where that is the cut."""
+    """What collects such objects, as written in code; "" if that is the cut."""
     is_text: bool = False
-    """All that the program does with a kept exception is to print or to count it."""
+    """Whether the program only prints or counts a kept exception."""
 
     def title_for(self, finding: Finding) -> str:
         """The retained locals, their referrer, and the container of such referrers."""
@@ -95,7 +95,7 @@ def _locals(facts: FrameFacts) -> str:
 
 @dataclass(frozen=True)
 class CallsFacts(Facts):
-    """More calls of one function run at each look: threads that wait and do not end, or a recursion that goes
+    """More calls of one function run at each snapshot: threads that wait and do not end, or a recursion that goes
     deeper.
     """
 
@@ -104,7 +104,7 @@ class CallsFacts(Facts):
     calls: int
     function: str
     kept: str
-    """The local that each keeps; "" where it is not known."""
+    """The local that each keeps; "" if unknown."""
 
     def title_for(self, _: Finding) -> str:
         """Number of concurrent calls."""
@@ -134,7 +134,7 @@ def _piles_up(candidate: Candidate) -> bool:
 
 
 def _local_of(candidate: Candidate, frame: Object | None) -> str:
-    """The first local of a frame that is on the way."""
+    """The first local of a frame on the path."""
     if frame is None:
         return ""
     locals_ = (r.name for r in candidate.references if r.kind == ReferenceKind.LOCAL and r.holder == frame.index)
@@ -142,7 +142,7 @@ def _local_of(candidate: Candidate, frame: Object | None) -> str:
 
 
 def _keeper(candidate: Candidate, position: int) -> Keeper:
-    """Of a future, whether it is a task that waits: a coroutine that has ended holds nothing."""
+    """For a future, whether it is a waiting task: a finished coroutine holds nothing."""
     keeper = _KEEPERS.get(candidate.objects[position].kind, Keeper.EXCEPTION)
     waits = any(o.kind == ObjectKind.GENERATOR for o in candidate.before_tensor[position + 1 :])
     return Keeper.TASK if keeper == Keeper.FUTURE and waits else keeper
@@ -155,13 +155,13 @@ def _last_frame(candidate: Candidate, position: int) -> Object | None:
 
 
 def _alike(candidate: Candidate, holder: Object) -> int:
-    """How many objects like the holder keep storages of the group."""
+    """Number of similar objects that keep storages of the group."""
     alike = (candidate.graph.object(index) for index in candidate.storages_below)
     return sum((o.kind, o.name) == (holder.kind, holder.name) for o in alike)
 
 
 def _collector(candidate: Candidate, position: int, cut: str) -> str:
-    """What collects the objects like the one at this position, as its user would write it; "" where that is the cut."""
+    """What collects objects like the one at this position, as written in code; "" if that is the cut."""
     path = candidate.group.path
     place = next((k for k in range(position - 1, 0, -1) if candidate.objects[k].kind == ObjectKind.CONTAINER), 0)
     items = [reference for reference in path[place:position] if place and reference not in candidate.one_of_its_kind]

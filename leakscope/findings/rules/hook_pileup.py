@@ -18,16 +18,16 @@ _HOOK_DICTS = ("_hooks", "_hooks_with_kwargs", "_grad_hooks")
 
 @dataclass(frozen=True)
 class HookFacts(Facts):
-    """A hook that is registered again and again on the same object."""
+    """A hook that is registered repeatedly on the same object."""
 
     hook: str
     where: str
-    """Line of the hook; "" where it is not known."""
+    """Line of the hook; "" if unknown."""
     owner: str
     of_node: bool = False
-    """It is registered on a grad node, as the passes of a split backward do."""
+    """Whether it is registered on a grad node, as the passes of a split backward do."""
     step_seconds: tuple[float, float] | None = None
-    """How long the first steps after warm-up took and how long the last ones, where those took longer: medians."""
+    """Median duration of the first steps after warm-up and of the last ones, if those took longer."""
 
     def title_for(self, finding: Finding) -> str:
         """The hook and its owner."""
@@ -51,12 +51,12 @@ def _hook(facts: HookFacts) -> str:
 
 
 def collects_hooks(candidate: Candidate) -> bool:
-    """Whether what gains objects that are no tensors is a dict of hooks, by the name under which it is held."""
+    """Whether the container that gains non-tensor objects is a dict of hooks, by its name."""
     return candidate.is_of_container and any(r.name.endswith(_HOOK_DICTS) for r in candidate.references[-2:])
 
 
 def facts_of_objects(candidate: Candidate, item: str) -> HookFacts:
-    """The facts of hooks that keep no tensor; `item` is what most of them are."""
+    """The facts of hooks that keep no tensor; `item` is the type of most of them."""
     place = _hooks_at(candidate)
     assert place is not None
     owner = candidate.objects[place]
@@ -64,7 +64,7 @@ def facts_of_objects(candidate: Candidate, item: str) -> HookFacts:
 
 
 def _position(candidate: Candidate) -> int | None:
-    """Where on the way more than one hook is registered on the same object: one hook alone does not pile up."""
+    """Position on the path of an object with more than one hook: one hook alone does not pile up."""
     for k, reference in enumerate(candidate.references):
         if reference.kind == ReferenceKind.HOOK or reference.name.endswith(_HOOK_DICTS):
             hooks, hook = [*candidate.objects[k + 1 : k + 3], None, None][:2]
@@ -75,9 +75,9 @@ def _position(candidate: Candidate) -> int | None:
 
 
 def is_of_one_like(one: Candidate, other: Candidate) -> bool:
-    """Whether the hooks of one are those of an item of the container in whose items the hooks of the other are.
+    """Whether the hooks of one belong to an item of the container whose items have the hooks of the other.
 
-    The variable of a loop over modules holds the last of them, whose hooks are then found by that variable.
+    The variable of a loop over modules holds the last of them, whose hooks are then found through that variable.
     """
     own, place = _hooks_at(one), _hooks_at(other)
     if one.graph is not other.graph or own is None or not place:
@@ -89,7 +89,7 @@ def is_of_one_like(one: Candidate, other: Candidate) -> bool:
 
 
 def _hooks_at(candidate: Candidate) -> int | None:
-    """Position of the reference to the dict of hooks; None where there is none."""
+    """Position of the reference to the dict of hooks; None if there is none."""
     return next((k for k, r in enumerate(candidate.references) if r.name.endswith(_HOOK_DICTS)), None)
 
 

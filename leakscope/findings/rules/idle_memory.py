@@ -39,16 +39,16 @@ class UntouchedFacts(Facts):
 
     bytes: int
     host_bytes: int
-    """Those of them in host memory, where the peak is an accelerator's."""
+    """The part in host memory, if the peak is an accelerator's."""
     holders: int
-    """How many references keep it, all in the cut."""
+    """Number of references that keep it, all in the cut."""
     first_step: int
-    """The first of the watched steps; it was there before."""
+    """The first of the watched steps; it existed before."""
     last_step: int
     variables: tuple[str, ...]
-    """The holders' names where each is a variable of a function or the script, for `del`; else ()."""
+    """The holders' names if each is a variable of a function or the script, for `del`; else ()."""
     functions: tuple[str, ...]
-    """Functions that have ended, whose variables a traceback keeps; () where running code holds it."""
+    """Finished functions whose variables a traceback keeps; () if running code holds it."""
 
     def title_for(self, finding: Finding) -> str:
         """`ckpt in main()` at train.py:12: bytes, since when, and the possible drop of the peak."""
@@ -96,13 +96,13 @@ def _gain(facts: UntouchedFacts) -> str:
 def idle_findings(
     rank: Rank, min_bytes: int, told: Sequence[Finding] = (), worth_share: float = WORTH_SHARE
 ) -> list[Finding]:
-    """One for each holder of what no operation of the watched steps touched, where it is worth a line.
+    """One finding for each holder of memory that no operation of the watched steps touched, if it is worth a line.
 
-    Told is only what goes free when variables are let go that no code reads again: those of running functions and of
-    the script, as their bytecode says, and those of functions that have ended and that a traceback keeps. An
-    attribute or an item may be needed later, as weights of an average or data to validate with: nobody can tell.
+    Only what is freed by releasing variables that no code reads again: those of running functions and the script,
+    according to their bytecode, and those of finished functions kept by a traceback. An attribute or an item may be
+    needed later, such as averaged weights or validation data.
 
-    `told` are the findings of what grows: what is held by way of the cut of one of these is told there.
+    `told` are the findings of what grows: memory held through the cut of one of these is reported there.
     """
     watched = heap_at_peak(rank)
     if watched is None:
@@ -127,7 +127,7 @@ def idle_findings(
 
 
 def _way(finding: Finding) -> list[tuple[str, str]]:
-    """What leads to the memory, the same at every look."""
+    """The path to the memory, the same at every snapshot."""
     return [(hop.type if place else hop.object, hop.reference) for place, hop in enumerate(finding.trace)]
 
 
@@ -135,7 +135,7 @@ _LOCAL = tuple(ReferenceKind).index(ReferenceKind.LOCAL)
 
 
 def _ended(graph: HeapGraph) -> Mask:
-    """Frames of functions that have ended: neither running nor a generator's that may go on."""
+    """Frames of finished functions: neither running nor of a generator that may continue."""
     ended = np.zeros(len(graph), dtype=bool)
     for frame in graph.of_kind(ObjectKind.FRAME).tolist():
         holders = (graph.object(int(graph.holder[r])).kind for r in graph.into(frame).tolist())
@@ -154,9 +154,7 @@ def _unread(graph: HeapGraph, step: WatchedStep) -> Ints:
 
 
 def _entries(graph: HeapGraph, ended: Mask) -> Ints:
-    """References by which what a person can name holds an exception, a traceback or the frame of a function that has
-    ended.
-    """
+    """References by which a named object holds an exception, a traceback or the frame of a finished function."""
     inside = ended.copy()
     for kind in _OF_ERRORS:
         inside[graph.of_kind(kind)] = True
@@ -167,8 +165,8 @@ def _entries(graph: HeapGraph, ended: Mask) -> Ints:
 
 
 def _together(graph: HeapGraph, candidates: Ints, gone: set[int]) -> list[list[int]]:
-    """The references that lead to what would go, those that lead to the same of it together, and items of one
-    container.
+    """The references that lead to what would be freed, grouped by what they lead to; items of one container are
+    together.
     """
     groups: list[tuple[list[int], set[int]]] = []
     above = reachable(len(graph), graph.held, graph.holder, np.asarray(sorted(gone), dtype=np.int64))
@@ -186,9 +184,9 @@ def _together(graph: HeapGraph, candidates: Ints, gone: set[int]) -> list[list[i
 
 
 def _fewest(graph: HeapGraph, cuts: list[int]) -> tuple[list[int], set[int]]:
-    """(those of the references that are needed, the storages that cutting them frees).
+    """(the references that are needed, the storages that cutting them frees).
 
-    An item is tried before the variable that has the container, which goes on needing to be let go of.
+    An item is tried before the variable of its container, which may still be needed.
     """
     freed = set(freed_storages(graph, np.asarray(cuts, dtype=np.int64)).tolist())
     for reference in sorted(cuts, key=lambda c: (_is_variable(graph, c), -c))[: NAMES_SHOWN * 2]:
@@ -205,7 +203,7 @@ def _is_variable(graph: HeapGraph, reference: int) -> bool:
 def _untouched_finding(
     rank: int, step: WatchedStep, graph: HeapGraph, cuts: list[int], gone: set[int], ended: Mask
 ) -> Finding | None:  # fmt: skip
-    """All that these references keep; None where cutting them does not free it, as what a handler is busy with."""
+    """Everything that these references keep; None if cutting them does not free it, such as what a handler uses."""
     cuts, freed = _fewest(graph, cuts)
     storages = sorted(freed & gone, key=lambda s: (-int(graph.bytes[s]), s))
     if not storages:
@@ -248,7 +246,7 @@ def _untouched_finding(
 
 
 def _functions(graph: HeapGraph, cuts: Sequence[int], storages: Sequence[int], ended: Mask) -> tuple[str, ...]:
-    """The functions that have ended whose variables hold the storages, by way of these references."""
+    """The finished functions whose variables hold the storages through these references."""
     below = reachable(len(graph), graph.holder, graph.held, graph.held[np.asarray(cuts, dtype=np.int64)])
     names = []
     for frame in np.flatnonzero(ended & below).tolist():

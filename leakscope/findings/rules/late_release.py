@@ -46,23 +46,21 @@ from leakscope.units import bytes_text
 
 NAME = RuleName.LATE_RELEASE
 _SHARE_THRESHOLD = 0.05
-"""Share of the step's own peak, above what was alive when it began, from which what somebody else holds is worth
-a word.
-"""
+"""Minimum share of the step's rise to its peak to report memory of other holders."""
 _MIN_FACTOR = 16
-"""And at least this many times `min_bytes`."""
+"""Minimum multiple of `min_bytes`."""
 _OTHER_RELEASERS = (Releaser.GRADIENT, Releaser.COMM, Releaser.AUTOGRAD)
-"""Not `LIBRARY`: what a library that nobody knows or a running call keeps has no holder to name and nothing to do."""
+"""Excludes `LIBRARY`: what an unknown library or a running call keeps has no holder to name and no remedy."""
 
 
 @dataclass(frozen=True)
 class OthersFacts(Facts):
-    """Memory at the step's peak that nothing uses again and that only somebody else could let go."""
+    """Memory at the step's peak that nothing uses again and that only others could release."""
 
     bytes: int
     by: Releaser
     fall_bytes: int
-    """By how much the step's peak would fall."""
+    """Decrease of the step's peak."""
 
     def title_for(self, _: Finding) -> str:
         """The kind of referrer and the bytes at the peak."""
@@ -88,12 +86,12 @@ _OTHERS: Mapping[Releaser, tuple[str, str]] = {
         "until backward: the peak falls by {fall}.",
     ),
 }
-"""Who could let go to title and advice."""
+"""Releaser, mapped to title and advice."""
 
 
 def others_findings(peak: PeakOfStep, min_bytes: int, least: float, reported: Collection[str]) -> list[Finding]:
-    """One for each holder of a library that is known, but for those `reported` already, then one for each other sort
-    that would let the peak fall by `least` bytes.
+    """One finding for each known library holder not `reported` yet, then one for each other releaser that would lower
+    the peak by `least` bytes.
     """
     by_storage = {idle.row.storage: idle for idle in peak.held_by(Releaser.LIBRARY)}
     kept = by_holder(peak.graph, list(by_storage), alone=True)
@@ -106,7 +104,7 @@ def others_findings(peak: PeakOfStep, min_bytes: int, least: float, reported: Co
     for who in _OTHER_RELEASERS:
         idle = [entry for entry in peak.held_by(who) if entry.row.storage not in named]
         if who == Releaser.GRADIENT and peak.step.peak_phase == Phase.OPTIMIZER:
-            continue  # the optimizer itself still holds them: no zero_grad could come before
+            continue  # the optimizer itself still holds them: zero_grad was not possible before
         if peak.fall(idle) >= least and _bytes(idle) >= max(_MIN_FACTOR * min_bytes, _SHARE_THRESHOLD * peak.rise, 1):
             findings.append(_unknown(peak, who, idle))
     return findings
@@ -171,26 +169,26 @@ _CONTAINERS = (ObjectKind.CONTAINER,)
 
 @dataclass(frozen=True, kw_only=True)
 class LateReleaseFacts(Facts):
-    """Memory at the step's peak that nothing uses again and that the user's code could let go."""
+    """Memory at the step's peak that nothing uses again and that the user's code could release."""
 
     bytes: int
     holders: int
-    """How many references of the user's keep it, all in the cut."""
+    """Number of references of the user that keep it, all in the cut."""
     made_at: str
-    """The line that made the largest of it, "" where it is from before the watched steps."""
+    """The line that allocated the largest part, "" if it was before the watched steps."""
     last_use_at: str
-    """The line that used that last, "" where nothing but its making did."""
+    """The line that used that last, "" if there was no use after the allocation."""
     peak_at: str
     fall_bytes: int
-    """By how much the step's peak would fall."""
+    """Decrease of the step's peak."""
     variables: tuple[str, ...]
-    """The holders' names where each is a variable of a function or the script, for `del`; else ()."""
+    """The holders' names if each is a variable of a function or the script, for `del`; else ()."""
     arguments: tuple[str, ...]
-    """Those of the holders that are arguments of a running call."""
+    """The holders that are arguments of a running call."""
     is_saved: bool
-    """A grad node that has run still keeps it too."""
+    """Whether a grad node that has run still keeps it too."""
     of_backward: bool = False
-    """Sent or received buffers are among it, or it is what a call was given and the peak is in backward."""
+    """Whether it includes sent or received buffers, or is an argument of a call while the peak is in backward."""
 
     def title_for(self, finding: Finding) -> str:
         """`out in main()` at train.py:31: bytes, last use, and the possible drop of the peak."""
@@ -247,7 +245,7 @@ def _is_argument(facts: LateReleaseFacts) -> str:
 
 
 def line_of(place: str) -> str:
-    """`train.py:41` of `train.py:41 forward (aten::addmm)`; all of it where it begins with no line."""
+    """`train.py:41` of `train.py:41 forward (aten::addmm)`; all of it if it starts with no line."""
     told = place_of(place)
     return place if told is None else told.at
 
@@ -255,9 +253,9 @@ def line_of(place: str) -> str:
 def late_release_findings(
     rank: Rank, min_bytes: int, reported: Collection[str] = (), worth_share: float = WORTH_SHARE
 ) -> list[Finding]:
-    """What somebody could save of this rank's peak, where that is worth a line: never a leak.
+    """Possible savings of this rank's peak that are worth a line: never a leak.
 
-    `reported` are holders of a library that have findings of their own, as `PipelineStage.output_chunks`.
+    `reported` are holders of a library with their own findings, such as `PipelineStage.output_chunks`.
     """
     peak = peak_of(rank)
     if peak is None:
@@ -267,7 +265,7 @@ def late_release_findings(
 
 
 def late_release_unjudged(rank: Rank) -> list[Unjudged]:
-    """Why this rank's lifetimes could not be told, where they could not."""
+    """Why this rank's lifetimes are unknown."""
     return [Unjudged(NAME, rank.number, row.why) for row in rank.lifetimes if isinstance(row, LifetimesUnjudged)]
 
 
@@ -287,15 +285,13 @@ def _users_findings(peak: PeakOfStep, least: float) -> list[Finding]:
         cuts = _by_their_object(graph, list(dict.fromkeys(cuts)), entry, storages)
         cuts.sort(key=lambda c: (graph.object(int(graph.holder[c])).kind != ObjectKind.FRAME, c))
         groups[_owner(graph, paths, cuts[0])].append((entry, tuple(cuts)))
-    # Where another moment is as high, letting go of these alone would gain nothing worth a line.
+    # If another moment is as high, releasing only these would gain too little.
     worth = [members for members in groups.values() if peak.fall([idle for idle, _ in members]) >= least]
     return [_finding(peak, paths, members) for members in worth]
 
 
 def _climb(graph: HeapGraph, reference: int, idle: frozenset[int]) -> int:
-    """From an item of a container to the local that holds the container, where cutting that frees nothing that is
-    needed.
-    """
+    """From an item of a container to the local of the container, if cutting that frees nothing that is needed."""
     best = reference
     for _ in range(3):
         holder = int(graph.holder[best])
@@ -311,7 +307,7 @@ def _climb(graph: HeapGraph, reference: int, idle: frozenset[int]) -> int:
 
 
 def _by_their_object(graph: HeapGraph, cuts: list[int], entry: Idle, idle: frozenset[int]) -> list[int]:
-    """Where one object holds the storage by several references, the one reference to that object instead of these."""
+    """If one object holds the storage by several references, the single reference to that object instead."""
     times = Counter(int(graph.holder[c]) for c in cuts)
     for holder in [h for h, count in times.items() if count > 1 and not graph.root[h] and len(graph.into(h)) == 1]:
         instead = [*graph.into(holder).tolist(), *(c for c in cuts if graph.holder[c] != holder)]
@@ -322,7 +318,7 @@ def _by_their_object(graph: HeapGraph, cuts: list[int], entry: Idle, idle: froze
 
 
 def _owner(graph: HeapGraph, paths: ShortestPaths, reference: int) -> str:
-    """What a person would open to mend it: the function or module whose variable it is, or the root above it."""
+    """What a user would open to fix it: the function or module of the variable, or the root above it."""
     holder = int(graph.holder[reference])
     start = paths.start_of(graph, holder)
     root = graph.object(start)
@@ -333,7 +329,7 @@ def _owner(graph: HeapGraph, paths: ShortestPaths, reference: int) -> str:
 def _finding(
     peak: PeakOfStep, paths: ShortestPaths, members: Sequence[tuple[Idle, tuple[int, ...]]]
 ) -> Finding:  # fmt: skip
-    """All that one holder keeps."""
+    """Everything that one holder keeps."""
     graph = peak.graph
     size = sum(member.row.bytes for member, _ in members)
     fall = peak.fall([idle for idle, _ in members])
@@ -390,7 +386,7 @@ def _finding(
 
 
 def _frees_alone(graph: HeapGraph, members: Sequence[tuple[Idle, tuple[int, ...]]], cut: int) -> int:
-    """What this cut frees of the memory that lies idle, without the others."""
+    """Idle bytes that this cut frees without the others."""
     idle = {member.row.storage for member, _ in members}
     return int(
         graph.bytes[[s for s in freed_storages(graph, np.asarray([cut], dtype=np.int64)).tolist() if s in idle]].sum()

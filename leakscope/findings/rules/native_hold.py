@@ -21,7 +21,7 @@ _KINDS = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.STORAGE, ObjectKin
 
 @dataclass(frozen=True)
 class NativeFacts(Facts):
-    """Something that native code alone holds."""
+    """Memory that only native code holds."""
 
     label: str
     unexplained: int
@@ -44,25 +44,25 @@ class NativeFacts(Facts):
 
 @dataclass(frozen=True)
 class UnattributedFacts(Facts):
-    """Counted memory that runs away from what storages explain."""
+    """Counted memory that outgrows what storages explain."""
 
     SUMMED = ("per_step", "grown")
 
     per_step: float
-    """Bytes a step."""
+    """Bytes per step."""
     grown: int
-    """Bytes in all."""
+    """Total bytes."""
     is_steady: bool
     shapes_are_new: bool
-    """Shapes were new in many of the steps, or each look saw some that none had seen before; on the host."""
+    """Whether shapes were new in many of the steps, or each snapshot has new ones; on the host."""
     on_host: bool
     shapes: int = 0
-    """Shapes that the model was given so far; 0 where that was not recorded."""
+    """Number of distinct input shapes so far; 0 if not recorded."""
     full_at_step: int = 0
-    """The step by which the caches of oneDNN and ideep are full at that pace; 0 where that is not known."""
+    """The step at which the caches of oneDNN and ideep are full at that rate; 0 if unknown."""
     came_too: tuple[tuple[str, int], ...] = ()
-    """(class, how many a step) of the objects that were more at each look, the most first: what holds the memory in C++
-    may hang on them.
+    """(class, instances per step) of objects that became more at each snapshot, the most first: they may hold the
+    memory in C++.
     """
 
     def title_for(self, _: Finding) -> str:
@@ -89,14 +89,14 @@ class UnattributedFacts(Facts):
 
 @dataclass(frozen=True)
 class NativeBlocksFacts(Facts):
-    """The allocator's blocks without a storage that grow at every look."""
+    """Blocks of the allocator without a storage that grow at every snapshot."""
 
     SUMMED = ("per_step",)
 
     per_step: float
-    """Bytes a step."""
+    """Bytes per step."""
     made_at: tuple[str, ...]
-    """Places that made what grew, the one that made most first."""
+    """Allocation sites of what grew, the largest first."""
 
     def title_for(self, _: Finding) -> str:
         """Growth of device memory without a known referrer."""
@@ -133,13 +133,13 @@ def _facts(candidate: Candidate, _cut: ToCut) -> NativeFacts:
 
 
 _MOST_SITES = 6
-"""Places at the most, chosen, that native blocks are told with."""
+"""Maximum allocation sites reported for native blocks. Heuristic."""
 
 
 def native_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Finding] | None:
-    """A native-hold finding where blocks that no storage explains grow at every look; None where nothing was joined.
+    """A native-hold finding if blocks without a storage grow at every snapshot; None if none were joined.
 
-    What is joined by address needs no estimate of a gap.
+    Blocks joined by address need no estimate of a gap.
     """
     joined = [
         found for found in device_looks(rank) if (found.step, found.occasion) in {(k.step, k.occasion) for k in looks}

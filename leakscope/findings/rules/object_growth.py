@@ -20,7 +20,7 @@ from leakscope.units import bytes_text
 
 
 class Collects(StrEnum):
-    """What kind of thing gains objects: it decides what to do about it."""
+    """The kind of thing that gains objects, which decides the advice."""
 
     LIST = "list"
     DICT = "dict"
@@ -28,27 +28,27 @@ class Collects(StrEnum):
     QUEUE = "queue"
     """A deque."""
     CHAIN = "chain"
-    """No container: each object holds the one before it, or hangs on it."""
+    """No container: each object holds, or is held by, the previous one."""
     ATTRIBUTES = "attributes"
-    """Of an object or a module, set under ever new names."""
+    """Attributes of an object or module, under ever new names."""
 
 
 @dataclass(frozen=True)
 class ObjectFacts(Facts):
-    """Something alive that gains objects that are no tensors."""
+    """Something reachable that gains non-tensor objects."""
 
     SUMMED = ("items", "items_per_step")
 
     item: str
-    """What most of the newest are: `str`, `dict of str and float`."""
+    """Type of most of the newest: `str`, `dict of str and float`."""
     items: int
-    """How many it has gained, over all looks."""
+    """Number gained over all snapshots."""
     items_per_step: float
     collects: Collects
     containers: int = 1
-    """How many containers there are of the kind, where each gains."""
+    """Number of containers of the kind, if each gains."""
     pauses: bool = False
-    """It did not grow at each look."""
+    """Whether it did not grow at each snapshot."""
 
     def title_for(self, finding: Finding) -> str:
         """`history in main() gains 1 str per step, 600.00 KiB per step, and is never emptied`."""
@@ -76,7 +76,7 @@ class ObjectFacts(Facts):
 
 
 _FEW = 10
-"""Items a step from which on they are told without a fraction."""
+"""Items per step from which on they are shown without a fraction."""
 
 
 def _gained_text(facts: ObjectFacts) -> str:
@@ -90,7 +90,7 @@ def _gained_text(facts: ObjectFacts) -> str:
 
 
 def of_objects(finding: Finding, candidate: Candidate, looks: Sequence[Look]) -> Finding:
-    """A finding made by the rules for tensors as one of objects; `looks` are those that the candidate was found in."""
+    """A finding made by the rules for tensors, as one of objects; `looks` are the snapshots of the candidate."""
     by_step = {look.step: look for look in looks}
     gained = {step: _gained(by_step[step], storages) for step, storages in candidate.storages_at.items()}
     last = by_step[candidate.step]
@@ -121,7 +121,7 @@ def of_objects(finding: Finding, candidate: Candidate, looks: Sequence[Look]) ->
 
 
 def counted_series(candidate: Candidate, looks: Sequence[Look]) -> tuple[int, ...]:
-    """The candidate's bytes at each of the looks, as `counted_of` has them."""
+    """The candidate's bytes at each snapshot, as `counted_of` returns them."""
     at = candidate.storages_at
     return tuple(sum(counted_of(look, row_of(look, s)) for s in at.get(look.step, ())) for look in looks)
 
@@ -131,12 +131,12 @@ def _gained(look: Look, storages: Sequence[int]) -> int:
 
 
 def _earlier(look: Look, storages: Sequence[int]) -> int:
-    """Bytes of what the containers had when they were first seen: their growth does not tell it, a cut frees it too."""
+    """Bytes of what the containers had when first seen: not part of the growth, but freed by a cut."""
     return sum(row_of(look, storage).earlier_bytes for storage in storages)
 
 
 def _per_step(line: Series, gained: Mapping[int, int]) -> float:
-    """Items a step between the first and the last look; a look before the first that has it saw no gain."""
+    """Items per step between the first and the last snapshot; one before the first that has it saw no growth."""
     first, last = line.steps[0], line.steps[-1]
     return (gained.get(last, 0) - gained.get(first, 0)) / (last - first) if last > first else 0.0
 

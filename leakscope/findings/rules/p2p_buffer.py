@@ -21,11 +21,11 @@ from leakscope.run.operations import column
 from leakscope.run.rows import CommOperation
 
 _BARRIERS = ("barrier", "monitored_barrier")
-"""Collectives without a buffer: nothing is lost when their Work is dropped."""
+"""Collectives without a buffer: dropping their Work loses nothing."""
 _SIGHTINGS_A_RANK = 20
-"""The latest steps at which a rank dropped Works; earlier ones are in the count alone."""
+"""Latest steps at which a rank dropped Works; earlier ones are only counted."""
 _SHARE_THRESHOLD = 0.5
-"""Share of a group's bytes that its buffers must exceed for it to be about them; chosen."""
+"""Minimum share of a group's bytes in buffers for the rule to apply. Heuristic."""
 
 
 class HeldBy(StrEnum):
@@ -33,9 +33,9 @@ class HeldBy(StrEnum):
 
     WORK = "work"
     REGISTRY = "registry"
-    """torch keeps the Works of functional collectives until somebody waits for them."""
+    """torch keeps the Works of functional collectives until they are waited for."""
     REGISTRY_AND_PROGRAM = "registry and program"
-    """The same, and the program holds the results as well."""
+    """The same, and the program holds the results too."""
     NATIVE = "native"
     PROGRAM = "program"
 
@@ -49,9 +49,9 @@ class BufferFacts(Facts):
     held_by: HeldBy
     buffers: CommBuffers
     waited: bool
-    """Somebody has waited for all of their operations."""
+    """Whether all of their operations were waited for."""
     container: str
-    """Type of the container that holds them; "" where none does."""
+    """Type of the container that holds them; "" if there is none."""
 
     def title_for(self, finding: Finding) -> str:
         """The retained buffers and their referrer."""
@@ -98,7 +98,7 @@ class BufferFacts(Facts):
 
 @dataclass(frozen=True)
 class DroppedFacts(Facts):
-    """Works of one line that died before anybody waited for them."""
+    """Works of one line that died before a wait."""
 
     count: int
     direction: str
@@ -124,7 +124,7 @@ def _by_work(candidate: Candidate) -> bool:
 
 
 def _directly(candidate: Candidate) -> bool:
-    """Most of it crossed between two ranks, and no graph or hook stands between the holder and the buffers."""
+    """Whether most of it was sent or received directly, with no graph or hook between holder and buffers."""
     if any(
         r.kind in (ReferenceKind.GRAD_GRAPH, ReferenceKind.SAVED, ReferenceKind.HOOK) or r.name == "._base"
         for r in candidate.references
@@ -140,7 +140,7 @@ def _held_natively(candidate: Candidate) -> bool:
 
 
 def _nobody_waited(candidate: Candidate) -> bool:
-    """Most of it is of collectives that nobody has waited for."""
+    """Whether most of it belongs to collectives that were never waited for."""
     waiting = [
         s
         for s, use in buffers_of(candidate.graph, candidate.group.storages).items()
@@ -158,7 +158,9 @@ def _by_registry_too(candidate: Candidate) -> bool:
 
 
 def _past_their_step(candidate: Candidate) -> bool:
-    """Some crossed in a step before the look's; a buffer made anew in each is none that is kept."""
+    """Whether some was used in an earlier step than the snapshot's; a buffer created anew in each step
+    is not retained.
+    """
     return any(use.step < candidate.step for use in buffers_of(candidate.graph, candidate.group.storages).values())
 
 
@@ -191,7 +193,7 @@ def _facts(candidate: Candidate, _cut: ToCut) -> BufferFacts:
 
 
 def dropped_work_findings(run: Run) -> list[Finding]:
-    """Notes on Works that were dropped before anybody waited for them; what they kept alive is told from the heap."""
+    """Notes on Works that were dropped before a wait; what they kept alive is reported from the heap."""
     dropped: dict[tuple[str, str], list[tuple[int, CommOperation]]] = defaultdict(list)
     for rank in run.ranks:
         for place, is_dropped in enumerate(column(rank.operations, "dropped")):

@@ -22,13 +22,13 @@ from leakscope.units import bytes_text
 
 NAME = RuleName.RANK_SKEW
 Held = Mapping[int, Mapping[int, int] | None]
-"""Rank to what `held_at_last` says of it."""
+"""Rank, mapped to the result of `held_at_last`."""
 _OWN = ("parameter", "gradient", "optimizer state", "buffer")
 """What a stage must hold: a stage with more layers may hold more."""
 _FACTOR = 1.5
-"""Times its peers' share that a rank must hold; chosen."""
+"""Minimum multiple of its peers' share. Heuristic."""
 _MIN_BYTES = 16 << 20
-"""Bytes beyond its peers' share below which nothing is said; chosen."""
+"""Minimum bytes beyond its peers' share. Heuristic."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class RankSkewFacts(Facts):
     rank: int
     held_bytes: int
     expected_bytes: int
-    """What its peers' share would be."""
+    """The share expected from its peers."""
     largest: str
-    """What holds most of it, as the user would write it; "" where nothing stands out."""
+    """The largest holder, as written in code; "" if nothing stands out."""
 
     def title_for(self, _: Finding) -> str:
         """The bytes of the rank, and the share of its peers."""
@@ -51,7 +51,7 @@ class RankSkewFacts(Facts):
         )
 
     def advice_for(self, _: Finding) -> str:
-        """What to compare."""
+        """Advice: what to compare."""
         return (
             f"Compare the categories of rank {self.rank} with those of a peer at the last snapshot. In a pipeline the "
             "first stages keep more microbatches in flight, and the last stage keeps logits, losses and metrics."
@@ -61,11 +61,10 @@ class RankSkewFacts(Facts):
 def skew_findings(
     run: Run, summaries: Mapping[int, RankSummary], findings: Sequence[Finding], held: Held
 ) -> list[Finding]:
-    """A note for each rank that holds far more beside its model than its peers do, each set against its own model.
+    """A note for each rank that holds far more beside its model than its peers do, each relative to its own model.
 
-    `findings` are the others: bytes that they name are no skew. `held` is what each rank holds at its last look, as
-    `held_at_last` tells it. Stages are compared at these looks, so this says where to look, not that anything grows;
-    it is never a verdict.
+    `findings` are the others: bytes that they name are not skew. `held` is the result of `held_at_last` for each rank.
+    Stages are compared at these snapshots, so this says where to look, not that anything grows; it is never a verdict.
     """
     excess = {
         number: _beside(summary, _named(number, findings))
@@ -87,8 +86,8 @@ def skew_findings(
 
 
 def held_at_last(rank: Rank) -> dict[int, int] | None:
-    """Bytes of each live group at a rank's last look, by a digest of its key, as ranks by the thousand are compared;
-    None where it was never looked at.
+    """Bytes of each reachable group at a rank's last snapshot, by a digest of its key, since ranks by the thousand are
+    compared; None without a snapshot.
     """
     look = _last_look(rank)
     return None if look is None else {_digest(g.key): g.bytes for g in group_storages(look.heap) if not g.freed}
@@ -99,14 +98,14 @@ def _digest(key: ReferenceKey) -> int:
 
 
 class _Peers:
-    """What the ranks of a run hold at their last looks, asked group by group."""
+    """What the ranks of a run hold at their last snapshots, by group."""
 
     def __init__(self, held: Held) -> None:
         self._held = [groups for groups in held.values() if groups is not None]
         self._sizes: dict[int, list[int]] = {}
 
     def usually(self, key: ReferenceKey, own: int) -> float:
-        """The median of the bytes that all ranks but one have in the group; `own` are those of that one."""
+        """The median of the bytes of all ranks but one in the group; `own` are those of that one."""
         name = _digest(key)
         if name not in self._sizes:
             self._sizes[name] = sorted(groups.get(name, 0) for groups in self._held)
@@ -114,14 +113,14 @@ class _Peers:
 
 
 def _median_of_others(ordered: Sequence[float], own: float) -> float:
-    """The median of some values without one of them; they are in order."""
+    """The median of sorted values without one of them."""
     place = bisect_left(ordered, own)
     return median((*ordered[:place], *ordered[place + 1 :]))
 
 
 def _holder(run: Run, rank: int, peers: _Peers) -> Finding | None:
-    """What holds most of what a rank holds and its peers do not, or less of; the model is left out."""
-    from leakscope.findings.build import build_finding  # offers the group to all rules, of which this is one
+    """The holder of most of what a rank holds and its peers do not, without the model."""
+    from leakscope.findings.build import build_finding  # offers the group to all rules, including this one
 
     look = next((_last_look(r) for r in run.ranks if r.number == rank), None)
     if look is None:
@@ -153,7 +152,7 @@ def _model(summary: RankSummary) -> int:
 
 
 def _beside(summary: RankSummary, named: int) -> int:
-    """Bytes at the last look that are not the stage's own model and that no other finding names."""
+    """Bytes at the last snapshot that are not the stage's own model and that no other finding names."""
     everything = sum(size for name, size in summary.categories.items() if name not in (*_OWN, "leaked", HOST))
     leaked = summary.categories.get("leaked", 0)
     return max(everything + leaked - max(named, leaked), 0)

@@ -17,7 +17,7 @@ from leakscope.units import bytes_text
 
 
 class KeptOfGraph(StrEnum):
-    """What the way to the bytes leads through: backward frees what was saved, never the leaves that a graph ends at."""
+    """The part of the graph on the path to the bytes: backward frees saved tensors, never the leaves of a graph."""
 
     SAVED = "saved"
     LEAVES = "leaves"
@@ -32,19 +32,19 @@ class GraphFacts(Facts):
 
     holder: str
     of_gradient: bool
-    """The graph hangs on the tensor's `.grad`, as after `backward(create_graph=True)`."""
+    """Whether the graph is on the tensor's `.grad`, as after `backward(create_graph=True)`."""
     kept: KeptOfGraph
     saved: tuple[str, str] | None
-    """(name, label of its grad node) of the first saved tensor on the way."""
+    """(name, label of its grad node) of the first saved tensor on the path."""
     nodes: int = 0
-    """Grad nodes that hang on it, where it is their memory that grows."""
+    """Number of grad nodes, if it is their memory that grows."""
     nodes_per_step: float = 0.0
     is_differentiated: bool = False
-    """The source calls backward on what is kept, so that its graph is needed."""
+    """Whether the source calls backward on what is kept, so that its graph is needed."""
     by_arguments: bool = False
-    """The key of an `lru_cache` keeps it, which holds the arguments of a call."""
+    """Whether the key of an `lru_cache` keeps it, which holds the arguments of a call."""
     gathers: bool = False
-    """No container gains tensors: one tensor's graph goes back through all steps."""
+    """Whether no container gains tensors: one tensor's graph reaches back through all steps."""
 
     def title_for(self, finding: Finding) -> str:
         """The referrer, and the retained part of a graph."""
@@ -132,11 +132,11 @@ def _facts(candidate: Candidate, _cut: ToCut) -> GraphFacts:
 
 
 _TELLING = 0.5
-"""Share of what the tensors of a finding grow by from which their grad nodes are told with them; chosen."""
+"""Minimum share of a finding's growth from which its grad nodes are reported with it. Heuristic."""
 
 
 def of_nodes(finding: Finding, candidate: Candidate, on_accelerator: bool) -> Finding:
-    """A finding made by the rules for tensors as one of grad nodes: none of its bytes are a storage's."""
+    """A finding made by the rules for tensors, as one of grad nodes: none of its bytes belong to storages."""
     facts = finding.facts
     if isinstance(facts, GraphFacts):
         nodes, size = len(candidate.group.storages), max(candidate.group.bytes, 1)
@@ -156,7 +156,7 @@ def of_nodes(finding: Finding, candidate: Candidate, on_accelerator: bool) -> Fi
 def with_graphs(
     findings: Sequence[Finding], candidates: Sequence[Candidate], graphs: Sequence[Finding], of: Sequence[Candidate]
 ) -> tuple[list[Finding], list[Finding]]:
-    """The findings of tensors, with the grad nodes that hang on the same tensors; and those that hang on others.
+    """The findings of tensors with the grad nodes of the same tensors, and those of other grad nodes.
 
     `losses.append(loss)` after its backward keeps four bytes of storage, and a node for each operation of the step.
     `candidates` are those of the findings, `of` those of the graphs.
@@ -166,14 +166,14 @@ def with_graphs(
         place = next((k for k in range(len(told)) if _is_same(told[k], candidates[k], graph, candidate)), None)
         if place is None:
             if graph.severity == Severity.LEAK or isinstance(graph.facts, GraphFacts):
-                others.append(graph)  # a few nodes that hang on no tensor are no remark
+                others.append(graph)  # a few nodes without tensors are not worth a remark
         elif graph.bytes_per_step >= _TELLING * told[place].bytes_per_step or _decides(graph, told[place]):
             told[place] = _with(_by_its_graph(told[place], candidates[place], graph), graph)
     return told, others
 
 
 def _is_same(tensors: Finding, of_tensors: Candidate, graph: Finding, of_graph: Candidate) -> bool:
-    """Whether both are of one group, or one cut mends both."""
+    """Whether both are of one group, or one cut fixes both."""
     if of_tensors.group.freed:
         return False
     mine, other = tensors.cut, graph.cut
@@ -182,13 +182,13 @@ def _is_same(tensors: Finding, of_tensors: Candidate, graph: Finding, of_graph: 
 
 
 def _decides(graph: Finding, finding: Finding) -> bool:
-    """Whether it is the graph that makes a leak of what is too small for one by its tensors, however little it is."""
+    """Whether the graph makes a leak of tensors that are too small for one, however little it is."""
     return graph.severity == Severity.LEAK and finding.severity != Severity.LEAK and finding.settled_by is None
 
 
 def _by_its_graph(finding: Finding, candidate: Candidate, graph: Finding) -> Finding:
-    """The finding of tensors, in the words of their graph where that is all that gains: `ema = 0.9 * ema + 0.1 * p`
-    has a weight of its own, far larger than the factors that its graph saves.
+    """The finding of tensors in the words of their graph, if only the graph grows: `ema = 0.9 * ema + 0.1 * p` has its
+    own weight, far larger than the factors that its graph saves.
     """
     if candidate.gaining >= 0 or not isinstance(graph.facts, GraphFacts) or isinstance(finding.facts, GraphFacts):
         return finding
@@ -199,7 +199,7 @@ def _by_its_graph(finding: Finding, candidate: Candidate, graph: Finding) -> Fin
 
 
 def _with(finding: Finding, graph: Finding) -> Finding:
-    """The finding of tensors with what their grad nodes take."""
+    """The finding of tensors, including their grad nodes."""
     leak = Severity.LEAK in (finding.severity, graph.severity)
     nodes = replace(
         finding,

@@ -21,43 +21,41 @@ class OthersRule(Protocol):
 
     @property
     def name(self) -> str:
-        """As findings and reports name it: `step-growth`."""
+        """Name in findings and reports: `step-growth`."""
 
     @property
     def order(self) -> float:
-        """A candidate belongs to the first rule that applies, by this number; leakscope's own stand at 10, 20, ...
-        100.
-        """
+        """A candidate belongs to the first rule that applies, by this number; leakscope's own are 10, 20, ... 100."""
 
     @property
     def text(self) -> str:
         """One sentence about the rule, for code hosts (SARIF)."""
 
     def applies(self, candidate: Candidate) -> bool:
-        """Whether this is what the candidate is."""
+        """Whether the rule applies to the candidate."""
 
     def facts(self, candidate: Candidate, cut: str) -> Facts:
-        """What the sentences about the candidate need; `cut` is the reference to cut, as the user would write it.
+        """The facts for the sentences about the candidate; `cut` is the reference to cut, as written in code.
 
-        They return `Said`, or facts of their own with `title_for` and `advice_for`.
+        Returns `Said`, or facts with their own `title_for` and `advice_for`.
         """
 
 
 @dataclass(frozen=True)
 class ToCut:
-    """What is to be cut of a candidate, or holds it."""
+    """What is to be cut for a candidate, or its holder."""
 
     written: str
-    """As the user would write it."""
+    """As written in code."""
     references: tuple[int, ...] = ()
-    """In the candidate's graph: the references and the same ones in other instances; () where no cut frees it."""
+    """Indexes in the candidate's graph: the references and their other instances; () if no cut frees it."""
     each: tuple[int, ...] = ()
-    """One of each of the references to cut; () where no cut frees it."""
+    """One instance of each of the references to cut; () if no cut frees it."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """How a group of storages is recognised as what a rule reports."""
+    """Recognises a group of storages as what a rule reports."""
 
     order: float
     """A group belongs to the first rule that applies, by this number."""
@@ -67,30 +65,30 @@ class Match:
 
 @dataclass(frozen=True)
 class Rule:
-    """What a rule matches, and what reports say of its findings beside the title and advice of their facts."""
+    """What a rule matches, and what reports say about its findings beside the title and advice of their facts."""
 
     name: str
-    """As findings and reports name it: a `RuleName`, or the name of another package's rule."""
+    """Name in findings and reports: a `RuleName`, or the name of another package's rule."""
     help: str
-    """Markdown: a sentence below the name, then sections. `leakscope rule NAME` prints it. The documentation has it as
-    a page, with the outputs of its commands; SARIF has the sentence, why it matters and what to use instead.
+    """Markdown: a sentence below the name, then sections. Printed by `leakscope rule NAME`. The documentation shows it
+    as a page, with the outputs of its commands; SARIF contains the sentence, the reason and the remedy.
     """
     match: Match | None = None
-    """None where its findings are not made from one group of storages."""
+    """None if its findings are not made from one group of storages."""
     level: str = "error"
-    """The level of SARIF: `note` where its findings are seldom leaks."""
+    """The level in SARIF: `note` if its findings are seldom leaks."""
     is_unintended: bool = False
-    """Nobody intends what it reports, so that it is a leak however small it is."""
+    """Whether nobody intends what it reports, so that it is a leak however small it is."""
     is_of_comm: bool = False
-    """It reports what communication is in the middle of, and its facts say which buffers those are."""
+    """Whether it concerns communication; its facts name the buffers."""
     may_fill: bool = False
-    """It reports what a container gains, which may have a bound or be emptied later."""
+    """Whether it reports growth of a container, which may have a bound or be emptied later."""
     at_peak: bool = False
-    """What it reports is alive at a step's peak and not used again: idle, not leaked."""
+    """Whether it reports memory that is alive at a step's peak and not used again: idle, not leaked."""
     names_holders: bool = False
-    """Its title names what holds the memory, so that a finding without a trace does not say that it has none."""
+    """Whether its title names the holder, so that a finding without a trace needs no remark."""
     is_native: bool = False
-    """What it reports is held by native code."""
+    """Whether it reports memory held by native code."""
     why_no_cut: str = "no single cut is enough"
 
     @cached_property
@@ -100,12 +98,12 @@ class Rule:
 
     @cached_property
     def why(self) -> str:
-        """How the memory comes to be kept; "" where the help does not say it."""
+        """How the memory comes to be retained; "" if the help does not say it."""
         return self._section("Why is this bad?")
 
     @cached_property
     def cure(self) -> str:
-        """What to change; "" where the help does not say it."""
+        """What to change; "" if the help does not say it."""
         return self._section("Use instead")
 
     def _section(self, heading: str) -> str:
@@ -119,7 +117,7 @@ def _paragraph(text: str) -> str:
 
 @dataclass(frozen=True)
 class BrokenRule:
-    """A rule of another package that could not be loaded or applied, and why."""
+    """A rule of another package that could not be loaded or applied, and the reason."""
 
     name: str
     why: WhyUnjudged
@@ -127,7 +125,7 @@ class BrokenRule:
 
 @cache
 def rules_of_others() -> tuple[tuple[OthersRule, ...], tuple[BrokenRule, ...]]:
-    """The rules that other installed packages name, and those of them that could not be loaded."""
+    """The rules of other installed packages, and those that could not be loaded."""
     loaded: list[OthersRule] = []
     broken: list[BrokenRule] = []
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda e: e.name):
@@ -142,7 +140,7 @@ def rules_of_others() -> tuple[tuple[OthersRule, ...], tuple[BrokenRule, ...]]:
 
 
 def because(reason: UnjudgedReason, error: Exception) -> WhyUnjudged:
-    """Why a rule of another package is not applied: what it raised."""
+    """Why a rule of another package is not applied: its exception."""
     return WhyUnjudged(reason=reason, error=f"{type(error).__name__}: {error}")
 
 

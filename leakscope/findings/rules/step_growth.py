@@ -20,12 +20,12 @@ _OWNERS = (ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER, ObjectKind.PARAMETER)
 
 
 class GrowsIn(StrEnum):
-    """What kind of thing gains tensors: it decides what to do about it."""
+    """The kind of thing that gains tensors, which decides the advice."""
 
     OPTIMIZER_HISTORY = "optimizer history"
     """The state that an optimizer of a library keeps of one parameter."""
     SAME_TENSORS = "same tensors"
-    """Nothing is added: the tensors themselves are larger at each look."""
+    """Nothing is added: the tensors themselves are larger at each snapshot."""
     CACHE = "cache"
     """The results of a function under `lru_cache`."""
     CALLBACK = "callback"
@@ -33,7 +33,7 @@ class GrowsIn(StrEnum):
     FINALIZER = "finalizer"
     WEAK_KEYS = "weak keys"
     OPTIMIZER = "optimizer"
-    """What an optimizer keeps of ever more parameters."""
+    """Per-parameter state of an optimizer, for ever more parameters."""
     DEFAULT_ARGUMENT = "default argument"
     QUEUE = "queue"
     DICT = "dict"
@@ -45,21 +45,19 @@ class GrowsIn(StrEnum):
 
 @dataclass(frozen=True)
 class GrowthFacts(Facts):
-    """Something alive that gains tensors."""
+    """Something reachable that gains tensors."""
 
     grows_in: GrowsIn
     holder: str = ""
-    """Label of the optimizer or callback, name of the cached function, or what gains attributes as the user would
-    write it.
-    """
+    """Label of the optimizer or callback, name of the cached function, or what gains attributes, as written in code."""
     tensors: int = 0
-    """How many tensors there were at every look, where none were added."""
+    """Number of tensors at every snapshot, if none were added."""
     pauses: bool = False
-    """It did not grow at each look."""
+    """Whether it did not grow at each snapshot."""
     holders: int = 1
-    """How many things gain the same, where what is named is one of them."""
+    """Number of things that gain the same, if the named one is one of them."""
     gains: tuple[str, ObjectKind] | None = None
-    """Type and kind of what is gained, where that is a module, an optimizer or a parameter; None for plain tensors."""
+    """Type and kind of what is gained, if it is a module, an optimizer or a parameter; None for plain tensors."""
 
     def title_for(self, finding: Finding) -> str:
         """`self.losses in Trainer.fit() gains tensors every step and is never emptied`."""
@@ -154,12 +152,12 @@ def _cache_advice(finding: Finding, facts: GrowthFacts) -> str:
 
 @dataclass(frozen=True)
 class ScatteredFacts(Facts):
-    """Holders that were not there before come at each look, and stay."""
+    """New holders appear at each snapshot and stay."""
 
     holders: int
-    """How many have come since the first look."""
+    """Number of new holders since the first snapshot."""
     newest: str
-    """The largest of those that came last, as the user would write it."""
+    """The largest of the newest, as written in code."""
 
     def title_for(self, finding: Finding) -> str:
         """`Each snapshot has tensors under new names that stay alive, most recently net.extra_14`."""
@@ -178,9 +176,9 @@ def _applies(candidate: Candidate) -> bool:
 
 
 def _bounded_by(candidate: Candidate) -> Object | None:
-    """The optimizer of a library in whose state of one parameter it all hangs: its own options bound that.
+    """The library optimizer whose state of one parameter contains it all: its own options bound that.
 
-    A state that gains parameters is nobody's plan, nor is what an optimizer of the user's own collects.
+    A state that gains parameters is unintended, and so is what a user's own optimizer collects.
     """
     for place, (obj, reference) in enumerate(zip(candidate.objects, candidate.references, strict=False)):
         if obj.kind == ObjectKind.OPTIMIZER and not is_users(obj) and reference.name == ".state":
@@ -204,7 +202,7 @@ def _cache(candidate: Candidate) -> Object | None:
 
 
 def _grows_in_optimizer(candidate: Candidate) -> bool:
-    """Whether what gains lies in what an optimizer keeps, not above it: a list of optimizers is none."""
+    """Whether the growth is in what an optimizer keeps, not above it, such as a list of optimizers."""
     for place, (obj, reference) in enumerate(zip(candidate.objects, candidate.references, strict=False)):
         if obj.kind == ObjectKind.OPTIMIZER and reference.name in _OF_OPTIMIZER:
             return place < candidate.gaining or (candidate.gaining < 0 and candidate.is_for_all(obj))
@@ -212,14 +210,14 @@ def _grows_in_optimizer(candidate: Candidate) -> bool:
 
 
 def _is_default(candidate: Candidate, cut: ToCut) -> bool:
-    """Whether the reference to cut is one of a function's defaults, or lies in one."""
+    """Whether the reference to cut is one of a function's defaults, or inside one."""
     path, first = candidate.group.path, cut.references[:1]
     above = path[: path.index(first[0]) + 1] if first and first[0] in path else first
     return any(candidate.graph.reference(reference).name in _DEFAULTS for reference in above)
 
 
 def _grows_in(candidate: Candidate, cut: ToCut) -> GrowsIn:
-    """The kind of a growth that is neither an optimizer's history, nor one of the same tensors, nor a cache's."""
+    """The kind of growth other than an optimizer's history, the same tensors, or a cache."""
     types = [o.type for o in candidate.before_tensor]
     if "weakref.finalize._Info" in types:
         return GrowsIn.FINALIZER
@@ -242,13 +240,13 @@ def _grows_in(candidate: Candidate, cut: ToCut) -> GrowsIn:
 
 
 def _holder(candidate: Candidate) -> str:
-    """What gains attributes; "" where that is a script's own namespace, or where nothing does."""
+    """What gains attributes; "" if that is the script's namespace, or if nothing does."""
     many = candidate.group.many
     return candidate.written(candidate.group.path[many.place - 1]) if many is not None and many.place else ""
 
 
 def _gains(candidate: Candidate) -> tuple[str, ObjectKind] | None:
-    """What is gained, where it is a module, an optimizer or a parameter, not a tensor or what carries some."""
+    """What is gained, if it is a module, an optimizer or a parameter rather than a tensor or a container of some."""
     below = candidate.objects[candidate.gaining + 1 : candidate.tensor_at + 1] if candidate.gaining >= 0 else ()
     gained = next((o for o in below if o.kind != ObjectKind.CONTAINER), None)
     if gained is None or gained.kind not in _OWNERS:

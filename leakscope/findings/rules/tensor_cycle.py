@@ -21,7 +21,7 @@ class Closing(StrEnum):
     """What closes a cycle that gc frees."""
 
     CLASS = "class"
-    """A class made anew each step holds itself."""
+    """A class created anew each step, which refers to itself."""
     EXCEPTION = "exception"
     RECURSION = "recursion"
     """A function's closure leads straight to a function of the same cycle."""
@@ -39,7 +39,7 @@ class Closing(StrEnum):
 
 @dataclass(frozen=True)
 class MadeClass:
-    """A class that is made again and again."""
+    """A class that is created repeatedly."""
 
     label: str
     made_in: str
@@ -49,16 +49,16 @@ class MadeClass:
 
 @dataclass(frozen=True)
 class ClosedOver:
-    """What a function refers to."""
+    """The referent of a function's closure."""
 
     function: str
     variable: str
     held: str
-    """Label of what the variable holds."""
+    """Label of the variable's value."""
 
 
 class CutAt(StrEnum):
-    """What a reference to cut is, for how to mend it."""
+    """The kind of a reference to cut, which decides the fix."""
 
     HOOK = "hook"
     """One of a module's hooks."""
@@ -71,28 +71,28 @@ class CutAt(StrEnum):
 
 @dataclass(frozen=True)
 class InLibrary:
-    """A library's function closes the cycle, an object of the user's is what it keeps."""
+    """A library's function closes the cycle, which retains an object of the user."""
 
     package: str
     """`torch`, or the file where the package is not known."""
     function: str
-    """The function of the library that was called."""
+    """The called function of the library."""
     yours: str
-    """Label of the first object of the user's that the cycle holds; "" where there is none."""
+    """Label of the first object of the user on the cycle; "" without one."""
     where: str
     captured: str
-    """The variable in its closure by which it leads on; "" where that is no closure."""
+    """The closure variable that leads on; "" if it is not a closure."""
 
 
 @dataclass(frozen=True)
 class CycleFacts(Facts):
-    """A cycle that keeps tensors until gc runs."""
+    """A cycle that retains tensors until gc runs."""
 
     closing: Closing
     made_class: MadeClass | None = None
     closed_over: ClosedOver | None = None
     cut_at: tuple[CutAt, ...] = ()
-    """What each of the references to cut is."""
+    """The kind of each reference to cut."""
     library: InLibrary | None = None
 
     def title_for(self, finding: Finding) -> str:
@@ -258,7 +258,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def cycle_of(candidate: Candidate) -> list[Reference]:
-    """References of the first cycle of a candidate, in order; none where there is no cycle."""
+    """References of a candidate's first cycle, in order; empty without one."""
     cycles = candidate.group.cycles
     return [candidate.graph.reference(r) for r in (cycles[0] if cycles else ())]
 
@@ -277,16 +277,14 @@ def _applies(candidate: Candidate) -> bool:
 
 
 def _class(candidate: Candidate) -> Object | None:
-    """The class that holds itself, where one closes the cycle."""
+    """The class that refers to itself, if one closes the cycle."""
     cycle = cycle_of(candidate)
     start = cycle[0].holder if cycle else -1
     return candidate.graph.object(start) if start >= 0 and holds_itself(candidate.graph, start) else None
 
 
 def _recurses(candidate: Candidate) -> bool:
-    """Whether a function's closure leads straight to a function of the same cycle: to itself, or to one that calls
-    it.
-    """
+    """Whether a function's closure refers directly to a function of the same cycle: itself, or one that calls it."""
     held = [candidate.graph.object(r.held) for r in cycle_of(candidate) if r.kind == ReferenceKind.CLOSURE]
     return any(o.kind == ObjectKind.FUNCTION or is_lru_cache(o) for o in held)
 
@@ -301,7 +299,7 @@ def _closed_over(candidate: Candidate) -> ClosedOver | None:
 
 
 def _closing(candidate: Candidate) -> Closing:
-    """By what a cycle that is no class's is closed."""
+    """What closes a cycle other than a class's."""
     cycle = cycle_of(candidate)
     kinds = {candidate.graph.object(r.holder).kind for r in cycle}
     if kinds & {ObjectKind.EXCEPTION, ObjectKind.TRACEBACK}:
@@ -320,7 +318,7 @@ def _closing(candidate: Candidate) -> Closing:
 
 
 def kinds_of_cut(candidate: Candidate, references: Sequence[int]) -> tuple[CutAt, ...]:
-    """What each of some references is."""
+    """The kind of each of some references."""
     return tuple(_cut_at(candidate, candidate.graph.reference(r)) for r in references)
 
 
@@ -339,7 +337,7 @@ def _cut_at(candidate: Candidate, reference: Reference) -> CutAt:
 
 
 def _in_library(candidate: Candidate) -> InLibrary | None:
-    """The library whose lines alone stand on the cycle, and what of the user's it holds."""
+    """The library whose lines alone are on the cycle, and what of the user it retains."""
     graph = candidate.graph
     cycle = cycle_of(candidate)
     lines = {graph.object(r.holder).where for r in cycle} - {""}

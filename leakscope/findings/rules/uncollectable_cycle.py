@@ -21,7 +21,7 @@ class ClosedBy(StrEnum):
 
     METADATA = "metadata"
     GRADIENT = "gradient"
-    """A gradient that has a graph, on its own parameter."""
+    """A gradient with a graph, on its own parameter."""
     PACK_HOOK = "pack hook"
     """A pack hook that returns the tensor itself."""
     HOOK = "hook"
@@ -34,11 +34,11 @@ class UncollectableFacts(Facts):
 
     closed_by: ClosedBy
     hidden: tuple[str, str] | None
-    """(name, label of its holder) of the C++ reference that gc does not follow; None where it is a tensor's own to its
+    """(name, label of its holder) of the C++ reference that gc does not follow; None if it is a tensor's own to its
     grad node.
     """
     cut_at: tuple[CutAt, ...] = ()
-    """What each of the references to cut is."""
+    """The kind of each reference to cut."""
 
     def title_for(self, finding: Finding) -> str:
         """`Uncollectable cycle through ...`."""
@@ -70,7 +70,7 @@ def _applies(candidate: Candidate) -> bool:
 def _hidden(candidate: Candidate) -> tuple[str, str] | None:
     """The C++ reference on the cycle that gc does not follow."""
     cycle = cycle_of(candidate)
-    # what the user's code put there is named before autograd's own
+    # references created by the user's code are named before autograd's own
     for kinds in ((ReferenceKind.HOOK, ReferenceKind.SAVED), (ReferenceKind.GRAD_GRAPH,)):
         for reference in cycle:
             holder = candidate.graph.object(reference.holder)
@@ -80,7 +80,7 @@ def _hidden(candidate: Candidate) -> tuple[str, str] | None:
 
 
 def _is_packed(graph: HeapGraph, cycle: Sequence[Reference]) -> bool:
-    """Whether a pack hook gave back the tensor itself, so that a saved tensor leads back to the node that saved it.
+    """Whether a pack hook returned the tensor itself, so that a saved tensor leads back to the node that saved it.
 
     Torch saves the output of an operator without its graph, so autograd's own references close no cycle without such a
     hook. On a cycle with others, a hook's or an attribute's, the node must hold the unpack hook.

@@ -12,7 +12,7 @@ from leakscope.graph.model import Object, ReferenceKind
 from leakscope.units import bytes_text
 
 _LARGER = 2
-"""A storage of fewer times what is needed of it is no waste to speak of; chosen."""
+"""Minimum ratio of a storage to what is needed of it. Heuristic."""
 
 
 @dataclass(frozen=True)

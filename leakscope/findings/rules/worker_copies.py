@@ -15,14 +15,14 @@ from leakscope.units import bytes_text
 
 NAME = RuleName.WORKER_COPIES
 _LEAST = 64
-"""Times `--min-bytes`, chosen, that all workers together have to have copied: 4 MiB unless it is set."""
+"""Minimum bytes copied by all workers together, as a multiple of `--min-bytes`: 4 MiB by default. Heuristic."""
 _AT_REST = 0.02
-"""Share of what was copied, chosen, below which what came after it is none."""
+"""Share of what was copied below which later copying counts as none. Heuristic."""
 
 
 @dataclass(frozen=True)
 class CopiesFacts(Facts):
-    """A container of the parent's, its objects copied by the workers."""
+    """A container of the parent whose objects the workers copied."""
 
     name: str
     """`self.samples of Images`."""
@@ -30,16 +30,16 @@ class CopiesFacts(Facts):
     item: str
     items: int
     bytes: int
-    """Of the pages that its objects lie on, in the parent."""
+    """Bytes of the pages of its objects, in the parent."""
     where: str
     dataset: str
     workers: int
     copied: int
-    """Of those pages, what all workers together have a copy of, as the kernel has it."""
+    """Bytes of those pages that all workers together have copied, according to the kernel."""
     until: int | None
-    """The step after which next to nothing was copied; None where it went on to the last reading."""
+    """The step after which almost nothing was copied; None if copying continued to the last sample."""
     gives_back: bool
-    """Workers end with each epoch, and copy it again in the next one."""
+    """Whether workers end with each epoch and copy it again in the next one."""
 
     def title_for(self, _: Finding) -> str:
         """The copied container and its bytes."""
@@ -63,7 +63,7 @@ class CopiesFacts(Facts):
 
 
 def copies_findings(rank: Rank, min_bytes: int) -> list[Finding]:
-    """One for each container that the workers of a loader have copied."""
+    """One finding for each container that the workers of a loader have copied."""
     found = []
     for lives in lives_of(rank).values():
         shared = {named(each): each for life in lives for each in life.started.shared}
@@ -75,7 +75,7 @@ def copies_findings(rank: Rank, min_bytes: int) -> list[Finding]:
 
 
 def _copied(life: Life, name: str) -> list[int]:
-    """Bytes of the container that all workers together have copied, at each reading."""
+    """Bytes of the container copied by all workers together, at each sample."""
     place = next((k for k, each in enumerate(life.started.shared) if named(each) == name), None)
     return [] if place is None else [_of_reading(read, place) for read in life.reads]
 

@@ -17,43 +17,43 @@ from leakscope.units import bytes_text, plural
 
 NAME = RuleName.WORKER_GROWTH
 _LOOKS = 3
-"""Looks at each of which something must have grown to be told, as for the rank itself."""
+"""Minimum samples with growth, as for the rank itself."""
 _LOOKS_OF_EMPTIED = 6
-"""Looks at each of which it must have had more where it has lost items in between, chosen: the number of items of what
-is emptied now and then rises over three looks by chance one time in six, over six one time in 720.
+"""Minimum samples with growth if items were also removed. Heuristic: the number of items of a container that is emptied
+occasionally rises over three samples by chance one time in six, over six one time in 720.
 """
 _NOTE = 1 / 16
-"""Share of the growth that makes a leak from which on one is worth a note, chosen."""
+"""Share of a leak's growth from which growth is worth a note. Heuristic."""
 _THIRDS = 3
-"""Parts of a life, chosen: a container has to have gained in each, and what has filled up did not in the last."""
+"""Parts of a lifetime: a container must grow in each; one that has filled up does not in the last. Heuristic."""
 _PARTS = 4
-"""Parts of a life, chosen: memory without a holder has to have grown in each but the first."""
+"""Parts of a lifetime: memory without a holder must grow in each but the first. Heuristic."""
 _STEPS = 16
-"""Steps of one life, chosen, below which memory without a holder is not told: workers come to rest first."""
+"""Minimum steps of a lifetime to report memory without a holder: workers plateau first. Heuristic."""
 _EXPLAINED = 0.5
-"""Share of a growth, chosen, that has to be found in containers for the rest of it not to be told by itself."""
+"""Share of growth found in containers above which the rest is not reported separately. Heuristic."""
 
 
 @dataclass(frozen=True)
 class WorkerGrowthFacts(Facts):
-    """What grows in workers."""
+    """Growth in DataLoader workers."""
 
     dataset: str
     workers: int
-    """That grow so."""
+    """Number of workers with this growth."""
     name: str = ""
-    """`self.cache of Images`; "" where no container was found."""
+    """`self.cache of Images`; "" without a container."""
     type: str = ""
     item: str = ""
     items: int = 0
-    """That one worker has put into it at most."""
+    """Maximum items that one worker has added."""
     items_per_batch: float = 0.0
     own_bytes: int | None = None
-    """By how much the workers' own memory grew, as the kernel has it; None where it was read but once."""
+    """Growth of the workers' own memory, according to the kernel; None with a single sample."""
     own_steps: tuple[int, int] = (0, 0)
-    """The steps between which that was read."""
+    """The steps of these samples."""
     gives_back: bool = False
-    """Workers end with each epoch."""
+    """Whether workers end with each epoch."""
 
     def title_for(self, finding: Finding) -> str:
         """The growing container and its growth."""
@@ -88,14 +88,14 @@ class WorkerGrowthFacts(Facts):
 
 @dataclass(frozen=True)
 class _Line:
-    """One container in one worker, look by look."""
+    """One container in one worker, sample by sample."""
 
     batches: tuple[int, ...]
     rows: tuple[GrowingInWorker, ...]
 
     @property
     def goes_on(self) -> bool:
-        """It gained in each part of its life, seen at enough looks."""
+        """Whether it gained in each part of its lifetime, in enough samples."""
         begin, length = self.batches[0], self.batches[-1] - self.batches[0]
         ends = (begin + length * part / _THIRDS for part in range(_THIRDS + 1))
         marks = [next(k for k, batches in enumerate(self.batches) if batches >= end) for end in ends]
@@ -103,28 +103,28 @@ class _Line:
         if len(self.rows) < (_LOOKS_OF_EMPTIED if self._kept < 1 else _LOOKS):
             return False
         if any(after.items < before.items for before, after in pairwise(self.rows)):
-            return False  # it has been emptied: what it has put in is more than what it keeps
+            return False  # it has been emptied: more was added than is kept
         return all(after > before for before, after in pairwise(items))
 
     @property
     def _kept(self) -> float:
-        """The share of the items that it has put in since the first look and has not taken out again."""
+        """The share of the items added since the first sample that are still there."""
         put_in = self.rows[-1].gained - self.rows[0].gained
         return max(self.rows[-1].items - self.rows[0].items, 0) / put_in if put_in > 0 else 1.0
 
     @property
     def bytes(self) -> int:
-        """Of what it keeps of all that it has put in."""
+        """Bytes of the added items that are still there."""
         return round(self.rows[-1].bytes * min(self._kept, 1.0))
 
     @property
     def bytes_per_batch(self) -> float:
-        """What it gains with each batch of the worker's."""
+        """Growth per batch of the worker."""
         return (self.rows[-1].bytes - self.rows[0].bytes) * min(self._kept, 1.0) / self._batches
 
     @property
     def items_per_batch(self) -> float:
-        """The items of that."""
+        """Items of that growth."""
         return (self.rows[-1].items - self.rows[0].items) / self._batches
 
     @property
@@ -133,7 +133,7 @@ class _Line:
 
 
 def worker_growth_findings(rank: Rank, min_bytes: int) -> list[Finding]:
-    """One for each container that workers of a loader keep gaining, and one for memory that none of them explains."""
+    """One finding for each container that workers of a loader keep filling, and one for unexplained memory."""
     looks = [row for row in rank.loader_workers if isinstance(row, WorkerLook)]
     found = []
     for loader, lives in lives_of(rank).items():
@@ -162,7 +162,7 @@ def _bytes(look: WorkerLook) -> int:
 
 
 def _lines(looks: Sequence[WorkerLook], name: tuple[str, str]) -> list[_Line]:
-    """The container in each worker in which it goes on growing."""
+    """The container in each worker in which it keeps growing."""
     seen: dict[int, list[tuple[int, GrowingInWorker]]] = {}
     for look in looks:
         for row in look.grown:
@@ -177,10 +177,10 @@ def _lines(looks: Sequence[WorkerLook], name: tuple[str, str]) -> list[_Line]:
 def _named(
     rank: int, life: Life, lines: Sequence[_Line], name: tuple[str, str], min_bytes: int, again: bool
 ) -> Finding | None:
-    """The container as a finding; None where it gains too little, or in no worker to the end."""
+    """The container as a finding; None if it gains too little, or in no worker to the end."""
     if not lines:
         return None
-    # a step takes one batch, of one of the workers
+    # a step takes one batch, from one of the workers
     per_step = sum(line.bytes_per_batch for line in lines) / life.started.workers
     if per_step < _NOTE * min_bytes:
         return None
@@ -224,7 +224,7 @@ def _severity(per_step: float, min_bytes: int, again: bool) -> Severity:
 
 
 def _own(life: Life) -> int:
-    """Growth of what the workers have allocated themselves, over their life."""
+    """Growth of what the workers have allocated themselves, over their lifetime."""
     first = {memory.worker: memory.anonymous for memory in life.reads[0].workers}
     last = life.reads[-1].workers
     return sum(memory.anonymous - first[memory.worker] for memory in last if memory.worker in first)
@@ -235,7 +235,7 @@ def _steps(life: Life) -> tuple[int, int]:
 
 
 def _trace(row: GrowingInWorker) -> tuple[Hop, ...]:
-    """What holds it in the worker: as far as it was followed there."""
+    """Its holder in the worker, as far as it was followed there."""
     inner = row.written.removeprefix("self.").removeprefix(f"{row.owner}.")
     kind, what = ObjectKind.INSTANCE, f"{row.owner}, in the worker's process"
     if row.written.startswith(f"{row.owner}."):
@@ -250,7 +250,7 @@ def _trace(row: GrowingInWorker) -> tuple[Hop, ...]:
 
 
 def _unnamed(rank: int, life: Life, named_bytes: int, min_bytes: int, again: bool) -> Finding | None:
-    """Memory of the workers that grows to the end, and that no container explains."""
+    """Memory of the workers that grows to the end and that no container explains."""
     reads = [read for read in life.reads if len(read.workers) == life.started.workers]
     if not reads or reads[-1].step - reads[0].step < _STEPS:
         return None

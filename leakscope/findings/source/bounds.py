@@ -26,15 +26,15 @@ from leakscope.run.model import Run
 from leakscope.run.rows import MadeBy
 
 _DEEPEST = 8
-"""Calls that are followed from a line up to the module: a trainer that calls its own methods has five or six."""
+"""Calls followed from a line up to the module: a trainer that calls its own methods has five or six."""
 _MOST = 8
-"""Callers of one function that are followed; heuristic: a function with more says nothing of any of them."""
+"""Callers of one function that are followed. Heuristic: a function with more is not followed."""
 _CALLED_BY_TORCH = ("forward", "backward", "step", "zero_grad", "train", "eval", "setup_context")
 _TORCHS = frozenset(("Module", "Dataset", "IterableDataset", "Sampler", "Optimizer", "Function", "object", "ABC"))
-"""Bases whose methods no library calls but those above and those with two underscores."""
+"""Bases of which libraries call only the methods above and those with two underscores."""
 _PLAIN = frozenset(("Protocol", "Generic", "NamedTuple", "Enum", "Exception", "dict", "list", "deque", "OrderedDict"))
 _CALLED_BY_LIBRARY = re.compile(r"on_\w+|\w+_(end|start|begin|step)|reset|compute|update|setup|teardown|close|run")
-"""Methods that trainers and metrics call of what derives from their classes: Lightning's hooks, torchmetrics' reset."""
+"""Methods that trainers and metrics call on subclasses of theirs: Lightning's hooks, torchmetrics' reset."""
 
 
 class Calls:
@@ -46,11 +46,11 @@ class Calls:
         self._reached: dict[int, bool] = {}
 
     def is_reached(self, scope: Scope) -> bool:
-        """Whether something runs the code of a scope: the module, a name that is read in code which is run itself, or a
-        library that calls methods of this name.
+        """Whether anything runs the code of a scope: the module, a name read in code that is itself run, or a library
+        that calls methods of this name.
         """
         if id(scope) not in self._reached:
-            self._reached[id(scope)] = False  # what only calls itself is not reached
+            self._reached[id(scope)] = False  # a function that only calls itself is unreachable
             self._reached[id(scope)] = self._is_reached(scope)
         return self._reached[id(scope)]
 
@@ -63,7 +63,7 @@ class Calls:
         if own.startswith("__") and own.endswith("__") and own != "__init__":
             return True
         if getattr(scope.node, "decorator_list", []) and not scope.outer.is_class:
-            return True  # what a decorator does with it is not known
+            return True  # the effect of a decorator on it is unknown
         if scope.outer.is_class and self._is_called_by_library(own, scope.outer):
             return True
         called = scope.outer.name.rpartition(".")[2] if own == "__init__" else own
@@ -101,24 +101,24 @@ class Calls:
         return self._of[id(scope)]
 
     def ways(self, one: Found, deep: int = _DEEPEST) -> list[tuple[Found, ...]]:
-        """A line, the call of its function, the call of that one and so on, up to the module; for each caller."""
+        """A line, the call of its function, the call of that function and so on, up to the module; for each caller."""
         callers = self.of(one.scope)[:_MOST] if deep and one.scope.outer is not None else ()
         if not callers:
             return [(one,)]
         return [(one, *way) for call in callers for way in self.ways(call, deep - 1)][:_MOST]
 
     def is_followed(self, way: Sequence[Found]) -> bool:
-        """Whether a way leads to the module: no library, thread or callback calls what is not seen to be called."""
+        """Whether a call chain leads to the module: otherwise a library, thread or callback may be the caller."""
         return way[-1].scope.outer is None
 
 
 def loops_of(way: Sequence[Found]) -> list[tuple[ast.stmt, Scope]]:
-    """The loops in which a line runs that is called this way, the innermost first."""
+    """The loops in which a line runs through this call chain, innermost first."""
     return [(loop, one.scope) for one in way for loop in reversed(one.loops)]
 
 
 def _may_be(node: ast.expr, reader: Scope, scope: Scope) -> bool:
-    """Whether a name or an attribute that is read may be that of a function: no method is read as a plain name."""
+    """Whether a name or attribute may refer to a function: methods are not read as plain names."""
     if not isinstance(node, ast.Name):
         return True
     called = scope.outer if scope.name.endswith("__init__") else scope
@@ -138,8 +138,8 @@ def _is_inside(scope: Scope, other: Scope) -> bool:
 
 
 def number_of(node: ast.expr, scope: Scope, sources: Sources, deep: int = 5) -> int | None:
-    """The whole number that an expression is, where the source shows it: a literal, a constant, a default that no call
-    changes.
+    """The whole number of an expression, if the source shows it: a literal, a constant, a default that
+    no call changes.
     """
     if deep <= 0:
         return None
@@ -170,7 +170,7 @@ def _worked_out(op: ast.operator, left: int, right: int) -> int | None:
 
 
 def _values(node: ast.expr, scope: Scope, sources: Sources) -> Iterator[tuple[ast.expr, Scope]]:
-    """What a name or an attribute of `self` may be, each with the scope in which it is written."""
+    """Possible values of a name or an attribute of `self`, each with its scope."""
     if isinstance(node, ast.Name):
         owner = scope.owner(node.id)
         if owner is None:
@@ -202,7 +202,7 @@ def _of_import(dotted: str, sources: Sources) -> Iterator[tuple[ast.expr, Scope]
 
 
 def _given(name: str, owner: Scope, sources: Sources) -> Iterator[tuple[ast.expr, Scope]]:
-    """What calls give for a parameter, and its default where there is none that does."""
+    """Values that calls pass for a parameter, and its default for calls that do not."""
     node = owner.node
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return
@@ -243,40 +243,40 @@ def _default(name: str, owner: Scope) -> ast.expr | None:
 
 
 _ALL = ("clear", "cache_clear")
-"""Methods that take out everything."""
+"""Methods that remove everything."""
 _ONE = ("pop", "popitem", "popleft", "remove", "discard", "get", "get_nowait", "task_done")
-"""Methods that take out one item; `get` does of a queue alone."""
+"""Methods that remove one item; `get` does only for a queue."""
 QUEUES = ("Queue", "LifoQueue", "PriorityQueue", "SimpleQueue", "JoinableQueue")
 _LENGTHS = ("len", "qsize", "currsize", "__len__", "full")
 _BEGINS = ("__init__", "__new__", "__post_init__", "__set_name__", "setup")
 """Methods that run before an object gains anything."""
 _LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Raise)
 _EPOCH = re.compile(r"epoch|ep\b|trial|fold|round")
-"""Names of what counts something longer than a step."""
+"""Names of counters of something longer than a step."""
 
 
 @dataclass(frozen=True)
 class Emptying:
-    """One line that empties a container, or keeps it below a bound."""
+    """A line that empties a container, or keeps it below a bound."""
 
     where: str
     bound: int | None = None
-    """Items above which it takes effect; None where that is not a number that can be read."""
+    """Items above which it takes effect; None if no number can be read."""
     every: int | None = None
-    """Steps after which it takes effect, where they can be read."""
+    """Steps after which it takes effect, if they can be read."""
     is_decided: bool = True
-    """It takes effect at a length, a period or the end of a loop; False where its condition is of another kind."""
+    """Whether it takes effect at a length, a period or the end of a loop; False if its condition is of another kind."""
     is_for_all: bool = True
-    """It takes out everything, not what a slice or a length leaves."""
+    """Whether it removes everything, rather than leaving a slice or a length."""
 
 
 def emptied_at(
     finding: Finding, reference: CutReference, stores: Sequence[Store], sources: Sources
 ) -> tuple[Emptying, ...]:
-    """The lines that empty what gains by one reference of a cut, in the order of the files.
+    """The lines that empty what grows through one reference of a cut, in the order of the files.
 
-    Lines count where a call leads to them, and where they do not run as often as the lines that add. One item that is
-    taken out counts only under a test of the container's length, or in a loop over the container.
+    Lines count if a call leads to them, and if they do not run as often as the lines that add. Removing one item counts
+    only under a test of the container's length, or in a loop over the container.
     """
     place, trace = on_trace(finding, reference)
     if place is None:
@@ -305,10 +305,10 @@ class _Search:
             k for k in above if trace[k].kind == ObjectKind.CONTAINER
         )
         self._named = frozenset(range(1, self._place + 2))
-        """Positions of what goes with everything below it when its name is bound to something else."""
+        """Positions of what is released with everything below it when its name is rebound."""
         self._adding = [way for store in stores for way in self._calls.ways(store.found)]
         self._often = dict(loops[0] for way in self._adding if (loops := loops_of(way)))
-        """The loops in each turn of which something is added, with their scopes."""
+        """The loops that add something in each iteration, with their scopes."""
 
     def emptyings(self) -> Iterator[Emptying]:
         for store in self._stores:
@@ -332,13 +332,13 @@ class _Search:
             yield from (found for way in ways if self._runs_between(way) for found in self._by_way(way, whole, kept))
 
     def _runs_as_often(self, way: Sequence[Found]) -> bool:
-        """Whether each turn of a loop that adds takes something out: what grows all the same is not kept from it."""
+        """Whether each iteration of an adding loop removes something: what grows nevertheless is not bounded by it."""
         in_loop = any(loop in self._often for loop, _ in loops_of(way))
         return in_loop and not any(True for each in way for _ in self._tests(each))
 
     def _runs_between(self, way: Sequence[Found]) -> bool:
-        """Whether it runs again while something is added: in a loop in which that is added as well. What is called by a
-        library, or where a library calls what adds, may.
+        """Whether it runs again between additions: in a loop that also adds. What a library calls, or what adds through
+        a library, may.
         """
         if any(self._is_at_the_end(one) or one.scope.name.rpartition(".")[2] in _BEGINS for one in way):
             return False
@@ -349,19 +349,19 @@ class _Search:
         mine = [loop for loop, _ in loops_of(way)]
         if any(loop in around for loop in mine):
             return True
-        # a hook or a callback adds: by any other call of the loop
+        # a hook or callback adds: through any other call in the loop
         own = {one.node for one in way}
         others = (node for loop in mine for node in ast.walk(loop) if isinstance(node, ast.Call) and node not in own)
         return len(followed) < len(self._adding) and any(True for _ in others)
 
     def _is_at_the_end(self, one: Found) -> bool:
-        """Whether a line stands in the `finally` of a `try`, which is left with it."""
+        """Whether a line is in the `finally` of a `try`, which is left with it."""
         return any(
             isinstance(node, ast.Try) and below in node.finalbody for below, node in pairwise(self._parents(one))
         )
 
     def _by_way(self, way: Sequence[Found], whole: bool, kept: int | None) -> Iterator[Emptying]:
-        """A line that takes something out, by the tests under which it runs, called one way."""
+        """A line that removes something, by its enclosing tests, for one call chain."""
         one = way[0]
         where = f"{one.scope.file}:{getattr(one.node, 'lineno', one.statement.lineno)}"
         tests = [(test, each.scope) for each in way for test in self._tests(each)]
@@ -378,15 +378,15 @@ class _Search:
             yield self._emptied(where, under, bool(tests))
 
     def _emptied(self, where: str, under: Sequence[tuple[ast.expr, Scope]], is_tested: bool) -> Emptying:
-        """A line that takes out everything, by what makes it run."""
+        """A line that removes everything, by what makes it run."""
         periods = [period for test, scope in under for period in self._periods(test, scope)]
         if periods:
             return Emptying(where, every=periods[0])
         return Emptying(where, every=None if is_tested else self._length_of_adding_loop(), is_decided=not is_tested)
 
     def _kind(self, one: Found) -> tuple[bool, int | None] | None:
-        """(everything is taken out, items that are left where a slice tells) of a statement that takes something out
-        of the container; None of any other.
+        """(whether everything is removed, items left by a slice) for a statement that removes something from the
+        container; None for others.
         """
         node, scope = one.node, one.scope
         if isinstance(node, ast.Call):
@@ -433,7 +433,7 @@ class _Search:
         return None
 
     def _rebound(self, target: ast.Name | ast.Attribute, value: ast.expr, one: Found) -> tuple[bool, int | None] | None:
-        """`x = []` where that is not what begins it; `x = x[-9:]`, `x = [row for row in x if row.new]`."""
+        """`x = []` unless it is the initial binding; `x = x[-9:]`, `x = [row for row in x if row.new]`."""
         sliced = value
         if (
             isinstance(sliced, ast.Call)
@@ -448,7 +448,7 @@ class _Search:
             filters = isinstance(value, (ast.ListComp, ast.DictComp, ast.SetComp)) and any(
                 loop.ifs for loop in value.generators
             )
-            # what a filter leaves is known when it has run: it is tested like a condition of another kind
+            # what a filter leaves is known only at run time: it is treated like a condition of another kind
             return None if not filters or not self._is_bound(target, one) or not self._tests_any(one) else (True, None)
         return (True, None) if self._is_bound(target, one) and not self._begins(one, target) else None
 
@@ -456,8 +456,8 @@ class _Search:
         return any(True for _ in self._tests(one))
 
     def _begins(self, one: Found, target: ast.expr) -> bool:
-        """Whether a binding is the first of its name: in `__init__`, in a class's body, before all loops, or under a
-        test that there is nothing yet: `if not hasattr(module, "seen"): module.seen = []`.
+        """Whether a binding is the initial one: in `__init__`, in a class body, before all loops, or under a test for
+        absence: `if not hasattr(module, "seen"): module.seen = []`.
         """
         if one.scope.is_class or one.scope.name.rpartition(".")[2] in _BEGINS:
             return not one.loops
@@ -480,7 +480,7 @@ class _Search:
         return any(hop.type.rpartition(".")[2] in QUEUES for hop in near)
 
     def _left(self, cut: ast.Slice, one: Found) -> int | None:
-        """Items that `del x[cut]` leaves; None where it does not tell."""
+        """Items left by `del x[cut]`; None if unknown."""
         if cut.lower is None and cut.upper is None:
             return 0
         if cut.lower is None and cut.upper is not None:
@@ -492,7 +492,7 @@ class _Search:
         return None
 
     def _kept(self, part: ast.Slice, one: Found) -> int | None:
-        """Items that `x[part]` has at most."""
+        """Maximum items of `x[part]`."""
         if part.lower is not None and part.upper is None:
             number = number_of(part.lower, one.scope, self._sources)
             return -number if number is not None and number < 0 else None
@@ -502,7 +502,7 @@ class _Search:
         return None
 
     def _in_own_loop(self, one: Found) -> bool:
-        """Whether the innermost loop around a line goes through the container, or runs until it is empty."""
+        """Whether the innermost loop around a line iterates over the container, or runs until it is empty."""
         if not one.loops:
             return False
         loop = one.loops[-1]
@@ -518,13 +518,13 @@ class _Search:
         return any(self._means(node, one.scope) for node in ast.walk(over) if isinstance(node, ast.expr))
 
     def _tests(self, one: Found) -> Iterator[ast.AST]:
-        """The tests and handlers around a line, up to its function, that are not around the lines that add."""
+        """The tests and handlers around a line, up to its function, that do not enclose the lines that add."""
         around = {id(node) for store in self._stores for node in self._parents(store.found)}
         own = one.loops[-1] if one.loops and self._in_own_loop(one) else None
         for below, node in pairwise(self._parents(one)):
             if isinstance(node, (ast.If, ast.IfExp, ast.While)) and below is not node.test:
                 endless = isinstance(node, ast.While) and isinstance(node.test, ast.Constant)
-                # the other branch of one `if` is under its test too
+                # the other branch of an `if` is under its test too
                 same_branch = id(node) in around and id(below) in around
                 if not endless and not same_branch and (node is not own or self._lengths(node.test, one.scope)):
                     yield node.test
@@ -537,8 +537,8 @@ class _Search:
                 yield statement.test
 
     def _before(self, one: Found) -> Iterator[ast.stmt]:
-        """Statements before a line in the blocks around it, within its function, that do not stand before the lines
-        that add as well.
+        """Statements before a line in its enclosing blocks, within its function, that do not also precede the lines
+        that add.
         """
         ours = {id(s) for store in self._stores for s in _earlier(self._parents(store.found))}
         return (s for s in _earlier(self._parents(one)) if id(s) not in ours)
@@ -548,7 +548,7 @@ class _Search:
         return [one.node, *(parsed.above(one.node) if parsed is not None else ())]
 
     def _lengths(self, test: ast.expr, scope: Scope) -> list[ast.AST]:
-        """The comparisons in a test that are about the container's length."""
+        """The comparisons of a test that concern the container's length."""
         return [
             node
             for node in ast.walk(test)
@@ -575,7 +575,7 @@ class _Search:
         return None
 
     def _kept_below(self, store: Store) -> Iterator[Emptying]:
-        """A test of the length that an adding line stands under, or behind: `if len(x) < 9: x.append(y)`."""
+        """A test of the length before or around an adding line: `if len(x) < 9: x.append(y)`."""
         scope, parents = store.found.scope, self._parents(store.found)
         where = f"{scope.file}:{store.line}"
         for below, node in pairwise(parents):
@@ -590,7 +590,7 @@ class _Search:
                 yield Emptying(where, bound=self._bound_of(statement.test, scope), is_for_all=False)
 
     def _is_below(self, test: ast.expr, scope: Scope, other: bool) -> bool:
-        """Whether a test says that the container is short; `other`: whether the branch where it fails does."""
+        """Whether a test means that the container is short; `other`: in the branch where it fails."""
         wanted, less = (
             ((ast.Gt, ast.GtE, ast.Eq), (ast.Lt, ast.LtE))
             if other
@@ -605,7 +605,7 @@ class _Search:
         return self._is_length(test.comparators[0], scope) and isinstance(test.ops[0], less)
 
     def _periods(self, test: ast.expr, scope: Scope) -> Iterator[int]:
-        """Steps of `step % 9 == 0`, where what is counted are turns of the loop that adds."""
+        """Steps of `step % 9 == 0` if iterations of the adding loop are counted."""
         for node in ast.walk(test):
             if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mod):
                 continue
@@ -614,7 +614,7 @@ class _Search:
                 yield number
 
     def _length_of_adding_loop(self) -> int | None:
-        """Turns of the loop that adds, where it goes over a `range` of a known length."""
+        """Iterations of the adding loop, if it runs over a `range` of known length."""
         lengths = {self._turns(loop, scope) for loop, scope in self._often.items()}
         return lengths.pop() if len(lengths) == 1 else None
 
@@ -625,15 +625,15 @@ class _Search:
         return number_of(over.args[0], scope, self._sources)
 
     def _returned(self) -> Iterator[Emptying]:
-        """The return of the function whose local it is, where a loop calls that function; undecided where more than
-        that local leads to the object of a class which has it.
+        """The return of the function whose local it is, if a loop calls that function; undecided if more than that
+        local leads to its owner.
         """
         root = self._meaning.trace[0] if self._meaning.trace else None
         if root is None or root.kind != ObjectKind.FRAME or not root.reference.startswith("local "):
             return
         between = [hop for hop in self._meaning.trace[1 : self._place + 1] if hop.kind != ObjectKind.CONTAINER]
         if any(not hop.where or is_library_line(hop.where) for hop in between):
-            return  # a library may keep what it hands out, for every call to share
+            return  # a library may keep what it returns, shared by all calls
         shared = bool(between) and root.frees_bytes == 0
         name = root.reference.removeprefix("local ")
         for scope in self._scopes(root, name):
@@ -652,7 +652,7 @@ class _Search:
 
 
 def _earlier(parents: Sequence[ast.AST]) -> Iterator[ast.stmt]:
-    """Statements that stand before a node in the blocks around it, the innermost block first."""
+    """Statements before a node in its enclosing blocks, innermost block first."""
     for below, node in pairwise(parents):
         for field in ("body", "orelse", "finalbody"):
             block = getattr(node, field, None)
@@ -663,7 +663,7 @@ def _earlier(parents: Sequence[ast.AST]) -> Iterator[ast.stmt]:
 
 
 def _is_handed_out(scope: Scope, name: str) -> bool:
-    """Whether a function returns or yields one of its variables as it is."""
+    """Whether a function returns or yields one of its variables unchanged."""
     given = (node.value for node in ast.walk(scope.node) if isinstance(node, (ast.Return, ast.Yield)))
     return any(
         isinstance(part, ast.Name) and part.id == name
@@ -674,7 +674,7 @@ def _is_handed_out(scope: Scope, name: str) -> bool:
 
 
 def _is_absent(target: ast.expr, test: ast.expr, holds: bool) -> bool:
-    """Whether a test says of a target, where it `holds` or fails, that it is not bound, None or empty."""
+    """Whether a test, when it `holds` or fails, means that a target is unbound, None or empty."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return _is_absent(target, test.operand, not holds)
     if isinstance(test, ast.BoolOp):  # `a or b` fails as a whole, `a and b` holds as a whole
@@ -704,7 +704,7 @@ def _is_zero(node: ast.expr) -> bool:
 
 
 def first_of(found: Sequence[Emptying]) -> Emptying:
-    """The one of several lines to name: one whose condition is known, then one whose bound or period is."""
+    """The line to report among several: one with a known condition, then one with a known bound or period."""
     return min(found, key=lambda one: (not one.is_decided, one.bound is None and one.every is None, one.where))
 
 
@@ -712,10 +712,10 @@ def without_reached(found: Sequence[Emptying], items: int, gained: float, span: 
     """Those that cannot have taken effect yet.
 
     Args:
-        found: the lines.
-        items: what the container has.
-        gained: items that it gains between two steps.
-        span: steps between the first and the last snapshot, at each of which it had grown.
+        found: The lines.
+        items: Items of the container.
+        gained: Items that it gains between two steps.
+        span: Steps between the first and the last snapshot, at each of which it had grown.
 
     """
     return tuple(
@@ -727,12 +727,12 @@ def without_reached(found: Sequence[Emptying], items: int, gained: float, span: 
 
 
 _NEVER_FILLING = (ObjectKind.NN_MODULE, ObjectKind.PARAMETER, ObjectKind.OPTIMIZER, ObjectKind.EXCEPTION)
-"""Kinds of objects of which one a step is a leak though they are let go of later: each keeps a model, or frames."""
+"""Kinds of objects of which one per step is a leak even if they are released later: each keeps a model, or frames."""
 _ITEMS = re.compile(r", ([\d,]+) items?\b")
 
 
 def while_it_fills(finding: Finding, found: Sequence[Sequence[Store]], run: Run, sources: Sources) -> Finding:
-    """The finding as a note where the source empties all that it names, and no snapshot can have seen that yet.
+    """The finding as a note if the source empties everything that it names, and no snapshot can have seen that yet.
 
     `found` are the adding lines of each reference to cut.
     """
@@ -745,7 +745,7 @@ def while_it_fills(finding: Finding, found: Sequence[Sequence[Store]], run: Run,
         lines = emptied_at(finding, reference, stores, sources)
         left = without_reached(lines, items, gained, _span(finding))
         if not left or len(left) < len(lines):
-            return finding  # a line that has taken effect, and it grew all the same
+            return finding  # a line that took effect, and memory grew nevertheless
         emptied = first_of([one for one in (emptied, first_of(left)) if one is not None])
     return finding if emptied is None else _settled(finding, emptied, run)
 
@@ -764,7 +764,7 @@ def _may_fill(finding: Finding, found: Sequence[Sequence[Store]], run: Run, sour
 
 
 def _items(finding: Finding) -> tuple[int, float]:
-    """(items, items a step) of the container that gains, -1 where they are not known."""
+    """(items, items per step) of the growing container, -1 if unknown."""
     assert finding.cut is not None
     place, trace = on_trace(finding, finding.cut.references[0])
     label = next((hop.object for hop in trace[place or 0 :] if hop.kind == ObjectKind.CONTAINER), "")
@@ -778,7 +778,7 @@ def _items(finding: Finding) -> tuple[int, float]:
 
 
 def _span(finding: Finding) -> int:
-    """Steps between the first and the last snapshot, on the rank where those are fewest."""
+    """Steps between the first and the last snapshot, on the rank with the fewest."""
     seen = [[s.step for s in finding.sightings if s.rank == rank] for rank in finding.ranks]
     return min((max(steps) - min(steps) for steps in seen), default=0)
 
@@ -814,7 +814,7 @@ def _settled(finding: Finding, emptied: Emptying, run: Run) -> Finding:
 
 
 def _is_too_large(finding: Finding, full: int, run: Run) -> bool:
-    """Whether the bound is no reason to let it grow, as for a bound that the container has itself."""
+    """Whether the bound does not justify the growth, as for a bound of the container itself."""
     rank = next((rank for rank in run.ranks if rank.number in finding.ranks), None)
     there = (
         memory_there(rank, 2 * finding.host_bytes < finding.retained_bytes and run.device != "cpu") if rank else None

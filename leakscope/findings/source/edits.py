@@ -38,11 +38,11 @@ _CUTS_OFF = ("with_traceback", "detach", "clone", "copy")
 
 
 def stored_value(store: Store, between: Sequence[Hop]) -> ast.expr | None:
-    """The expression in a line that gives what the trace shows to hang there; None where it could be one of several.
+    """The expression in a line that gives what the trace shows there; None if it could be one of several.
 
-    `between` are the containers of the trace inside of the one that gains: where the line writes one out, it puts the
-    last of them there with the value in it. Of a sum it is what is
-    added, of a line that carries a value on (`h = cell(x, h)`) the value as it was.
+    `between` are the containers of the trace inside the growing one: if the line writes them out, it puts the last of
+    them there with the value in it. For a sum it is the added term, for a line that carries a value on (`h = cell(x,
+    h)`) the previous value.
     """
     if not store.values:
         return None
@@ -63,15 +63,13 @@ def stored_value(store: Store, between: Sequence[Hop]) -> ast.expr | None:
 
 
 def _carried(store: Store, value: ast.expr) -> ast.expr | None:
-    """What an assignment adds to its own target, or the target where it is handed on; the value of one that does
-    neither.
-    """
+    """What an assignment adds to its own target, or the target if it is passed on; otherwise the value."""
     if isinstance(store.found.node, ast.AugAssign):
         adds = isinstance(store.found.node.op, _SUMS)
         return _factor(_branch(value, store.found)) if adds else None
     node = store.found.node
     if isinstance(node, ast.Assign) and value is node.value and not any(store.target is one for one in node.targets):
-        return None  # `out, state = net(x)`: what is unpacked has no method of a tensor's
+        return None  # `out, state = net(x)`: unpacked values have no method of a tensor
     if not mentions(value, store.target):
         return _branch(value, store.found)
     if isinstance(value, ast.BinOp) and isinstance(value.op, _SUMS):
@@ -94,7 +92,7 @@ def _terms(value: ast.expr) -> list[ast.expr]:
 
 
 def _factor(value: ast.expr | None) -> ast.expr | None:
-    """What a number multiplies: `loss` of `0.1 * loss`."""
+    """The operand that a number multiplies: `loss` of `0.1 * loss`."""
     while isinstance(value, ast.BinOp) and isinstance(value.op, _PRODUCTS):
         if isinstance(value.left, ast.Constant):
             value = value.right
@@ -106,8 +104,8 @@ def _factor(value: ast.expr | None) -> ast.expr | None:
 
 
 def _part(value: ast.expr, reference: str, found: Found) -> ast.expr | None:
-    """The part of a tuple or a dict that a reference of the trace leads to; where it tells no place, the only part
-    that may hold memory.
+    """The part of a tuple or dict that a reference of the trace leads to; without a known position the only part that
+    may hold memory.
     """
     if isinstance(value, ast.Dict):
         return next((v for k, v in zip(value.keys, value.values, strict=True) if k and key_of(k) == reference), None)
@@ -119,7 +117,7 @@ def _part(value: ast.expr, reference: str, found: Found) -> ast.expr | None:
 
 
 def _is_count(value: ast.expr, found: Found) -> bool:
-    """Whether a name is that of a loop over `range`."""
+    """Whether a name is the variable of a loop over `range`."""
     owner = found.scope.owner(value.id) if isinstance(value, ast.Name) else None
     if owner is None or not isinstance(value, ast.Name):
         return False
@@ -139,7 +137,7 @@ def _is_cut_off(value: ast.expr) -> bool:
 
 
 def _branch(value: ast.expr, found: Found) -> ast.expr | None:
-    """Of `a if test else b` the branch that may hold memory."""
+    """The branch of `a if test else b` that may hold memory."""
     while isinstance(value, ast.IfExp):
         parts = [part for part in (value.body, value.orelse) if may_hold(part, found) and not _is_cut_off(part)]
         if len(parts) != 1:
@@ -149,15 +147,15 @@ def _branch(value: ast.expr, found: Found) -> ast.expr | None:
 
 
 _ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant, ast.List, ast.Tuple, ast.Dict)
-"""Expressions to which a method can be written without brackets."""
+"""Expressions that take a method call without parentheses."""
 
 
 _MOST_LINES = 12
-"""Lines of one edit, chosen: more would be a rewriting of the program."""
+"""Maximum lines of one edit. Heuristic: more would be a rewrite of the program."""
 
 
 def with_method(parsed: ParsedFile, value: ast.expr, method: str) -> Suggestion | None:
-    """The line with `.detach()` or the like behind one of its expressions; the last line of one that has several."""
+    """The line with `.detach()` or the like after one of its expressions; the last line if it spans several."""
     text, end = _text(parsed, value), value.end_lineno
     if text is None:
         if not isinstance(value, (ast.Call, ast.Subscript)) or end is None or end > len(parsed.lines):
@@ -170,17 +168,17 @@ def with_method(parsed: ParsedFile, value: ast.expr, method: str) -> Suggestion 
 
 
 def with_text(parsed: ParsedFile, value: ast.expr | ast.stmt, new: str) -> Suggestion | None:
-    """The line with other text for one of its expressions; None where that does not stand on one line."""
+    """The line with another text for one of its expressions; None if that is not on one line."""
     if _text(parsed, value) is None or value.end_col_offset is None:
         return None
-    line = _line(parsed, value).encode()  # offsets of ast count bytes of UTF-8
+    line = _line(parsed, value).encode()  # offsets of ast count UTF-8 bytes
     after = line[: value.col_offset] + new.encode() + line[value.end_col_offset :]
     return _suggestion(parsed, value.lineno, after.decode(errors="replace").strip())
 
 
 def with_texts(parsed: ParsedFile, texts: Mapping[ast.AST, str]) -> Suggestion | None:
-    """The lines from the first of some nodes to the last, with other text for each; None where they are too far apart
-    or one does not stand on one line.
+    """The lines from the first to the last of some nodes, with another text for each; None if they are too far apart or
+    one is not on one line.
     """
     nodes = sorted(texts, key=lambda node: (getattr(node, "lineno", 0), getattr(node, "col_offset", 0)))
     first, last = (int(getattr(node, "lineno", 0)) for node in (nodes[0], nodes[-1]))
@@ -199,7 +197,7 @@ def with_texts(parsed: ParsedFile, texts: Mapping[ast.AST, str]) -> Suggestion |
 
 
 def with_lines_after(parsed: ParsedFile, node: ast.AST, prefix: str, *more: str) -> Suggestion | None:
-    """The line of a statement that has it for itself, with `prefix` before it and further lines behind."""
+    """The line of a statement that is alone on it, with `prefix` before it and further lines after it."""
     start, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", None)
     if start != end or not 0 < start <= len(parsed.lines):
         return None
@@ -210,7 +208,7 @@ def with_lines_after(parsed: ParsedFile, node: ast.AST, prefix: str, *more: str)
 
 
 def with_lines_before(parsed: ParsedFile, statement: ast.stmt, *more: str) -> Suggestion | None:
-    """The first line of a statement with further lines before it; None where another statement begins that line."""
+    """The first line of a statement with further lines before it; None if another statement begins that line."""
     line = parsed.lines[statement.lineno - 1]
     if line.encode()[: statement.col_offset].strip():
         return None
@@ -218,9 +216,7 @@ def with_lines_before(parsed: ParsedFile, statement: ast.stmt, *more: str) -> Su
 
 
 def with_lines_behind(parsed: ParsedFile, statement: ast.stmt, *more: str) -> Suggestion | None:
-    """The last lines of a statement with further lines behind them, those of its block; None where the line is that of
-    a block's head as well.
-    """
+    """The last lines of a statement with further lines of its block after them; None if the line also heads a block."""
     above = next(parsed.above(statement), parsed.module.node)
     same_line = getattr(above, "lineno", 0) == statement.lineno
     block = [s for name in ("body", "orelse", "finalbody") for s in getattr(above, name, ()) or ()]
@@ -232,7 +228,7 @@ def with_lines_behind(parsed: ParsedFile, statement: ast.stmt, *more: str) -> Su
 
 
 def with_lines_inside(parsed: ParsedFile, statement: ast.stmt, head: str) -> Suggestion | None:
-    """The lines of a statement, one level deeper, behind the head of a block."""
+    """The lines of a statement, indented, after the head of a block."""
     edit = with_lines_around(parsed, statement, statement, "")
     return edit and Suggestion(edit.where, edit.before, f"{head}\n{textwrap.indent(edit.before, '    ')}")
 
@@ -240,7 +236,7 @@ def with_lines_inside(parsed: ParsedFile, statement: ast.stmt, head: str) -> Sug
 def with_lines_around(
     parsed: ParsedFile, first: ast.stmt, last: ast.stmt, prefix: str, *more: str
 ) -> Suggestion | None:
-    """The lines of some statements, with `prefix` before the first and further lines behind the last."""
+    """The lines of some statements, with `prefix` before the first and further lines after the last."""
     end = last.end_lineno or last.lineno
     if end > len(parsed.lines) or end - first.lineno >= _MOST_LINES:
         return None
@@ -251,8 +247,8 @@ def with_lines_around(
 
 
 def without(parsed: ParsedFile, statement: ast.stmt, rest: str = "") -> Suggestion | None:
-    """The lines of a statement without it, or with what is left of it: `pass` where its block has no other; None where
-    it shares its lines with another one and does not stand on one line.
+    """The lines of a statement without it, or with the remainder: `pass` if its block has no other; None if it shares
+    its lines with another one and is not on one line.
     """
     above = next(parsed.above(statement), parsed.module.node)
     fields = (getattr(above, name, None) for name in ("body", "orelse", "finalbody"))
@@ -279,7 +275,7 @@ def without(parsed: ParsedFile, statement: ast.stmt, rest: str = "") -> Suggesti
 
 
 def text_of(parsed: ParsedFile, value: ast.expr) -> str:
-    """An expression as it is written, "" where it does not stand on one line."""
+    """The text of an expression, "" if it is not on one line."""
     return _text(parsed, value) or ""
 
 
@@ -299,50 +295,50 @@ def _line(parsed: ParsedFile, value: ast.expr | ast.stmt) -> str:
 
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 _ENTRIES = 32
-"""Entries of a cache in an edit, chosen: few enough that a run of some dozen steps shows the bound."""
+"""Entries of a cache in an edit. Heuristic: few enough that a run of a few dozen steps shows the bound."""
 _BY_NAME = frozenset(("globals", "locals", "vars", "getattr", "__dict__", "eval", "exec", "pickle", "asdict"))
 _EXPANDING = ("expand", "expand_as", "broadcast_to")
-"""Views that show a few numbers many times: their copy is larger than what they keep."""
+"""Views that repeat a few numbers: their copy is larger than what they keep."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One store of one reference of a finding's cut, with what hangs there."""
+    """One store of one reference of a finding's cut, and its value."""
 
     finding: Finding
     trace: tuple[Hop, ...]
     place: int
-    """Position of the hop that holds by the reference."""
+    """Position of the hop with the reference."""
     store: Store
     parsed: ParsedFile
     sources: Sources
 
     @property
     def holder(self) -> Hop:
-        """What holds by the reference to cut."""
+        """The referrer of the reference to cut."""
         return self.trace[self.place]
 
     @cached_property
     def at(self) -> int:
-        """Position of what is held, below all containers."""
+        """Position of the referent, below all containers."""
         below = range(self.place + 1, len(self.trace) - 1)
         return next((k for k in below if self.trace[k].kind != ObjectKind.CONTAINER), len(self.trace) - 1)
 
     @property
     def held(self) -> Hop:
-        """What is held: the first object below that is no container."""
+        """The first referent below that is not a container."""
         return self.trace[self.at]
 
     @cached_property
     def value(self) -> ast.expr | None:
-        """The expression of what is held, None where it cannot be told from what stands beside it."""
+        """The expression of the referent, None if it cannot be distinguished from others."""
         gains = self.place if self.store.gains is None else self.store.gains
         return stored_value(self.store, self.trace[gains + 1 : self.at])
 
     @property
     def holds_others(self) -> bool:
-        """Whether the line stores other things than tensors as well, numbers or None: the heap has some beside those
-        that leak, or the source binds such to the name.
+        """Whether the line also stores other things than tensors, such as numbers or None: the heap has some beside
+        those that leak, or the source binds such to the name.
         """
         if self.store.how != How.ADDS or self.store.gains is None:
             return self._may_be_none
@@ -363,13 +359,13 @@ class Case:
 
     @cached_property
     def uses(self) -> Uses:
-        """What else the program does with it."""
+        """The other uses of it in the program."""
         return Uses(self.store, self.sources)
 
 
 def suggested(finding: Finding, found: Sequence[Sequence[Store]], sources: Sources) -> Suggestion | None:
-    """The edit of what stores each reference of the cut; None where one of them has none that is sure to keep what its
-    lines mean.
+    """The edits of what stores each reference of the cut; None if one of them has no edit that certainly preserves the
+    meaning.
     """
     references = finding.cut.references if finding.cut is not None else ()
     edits: dict[Suggestion, None] = {}
@@ -378,7 +374,7 @@ def suggested(finding: Finding, found: Sequence[Sequence[Store]], sources: Sourc
         if not of_reference:
             return None
         edits |= dict.fromkeys(place for edit in of_reference for place in edit.places)
-    if not edits or len({edit.where for edit in edits}) < len(edits):  # two edits of one line
+    if not edits or len({edit.where for edit in edits}) < len(edits):  # two edits on one line
         return None
     first, *others = edits
     return replace(first, also=tuple(others))
@@ -387,12 +383,12 @@ def suggested(finding: Finding, found: Sequence[Sequence[Store]], sources: Sourc
 def _of_reference(
     finding: Finding, reference: CutReference, stores: Sequence[Store], sources: Sources
 ) -> list[Suggestion]:
-    """The edits of the lines that store one reference: of all that add to what gains, else of the first that admits
+    """The edits of the lines that store one reference: of all that add to what grows, else of the first that allows
     one.
     """
     place, trace = on_trace(finding, reference)
     edits: list[Suggestion] = []
-    if finding.keeps_graphs:  # a tensor that is bound once grows by what updates it in place
+    if finding.keeps_graphs:  # a tensor that is bound once grows through in-place updates
         stores = [store for store in stores if not _is_bound_once(store)]
     for store in stores if place is not None else ():
         parsed = sources.file(store.found.scope.file)
@@ -411,7 +407,7 @@ def _of_reference(
 
 
 def _is_bound_once(store: Store) -> bool:
-    """Whether a line binds a name or an attribute where that begins: outside of all loops of a module or `__init__`."""
+    """Whether a line is the initial binding of a name or attribute: outside of all loops of a module or `__init__`."""
     begins = store.found.scope.outer is None or store.found.scope.name.endswith("__init__")
     return store.how == How.BINDS and begins and not store.found.loops
 
@@ -419,9 +415,7 @@ def _is_bound_once(store: Store) -> bool:
 def _otherwise(
     finding: Finding, trace: tuple[Hop, ...], place: int, stores: Sequence[Store], sources: Sources
 ) -> list[Suggestion]:
-    """The edit of another place than the lines that store: of what updates a tensor in place, or of another reference
-    of a cycle.
-    """
+    """The edit of another place than the storing lines: of an in-place update, or of another reference of a cycle."""
     edit = None
     if not stores and finding.keeps_graphs and trace[place + 1].kind in _TENSORS:
         edit = _without_grad(trace[: place + 1], sources)
@@ -431,7 +425,7 @@ def _otherwise(
 
 
 def _of_cycle(finding: Finding, trace: tuple[Hop, ...], place: int, sources: Sources) -> Suggestion | None:
-    """The statement taken out that closes a cycle by another reference than the cut, where nothing reads that."""
+    """Remove the statement that closes a cycle by another reference than the cut, if nothing reads that."""
     again = next(
         (k for k in range(1, len(trace)) if trace[k].index is not None and trace[k].index == trace[0].index), 0
     )
@@ -449,9 +443,9 @@ def _of_cycle(finding: Finding, trace: tuple[Hop, ...], place: int, sources: Sou
 
 
 def _without_grad(above: Sequence[Hop], sources: Sources) -> Suggestion | None:
-    """`with torch.no_grad():` around the one statement of the kept files, or the loop of nothing but such, that updates
-    parameters, or what the references above a tensor name, in place and records that for backward; None where the
-    program may differentiate through updates.
+    """`with torch.no_grad():` around the single statement of the kept files, or loop of such statements, that updates
+    parameters or the names above a tensor in place and records that for backward; None if the program may
+    differentiate through updates.
     """
     named = {word for hop in above for word in re.findall(r"\w+", hop.reference)} | set(_PARAMETERS)
     if sources.matching(r"\b(create_graph|retain_graph|functional_call)\b"):
@@ -478,8 +472,8 @@ _IN_PLACE = ("mul_", "add_", "sub_", "div_", "lerp_", "copy_", "addcmul_")
 
 
 def _is_recorded(parsed: ParsedFile, one: Found, named: set[str]) -> bool:
-    """Whether autograd records a statement of nothing but updates in place of what has one of some names, or is an item
-    of that, as far as the source shows.
+    """Whether autograd records a statement of only in-place updates of one of some names or their items, as far as the
+    source shows.
     """
     if not isinstance(one.statement, ast.Expr) or not isinstance(one.statement.value, ast.Call):
         return False
@@ -508,7 +502,7 @@ def _is_recorded(parsed: ParsedFile, one: Found, named: set[str]) -> bool:
 
 
 def _chain(value: ast.expr) -> set[str]:
-    """The calls of which the last one gives a value: `detach` and `clone` of `x.detach().clone()`."""
+    """The calls of which the last gives a value: `detach` and `clone` of `x.detach().clone()`."""
     names = set()
     while isinstance(value, ast.Call):
         names.add(last_name(value.func))
@@ -517,7 +511,7 @@ def _chain(value: ast.expr) -> set[str]:
 
 
 def _is_mended(case: Case) -> bool:
-    """Whether a line stores a copy, or a value without graph or traceback, where that is what the edit would write."""
+    """Whether a line already stores a copy, or a value without graph or traceback, as the edit would."""
     value = case.value
     if not isinstance(value, ast.Call):
         return False
@@ -528,7 +522,7 @@ def _is_mended(case: Case) -> bool:
 
 
 def _edit(case: Case) -> Suggestion | None:
-    """The edit of one line, by what hangs there."""
+    """The edit of one line, by the kind of value."""
     if case.store.name == "def":
         return _forgetting(case)
     if case.store.name == PACK:
@@ -541,13 +535,13 @@ def _edit(case: Case) -> Suggestion | None:
 def _of_value(case: Case) -> Suggestion | None:
     """The edit of a line that stores a value."""
     if any(hop.type == CACHE for hop in case.trace[case.place : case.at]):
-        return None  # its lines are calls, and the key holds what they are given
+        return None  # its lines are calls, and the key holds their arguments
     if case.holder.kind == ObjectKind.GRAD_NODE:
         return _saved_for_backward(case)
     if case.held.kind == ObjectKind.EXCEPTION:
         return _without_traceback(case)
     if case.finding.rule == RuleName.VIEW_HOLD:
-        # a copy of a tensor has the graph of its own; a number has neither that nor the storage
+        # a copy of a tensor keeps its graph; a number has neither graph nor storage
         number = case.finding.keeps_graphs and case.held.object.endswith("[]")
         return _without_graph(case) if number else None if case.finding.keeps_graphs else _copied(case)
     if case.held.kind in _TENSORS and (case.held.reference == ".grad_fn" or case.finding.keeps_graphs):
@@ -561,7 +555,7 @@ def _of_value(case: Case) -> Suggestion | None:
 
 
 def _not_kept(case: Case) -> Suggestion | None:
-    """The statement that stores it taken out, where nothing reads what it is stored in; what it calls stays."""
+    """Remove the statement that stores it, if nothing reads the target; calls in it are kept."""
     store, statement = case.store, case.store.found.statement
     if not _is_a_store(store) or _may_be_read_elsewhere(case):
         return None
@@ -578,7 +572,7 @@ def _not_kept(case: Case) -> Suggestion | None:
 
 
 def _is_a_store(store: Store) -> bool:
-    """Whether all that a statement does is to store a value in one place."""
+    """Whether a statement only stores a value in one place."""
     statement, node = store.found.statement, store.found.node
     if isinstance(statement, ast.Expr):
         return statement.value is node and isinstance(node, ast.Call) and bool(store.values)
@@ -589,8 +583,8 @@ def _is_a_store(store: Store) -> bool:
 
 
 def _may_be_read_elsewhere(case: Case) -> bool:
-    """Whether what a line stores in may be read by what the kept files do not show: a cell of a notebook to come, a
-    library whose class it is an attribute of, what reads variables without their names.
+    """Whether the target may be read outside the kept files: by a later notebook cell, by a library whose class has the
+    attribute, or by code that reads variables without naming them.
     """
     if is_cell(case.parsed.name) or _reads_by_name(case.parsed):
         return True
@@ -598,7 +592,7 @@ def _may_be_read_elsewhere(case: Case) -> bool:
     if store.how == How.ADDS and store.name != "setattr":
         gains = case.trace[store.gains] if store.gains is not None else None
         if gains is None or (gains.kind != ObjectKind.CONTAINER and gains.type.rpartition(".")[2] not in QUEUES):
-            return True  # a layer, a parameter group: what it is added to uses it
+            return True  # a layer, a parameter group: its new owner uses it
     while isinstance(target, ast.Subscript):
         target = target.value
     if store.name == "setattr" or not isinstance(target, ast.Attribute):
@@ -610,13 +604,13 @@ def _may_be_read_elsewhere(case: Case) -> bool:
 
 
 def _is_plain(name: str, sources: Sources) -> bool:
-    """Whether a class is the user's, and none above it a library's that reads attributes of what is derived from it."""
+    """Whether a class is the user's, without a library base that reads attributes of subclasses."""
     bases = sources.bases(name)
     return sources.has_class(name) and all(sources.has_class(base) or base in _PLAIN_BASES for base in bases)
 
 
 def _is_never_named(case: Case) -> bool:
-    """Whether the beginning of a name that a program makes up, `dbg_` of `f"dbg_{step}"`, stands nowhere else in it."""
+    """Whether the start of a name that a program generates, `dbg_` of `f"dbg_{step}"`, occurs nowhere else in it."""
     key = case.store.key
     if isinstance(key, ast.BinOp):
         key = key.left
@@ -630,7 +624,7 @@ def _is_never_named(case: Case) -> bool:
 
 
 def _effects(value: ast.expr) -> list[ast.expr]:
-    """The outermost calls in an expression of which it is not known that they do nothing but give a value."""
+    """The outermost calls in an expression that are not known to be pure."""
     if isinstance(value, ast.Call):
         name = last_name(value.func)
         inside = value.func.value if isinstance(value.func, ast.Attribute) else None
@@ -663,15 +657,15 @@ _OF_TORCH = frozenset({
     "ones", "empty",
 })  # fmt: skip
 _CALLED_BY_TORCH = ("forward", "step", "train", "eval", "zero_grad", "grad", "data", "weight", "bias")
-"""Attributes that torch reads of modules, parameters and optimizers."""
+"""Attributes that torch reads from modules, parameters and optimizers."""
 _PLAIN_BASES = frozenset({
     "Module", "object", "Dataset", "IterableDataset", "ABC", "Generic", "Protocol", "Enum", "NamedTuple", "Function",
 })  # fmt: skip
-"""Classes that read no attribute of what is derived from them but their own."""
+"""Base classes that read only their own attributes of subclasses."""
 
 
 def _dropped_when_waited_for(case: Case) -> Suggestion | None:
-    """The container emptied behind the loop that waits for all that is in it."""
+    """Empty the container after the loop that waits for everything in it."""
     loop = case.uses.waited_for()
     parsed = case.sources.file(case.store.found.scope.file)
     if loop is None or parsed is None or _reads_by_name(case.parsed):
@@ -690,10 +684,10 @@ def _contains(parsed: ParsedFile, node: ast.AST) -> bool:
 
 
 def _of_the_last(case: Case) -> Suggestion | None:
-    """`del rows[:-1]` behind the line that adds to a list of which no more than the last items are ever read."""
+    """`del rows[:-1]` after the line that adds to a list of which only the last items are read."""
     store, statement = case.store, case.store.found.statement
     if store.name not in ("", "append", "extend"):
-        return None  # the last item is not the last one that was put there
+        return None  # the last item need not be the most recent one
     gains = case.trace[store.gains] if store.gains is not None else None
     adds = isinstance(statement, ast.AugAssign) or (
         isinstance(statement, ast.Expr) and statement.value is store.found.node
@@ -710,7 +704,7 @@ def _of_the_last(case: Case) -> Suggestion | None:
 
 
 def _with_maxlen(case: Case, back: int) -> Suggestion | None:
-    """`deque(maxlen=1)` where a deque begins of which no more than the last items are ever read."""
+    """`deque(maxlen=1)` at the initial binding of a deque of which only the last items are read."""
     target = case.store.target
     if isinstance(target, ast.Name):
         owner = case.store.found.scope.owner(target.id)
@@ -726,7 +720,7 @@ def _with_maxlen(case: Case, back: int) -> Suggestion | None:
 
 
 def _evicting(case: Case) -> Suggestion | None:
-    """The oldest entry of a cache taken out before one more is put in, where what is not found is made anew."""
+    """Remove the oldest entry of a cache before adding one, if missing entries are recomputed."""
     store, statement = case.store, case.store.found.statement
     gains = case.trace[store.gains] if store.gains is not None else None
     if (
@@ -752,12 +746,14 @@ def _evicting(case: Case) -> Suggestion | None:
 
 
 def _reads_by_name(parsed: ParsedFile) -> bool:
-    """Whether a file may read a variable or an attribute without its name."""
+    """Whether a file may read a variable or attribute without its name."""
     return not _BY_NAME.isdisjoint(parsed.reads)
 
 
 def _without_graph(case: Case) -> Suggestion | None:
-    """`loss.item()` for a number, `out.detach()` for more, and for a tensor that is made of itself at each step."""
+    """`loss.item()` for a number; `out.detach()` for larger tensors, and for one that is made from
+    itself at each step.
+    """
     value, store = case.value, case.store
     if value is None:
         return None
@@ -775,7 +771,7 @@ def _without_graph(case: Case) -> Suggestion | None:
 
 
 def _is_piled_up(case: Case) -> bool:
-    """Whether the tensors themselves are what grows, one more at each step: without their graphs they still do."""
+    """Whether the tensors themselves accumulate, one more at each step: without their graphs they still do."""
     gains = case.store.gains
     piled = gains is not None and case.trace[gains].reference == "[i]"
     return piled and case.held.reference == "storage" and not case.held.object.endswith("[]")
@@ -798,14 +794,16 @@ def _is_mention(value: ast.expr, target: ast.expr) -> bool:
 
 
 def _steps_in_loop(store: Store) -> bool:
-    """Whether the innermost loop around a line runs backward too: one turn of it is one step, not one of a sequence."""
+    """Whether the innermost loop around a line runs backward too: one iteration is one step, not one element of a
+    sequence.
+    """
     return bool(store.found.loops) and any(
         isinstance(node, ast.Call) and last_name(node.func) == "backward" for node in ast.walk(store.found.loops[-1])
     )
 
 
 def _copied(case: Case) -> Suggestion | None:
-    """A copy of what is looked at alone: of a view that has its memory, not of one whose data was taken away."""
+    """A copy of only what is used: of a view with its own memory, not of one whose data was removed."""
     value = case.value
     names = {last_name(node) for node in ast.walk(value) if isinstance(node, ast.expr)} if value is not None else set()
     if value is None or not names.isdisjoint(_EXPANDING):
@@ -816,7 +814,7 @@ def _copied(case: Case) -> Suggestion | None:
 
 
 def _without_traceback(case: Case) -> Suggestion | None:
-    """`str(error)`; where the program goes on to use it as an exception, that without its traceback."""
+    """`str(error)`; if the program goes on to use it as an exception, that without its traceback."""
     name = case.value
     if not isinstance(name, ast.Name) or not _is_caught(name, case):
         return None
@@ -828,7 +826,7 @@ def _without_traceback(case: Case) -> Suggestion | None:
 
 
 def _is_caught(name: ast.Name, case: Case) -> bool:
-    """Whether the line stands in the `except ... as name` that binds the name, and that raises nothing again."""
+    """Whether the line is in the `except ... as name` that binds the name and raises nothing again."""
     return any(
         isinstance(node, ast.ExceptHandler)
         and node.name == name.id
@@ -839,8 +837,8 @@ def _is_caught(name: ast.Name, case: Case) -> bool:
 
 
 def _with_handle(case: Case) -> Suggestion | None:
-    """The handle is kept, and removed behind what runs the hook; None where another line keeps it already, or where
-    nothing in the same block is known to run the hook, or that may be left before.
+    """Keep the handle, and remove it after the statement that runs the hook; None if another line keeps it, or if no
+    statement of the same block is known to run the hook or the block may be left earlier.
     """
     one, store = case.store.found, case.store
     if not isinstance(one.statement, ast.Expr) or one.statement.value is not one.node:
@@ -856,7 +854,9 @@ def _with_handle(case: Case) -> Suggestion | None:
 
 
 def _with_handles(case: Case) -> Suggestion | None:
-    """The handles of hooks that a loop registers are kept in a list, and removed behind what runs the hooks."""
+    """Keep the handles of hooks registered in a loop in a list, and remove them after the statement that runs the
+    hooks.
+    """
     one, store, parsed = case.store.found, case.store, case.parsed
     is_alone = isinstance(one.statement, ast.Expr) and one.statement.value is one.node
     above = next((up for up in parsed.above(one.statement) if not isinstance(up, ast.If)), None)
@@ -880,7 +880,7 @@ def _with_handles(case: Case) -> Suggestion | None:
 
 
 def _packed_detached(case: Case) -> Suggestion | None:
-    """`return t.detach()` for the one line on which a pack hook returns the tensor that it is given."""
+    """`return t.detach()` for the single line on which a pack hook returns its argument."""
     value, scope = case.store.target, case.store.found.scope
     returned = [node for node in ast.walk(scope.node) if isinstance(node, ast.Return)]
     if len(returned) != 1 or not isinstance(value, ast.Name) or value.id not in scope.parameters:
@@ -892,7 +892,7 @@ _LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Raise, ast.Yield, ast.YieldF
 
 
 def _behind(statement: ast.stmt, inside: ast.AST) -> list[ast.stmt]:
-    """The statements that follow one in its block."""
+    """The statements after one in its block."""
     for node in ast.walk(inside):
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)
@@ -902,7 +902,7 @@ def _behind(statement: ast.stmt, inside: ast.AST) -> list[ast.stmt]:
 
 
 def _saved_for_backward(case: Case) -> Suggestion | None:
-    """`ctx.save_for_backward(out)` for `ctx.out = out`, where out is what forward returns."""
+    """`ctx.save_for_backward(out)` for `ctx.out = out`, if `out` is returned by forward."""
     store, value = case.store, case.value
     forward, target = store.found.scope.node, store.target
     if not isinstance(value, ast.Name) or not isinstance(forward, ast.FunctionDef):
@@ -926,7 +926,7 @@ def _saved_for_backward(case: Case) -> Suggestion | None:
 
 
 def _reads_in_backward(case: Case, name: str) -> list[ast.Attribute] | None:
-    """Where the Function's other methods read an attribute of ctx; None where one sets it as well."""
+    """Where the Function's other methods read an attribute of ctx; None if one also sets it."""
     around = case.store.found.scope.outer
     if around is None:
         return []
@@ -936,8 +936,8 @@ def _reads_in_backward(case: Case, name: str) -> list[ast.Attribute] | None:
 
 
 def _forgetting(case: Case) -> Suggestion | None:
-    """`del walk` behind the last call of a function that refers to itself: that empties the cell which closes the
-    cycle.
+    """`del walk` after the last call of a function that refers to itself, which empties the cell that
+    closes the cycle.
     """
     function = case.store.found
     name, around = getattr(function.node, "name", ""), function.scope.node

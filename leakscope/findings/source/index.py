@@ -15,36 +15,36 @@ from leakscope.graph.model import ObjectKind
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _MOST_NODES = 400_000
-"""Nodes of a file that is read: more have only files that a program wrote."""
+"""Maximum nodes of a file that is analysed: only generated files have more."""
 
 
 @dataclass(frozen=True)
 class Binding:
-    """What one statement binds a name to."""
+    """The value that one statement binds to a name."""
 
     value: ast.expr
     of_item: bool = False
-    """The name is bound to the items of the value, one after the other."""
+    """Whether the name is bound to the items of the value, one after the other."""
 
 
 @dataclass(eq=False)
 class Scope:
-    """A module, a class or a function, with the names that it binds."""
+    """A module, class or function, with the names that it binds."""
 
     node: ast.AST
     name: str
-    """Qualified name as CPython makes it (PEP 3155); "" for a module."""
+    """Qualified name as in CPython (PEP 3155); "" for a module."""
     outer: Scope | None
     file: str
     bound: dict[str, list[Binding]] = field(default_factory=dict)
     imported: dict[str, str] = field(default_factory=dict)
-    """Name to the dotted name that it was imported as."""
+    """Name, mapped to the dotted name that it was imported as."""
     elsewhere: set[str] = field(default_factory=set)
-    """Names that are declared `global` or `nonlocal`."""
+    """Names declared `global` or `nonlocal`."""
 
     @property
     def is_class(self) -> bool:
-        """Whether names in it are no variables of the functions inside."""
+        """Whether its names are not variables of the functions inside."""
         return isinstance(self.node, ast.ClassDef)
 
     @property
@@ -57,7 +57,7 @@ class Scope:
 
     @property
     def keywords(self) -> tuple[str, ...]:
-        """Names of all parameters that can be given by name."""
+        """Names of all parameters that can be passed by name."""
         if not isinstance(self.node, _FUNCTIONS):
             return ()
         given = self.node.args
@@ -65,14 +65,14 @@ class Scope:
 
     @property
     def module(self) -> Scope:
-        """The outermost scope around it."""
+        """The outermost enclosing scope."""
         scope = self
         while scope.outer is not None:
             scope = scope.outer
         return scope
 
     def owner(self, name: str) -> Scope | None:
-        """The scope whose variable a name is that is read here; None where no scope binds it."""
+        """The scope of a variable that is read here; None if no scope binds it."""
         scope: Scope | None = self
         while scope is not None:
             own = name in scope.bound or name in scope.imported or name in (*scope.parameters, *scope.keywords)
@@ -84,26 +84,26 @@ class Scope:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """One node of a file and where it stands."""
+    """One node of a file and its position."""
 
     node: ast.AST
     scope: Scope
     statement: ast.stmt
     loops: tuple[ast.stmt, ...]
-    """The loops around it inside of its function, the innermost last."""
+    """The loops around it within its function, innermost last."""
 
 
 @dataclass(frozen=True, eq=False)
 class ParsedFile:
-    """One source file that Python can read."""
+    """One source file that Python can parse."""
 
     name: str
     lines: tuple[str, ...]
     found: tuple[Found, ...]
-    """Every call, assignment, `del`, function and `with`, in the order of the file."""
+    """Every call, assignment, `del`, function and `with`, in file order."""
     scopes: tuple[Scope, ...]
     reads: Mapping[str, Sequence[tuple[ast.expr, Scope]]]
-    """Name of a variable or an attribute to each place that reads it."""
+    """Name of a variable or attribute, mapped to each place that reads it."""
 
     @property
     def module(self) -> Scope:
@@ -115,7 +115,7 @@ class ParsedFile:
         return {child: node for node in ast.walk(self.module.node) for child in ast.iter_child_nodes(node)}
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What a node stands in, the innermost first, up to its function or the module."""
+        """The enclosing nodes, innermost first, up to its function or the module."""
         while node in self._above:
             node = self._above[node]
             yield node
@@ -124,7 +124,7 @@ class ParsedFile:
 
     @cached_property
     def stored_in_self(self) -> Mapping[tuple[Scope, str], list[tuple[Scope, ast.expr]]]:
-        """Class and attribute to what methods assign to it, each with the method: of `self.rows = rows`."""
+        """Class and attribute, mapped to what methods assign to it, each with the method: of `self.rows = rows`."""
         stored: dict[tuple[Scope, str], list[tuple[Scope, ast.expr]]] = {}
         for one in self.found:
             own, around = one.scope.parameters[:1], one.scope.outer
@@ -135,9 +135,7 @@ class ParsedFile:
 
 
 def parse(name: str, text: str) -> ParsedFile | None:
-    """The file, None where Python cannot read it: a syntax newer than this Python's, nested too deep, no Python at
-    all.
-    """
+    """Parse a file; None if Python cannot: newer syntax, nesting too deep, or not Python."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -169,7 +167,7 @@ _KEPT = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete, ast.NamedExpr, as
 
 
 def _inside(node: ast.AST, scope: Scope) -> Scope:
-    """The scope that the children of a node stand in."""
+    """The scope of a node's children."""
     if not isinstance(node, (ast.ClassDef, *_FUNCTIONS)):
         return scope
     own = "<lambda>" if isinstance(node, ast.Lambda) else node.name
@@ -177,14 +175,14 @@ def _inside(node: ast.AST, scope: Scope) -> Scope:
 
 
 def qualified(scope: Scope, own: str) -> str:
-    """The qualified name of a function or class that stands in a scope."""
+    """The qualified name of a function or class in a scope."""
     if not scope.name:
         return own
     return f"{scope.name}.{own}" if scope.is_class else f"{scope.name}.<locals>.{own}"
 
 
 def _bind(node: ast.AST, scope: Scope) -> None:
-    """Note what a node binds in its scope."""
+    """Record what a node binds in its scope."""
     if isinstance(node, (ast.Global, ast.Nonlocal)):
         scope.elsewhere.update(node.names)
     elif isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -224,13 +222,13 @@ def _bind_targets(scope: Scope, target: ast.expr, value: ast.expr, of_item: bool
         if isinstance(target, ast.Name):
             _bind_targets(scope, target, value, of_item=True)
             return
-    for name in ast.walk(target):  # unpacked in a way that is not followed: bound, and nobody knows to what
+    for name in ast.walk(target):  # unpacked in a way that is not followed: bound to an unknown value
         if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
             scope.bound.setdefault(name.id, [])
 
 
 def _item_of_pairs(value: ast.expr, target: ast.Tuple) -> tuple[ast.expr, ast.expr]:
-    """(What is gone through, the name of its items) of `for k, v in d.items()` and `for i, x in enumerate(rows)`."""
+    """(iterable, name of its items) for `for k, v in d.items()` and `for i, x in enumerate(rows)`."""
     _, *second = target.elts
     if isinstance(value, ast.Call) and len(second) == 1:
         if isinstance(value.func, ast.Attribute) and value.func.attr == "items" and not value.args:
@@ -245,7 +243,7 @@ def _name(node: ast.expr) -> str:
 
 
 def pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """(Target, value) of an assignment, those of `a, b = x, y` one by one."""
+    """(target, value) of an assignment, those of `a, b = x, y` one by one."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
             yield from _unpacked(target, node.value)
@@ -267,7 +265,7 @@ def _unpacked(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast
 
 
 class Sources:
-    """The kept files; each is parsed when it is first asked for, and once."""
+    """The kept files; each is parsed once, on first use."""
 
     def __init__(self, kept: Mapping[str, Sequence[str]]) -> None:
         self._texts = {name: "\n".join(lines) for name, lines in kept.items()}
@@ -276,15 +274,15 @@ class Sources:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The files, by their names."""
+        """Names of the files."""
         return tuple(self._texts)
 
     def containing(self, word: str) -> list[ParsedFile]:
-        """The files in whose text a word stands, as it is, between characters that are none of a name's."""
+        """The files whose text contains a word, as a whole name."""
         return self.matching(rf"(?<!\w){re.escape(word)}(?!\w)")
 
     def matching(self, pattern: str, at_most: int | None = None) -> list[ParsedFile]:
-        """The files in whose text a regular expression matches; none where that are more than `at_most`."""
+        """The files whose text matches a regular expression; empty if there are more than `at_most`."""
         if pattern not in self._matching:
             found = re.compile(pattern)
             self._matching[pattern] = tuple(name for name, text in self._texts.items() if found.search(text))
@@ -294,22 +292,20 @@ class Sources:
         return [parsed for parsed in map(self.file, names) if parsed is not None]
 
     def file(self, name: str) -> ParsedFile | None:
-        """One file by its name; None where it was not kept or is no Python."""
+        """One file by its name; None if it was not kept or is not Python."""
         if name not in self._parsed:
             text = self._texts.get(name)
             self._parsed[name] = None if text is None else parse(name, text)
         return self._parsed[name]
 
     def of_line(self, name: str) -> ParsedFile | None:
-        """The file that a line of a trace is in, by the end of its name where that is written otherwise."""
+        """The file of a trace's line, matched by the end of its name if it is written differently."""
         alike = [kept for kept in self._texts if kept == name or kept.endswith("/" + name) or name.endswith("/" + kept)]
         return self.file(name if name in self._texts else alike[0]) if len(alike) == 1 or name in self._texts else None
 
     @cached_property
     def _classes(self) -> Mapping[str, tuple[frozenset[str], tuple[str, ...]]]:
-        """Names of the classes of all files, each with those of its bases and the files it is in, as their text shows
-        them.
-        """
+        """Names of the classes of all files, each with its bases and files, according to their text."""
         found: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {}
         for file, text in self._texts.items():
             for name, bases in _CLASS.findall(text):
@@ -319,7 +315,7 @@ class Sources:
         return found
 
     def bases(self, name: str) -> set[str]:
-        """Names of the classes above one, its own left out."""
+        """Names of the base classes of one, without its own."""
         above: set[str] = set()
         waiting = [name]
         while waiting:
@@ -333,7 +329,7 @@ class Sources:
         return name in self._classes
 
     def files_of_class(self, name: str) -> list[ParsedFile]:
-        """The files of a class, of those above it and of those below."""
+        """The files of a class, its bases and its subclasses."""
         above = {name, *self.bases(name)}
         names = (kin for kin in self._classes if kin in above or name in self.bases(kin))
         files = dict.fromkeys(file for kin in names for file in self._classes[kin][1])
@@ -344,31 +340,31 @@ _CLASS = re.compile(r"^[ \t]*class[ \t]+(\w+)[ \t]*(?:\(([^()]*))?", re.MULTILIN
 
 
 OWNERS = (*INSTANCES, ObjectKind.TENSOR, ObjectKind.PARAMETER)
-"""Kinds of objects that a class in the source may give attributes."""
+"""Kinds of objects whose attributes a class in the source may set."""
 _NODE_SUFFIX = "Backward"
-"""torch names the grad nodes of a Function so (torch/autograd/function.py, FunctionMeta)."""
+"""Suffix that torch gives the grad nodes of a Function (torch/autograd/function.py, FunctionMeta)."""
 _FIRST = (
     *("append", "appendleft", "add", "extend", "extendleft", "put", "put_nowait", "push", "send", "update"),
     *("__iadd__", "__ior__"),
 )
 _SECOND = ("insert", "setdefault", "__setitem__")
 BY_NAME = ("register_buffer", "register_parameter", "register_module", "add_module", "setattr")
-"""Of nn.Module (torch/nn/modules/module.py), and Python's own: they are told a name and what is to have it."""
+"""Methods of nn.Module (torch/nn/modules/module.py), and Python's, that take a name and its value."""
 ADDERS = {
     **dict.fromkeys(_FIRST, 0),
     **dict.fromkeys((*_SECOND, *BY_NAME), 1),
     "add_param_group": 0,
 }
-"""Methods that put an argument into the object they are called on, and which one."""
+"""Methods that add an argument to their object, and which argument."""
 
 
 def file_of(hop: Hop) -> str:
-    """The source file that a hop's line is in, "" where it has none."""
+    """The source file of a hop's line, "" without one."""
     return file_at(hop.where)
 
 
 def class_of(hop: Hop) -> str:
-    """The class that an object is an instance of, or is, without its module; "" where it has none of the user's."""
+    """The class of an object, or the object itself if it is one, without its module; "" if it is not the user's."""
     if hop.kind == ObjectKind.GRAD_NODE:
         return hop.type.removesuffix(_NODE_SUFFIX)
     if hop.kind == ObjectKind.CLASS:
@@ -377,7 +373,7 @@ def class_of(hop: Hop) -> str:
 
 
 def last_name(node: ast.expr) -> str:
-    """`append` of `self.rows.append`, "" of what has no name."""
+    """`append` of `self.rows.append`, "" without a name."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
@@ -389,12 +385,12 @@ def is_item(reference: str) -> bool:
 
 
 def key_of(node: ast.expr) -> str | None:
-    """`['loss']` for a key or a place that the source shows; None where it is worked out."""
+    """`['loss']` for a key or position that the source shows; None if it is computed."""
     return f"[{node.value!r}]" if isinstance(node, ast.Constant) else None
 
 
 def same_key(reference: str, key: str | None) -> bool:
-    """Whether an item of the trace can be the one of a key in the source; both may tell none."""
+    """Whether an item of the trace can be that of a key in the source; both may be unknown."""
     literal = re.fullmatch(r"\['.*'\]|\[\d+\]", reference)
     return key is None or literal is None or key == reference
 
@@ -406,7 +402,7 @@ def is_static(function: Scope) -> bool:
 
 
 def is_file(hop: Hop, file: str) -> bool:
-    """Whether an object's line may be in this file: also where it has none."""
+    """Whether an object's line may be in this file; also if it has none."""
     own = file_of(hop)
     return not own or own == file or own.endswith("/" + file) or file.endswith("/" + own)
 
@@ -417,7 +413,7 @@ def ends_with(dotted: str, end: str) -> bool:
 
 
 def related(hop: Hop, around: Scope, sources: Sources) -> bool:
-    """Whether a class of the source is the object's own, or above or below it."""
+    """Whether a class of the source is the object's own, a base or a subclass."""
     own = around.name.rpartition(".")[2]
     kind = class_of(hop)
     if own == kind:
@@ -426,7 +422,7 @@ def related(hop: Hop, around: Scope, sources: Sources) -> bool:
 
 
 def is_cell(file: str) -> bool:
-    """Whether a file is a notebook's cell: all of them share their globals."""
+    """Whether a file is a notebook's cell: all cells share their globals."""
     return file.startswith("In[")
 
 
@@ -439,7 +435,7 @@ def is_module(hop: Hop, file: str) -> bool:
 
 
 def default_of(trace: Sequence[Hop], place: int, name: str, owner: Scope) -> frozenset[int]:
-    """The default of a parameter, which its function holds in a tuple or a dict."""
+    """The default of a parameter, which its function holds in a tuple or dict."""
     hop, below = trace[place], trace[place + 1 : place + 2]
     arguments = owner.node.args if isinstance(owner.node, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
     if arguments is None or not below:

@@ -38,23 +38,23 @@ Places = frozenset[int]
 NOWHERE: Places = frozenset()
 
 STEPS = 3
-"""Assignments, attributes and parameters that are followed from a name to what it stands for: `log = self.history`."""
+"""Assignments, attributes and parameters followed from a name to its meaning: `log = self.history`."""
 CALLS = 2
-"""Calls that are followed from where a name is on the trace: `train(history)`, which calls `keep(history, loss)`."""
+"""Calls followed from a name on the trace: `train(history)`, which calls `keep(history, loss)`."""
 _DEEPEST = 30
-"""Attributes and items of one expression: what people write has three or four."""
+"""Attributes and items of one expression: programs have three or four."""
 _RUNS = (ObjectKind.FRAME, ObjectKind.GENERATOR)
 _LIBRARYS = ("grad", "data", "weight", "bias", "state", "param_groups", "defaults", "args", "_base")
-"""Attributes that objects of torch and Python have: one of them on a name says nothing of what the name means."""
+"""Attributes of torch's and Python's objects: they say nothing about the meaning of a name."""
 _ITEM_METHODS = ("setdefault", "get", "__getitem__")
 
 
 class Meaning:
-    """The objects of one trace, and the expressions of the kept sources that mean them."""
+    """The objects of one trace, and the expressions of the kept sources that refer to them."""
 
     def __init__(self, trace: Sequence[Hop], sources: Sources, in_cycle: bool = False, loosely: bool = False) -> None:
-        """`in_cycle`: nothing leads to the objects from a root, so that who makes one means it. `loosely`: an
-        attribute of the right name on anything that is not known to be something else is taken for the one on the
+        """`in_cycle`: nothing leads to the objects from a root, so that whoever creates one refers to it. `loosely`: an
+        attribute of the right name on anything that is not known to be something else counts as the one on the
         trace.
         """
         self.trace = trace
@@ -66,17 +66,17 @@ class Meaning:
         self._kin: dict[tuple[int, int], bool] = {}
 
     def of(self, node: ast.expr, scope: Scope, steps: int = STEPS, deep: int = 0) -> Places:
-        """Positions of the objects that the expression may mean; none where it means nothing on the trace."""
+        """Positions of the objects that the expression may refer to; empty for none."""
         if deep > _DEEPEST:
             return NOWHERE
         known = self._known.get((id(node), steps))
         if known is None:
-            self._known[id(node), steps] = NOWHERE  # what a name means through itself adds nothing
+            self._known[id(node), steps] = NOWHERE  # a recursive meaning adds nothing
             known = self._known[id(node), steps] = self.everywhere(self._of(node, scope, steps, deep))
         return known
 
     def everywhere(self, places: Places) -> Places:
-        """All positions at which the same objects stand: a cycle's trace comes by one of them twice."""
+        """All positions of the same objects: a cycle's trace passes one of them twice."""
         indexes = {self.trace[k].index for k in places if k < len(self.trace)} - {None}
         return places | {k for k, hop in enumerate(self.trace) if hop.index in indexes}
 
@@ -98,7 +98,7 @@ class Meaning:
         return NOWHERE
 
     def bound_by(self, target: ast.expr, scope: Scope) -> Places:
-        """Positions of the objects that an assignment to this target puts in their place on the trace."""
+        """Positions of the objects that an assignment to this target replaces on the trace."""
         return self.everywhere(self._bound_by(target, scope))
 
     def _bound_by(self, target: ast.expr, scope: Scope) -> Places:
@@ -117,11 +117,11 @@ class Meaning:
         hop, reference = self.trace[place], self._reference(place)
         if reference == f".{name}" or (reference == name and hop.kind == ObjectKind.GRAD_NODE):
             return True
-        # the fields of a named tuple are its items
+        # the fields of a named tuple are items
         return hop.kind == ObjectKind.CONTAINER and bool(file_of(hop)) and bool(re.fullmatch(r"\[(\d+|i)\]", reference))
 
     def _by_attribute(self, attribute: str) -> Places:
-        """What an attribute of this name holds, whatever it is an attribute of."""
+        """The referent of an attribute of this name, on any object."""
         return frozenset(
             k + 1
             for k, hop in enumerate(self.trace)
@@ -147,7 +147,7 @@ class Meaning:
         return found
 
     def _variable(self, name: str, owner: Scope) -> Places:
-        """What a local, a closure's variable or a global of this name holds on the trace."""
+        """The referent of a local, closure variable or global of this name on the trace."""
         found = set()
         for place, hop in enumerate(self.trace):
             if owner.is_class:
@@ -199,7 +199,7 @@ class Meaning:
         return NOWHERE
 
     def _given_to_self(self, node: ast.Attribute, scope: Scope, steps: int, deep: int) -> Places:
-        """What `self.history` means where a method has `self.history = history`, and `history` is on the trace."""
+        """The meaning of `self.history` if a method has `self.history = history`, and `history` is on the trace."""
         if not isinstance(node.value, ast.Name):
             return NOWHERE
         owner = scope.owner(node.value.id)
@@ -211,7 +211,7 @@ class Meaning:
         return NOWHERE.union(*(self.of(value, method, steps - 1, deep + 1) for method, value in stored))
 
     def _is_known(self, node: ast.expr, scope: Scope) -> bool:
-        """Whether it is known that this is no object of the trace: what it starts from is on it, or a module, or `self`
+        """Whether this is certainly not an object of the trace: what it starts from is on it, or is a module, or `self`
         of another class.
         """
         while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
@@ -246,7 +246,7 @@ class Meaning:
         return NOWHERE
 
     def _given(self, name: str, owner: Scope) -> Places:
-        """What the calls that were followed hand a function for one of its parameters."""
+        """What the followed calls pass for a parameter of a function."""
         own = owner.name.rpartition(".")[2]
         of_class = owner.outer is not None and owner.outer.is_class
         called = owner.outer.name.rpartition(".")[2] if own == "__init__" and owner.outer is not None else own
@@ -256,7 +256,7 @@ class Meaning:
         return self._handed.get((called, position), NOWHERE) | self._handed.get((called, name), NOWHERE)
 
     def follow(self, files: Sequence[ParsedFile]) -> list[ParsedFile]:
-        """Note what the calls in some files hand on; those files, and the ones of the functions called with it."""
+        """Record what the calls in some files pass on; return those files, and the files of the called functions."""
         for _ in range(CALLS):
             for one in (one for parsed in files for one in parsed.found if isinstance(one.node, ast.Call)):
                 self._hand(one, one.node)
@@ -290,7 +290,7 @@ class Meaning:
         return frozenset(found)
 
     def _items(self, above: Places, key: str | None) -> Places:
-        """What the items of objects are; those of one key alone where both the source and the trace tell it."""
+        """The items of objects; only those of one key if both source and trace show it."""
         return frozenset(k + 1 for k in above if is_item(self._reference(k)) and same_key(self._reference(k), key))
 
     def _reference(self, place: int) -> str:
@@ -299,13 +299,13 @@ class Meaning:
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _MOST = 3
-"""Names that are offered in place of one that is not there; chosen: one line has room for them."""
+"""Maximum suggested names. Heuristic: fits on one line."""
 _LIKE = 0.5
-"""Ratio of difflib's from which on a name is like another; its default of 0.6 misses `step` for `train_step`."""
+"""Minimum ratio of difflib for similar names; its default of 0.6 misses `step` for `train_step`."""
 
 
 def functions_in(tree: ast.AST, above: tuple[str, ...] = ()) -> Iterator[str]:
-    """Each function, by its name and those of the classes and functions that it stands in: `Trainer.training_step`."""
+    """Each function, by its name and those of the enclosing classes and functions: `Trainer.training_step`."""
     for node in ast.iter_child_nodes(tree):
         within = (*above, node.name) if isinstance(node, (*_FUNCTIONS, ast.ClassDef)) else above
         if isinstance(node, _FUNCTIONS):
@@ -314,7 +314,7 @@ def functions_in(tree: ast.AST, above: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def like(name: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Those of the names that may have been meant by one that is none of them, the most alike first."""
+    """Names that may have been meant, the most similar first."""
     last = name.rpartition(".")[2].lower()
     lasts = {has: has.rpartition(".")[2].lower() for has in names}
     close = get_close_matches(name, names, _MOST, _LIKE)
@@ -323,7 +323,7 @@ def like(name: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def like_in(name: str, sources: Mapping[str, Sequence[str]], script: str) -> tuple[str, ...]:
-    """The same of all kept files; what is no function of the `script` has its module before it."""
+    """The same over all kept files; a function outside the `script` is prefixed with its module."""
     names = []
     for file, lines in sources.items():
         try:

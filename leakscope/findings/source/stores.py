@@ -32,34 +32,34 @@ from leakscope.graph.model import ObjectKind
 
 
 class How(StrEnum):
-    """What a statement does with what stands on its left."""
+    """What a statement does to its target."""
 
     ADDS = "adds"
-    """The object that the expression means gains something."""
+    """The object of the expression gains something."""
     BINDS = "binds"
-    """The name or attribute itself is bound to something else."""
+    """The name or attribute itself is rebound."""
 
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """One place that puts something somewhere."""
+    """One place that stores something."""
 
     found: Found
     how: How
     target: ast.expr
     """What gains it, or is bound to it."""
     values: tuple[ast.expr, ...]
-    """What is put there, as far as it is written there."""
+    """The stored values, as far as they are written there."""
     name: str = ""
-    """Method that is called."""
+    """The called method."""
     key: ast.expr | None = None
-    """Of `target[key] = value`, or the name that `register_buffer` and its like are told."""
+    """The key of `target[key] = value`, or the name passed to `register_buffer` and the like."""
     gains: int | None = None
-    """Position on the trace of the object that gains it, where one does."""
+    """Position on the trace of the object that gains it, if one does."""
 
     @property
     def line(self) -> int:
-        """Number of its line, from 1."""
+        """Its line number, from 1."""
         return int(getattr(self.found.node, "lineno", self.found.statement.lineno))
 
     @property
@@ -69,7 +69,7 @@ class Store:
 
 
 def stores_of(parsed: ParsedFile) -> Iterator[Store]:
-    """All that a file's statements put somewhere, in its order."""
+    """All stores of a file's statements, in order."""
     for found in parsed.found:
         node = found.node
         if isinstance(node, ast.Call):
@@ -118,21 +118,21 @@ _FUNCTIONS = {
     **dict.fromkeys(("iadd", "ior", "iconcat"), (0, 1)),
     "setitem": (0, 2),
 }
-"""Functions of heapq, bisect and operator that put something into one of their arguments: which, and which they put."""
+"""Functions of heapq, bisect and operator that add something to one of their arguments: positions of both."""
 _HANDED_ON = ("append", "appendleft", "add", "extend", "put", "put_nowait", "update")
-"""Methods that are handed to what calls them."""
+"""Methods that are passed as callbacks."""
 _TYPES_THAT_ADD = ("list", "dict", "set", "deque", "OrderedDict", "defaultdict")
 
 
 def _is_unbound(function: ast.expr) -> bool:
-    """Whether it is a method of a type that is given the object: `list.append` in `list.append(rows, x)`."""
+    """Whether it is a method of a type called with the object: `list.append` in `list.append(rows, x)`."""
     if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name):
         return False
     return function.value.id in _TYPES_THAT_ADD and (function.attr in ADDERS or function.attr == "__setitem__")
 
 
 def _alias(function: ast.Name, found: Found) -> ast.Attribute | None:
-    """`rows.append` of `add` after `add = rows.append`."""
+    """The original of an alias: `rows.append` for `add` after `add = rows.append`."""
     owner = found.scope.owner(function.id)
     bound = owner.bound.get(function.id, []) if owner is not None else []
     values = [binding.value for binding in bound if not binding.of_item]
@@ -158,12 +158,12 @@ def _of_pair(found: Found, target: ast.expr, value: ast.expr) -> Iterator[Store]
 
 
 def mentions(value: ast.AST, target: ast.expr) -> bool:
-    """Whether a value is made of what it is assigned to: `total + loss` to `total`."""
+    """Whether a value is computed from its target: `total + loss` for `total`."""
     return any(True for _ in mentions_of(value, target))
 
 
 def mentions_of(value: ast.AST, target: ast.expr) -> Iterator[ast.expr]:
-    """The expressions in a value that read what it is assigned to."""
+    """The expressions in a value that read its target."""
     text = ast.unparse(target)
     for node in ast.walk(value):
         if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and ast.unparse(node) == text:
@@ -191,9 +191,10 @@ _EMPTY = ("list", "dict", "set", "tuple", "deque", "defaultdict", "OrderedDict",
 
 
 def may_hold(value: ast.expr, found: Found) -> bool:
-    """Whether what an expression gives may hold memory, as far as it shows: no number, no text, nothing empty.
+    """Whether the value of an expression may hold memory, as far as it shows: not a number, a string or something
+    empty.
 
-    A name counts by what is bound to it in its function, one step back.
+    A name is followed one step back, to what is bound to it in its function.
     """
     if isinstance(value, ast.Name):
         owner = found.scope.owner(value.id)
@@ -218,7 +219,7 @@ def _may(value: ast.expr) -> bool:
 
 
 def _parts(value: ast.expr) -> list[ast.expr] | None:
-    """What may be the memory of a value that is made of others; None where it is not."""
+    """The parts of a compound value that may hold the memory; None if it is not compound."""
     if isinstance(value, ast.IfExp):
         return [value.body, value.orelse]
     if isinstance(value, (ast.List, ast.Tuple, ast.Set)):
@@ -231,14 +232,14 @@ def _parts(value: ast.expr) -> list[ast.expr] | None:
 
 
 PACK = "pack hook"
-"""In the place of a method: a line on which a pack hook returns."""
+"""Marks, in place of a method, a line on which a pack hook returns."""
 _REGISTERS = re.compile(r"_?register_\w*hook|add_done_callback|finalize|subscribe|connect|ref")
 
 
 def where_closed(trace: Sequence[Hop], place: int, sources: Sources) -> tuple[Store, ...]:
-    """The lines that store the function whose closure is cut, and the line on which it is written.
+    """The lines that store the function whose closure is cut, and the line of its definition.
 
-    A function that calls itself is stored by its own `def`.
+    A recursive function is stored by its own `def`.
     """
     hop = trace[place]
     for parsed in _files(hop, sources):
@@ -250,13 +251,13 @@ def where_closed(trace: Sequence[Hop], place: int, sources: Sources) -> tuple[St
 
 def where_hooked(trace: Sequence[Hop], place: int, meaning: Meaning, sources: Sources) -> tuple[Store, ...]:
     """The lines that register the hooks of one object: those that name the function on the trace, else those that
-    register the sort of hook that its dict has on what means it.
+    register that kind of hook on it.
     """
     registers = _register(trace[place].reference)
     for hook in trace[place + 1 :]:
         if hook.kind == ObjectKind.METHOD and (named := where_registered(hook.where, sources, registers)):
             return named
-        # the first may be what a decorator has made of the user's own, which it holds as `__wrapped__`
+        # the first may be a decorator's wrapper around the user's own, which it holds as `__wrapped__`
         for parsed in _files(hook, sources) if hook.kind == ObjectKind.FUNCTION else ():
             for function in _functions(hook, parsed):
                 kept = tuple(s for s in _stored(function, parsed, sources) if registers.fullmatch(s.name))
@@ -273,7 +274,7 @@ def where_hooked(trace: Sequence[Hop], place: int, meaning: Meaning, sources: So
 
 
 def where_registered(where: str, sources: Sources, registers: re.Pattern[str] = _REGISTERS) -> tuple[Store, ...]:
-    """The lines that register the function or method which is written at a line of the source, in the same file."""
+    """The lines that register the function or method defined at a line of the source, in the same file."""
     place = place_of(where)
     parsed = None if place is None else sources.of_line(place.file)
     written = [] if parsed is None or place is None else [f for f in parsed.found if _is_at(f, place.line)]
@@ -293,7 +294,7 @@ def where_registered(where: str, sources: Sources, registers: re.Pattern[str] = 
 
 
 def _may_be(given: ast.expr, scope: Scope, written_in: Scope, sources: Sources) -> bool:
-    """Whether a name that is handed on may be that of a function of a scope: `self.hook` in a class akin to its own."""
+    """Whether a passed name may be that of a function of a scope: `self.hook` in a related class."""
     start = given.value if isinstance(given, ast.Attribute) else given
     owner = scope.owner(start.id) if isinstance(start, ast.Name) else None
     if not isinstance(given, ast.Attribute):
@@ -314,12 +315,12 @@ _HANDED_TO = (
     (re.compile(r"\batexit\b"), ("register",)),
     (re.compile(r"threading\.Timer\b"), ("Timer",)),
 )
-"""Types and names of a trace to the calls that hand a function and its arguments to them."""
+"""Types and names of a trace, mapped to the calls that receive a function and its arguments."""
 
 
 def where_handed_on(trace: Sequence[Hop], sources: Sources) -> tuple[Store, ...]:
-    """The calls that hand what is held to `weakref.finalize`, an event loop, `atexit` or a timer; of those the ones
-    that name the function on the trace, where it has one.
+    """The calls that pass the referent to `weakref.finalize`, an event loop, `atexit` or a timer; only those that name
+    the function on the trace, if it has one.
     """
     said = " ".join(f"{hop.type} {hop.name} {hop.object}" for hop in trace)
     names = next((calls for marks, calls in _HANDED_TO if marks.search(said)), ())
@@ -336,7 +337,7 @@ def where_handed_on(trace: Sequence[Hop], sources: Sources) -> tuple[Store, ...]
 
 
 def where_exit_handler(trace: Sequence[Hop], sources: Sources) -> tuple[Store, ...]:
-    """The calls that give `atexit` the function at the start of a trace; native code shows no other sign of it."""
+    """The calls that pass the function at the start of a trace to `atexit`; native code shows no other sign of it."""
     own = trace[0].name.rpartition(".")[2] if trace else ""
     return tuple(
         Store(one, How.ADDS, one.node.func, tuple(_given(one.node)), "register")
@@ -348,8 +349,8 @@ def where_exit_handler(trace: Sequence[Hop], sources: Sources) -> tuple[Store, .
 
 
 def where_packed(sources: Sources) -> tuple[Store, ...]:
-    """The lines on which the pack hook returns, and the line that sets hooks for saved tensors; () where several do,
-    for the trace does not tell which it was.
+    """The lines on which the pack hook returns, and the line that sets hooks for saved tensors; () if several do, since
+    the trace does not show which.
     """
     calls = [
         Store(one, How.ADDS, one.node.func, tuple(one.node.args), "saved_tensors_hooks")
@@ -363,7 +364,7 @@ def where_packed(sources: Sources) -> tuple[Store, ...]:
 
 
 def _returns(call: Store, sources: Sources) -> Iterator[Store]:
-    """What the pack hook returns, where it is a function of the same file."""
+    """What the pack hook returns, if it is a function of the same file."""
     given = call.values[0] if call.values else None
     owner = call.found.scope.owner(given.id) if isinstance(given, ast.Name) else None
     parsed = sources.of_line(call.found.scope.file)
@@ -378,12 +379,12 @@ def _returns(call: Store, sources: Sources) -> Iterator[Store]:
 
 
 def _is_at(one: Found, line: int) -> bool:
-    """Whether a function is written on this line, its decorators on others above it."""
+    """Whether a function is defined on this line; its decorators are above it."""
     return isinstance(one.node, (ast.FunctionDef, ast.AsyncFunctionDef)) and one.node.lineno == line
 
 
 def _register(reference: str) -> re.Pattern[str]:
-    """The methods that put a hook into the dict of this name (torch/nn/modules/module.py, torch/_tensor.py,
+    """The methods that add a hook to the dict of this name (torch/nn/modules/module.py, torch/_tensor.py,
     torch/optim/optimizer.py).
     """
     sort = re.sub(r"^\._(global_|optimizer_)?|_hooks(_with_kwargs)?$", "", reference)
@@ -400,7 +401,7 @@ def _register(reference: str) -> re.Pattern[str]:
 
 
 def _files(hop: Hop, sources: Sources) -> list[ParsedFile]:
-    """The files in which a function may be written."""
+    """The files in which a function may be defined."""
     own = hop.name.rpartition(".")[2]
     if name := file_of(hop):
         parsed = sources.of_line(name)
@@ -435,8 +436,8 @@ def _written(function: Found) -> Store:
 
 
 def _stored(function: Found, parsed: ParsedFile, sources: Sources) -> list[Store]:
-    """The places that hand it to something that keeps it, or assign it to something other than a local: in the function
-    around it, and where that is called if it returns it.
+    """The places that pass it to something that keeps it, or assign it to something other than a local: in the
+    enclosing function, and where that is called if it returns it.
     """
     found = [store for store in _kept_by(function, [one for one in parsed.found if one.scope is function.scope])]
     maker = function.scope.node
@@ -488,16 +489,16 @@ def _is(value: ast.expr, function: Found) -> bool:
 
 
 def is_hooks(reference: str) -> bool:
-    """Whether a reference leads to the dict of an object's hooks: `._forward_hooks`, `hooks` of a grad node."""
+    """Whether a reference leads to an object's dict of hooks: `._forward_hooks`, `hooks` of a grad node."""
     return reference in ("hooks", "pre-hooks", "post-hook", "pre-hook") or bool(
         re.fullmatch(r"\._\w*hooks(_with_kwargs)?", reference)
     )
 
 
 def runs_hook(statement: ast.stmt, register: str, of: ast.expr) -> bool:
-    """Whether a statement may run the hook that the method `register` puts on an object: one of a forward where that
-    object, or what it is a part of, is called, and where a backward runs it again (torch/utils/checkpoint.py); one of
-    a step where something steps; any other where backward is called.
+    """Whether a statement may run the hook that the method `register` puts on an object: a forward hook if that object
+    or an enclosing one is called, and if a backward runs it again (torch/utils/checkpoint.py); a step hook if
+    something steps; any other if backward is called.
     """
     calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
     names = {last_name(function) for function in calls}
@@ -509,7 +510,7 @@ def runs_hook(statement: ast.stmt, register: str, of: ast.expr) -> bool:
 
 
 def _parts_of(node: ast.expr) -> list[str]:
-    """`self.net[0]`, `self.net` of the former."""
+    """`self.net[0]`, and `self.net` of it."""
     parts = []
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         parts.append(ast.unparse(node))
@@ -518,9 +519,11 @@ def _parts_of(node: ast.expr) -> list[str]:
 
 
 LINES = 3
-"""Lines that are told for one reference: more would be a listing of the program."""
+"""Maximum lines reported for one reference: more would be a listing of the program."""
 FILES = 30
-"""Files beside those of its class that are read for the name of an attribute, chosen: a commoner name says nothing."""
+"""Files beside those of its class that are searched for an attribute. Heuristic: a name in more files
+is not specific.
+"""
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.STORAGE, ObjectKind.GRAD_NODE, ObjectKind.WORK)
 _ADDED_TO = (ObjectKind.CONTAINER, ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER)
 CACHE = "functools._lru_cache_wrapper"
@@ -529,11 +532,11 @@ _NAME = re.compile(r"[^\W\d]\w*")
 
 
 def stores_for(finding: Finding, reference: CutReference, sources: Sources) -> tuple[Store, ...]:
-    """The places that put something where one reference of a finding's cut is, the likeliest first; () where the
-    sources show none.
+    """The places that store something at one reference of a finding's cut, the likeliest first; () if the sources show
+    none.
 
-    They are looked for where the trace says that its names are: a local in its function and what it calls with it, an
-    attribute in the methods of the class, a global in its module and where it is imported.
+    They are searched where the trace places its names: a local in its function and what it is passed to, an attribute
+    in the methods of the class, a global in its module and where it is imported.
     """
     place, trace = on_trace(finding, reference)
     if isinstance(finding.facts, GrowthFacts) and finding.facts.grows_in == GrowsIn.CALLBACK:
@@ -562,9 +565,9 @@ def stores_for(finding: Finding, reference: CutReference, sources: Sources) -> t
 
 
 def on_trace(finding: Finding, reference: CutReference) -> tuple[int | None, tuple[Hop, ...]]:
-    """Position of the hop that holds by a reference, and a trace that leads over it.
+    """Position of the hop with a reference, and a trace through it.
 
-    A further reference that the trace does not lead over may be one of an object on it: `context.outputs` beside
+    A further reference that is not on the trace may be one of an object on it: `context.outputs` beside
     `context.inputs`.
     """
     trace = finding.trace
@@ -584,7 +587,7 @@ def on_trace(finding: Finding, reference: CutReference) -> tuple[int | None, tup
 
 
 def _stores(place: int, meaning: Meaning, sources: Sources) -> Iterator[Store]:
-    """All that is put into what gains, or bound in the place of what is held, in the files that name it."""
+    """All stores into what grows, or rebinding the referent, in the files that name it."""
     gains, files = gaining(meaning.trace, place), files_naming(meaning, place, sources)
     for parsed in files:
         for store in stores_of(parsed):
@@ -598,10 +601,10 @@ def _stores(place: int, meaning: Meaning, sources: Sources) -> Iterator[Store]:
 
 
 def gaining(trace: Sequence[Hop], place: int) -> frozenset[int]:
-    """Positions of the objects to which something may be added: what the reference at `place` leads to, and what
-    that holds as its items.
+    """Positions of the objects to which something may be added: the referent of the reference at `place`, and
+    containers among its items.
 
-    Also what holds by it, where the reference is an item or an attribute that no user's class has: `queue.queue`.
+    Also the referrer, if the reference is an item or an attribute of no user class: `queue.queue`.
     """
     found = set()
     holder = trace[place]
@@ -620,8 +623,8 @@ def gaining(trace: Sequence[Hop], place: int) -> frozenset[int]:
 
 
 def _is_added(store: Store, position: int, place: int, trace: Sequence[Hop]) -> bool:
-    """Whether the way in which something is added fits the object: a method that it has, and no key that is always the
-    same but that of the cut at `place`.
+    """Whether the kind of addition fits the object: a method that it has, and no constant key other than that of the
+    cut at `place`.
     """
     hop, by_name = trace[position], store.name in BY_NAME
     key = store.key.value if isinstance(store.key, ast.Constant) else None
@@ -635,7 +638,7 @@ def _is_added(store: Store, position: int, place: int, trace: Sequence[Hop]) -> 
 
 
 def files_naming(meaning: Meaning, place: int, sources: Sources) -> list[ParsedFile]:
-    """Files in which what is held may be named, by its own name or as a parameter of what is called with it."""
+    """Files that may name the referent, by its own name or as a parameter of a call."""
     trace = meaning.trace
     above = [hop for hop in trace[place::-1] if _word(hop)]
     if meaning.in_cycle:  # its way around is its name
@@ -644,15 +647,15 @@ def files_naming(meaning: Meaning, place: int, sources: Sources) -> list[ParsedF
     files = [sources.of_line(file_of(hop)) for hop in passed if file_of(hop)]
     for hop in above if meaning.in_cycle else above[:1]:
         files += _naming(hop, sources)
-    if trace[place].kind == ObjectKind.NN_MODULE:  # its name there may be made up as the program runs
+    if trace[place].kind == ObjectKind.NN_MODULE:  # its name there may be generated at run time
         files += sources.files_of_class(class_of(trace[place]))
         files += sources.matching(rf"(?<!\bself)\.({'|'.join(BY_NAME)})\(|\bsetattr\(", FILES)
     return meaning.follow(list(dict.fromkeys(parsed for parsed in files if parsed is not None)))
 
 
 def _naming(hop: Hop, sources: Sources) -> list[ParsedFile]:
-    """Files that have the name by which a hop holds: no other one that of a local, and `self.` before an attribute is
-    of no interest but in the classes of its object.
+    """Files that contain the name of a hop's reference: only its own for a local; for an attribute `self.` counts only
+    in the classes of its object.
     """
     word = _word(hop)
     if hop.reference.startswith(("local ", "closure ")) and file_of(hop):
@@ -664,7 +667,7 @@ def _naming(hop: Hop, sources: Sources) -> list[ParsedFile]:
 
 
 def _word(hop: Hop) -> str:
-    """The name by which a hop holds, as a program has to write it; "" for an item and for `queue` of a Queue."""
+    """The name of a hop's reference as written in a program; "" for an item and for `queue` of a Queue."""
     of_library = hop.kind in (*_ADDED_TO, ObjectKind.INSTANCE) and not file_of(hop)
     names = _NAME.findall(hop.reference.rpartition(" ")[2])
     if not names or is_item(hop.reference) or of_library or names[-1].startswith("__"):
@@ -673,7 +676,7 @@ def _word(hop: Hop) -> str:
 
 
 def _chosen(stores: list[Store], place: int, meaning: Meaning) -> list[Store]:
-    """Those of the stores that can be what grows, the likeliest first."""
+    """The stores that can be what grows, the likeliest first."""
     trace = meaning.trace
     below = trace[place + 1 :]
     if any(hop.kind in _TENSORS for hop in below):
@@ -694,8 +697,8 @@ def _chosen(stores: list[Store], place: int, meaning: Meaning) -> list[Store]:
 
 
 def _fitting(stores: list[Store], place: int, meaning: Meaning) -> list[Store]:
-    """Those whose values are of the kind that the trace shows, where there are such: a call of the function or class
-    that it names, no `detach()` where a graph hangs on it, no `clone()` of a view, no weak reference.
+    """Stores whose values have the kind that the trace shows, if there are any: a call of the function or class that it
+    names, no `detach()` if it has a graph, no `clone()` of a view, no weak reference.
     """
     trace, gains = meaning.trace, gaining(meaning.trace, place)
     rest = (hop for position, hop in enumerate(trace) if position > place and position not in gains)
@@ -704,7 +707,7 @@ def _fitting(stores: list[Store], place: int, meaning: Meaning) -> list[Store]:
         return stores
     name = held.name.rpartition(".")[2] if held.kind in _NAMED else class_of(held)
     named = [s for s in stores if name and any(name in map(last_name, _names(value)) for value in s.values)]
-    if meaning.in_cycle:  # who makes the object is known there
+    if meaning.in_cycle:  # its constructor is known there
         named = named or [s for s in stores if _goes_on(s, place, meaning)]
     if held.kind == ObjectKind.NATIVE:  # a text, a number: what makes a weak reference may make it as well
         return named or stores
@@ -717,7 +720,7 @@ def _fitting(stores: list[Store], place: int, meaning: Meaning) -> list[Store]:
 
 
 def _goes_on(store: Store, place: int, meaning: Meaning) -> bool:
-    """Whether what is stored means the object that the trace goes on with."""
+    """Whether the stored value is the next object of the trace."""
     after = meaning.everywhere(frozenset({(place if store.gains is None else store.gains) + 1}))
     return any(meaning.of(value, store.found.scope) & after for value in store.values)
 
@@ -730,7 +733,7 @@ def _names(value: ast.expr) -> Iterator[ast.expr]:
 
 
 def _displays(value: ast.expr) -> bool:
-    """Whether a value is written out as a list, a tuple or the like, with something in it that may hold memory."""
+    """Whether a value is a literal list, tuple or the like with something in it that may hold memory."""
     return isinstance(value, (ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.DictComp, ast.SetComp))
 
 
@@ -739,7 +742,7 @@ def _one_a_line(stores: Sequence[Store]) -> list[Store]:
 
 
 def _calls(cache: Hop, sources: Sources) -> tuple[Store, ...]:
-    """The calls of a function whose results are cached: each with new arguments adds one."""
+    """The calls of a cached function: each with new arguments adds a result."""
     name = cache.name.rpartition(".")[2]
     found = [
         Store(one, How.ADDS, one.node.func, tuple(one.node.args), name)
@@ -765,12 +768,12 @@ _JOINS = frozenset(
         "append",
     )
 )
-"""Last names of the functions of torch, torch.nn.functional and numpy that make one array larger than it was."""
+"""Names of the functions of torch, torch.nn.functional and numpy that make a larger array from others."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.For, ast.AsyncFor, ast.While, ast.Module)
 
 
 def variable_of(references: Sequence[str]) -> str:
-    """The name under which the source knows what a path's last references hold: `seen` of `.seen` or `local seen`."""
+    """The name in the source for a path's last references: `seen` for `.seen` or `local seen`."""
     for reference in reversed(references):
         named = re.search(r"([A-Za-z_]\w*)(?:'\]|\"\])?$", reference)
         if named:
@@ -779,10 +782,9 @@ def variable_of(references: Sequence[str]) -> str:
 
 
 def is_made_from_itself(sources: Mapping[str, Sequence[str]], variable: str) -> bool:
-    """Whether any of the files joins a variable's previous value with more, and does not set it anew before.
+    """Whether any of the files joins a variable's previous value with more without setting it anew before.
 
-    `x = torch.cat([token, x])` in a loop or a function that has `x = embed(ids)` as well joins nothing of the last
-    step's.
+    `x = torch.cat([token, x])` in a loop or function that also has `x = embed(ids)` joins nothing of the previous step.
     """
     return bool(variable) and any(
         _joins_itself(tree, variable) for tree in map(_parsed, sources.values()) if tree is not None
@@ -806,7 +808,7 @@ def _joins_itself(tree: ast.Module, variable: str) -> bool:
 
 
 def _values_in(scope: ast.AST, variable: str) -> Iterator[ast.expr | None]:
-    """What is assigned to the variable in a scope, not in loops and functions within it."""
+    """What is assigned to the variable in a scope, without nested loops and functions."""
     for node in ast.iter_child_nodes(scope):
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -831,7 +833,7 @@ def _mentions(value: ast.expr, variable: str) -> bool:
 
 
 def _is_join(value: ast.expr, variable: str) -> bool:
-    """Whether a call in it joins what it is given, and is given the variable."""
+    """Whether a call in it joins its arguments, including the variable."""
     calls = [node for node in ast.walk(value) if isinstance(node, ast.Call)]
     return any(
         isinstance(call.func, (ast.Name, ast.Attribute))
@@ -842,20 +844,20 @@ def _is_join(value: ast.expr, variable: str) -> bool:
 
 
 _NAMELESS = (ObjectKind.CONTAINER, ObjectKind.TENSOR, ObjectKind.PARAMETER)
-"""Kinds of objects of which there are many without a name of their own: `dict, 2 items`."""
+"""Kinds of objects without a distinctive name: `dict, 2 items`."""
 _LONGEST = 60
-"""Characters of an expression that is a name; chosen."""
+"""Maximum characters of an expression used as a name. Heuristic."""
 
 
 def as_in_source(finding: Finding, reference: CutReference, stores: Sequence[Store]) -> CutReference:
-    """A reference of a nameless object as the line writes it that puts something there: `out.metadata['output']`.
+    """A reference of a nameless object as the storing line writes it: `out.metadata['output']`.
 
-    It is told with that line, where it had none. As it is where the sources show none.
+    Reported with that line, if it had none. Unchanged if the sources show none.
     """
     place, trace = on_trace(finding, reference)
     if place is None or trace[place].kind not in _NAMELESS or not stores:
         return reference
-    if " of " not in reference.written:  # then it is written as a user would, from its root on
+    if " of " not in reference.written:  # written from its root, as in code
         return reference
     text = _text(stores[0], place, trace[place])
     if not text or len(text) > _LONGEST:
@@ -864,7 +866,7 @@ def as_in_source(finding: Finding, reference: CutReference, stores: Sequence[Sto
 
 
 def _text(store: Store, place: int, holder: Hop) -> str:
-    """The expression; "" where the line is about another object."""
+    """The expression; "" if the line concerns another object."""
     target = ast.unparse(store.target)
     if store.how == How.ADDS and store.gains == place and is_item(holder.reference):
         return target + holder.reference

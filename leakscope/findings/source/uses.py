@@ -25,7 +25,7 @@ _NUMBERS_OF = (
     "format",
     "id",
 )
-"""Builtins that take a number as they take a tensor of one element."""
+"""Builtins that accept a tensor of one element as a number."""
 _THROUGH = (
     "enumerate",
     "zip",
@@ -40,7 +40,7 @@ _THROUGH = (
     "values",
     "items",
 )
-"""Calls that give the items of what they are given."""
+"""Calls that return the items of their argument."""
 _OF_NUMBERS = (
     "tensor",
     "as_tensor",
@@ -61,33 +61,33 @@ _CHANGES = (
     *("append", "extend", "insert", "clear", "pop", "popleft", "popitem", "appendleft", "remove", "sort", "reverse"),
     *("setdefault", "update", "keys", "put", "get", "add", "discard", "index", "count", "copy"),
 )
-"""Methods of containers, which do nothing with an item but hand it on."""
+"""Methods of containers that only pass items on."""
 _PUTS = ("append", "extend", "appendleft", "add", "put", "put_nowait", "clear")
 """Methods of containers that read nothing of them."""
 _DIFFERENTIATES = ("backward", "grad")
 _ENDS_GRAPH = ("float", "int", "item", "len", "str", "print", "detach", "tolist")
 """Calls whose result has no graph."""
 _DEEPEST = 3
-"""Calls into functions of the kept files that a value is followed through: a helper that calls a helper."""
+"""Depth of calls of kept functions through which a value is followed: a helper that calls a helper."""
 
 Path = tuple[str, ...]
-"""The last name of an expression, and the keys behind it: `('history', "['loss']")`."""
+"""The last name of an expression, and the keys after it: `('history', "['loss']")`."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """One expression that gives what is stored, or a container of it."""
+    """An expression that gives the stored value, or a container of it."""
 
     node: ast.expr
     tree: ast.AST
-    """The function or module in which it stands."""
+    """The enclosing function or module."""
     is_item: bool
-    """It may be one item: what a loop's variable or a subscript gives."""
+    """Whether it may be one item: a loop variable or a subscript."""
 
 
 class Uses:
-    """The places of the sources that name what a line stores in, by any name that it is bound to: for a local those of
-    its function, else all, and those of the functions that it is handed to.
+    """All places of the sources that refer to the target of a store, under any name: for a local those of its function,
+    else all, and those of the functions that receive it.
     """
 
     def __init__(self, store: Store, sources: Sources) -> None:
@@ -99,7 +99,7 @@ class Uses:
         name = self.path[0]
         owner = store.found.scope.owner(name) if _is_variable(target) else None
         self._starts: list[tuple[ast.AST, str]] = []
-        """Functions and modules that name it, each with the name."""
+        """Functions and modules that refer to it, each with the name."""
         if name and owner is not None and owner.name:
             self._starts = [(owner.node, name), *self._given(name, owner, _DEEPEST)]
         elif name:
@@ -110,29 +110,31 @@ class Uses:
         self._parents: dict[int, dict[ast.AST, ast.AST]] = {}
 
     def as_object(self) -> bool:
-        """Whether the program may do with what is stored what a number or a text cannot do: everything but what is
-        known to take numbers counts, such as a call of a function that is not followed.
+        """Whether the program may use the stored value in a way that a number or string does not support: everything
+        except uses known to take numbers, such as a call that is not followed.
         """
         return not self._starts or any(self._needs_object(read) for read in self._all())
 
     def as_text(self) -> bool:
-        """Whether all that the program does with it is what a text can do as well as an exception: it is counted,
+        """Whether the program uses it only in ways that a string supports as well as an exception: it is counted,
         printed or formatted.
         """
         return bool(self._starts) and all(self._is_printed(read) for read in self._all())
 
     def raised(self) -> bool:
-        """Whether what is stored is raised again."""
+        """Whether the stored value is raised again."""
         return any(
             any(isinstance(above, ast.Raise) for above in self._above(read.node, read.tree)) for read in self._all()
         )
 
     def differentiated(self) -> bool:
-        """Whether backward may be called on what is stored, or on what is computed of it: then its graph is needed."""
+        """Whether backward may be called on the stored value, or on something computed from it, so that its graph is
+        needed.
+        """
         return any(self._is_differentiated(read) for read in self._all())
 
     def only_asked_for(self, key: str) -> bool:
-        """Whether a dict is only asked for one key, and whether it has that: its other entries are never looked at."""
+        """Whether a dict is only read by one key: its other entries are never used."""
         for read in self._all():
             above = next(iter(self._above(read.node, read.tree)), None)
             item = isinstance(above, ast.Subscript) and above.value is read.node and ast.unparse(above.slice) == key
@@ -142,12 +144,12 @@ class Uses:
         return bool(self._starts)
 
     def never_read(self) -> bool:
-        """Whether all that the program does with it is to put more there."""
+        """Whether the program only adds to it."""
         return bool(self._starts) and all(self._is_written(read) for read in self._all())
 
     def waited_for(self) -> ast.stmt | None:
-        """The one statement that goes through the container and waits for each of its items, where nothing else is
-        done with it but to count its items, for a slice of what that goes through.
+        """The single statement that iterates over the container and waits for each item, if it is otherwise only
+        counted for a slice of that iteration.
         """
         found: dict[int, ast.stmt] = {}
         for read in self._containers():
@@ -164,7 +166,7 @@ class Uses:
         return (read for read in self._all() if not read.is_item)
 
     def looks_back(self) -> int | None:
-        """How many of the last items are read at most, `x[-1]` and `x[-9:]`; None where others may be."""
+        """Maximum number of last items that are read, as `x[-1]` and `x[-9:]`; None if others may be."""
         most = 0
         for read in self._containers():
             if self._is_written(read):
@@ -177,7 +179,7 @@ class Uses:
         return most if self._starts else None
 
     def _all(self) -> list[_Read]:
-        """Every expression that may give it, or what it is stored in."""
+        """Every expression that may give it, or its container."""
         if self._reads is None:
             self._reads = []
             for tree, name in self._starts:
@@ -185,7 +187,7 @@ class Uses:
         return self._reads
 
     def _given(self, name: str, owner: Scope, deep: int) -> Iterator[tuple[ast.AST, str]]:
-        """What calls hand a function for one of its parameters: the names of the callers for it."""
+        """What calls pass for a parameter of a function: the callers' names for it."""
         if not deep or name not in (*owner.parameters, *owner.keywords):
             return
         called = owner.name.rpartition(".")[2]
@@ -204,7 +206,7 @@ class Uses:
                         yield from self._given(given.id, around, deep - 1)
 
     def _follow(self, tree: ast.AST, first: str, deep: int, is_item: bool) -> None:
-        """Note the expressions in a function that give it under a name, and under what that is bound to."""
+        """Record the expressions in a function that give it under a name, and under names bound to it."""
         assert self._reads is not None
         if (id(tree), first) in self._followed:
             return
@@ -223,7 +225,7 @@ class Uses:
                 self._note(_Read(node, tree, known[name]), known, waiting, deep)
 
     def _note(self, read: _Read, known: dict[str, bool], waiting: list[str], deep: int) -> None:
-        """Note one expression, the names in its function that are bound to it, and where it goes from there."""
+        """Record one expression, the names in its function bound to it, and where it goes from there."""
         assert self._reads is not None
         self._reads.append(read)
         for other, item in self._bound(read):
@@ -238,7 +240,7 @@ class Uses:
             self._hand_back(read, deep - 1)
 
     def _hand_back(self, read: _Read, deep: int) -> None:
-        """Follow it to the calls of the function that returns it, or something computed of it."""
+        """Follow it to the calls of the function that returns it, or something computed from it."""
         function = next((up for up in self._above(read.node, read.tree) if isinstance(up, ast.FunctionDef)), read.tree)
         called = getattr(function, "name", "")
         for parsed in self._sources.containing(called) if called and id(function) not in self._returned else ():
@@ -253,7 +255,7 @@ class Uses:
                         self._follow(one.scope.node, name, deep, is_item)
 
     def _is_of_path(self, node: ast.expr, tree: ast.AST) -> bool:
-        """Whether keys behind a name, where the source shows them, are those of the path."""
+        """Whether the keys after a name, if the source shows them, are those of the path."""
         keys = []
         for above in self._above(node, tree):
             if not isinstance(above, ast.Subscript) or above.value is not node:
@@ -263,8 +265,8 @@ class Uses:
         return all(a == b or not a or not b for a, b in zip(keys, self.path[1:], strict=False))
 
     def _bound(self, read: _Read) -> Iterator[tuple[str, bool]]:
-        """Names to which a statement binds what an expression gives, or what is computed of it, each with whether that
-        may be an item.
+        """Names that a statement binds to the value of an expression, or to something computed from it, each with
+        whether that may be an item.
         """
         node: ast.AST = read.node
         for above in self._above(read.node, read.tree):
@@ -286,7 +288,7 @@ class Uses:
             node = above
 
     def _hand_on(self, read: _Read, deep: int) -> None:
-        """Follow it into a function of the kept files that it is handed to."""
+        """Follow it into a kept function that receives it."""
         call = next(iter(self._above(read.node, read.tree)), None)
         if not deep or not isinstance(call, ast.Call) or call.func is read.node:
             return
@@ -320,12 +322,12 @@ class Uses:
                     return not (name in ("tensor", "as_tensor", "save") or _root(above.func) != "torch")
                 if isinstance(above.func, ast.Attribute) and name in _CHANGES:
                     return False
-                return not self._functions(above)  # what is followed is looked at there
+                return not self._functions(above)  # followed expressions are judged at their use
             return isinstance(above, (ast.Return, ast.Yield, ast.YieldFrom, ast.Raise)) and read.is_item
         return False
 
     def _is_container_of(self, node: ast.AST) -> bool:
-        """Whether a subscript gives a container, not an item: as many keys as those of the path."""
+        """Whether a subscript gives a container rather than an item: it has no more keys than the path."""
         depth = 0
         while isinstance(node, ast.Subscript):
             depth, node = depth + 1, node.value
@@ -340,7 +342,7 @@ class Uses:
                 if isinstance(above.func, ast.Name) and name in ("print", "len", "str", "repr", "bool"):
                     return True
                 if read.node in above.args and self._functions(above):
-                    return True  # what it does there is looked at there
+                    return True  # judged at its use there
                 return isinstance(above.func, ast.Attribute) and (
                     name in _CHANGES or _root(above.func) in ("logging", "logger", "log")
                 )
@@ -375,7 +377,7 @@ class Uses:
         return False
 
     def _is_written(self, read: _Read) -> bool:
-        """Whether an expression stands in the line that stores, or in one that only adds or begins."""
+        """Whether an expression is in the storing line, or in one that only adds or initialises."""
         for above in self._above(read.node, read.tree):
             if above is self._stored:
                 return True
@@ -398,7 +400,7 @@ class Uses:
 
 
 def path_of(node: ast.expr) -> Path:
-    """Of `self.history['loss']` the last name, and the keys that the source shows."""
+    """For `self.history['loss']`: the last name, and the keys that the source shows."""
     keys: list[str] = []
     node = of_default(node)
     while isinstance(node, ast.Subscript):
@@ -416,7 +418,7 @@ def of_default(target: ast.expr) -> ast.expr:
 
 
 def _waiting(node: ast.AST, above: Sequence[ast.AST]) -> ast.stmt | None:
-    """The loop over a container, or a slice of it, that calls `wait` on each item, and does nothing else with it."""
+    """The loop over a container, or a slice of it, that calls `wait` on each item and does nothing else with it."""
     for up in above:
         if isinstance(up, ast.Subscript) and up.value is node and isinstance(up.slice, ast.Slice):
             node = up
@@ -433,7 +435,7 @@ def _waiting(node: ast.AST, above: Sequence[ast.AST]) -> ast.stmt | None:
 
 
 def _only_waits(target: ast.expr, inside: ast.AST) -> bool:
-    """Whether the only use of a loop's variable is a `wait` that runs for each item."""
+    """Whether the only use of a loop variable is a `wait` that runs for each item."""
     if not isinstance(target, ast.Name):
         return False
     reads = [n for n in ast.walk(inside) if isinstance(n, ast.Name) and n.id == target.id and n is not target]
@@ -444,7 +446,7 @@ def _only_waits(target: ast.expr, inside: ast.AST) -> bool:
 
 
 def _is_counted_for_a_slice(node: ast.AST, above: Sequence[ast.AST]) -> bool:
-    """`first = len(works)`, where `works[first:]` is all that is made of it."""
+    """`first = len(works)` if it is only used as `works[first:]`."""
     call = above[0] if above else None
     counts = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "len"
     statement = next((up for up in above if isinstance(up, ast.stmt)), None)
@@ -470,7 +472,7 @@ def _root(node: ast.expr) -> str:
 
 
 def _names(target: ast.AST) -> list[str]:
-    """The names that a target binds, those of attributes with a dot before them."""
+    """The names that a target binds, attributes with a leading dot."""
     bound = (node for node in ast.walk(target) if isinstance(getattr(node, "ctx", None), ast.Store))
     return [
         node.id if isinstance(node, ast.Name) else f".{node.attr}"
@@ -480,7 +482,7 @@ def _names(target: ast.AST) -> list[str]:
 
 
 def _parameter(call: ast.Call, given: ast.expr, scope: Scope) -> str:
-    """The parameter of a function that a call gives an expression for."""
+    """The parameter for which a call passes an expression."""
     named = next((keyword.arg for keyword in call.keywords if keyword.value is given), None)
     if named:
         return named if named in (*scope.parameters, *scope.keywords) else ""

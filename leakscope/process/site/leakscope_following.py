@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # as typing has it, which takes longer to import than all of this
+TYPE_CHECKING = False  # as in typing, which takes longer to import than this whole file
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def _light(name: str) -> Any:
-    """A module of leakscope's, loaded from its file: `import` would load the package as well, or what hides it."""
-    from importlib import _bootstrap, _bootstrap_external  # `importlib.util` takes as long as the rest of this
+    """Load a module of leakscope from its file: `import` would load the package, or a module that shadows it."""
+    from importlib import _bootstrap, _bootstrap_external  # `importlib.util` takes as long as everything else here
 
     load: Any = vars(_bootstrap)["_load"]
     spec: Any = vars(_bootstrap_external)["spec_from_file_location"]
@@ -30,23 +30,23 @@ if not TYPE_CHECKING:
     put_everywhere, stand_in = _stand_ins.put_everywhere, _stand_ins.stand_in
 
 VARIABLE = "LEAKSCOPE_FOLLOW"
-"""Name of what the environment of a followed process says: the run's folder, and `sys.prefix` of who reads it."""
-# stands first in the PYTHONPATH of a followed process
+"""Environment variable of a followed process: the run's folder, and `sys.prefix` of its reader."""
+# first in the PYTHONPATH of a followed process
 SITE = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = os.path.dirname(os.path.dirname(SITE))
 _BOOTSTRAP = "leakscope.bootstrap"
 _path: list[str] = []
-"""`sys.path` of this process before Python has put the script's folder first."""
-_WITH_VALUE = "cmWX"  # flags of python before a value; after c and m come the script's words
-_NOT_FOLLOWED = "EIS"  # with these it reads no PYTHONPATH, or imports no `sitecustomize`
+"""`sys.path` of this process before Python inserts the script's folder."""
+_WITH_VALUE = "cmWX"  # options of python before a value; the script's arguments follow c and m
+_NOT_FOLLOWED = "EIS"  # with these it ignores PYTHONPATH, or imports no `sitecustomize`
 _HELPERS = ("multiprocessing.resource_tracker", "torch._inductor.compile_worker")
-_run = {"folder": ""}  # the run's; "" where nothing is followed
+_run = {"folder": ""}  # that of the run; "" if nothing is followed
 _put_in: list[tuple[Any, str, Any, Any]] = []
-"""(owner, name, what was there, what stands there now) of each function that is replaced until the process trains."""
+"""(owner, name, previous value, replacement) of each function replaced until the process trains."""
 
 
 def begin(folder: str) -> None:
-    """Follow this process, which has just started, and those it starts."""
+    """Follow this process, which has just started, and its children."""
     _path[:] = sys.path
     follow(folder)
     put_everywhere(*((made.__wrapped__, made) for _, _, made in places()))
@@ -54,32 +54,32 @@ def begin(folder: str) -> None:
 
 
 def follow(folder: str) -> None:
-    """Follow what this process starts, once what is in `places` stands there."""
+    """Follow children of this process through the replacements in `places`."""
     if not _run["folder"]:
         os.register_at_fork(after_in_child=_forked)
     _run["folder"] = folder
 
 
 def places() -> list[tuple[Any, str, Any]]:
-    """(owner, name, what is to stand there) of each function that starts processes."""
+    """(owner, name, replacement) of each function that starts processes."""
     import _posixsubprocess
-    import posix  # of which `os` has the same functions
+    import posix  # functions that `os` has too
 
     makers: list[tuple[Any, str, Any]] = [(_posixsubprocess, "fork_exec", _fork_exec)]
     makers += [(posix, name, _posix_spawn) for name in ("posix_spawn", "posix_spawnp")]
     makers += [(posix, "execv", _execv), (posix, "execve", _execve)]
     found = [(owner, name, _made(getattr(owner, name), make)) for owner, name, make in makers if hasattr(owner, name)]
-    # none of ours twice, as in a run within another
+    # no duplicates, as in a run within another
     return [place for place in found if not hasattr(place[2].__wrapped__, "__wrapped__")]
 
 
 def told() -> dict[str, str]:
-    """What the environment of a followed process says beside the rest."""
+    """The variables that a followed process adds to the environment."""
     return {VARIABLE: _run["folder"] + os.pathsep + sys.prefix, "PYTHONPATH": SITE} if _run["folder"] else {}
 
 
 def stop() -> None:
-    """Follow nothing any more."""
+    """Stop following."""
     _run["folder"] = ""
     sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder) is not _Finder]
     _take_out()
@@ -97,13 +97,13 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     setattr(owner, name, made)
 
 
-# what is started
+# the started program
 
 
 def is_followed(program: Any, words: Sequence[Any]) -> bool:
-    """Whether this Python would run, and would import `sitecustomize`.
+    """Whether this Python would run and import `sitecustomize`.
 
-    `program` is the path of a file, `words` are those that the process is started with.
+    `program` is a path, `words` are the arguments of the process.
     """
     if not _run["folder"]:
         return False
@@ -115,7 +115,7 @@ def is_followed(program: Any, words: Sequence[Any]) -> bool:
 
 
 def _words_of_python(program: str, words: list[str]) -> list[str] | None:
-    """What this Python is started with; None where it is another program. A script may name it in its first line."""
+    """The arguments of this Python; None for another program. A script may name it in its first line."""
     if os.sep not in program:
         program = _found(program)
     if _is_this_python(program):
@@ -131,7 +131,7 @@ def _words_of_python(program: str, words: list[str]) -> list[str] | None:
 
 
 def _reads_path(words: list[str]) -> bool:
-    """Whether Python, with these words, imports what its environment says, and may run what trains."""
+    """Whether Python, with these arguments, imports what its environment names, and may run a training."""
     if any(helper in word for word in words for helper in _HELPERS):
         return False
     value = False
@@ -166,7 +166,7 @@ def _is_this_python(program: str) -> bool:
 
 
 def _environment(environment: Mapping[Any, Any] | None) -> dict[bytes, bytes]:
-    """The same with what a followed process is told, as a dictionary of bytes."""
+    """The environment as a dictionary of bytes, with the variables of a followed process."""
     given = os.environb if environment is None else environment
     all_of_it = {os.fsencode(key): os.fsencode(value) for key, value in given.items()}
     path = all_of_it.get(b"PYTHONPATH")
@@ -225,7 +225,7 @@ def _execve(called: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wait_for_torch() -> None:
-    """Wait for the script's own `import torch`."""
+    """Wait for the script's `import torch`."""
     if "torch" in sys.modules:
         _wait_for_training()
     else:
@@ -233,10 +233,10 @@ def wait_for_torch() -> None:
 
 
 class _Finder:
-    """Stands first in `sys.meta_path` until torch has been imported."""
+    """A finder that stays first in `sys.meta_path` until torch has been imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The module's own spec, of which we are told when its code has run."""
+        """The module's own spec, with a callback after its code has run."""
         if getattr(sys.modules.get("sitecustomize"), "__file__", None) == os.path.join(SITE, "sitecustomize.py"):
             del sys.modules["sitecustomize"]
         if name != "torch" or not _run["folder"]:
@@ -253,7 +253,7 @@ class _Finder:
 
 
 class _Loader:
-    """The module's own loader, with a word at the end; it puts the real one back first."""
+    """Wraps the module's loader to report when it is done; restores the original first."""
 
     def __init__(self, real: Any, finder: _Finder) -> None:
         self._real, self._finder = real, finder
@@ -273,7 +273,7 @@ class _Loader:
 
 
 def _wait_for_training() -> None:
-    """See the first optimizer made, and the first process group joined."""
+    """Watch for the first optimizer and the first process group."""
     optimizers = sys.modules.get("torch.optim.optimizer")
     if optimizers is None or _put_in or not _run["folder"]:
         return
@@ -292,7 +292,7 @@ def _take_out() -> None:
 
 
 def _trains(called: Callable[..., Any]) -> Callable[..., Any]:
-    """What calls `called` once a recorder is there; from then on at most the hooks that this has put in its place."""
+    """Wrap `called` so that a recorder starts first; afterwards only the recorder's hooks remain."""
 
     def first(*args: Any, **kwargs: Any) -> Any:
         places = [(owner, name) for owner, name, _, made in _put_in if made is first and vars(owner).get(name) is made]
@@ -308,10 +308,10 @@ def _trains(called: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _attach() -> None:
-    """Record this process, with modules of leakscope's from its own folder, whatever the script's path has."""
+    """Record this process with leakscope's modules from their own folder, whatever the script's path contains."""
     bootstrap = sys.modules.get(_BOOTSTRAP)
     if bootstrap is None:
-        from importlib.machinery import SourceFileLoader  # frozen: no file of the script's stands in for it
+        from importlib.machinery import SourceFileLoader  # frozen: cannot be shadowed by a file of the script
 
         loader = SourceFileLoader(_BOOTSTRAP, os.path.join(_PACKAGE, "bootstrap.py"))
         bootstrap = type(sys)(_BOOTSTRAP)
@@ -330,7 +330,7 @@ def _attach() -> None:
 
 
 def _forked() -> None:
-    """In a child that was forked: whatever its parent was, it may begin to train."""
+    """Called in a forked child, which may start to train whatever its parent did."""
     _take_out()
     if _run["folder"] and "torch" in sys.modules:
         _wait_for_training()

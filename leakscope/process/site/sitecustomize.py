@@ -8,7 +8,7 @@ _OURS = sys.modules[__name__]
 
 
 def _take_out() -> str:
-    """Make environment and path what they would be; gives what the environment has said."""
+    """Restore environment and path; return the variable's value."""
     told = os.environ.pop("LEAKSCOPE_FOLLOW", "")
     first, colon, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
     if first == _HERE:
@@ -23,7 +23,7 @@ def _take_out() -> str:
 
 def _begin(told: str) -> None:
     folder, _, prefix = told.partition(os.pathsep)
-    if not folder or prefix != sys.prefix:  # another environment, which may have no leakscope
+    if not folder or prefix != sys.prefix:  # another environment, which may not have leakscope
         return
     sys.path.insert(0, _HERE)
     try:
@@ -40,7 +40,7 @@ def _let_the_hidden_one_run() -> None:
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise
-        sys.modules[__name__] = _OURS  # importlib asks for it; gone with the next import
+        sys.modules[__name__] = _OURS  # importlib reads it; removed with the next import
 
 
 _begin(_take_out())

@@ -32,7 +32,7 @@ from leakscope.process.torch_compat import (
 )
 
 Dispatched = Callable[[Any, Any, Any, Any], None]
-"""Called after each operation with the operator, its arguments, its keyword arguments and what it returned."""
+"""Called after each operation with the operator, its arguments, keyword arguments and result."""
 
 
 Tensors = (torch.Tensor, torch.nn.Parameter)
@@ -40,7 +40,7 @@ _OFF = "watching would switch compiling off"
 
 
 def watching_mode(dispatched: Dispatched, guard: Guard) -> Any:
-    """A mode to be entered with `enter`."""
+    """Return a mode for `enter`."""
     plain: dict[type, bool] = {}
     deaf, name = guard.deaf, "dispatch mode"
     dispatched, is_plain = (
@@ -62,7 +62,7 @@ def watching_mode(dispatched: Dispatched, guard: Guard) -> Any:
                         guard.fault("types under the dispatch mode", error)
                 if not plain[
                     kind
-                ]:  # a subclass with a dispatch of its own runs it with this mode on: what it does inside is seen
+                ]:  # a subclass with a dispatch of its own runs it with this mode on: its inner operations are seen
                     return NotImplemented
             try:
                 out = call_heard(called_by(func) if type(func) is Overload else func, *args, **(kwargs or {}))
@@ -83,7 +83,7 @@ def watching_mode(dispatched: Dispatched, guard: Guard) -> Any:
 
 
 def caller_of_operation() -> FrameType | None:
-    """The frame that called the operation which is noted now; None on a thread of C++'s, which has none."""
+    """The frame that called the current operation; None on a C++ thread."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(RECORDING):
         frame = frame.f_back
@@ -91,13 +91,13 @@ def caller_of_operation() -> FrameType | None:
 
 
 def enter(mode: Any, patches: Patches) -> None:
-    """Put the mode over what this thread runs from here on."""
+    """Push the mode for this thread."""
     patches.add("dispatch mode", lambda: left(mode))
     mode.__enter__()
 
 
 def left(mode: Any) -> bool:
-    """Leave the mode; False while a mode of the script's own stands above it, which must not be popped."""
+    """Pop the mode; False while a mode of the script is above it, which must not be popped."""
     modes = [mode_at(place) for place in range(modes_running())]
     if not any(each is mode for each in modes):  # it was never entered
         return True
@@ -108,7 +108,7 @@ def left(mode: Any) -> bool:
 
 
 def why_not(compile_called: bool) -> str:
-    """Why a mode would change what runs, "" where it would not."""
+    """The reason why a mode would change what runs, "" if it would not."""
     if not _is_of_python():
         return "steps end on threads that C++ has started, as those of RPC are, and the next may end on another one"
     if modes_running() > 0:
@@ -126,14 +126,14 @@ def why_not(compile_called: bool) -> str:
 
 
 def _is_of_python() -> bool:
-    """Whether Python has started this thread: a mode belongs to a thread, and must be left where it was entered."""
-    # not `threading.enumerate`: its lock may be held, and is a cooperative one under gevent
+    """Whether Python started this thread: a mode belongs to a thread and must be left where it was entered."""
+    # not `threading.enumerate`: its lock may be held, and is cooperative under gevent
     thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
     return thread is not None and not isinstance(thread, threading._DummyThread)
 
 
 def compiled_regions() -> int:
-    """How many frames of Python torch.compile has compiled so far."""
+    """Number of frames that torch.compile has compiled so far."""
     return int(frames_compiled().get("ok", 0))
 
 
@@ -149,9 +149,9 @@ def _is_plain(kind: type) -> bool:
 
 @lru_cache(maxsize=4096)
 def makes_memory(func: Any) -> bool:
-    """Whether the operator returns tensors of their own: not a view, nor what it was given, as its schema says.
+    """Whether the operator returns new tensors, not a view or an argument, according to its schema.
 
-    `lift_fresh` returns what it was given, and that is how what torch.tensor made first comes by.
+    `lift_fresh` returns its argument, and is how a tensor from torch.tensor first appears.
     """
     schema = schema_of(func)
     if schema is None or str(schema.name) == "aten::lift_fresh":
@@ -160,20 +160,20 @@ def makes_memory(func: Any) -> bool:
 
 
 def name_of(func: Any) -> str:
-    """`aten::add`, without the overload."""
+    """The operator's name without overload, as `aten::add`."""
     schema = schema_of(func)
     return str(func.name()) if schema is None else str(schema.name)
 
 
 class _StorageRef(weakref.ref[Any]):
-    """Of a storage whose maker is known."""
+    """Reference to a storage with a known allocation site."""
 
     __slots__ = ("address",)
     address: int
 
 
 class AllocationSites:
-    """Who made the storages of a few steps: entered and left at step boundaries, holds no storage alive."""
+    """Records allocation sites during a few steps: entered and left at step boundaries, keeps no storage alive."""
 
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
@@ -189,11 +189,11 @@ class AllocationSites:
 
     @property
     def made_at(self) -> Mapping[int, str]:
-        """Address of each storage still alive to `train.py:41 forward (aten::addmm)`."""
+        """Address of each live storage, mapped to `train.py:41 forward (aten::addmm)`."""
         return {address: text for address, (_, text) in self._entries.items()}
 
     def enter(self, compile_called: bool) -> str:
-        """Watch from here on; returns the reason when that cannot be done without changing what runs, else ""."""
+        """Start watching; return the reason if that would change what runs, else ""."""
         reason = why_not(compile_called)
         if reason:
             return f"where tensors are made was not watched: {reason}"
@@ -203,7 +203,7 @@ class AllocationSites:
         return ""
 
     def leave(self) -> bool:
-        """Stop watching; False while a mode of the script's own stands above ours and must not be popped."""
+        """Stop watching; False while a mode of the script is above ours and must not be popped."""
         if self._mode is None:
             return True
         if not self._patches.take_out():
@@ -216,7 +216,7 @@ class AllocationSites:
         self._entries.clear()
 
     def know(self, storage: torch.UntypedStorage, made_at: str) -> None:
-        """Note who made this storage."""
+        """Record the allocation site of this storage."""
         reference = _StorageRef(storage, self._died)
         reference.address = address_of_storage(storage)
         self._entries[reference.address] = reference, made_at

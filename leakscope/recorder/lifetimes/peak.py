@@ -36,27 +36,28 @@ _INTERFACE: Any = np.ndarray.__dict__["__array_interface__"].__get__
 
 @dataclass
 class Peak:
-    """The moment of a step at which most was alive."""
+    """The peak of a step."""
 
     operation: int
-    """Number in its step of the operation after which it was reached, -1 where the step makes nothing."""
+    """Number in its step of the operation after which it was reached, -1 if the step allocates nothing."""
     sign: int
-    """What `Table.sign` said then."""
+    """The value of `Table.sign` at that time."""
     start: int
-    """Bytes alive when the second step began."""
+    """Bytes alive at the start of the second step."""
     live: int = 0
-    """Bytes alive then, in the second step."""
+    """Bytes alive at the peak, in the second step."""
     unseen: int = 0
-    """Bytes then of storages that nobody saw being made or used."""
+    """Bytes at that time of storages whose allocation or use was not seen."""
     arguments: list[tuple[str, str]] = field(default_factory=list)
-    """(function, argument) of the user's calls that ran then."""
+    """(function, argument) of the user's calls running at that time."""
     unread: list[tuple[int, str]] = field(default_factory=list)
-    """(index in the heap graph of a running function or a script's namespace, variable) where none of the code that
-    still runs reads it."""
+    """(index in the heap graph of a running function or the script's namespace, variable) that none of the remaining
+    code reads.
+    """
 
 
 def begin_peak(peak: Peak, table: Table) -> None:
-    """Note what is alive now, at the peak of the second step."""
+    """Record what is alive now, at the peak of the second step."""
     peak.live = table.live
     for record in table.alive.values():
         record.at_peak = record.bytes
@@ -64,8 +65,8 @@ def begin_peak(peak: Peak, table: Table) -> None:
 
 
 def match_live(live: Live, peak: Peak, table: Table) -> None:
-    """Find the storages of the look at the peak among the records; those without one are unseen. Find the variables
-    that are not read again.
+    """Match the storages of the peak snapshot with records; those without one are unseen. Find the variables that are
+    not read again.
     """
     graph = live.look.heap
     peak.unread = list(_unread(live))
@@ -79,8 +80,8 @@ def match_live(live: Live, peak: Peak, table: Table) -> None:
 
 
 def _note_shared(live: Live, table: Table) -> None:
-    """Note which of the storages that nobody has used yet others may use unseen, and whose memory outlives them: that
-    of an array (torch.from_numpy), and what other processes share.
+    """Mark the unused storages that others may use unseen, whose memory outlives them: that of an array
+    (torch.from_numpy), and memory shared with other processes.
     """
     borrowed = {}
     for record in table.alive.values():
@@ -91,7 +92,7 @@ def _note_shared(live: Live, table: Table) -> None:
             if on_host and not StorageBase.resizable(storage):  # its memory came from elsewhere
                 borrowed[int(StorageBase.data_ptr(storage))] = record
     if borrowed:
-        # an array that only a running function has is not among what gc leads to
+        # an array that only a running function holds is not among gc's referents
         of_frames = (value for frame in running_frames() for value in held_by_frame(frame))
         for obj in chain(live.holding[0], of_frames):
             if np.ndarray in mro(type(obj)) and (at := _INTERFACE(obj)["data"][0]) in borrowed:
@@ -99,9 +100,7 @@ def _note_shared(live: Live, table: Table) -> None:
 
 
 def _unread(live: Live) -> Iterator[tuple[int, str]]:
-    """Variables of the user's running functions, and of the script itself while it runs as `__main__`, that lead to
-    memory.
-    """
+    """Variables that lead to memory, of the user's running functions and of the script while it runs as `__main__`."""
     graph, objects = live.look.heap, live.objects
     frames = {id(objects[index]): index for index in graph.of_kind(ObjectKind.FRAME).tolist()}
     scripts = {id(objects[index]): index for index in graph.of_kind(ObjectKind.NAMESPACE).tolist()}
@@ -113,7 +112,7 @@ def _unread(live: Live) -> Iterator[tuple[int, str]]:
             place = frames.get(id(frame), -1)
             unread = {f"local {name}" for name in unread_variables(frame)} if place >= 0 else set()
         else:
-            # a notebook's cells have no `__file__`: what one sets the next may read
+            # notebook cells have no `__file__`: a later one may read it
             script = names.get("__name__") == "__main__" and names.get("__file__") == code.co_filename
             place = scripts.get(id(names), -1) if script else -1
             unread = {f".{name}" for name in unread_globals(frame)} if place >= 0 else set()
@@ -123,32 +122,33 @@ def _unread(live: Live) -> Iterator[tuple[int, str]]:
 
 
 MAX_ROWS = 2000
-"""Storages told of at most, the largest first, chosen: a step's file stays small."""
+"""Maximum storages reported, the largest first. Heuristic: keeps a step's file small."""
 _MAX_DRAGS = 20
-"""Storages of the largest drags told of, chosen."""
+"""Maximum storages reported by dead time. Heuristic."""
 
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """What two watched steps showed, as plain data."""
+    """The result of two watched steps, as plain data."""
 
     rows: tuple[LifetimeRow, ...]
-    """For `RankFolder.append`: one for the step, then one for each storage; or why there are none."""
+    """For `RankFolder.append`: one for the step, then one for each storage; or the reason why there are none."""
     look: Look | None = None
-    """The heap at the peak."""
+    """The heap snapshot at the peak."""
 
 
 def unjudged(step: int, why: str) -> Lifetimes:
-    """Why there are no lifetimes."""
+    """A result with the reason why there are no lifetimes."""
     return Lifetimes((LifetimesUnjudged(step, why),))
 
 
 def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[LifetimeRow]:
-    """One row for the step, rows for the storages that neither step touched, for those that were not used again at its
-    peak, then for the largest drags.
+    """A row for the step, then rows for storages that neither step touched, for those unused after the peak, and for
+    the largest dead times.
 
-    `second` is the number of the second step's first operation. What is alive at both ends of the second step is
-    nobody's drag; what it made and did not see die is judged by its like of the first step, made by the same operation.
+    `second` is the number of the second step's first operation. What is alive at both ends of the second step has no
+    dead time. What the second step made and did not see die is judged by its counterpart of the first step, made by the
+    same operation.
     """
     at = second + peak.operation
     idle = [] if peak.operation < 0 else _idle_at(table, second, peak.operation)
@@ -200,7 +200,7 @@ def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[Lifeti
 
 
 def _idle_at(table: Table, second: int, operation: int) -> list[Record]:
-    """Storages alive after this operation of the second step that nothing uses from then on, and that then die."""
+    """Storages alive after this operation of the second step that are not used again before they die."""
     keys: set[Key] = set()
     for record in table.records:
         if 0 <= record.born <= operation < record.died < GONE and record.last < operation and not record.handed_out:
@@ -219,20 +219,20 @@ def _idle_at(table: Table, second: int, operation: int) -> list[Record]:
 
 
 def _untouched(table: Table) -> list[Record]:
-    """Storages that were there before the watched steps and after them, and that no operation read or wrote."""
+    """Storages that existed before and after the watched steps and that no operation read or wrote."""
     there = (r for r in table.records if r.born < 0 and r.last < 0 and r.died == GONE)
     return sorted((r for r in there if r.storage >= 0 and not r.handed_out), key=lambda r: -r.bytes)
 
 
 def _site(table: Table, record: Record) -> tuple[object, ...]:
-    """Where it was made and where it was last used, cheap to compare."""
+    """Allocation and last use, cheap to compare."""
     places = [record.born] if record.last in (record.born, -1) else [record.born, record.last]
     operations = [table.operations[place] for place in places if place >= 0]
     return tuple((o.code, o.line, o.name, o.node) for o in operations)
 
 
 def _life(table: Table, record: Record, twin: Record) -> dict[str, Any]:
-    """What is told of every storage."""
+    """The fields reported for every storage."""
     operations = table.operations
     made = operations[record.born] if record.born >= 0 else None
     last = operations[record.last] if record.last >= 0 else None
@@ -249,7 +249,7 @@ def _life(table: Table, record: Record, twin: Record) -> dict[str, Any]:
 
 
 def _one_statement(table: Table, last: int, peak: int) -> bool:
-    """Whether the statement that used it last is the one that still runs at the peak, as one call of backward."""
+    """Whether the statement that used it last is still running at the peak, such as one call of backward."""
     if last < 0:
         return False
     places = {(o.code, o.line) for o in table.operations[last : peak + 1]}
@@ -257,7 +257,9 @@ def _one_statement(table: Table, last: int, peak: int) -> bool:
 
 
 def _died(record: Record, twin: Record, second: int) -> int:
-    """Death as an operation of the record's own step; that of its like of the first step where it still lives."""
+    """Death as an operation of the record's own step; that of its counterpart of the first step if it
+    is still alive.
+    """
     return record.died - second if record.died < GONE else twin.died
 
 

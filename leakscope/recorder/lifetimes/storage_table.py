@@ -29,14 +29,14 @@ from leakscope.process.user_code import at
 from leakscope.run.rows import Phase
 
 Key = tuple[int, int]
-"""(operation in its step, how many storages it had made before): the same in every step that does the same."""
+"""(operation in its step, number of storages it had made before): the same in every equal step."""
 
 GONE = 1 << 60
 """`died` of a storage that is still alive."""
 
 
 class StorageRef(weakref.ref[Any]):
-    """A weak reference to a storage that knows its record; its callback fires when the C++ storage dies."""
+    """A weak reference to a storage with its record; its callback runs when the C++ storage dies."""
 
     __slots__ = ("record",)
     record: Record
@@ -44,7 +44,7 @@ class StorageRef(weakref.ref[Any]):
 
 @dataclass(slots=True)
 class Record:
-    """One storage; operations count from 0 over the watched steps, -1 stands for before them."""
+    """One storage; operations are numbered from 0 over the watched steps, -1 is before them."""
 
     address: int
     bytes: int
@@ -56,45 +56,45 @@ class Record:
     born_seconds: float = 0.0
     died_seconds: float = 0.0
     at_peak: int = -1
-    """Bytes at the peak, -1 where it was not alive then."""
+    """Bytes at the peak, -1 if it was not alive."""
     summed: int = -1
-    """The last operation that added another gradient to it."""
+    """The last operation that added a gradient to it."""
     handed_out: bool = False
-    """numpy or native code has its address: it is in use for as long as it lives."""
+    """Whether numpy or native code has its address: it then counts as used as long as it lives."""
     storage: int = -1
-    """Index in the heap graph of the peak, -1 where it is not in there."""
+    """Index in the heap graph of the peak, -1 if it is not there."""
     reference: StorageRef | None = None
 
 
 class Operation(NamedTuple):
-    """One operation that the dispatcher ran."""
+    """One operation run by the dispatcher."""
 
     name: str
     code: CodeType | None
-    """The user's code that asked for it, and the line in it."""
+    """The user's code that called it, and the line."""
     line: int
     phase: Phase
     """forward, backward or optimizer."""
     node: str
     """The grad node that ran it."""
     module: str
-    """`1.linear`: the module it ran in, by the names of the modules around it."""
+    """The module it ran in, by the names of the enclosing modules: `1.linear`."""
     seconds: float
     call: int = -1
     """Sequence number of that grad node."""
 
     def where(self) -> str:
-        """`train.py:41 forward (aten::addmm)`."""
+        """The location, as `train.py:41 forward (aten::addmm)`."""
         inside = f"{self.name} in {self.node}" if self.node else self.name
         return inside if self.code is None else f"{at(self.code.co_filename, self.line)} {self.code.co_name} ({inside})"
 
 
 OTHER, TENSOR, SEQUENCE = range(3)
-"""What a value is, by its type: plain numbers, for every argument of every operation is asked."""
+"""Kinds of values by type; plain numbers, since every argument of every operation is classified."""
 
 
 def kind_of(kind: type) -> int:
-    """TENSOR, SEQUENCE (a list or tuple) or OTHER, of the values of a type."""
+    """TENSOR, SEQUENCE (a list or tuple) or OTHER, for values of a type."""
     bases = mro(kind)
     if TensorBase in bases:
         return TENSOR
@@ -102,7 +102,7 @@ def kind_of(kind: type) -> int:
 
 
 class Kinds(dict[type, int]):
-    """As `kind_of`, each type asked once."""
+    """A cache of `kind_of`."""
 
     def __missing__(self, kind: type) -> int:
         known = self[kind] = kind_of(kind)
@@ -110,7 +110,7 @@ class Kinds(dict[type, int]):
 
 
 def each_tensor(value: Any, kinds: Kinds, take: Callable[[Any], None]) -> None:
-    """Hand on the tensors of a value, at whatever depth of lists and tuples."""
+    """Pass on the tensors of a value, at any depth of lists and tuples."""
     kind = kinds[type(value)]
     if kind == TENSOR:
         take(value)
@@ -120,7 +120,7 @@ def each_tensor(value: Any, kinds: Kinds, take: Callable[[Any], None]) -> None:
 
 
 def tensors_alive() -> Iterator[Any]:
-    """Every tensor gc knows, and the gradients that may live in C++ alone."""
+    """Every tensor that gc lists, and gradients that may exist in C++ only."""
     kinds = Kinds()
     for obj in objects_listed():
         if kinds[type(obj)] == TENSOR:
@@ -134,11 +134,11 @@ def tensors_alive() -> Iterator[Any]:
 READS = ("tolist",)
 """Methods of a tensor that read its memory once."""
 HANDS_OUT = ("numpy", "__array__", "__dlpack__", "data_ptr")
-"""Methods after which others read and write the memory, and nobody can tell when."""
+"""Methods after which others may read and write the memory unseen."""
 
 
 class RawAccess:
-    """Stands before these methods while a step is watched; what they do and return is not touched."""
+    """Observes these methods while a step is watched, without changing arguments or results."""
 
     def __init__(
         self, used: Callable[[Any], None], handed_out: Callable[[Any], None], resized: Callable[[Any], None]
@@ -150,7 +150,7 @@ class RawAccess:
         self._calls.append((torch.UntypedStorage, "resize_", resized, True))
 
     def enter(self, patches: Patches) -> None:
-        """Stand before them from here on."""
+        """Start observing."""
         for owner, name, report, after in self._calls:
             if after:
                 patches.call_after(owner, name, partial(_returned, report))
@@ -171,7 +171,7 @@ def _reporting(guard: Guard, name: str, report: Callable[[Any], None], original:
                 report(self)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
                 guard.fault(name, error)
-        if has_torch_function((self,)):  # a mode or subclass hears of torch's own method, as it would without us
+        if has_torch_function((self,)):  # a mode or subclass sees torch's own method, as it would without leakscope
             return handle_torch_function(original, (self,), self, *args, **kwargs)
         return original(self, *args, **kwargs)
 
@@ -184,16 +184,16 @@ _is_meta: Any = TensorBase.is_meta.__get__
 
 
 def _gives_twice(node: Any) -> bool:
-    """Whether two gradients of a node go to the same place, as those of `x * x`."""
+    """Whether two gradients of a node go to the same place, as for `x * x`."""
     edges = [edge for edge in node.next_functions if edge[0] is not None]
     return len(set(edges)) < len(edges)
 
 
 @lru_cache(maxsize=1)
 def _holders_of_one() -> int:
-    """What torch counts for a storage that one tensor has and a weak reference knows.
+    """Use count of a storage with one tensor and a weak reference.
 
-    Python's object for it may count.
+    Its Python object may count.
     """
     alone = torch.empty(1, device="cpu")
     known = weakref.ref(alone.untyped_storage())
@@ -201,65 +201,65 @@ def _holders_of_one() -> int:
 
 
 def _address_of(tensor: Any) -> int | None:
-    """As `storage_of`, at a tenth of the cost for plain tensors: it is asked for every tensor of every operation."""
+    """As `storage_of`, at a tenth of the cost for plain tensors: it runs for every tensor of every operation."""
     if type(tensor) in _PLAIN and has_storage(tensor) and not _is_meta(tensor):
         return storage_address(tensor)  # type: ignore[no-any-return]
     return storage_of(tensor)
 
 
 class Table:
-    """Records by address while alive, all of them in order, and the operations; nothing is held alive."""
+    """Records by address while alive, all records in order, and the operations; keeps nothing alive."""
 
     def __init__(self, device: torch.device = _HOST, guard: Guard | None = None) -> None:
         self.device = device
-        """Whose memory counts: this one accelerator's, or all where none is in use."""
+        """The device whose memory counts: one accelerator, or all devices if none is in use."""
         self.operations: list[Operation] = []
         self.records: list[Record] = []
         self.alive: dict[int, Record] = {}
         self.live = 0
         """Bytes of all storages known to be alive."""
         self.curve: list[tuple[int, int, int]] = []
-        """(operation, live bytes after it, sign) for each operation that made something."""
+        """(operation, live bytes after it, sign) for each operation that allocated something."""
         self.sign = 0
-        """A number made of all operations of the step so far: equal where two steps did the same."""
+        """A hash of all operations of the step so far: equal for equal steps."""
         self.resizing = False
-        """The last operation may have changed the size of a storage that was there."""
+        """Whether the last operation may have resized an existing storage."""
         self._made = 0
         self._grown = False
         self._died = (guard or Guard()).callback("death of a storage that is watched", self._gone)
 
     def begin(self) -> None:
-        """A step begins: the sign starts anew."""
+        """Start a step: reset the sign."""
         self.sign = 0
 
     def operation(self, operation: Operation) -> None:
-        """Note an operation; what is used and made from here on is its."""
+        """Record an operation; later uses and allocations belong to it."""
         self.operations.append(operation)
         self.sign = hash((self.sign, operation.name))
         self._made = 0
 
     def there(self, tensors: Iterable[Any]) -> None:
-        """Storages that are there before the first operation."""
+        """Add storages that exist before the first operation."""
         for tensor in tensors:
             address = _address_of(tensor)
             if address is not None and address not in self.alive:
                 self._add(tensor, address, -1)
 
     def used(self, tensor: Any) -> None:
-        """The last operation read or wrote this tensor."""
+        """Record that the last operation read or wrote this tensor."""
         address = _address_of(tensor)
         if address is None:
             return
         number = len(self.operations) - 1
         record = self.alive.get(address)
-        if record is None:  # made where nobody saw it: in another thread, by numpy, in C++ before the watch began
+        if record is None:  # allocated unseen: in another thread, by numpy, in C++ before the watch began
             record = self._add(tensor, address, -1)
         if record.first < 0:
             record.first = number
         record.last = number
 
     def made(self, tensor: Any) -> None:
-        """The last operation returned this tensor: over a new storage, or over one that is known."""
+        """Record that the last operation returned this tensor, over a new or a known storage."""
         address = _address_of(tensor)
         if address is None:
             return
@@ -272,11 +272,11 @@ class Table:
                 self._resized(tensor, record)
 
     def summed(self, node: Any, gradient: Any, more: Any) -> Record | None:
-        """The record of a gradient to which the engine, in the operation now under way, adds one more that `node` has
-        made; None where that operation is another.
+        """The record of a gradient to which the engine, in the current operation, adds another one made by `node`; None
+        for other operations.
 
-        Autograd adds in place where nobody else holds the gradient, but not under a dispatch mode (input_buffer.cpp,
-        can_accumulate_inplace): the sum then has memory of its own, which it has not when nobody watches.
+        Autograd adds in place if nobody else holds the gradient, but not under a dispatch mode (input_buffer.cpp,
+        can_accumulate_inplace): the sum then has its own memory, which it does not have without the mode.
         """
         record = self.alive.get(_address_of(gradient) or 0)
         if (
@@ -296,7 +296,7 @@ class Table:
         return record if waits and uses_of_storage(record.address) == _holders_of_one() else None
 
     def moved(self, record: Record, tensor: Any) -> None:
-        """A storage goes on as this tensor's."""
+        """Rebind a record to the storage of this tensor."""
         storage = tensor.untyped_storage()
         del self.alive[record.address]
         record.address = int(address_of_storage(storage))
@@ -306,14 +306,14 @@ class Table:
         self.alive[record.address] = record
 
     def handed_out(self, tensor: Any) -> None:
-        """From here on others may use this tensor's memory unseen."""
+        """Record that others may use this tensor's memory unseen from now on."""
         self.used(tensor)
         record = self.alive.get(_address_of(tensor) or 0)
         if record is not None:
             record.handed_out = True
 
     def resized(self, storage: Any) -> None:
-        """A storage has just changed its size, between two operations."""
+        """Record that a storage has changed its size between two operations."""
         record = self.alive.get(int(address_of_storage(storage)))
         if record is not None:
             now = self._bytes(storage)
@@ -323,7 +323,7 @@ class Table:
             self._grown = True
 
     def count(self) -> None:
-        """The operation is over: note what is alive now."""
+        """End the operation: record what is alive now."""
         if self._made or self._grown:
             self._grown = False
             self.curve.append((len(self.operations) - 1, self.live, self.sign))
@@ -349,7 +349,7 @@ class Table:
         return record
 
     def _bytes(self, storage: Any) -> int:
-        """What the storage counts for."""
+        """Bytes that count for the storage."""
         return (
             int(StorageBase.nbytes(storage))
             if self.device == _HOST or StorageBase.device.__get__(storage) == self.device
@@ -370,14 +370,14 @@ class Table:
             del self.alive[record.address]
 
     def allocation_sites(self) -> Iterator[tuple[Any, str]]:
-        """Each storage that is alive and was made by one of the operations, and where."""
+        """Each live storage made by one of the operations, and its allocation site."""
         for record in list(self.alive.values()):
             storage = record.reference() if record.born >= 0 and record.reference is not None else None
             if storage is not None:
                 yield storage, self.operations[record.born].where()
 
     def clear(self) -> None:
-        """Forget everything; no callback fires any more."""
+        """Drop everything; no callback runs any more."""
         for record in self.records:
             record.reference = None
         self.records.clear()

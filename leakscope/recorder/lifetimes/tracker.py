@@ -50,7 +50,7 @@ from leakscope.run.rows import Occasion, Phase
 
 
 class Operations:
-    """Knows each operator and each file that it was asked for once."""
+    """Names of operators and kinds of files, each determined once."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
@@ -58,7 +58,7 @@ class Operations:
         self._users: dict[str, bool] = {}
 
     def name(self, operator: Any) -> str:
-        """`aten::add`."""
+        """The operator's name, as `aten::add`."""
         name = self._names.get(id(operator))
         if name is None:
             name = self._names[id(operator)] = name_of(operator)
@@ -67,11 +67,11 @@ class Operations:
         return name
 
     def may_resize(self, name: str) -> bool:
-        """Whether operations of this name may change the size of a storage that was there."""
+        """Whether operations of this name may resize an existing storage."""
         return name in self._resizing
 
     def users_frame(self, frame: FrameType | None) -> FrameType | None:
-        """The innermost frame of the user's at or below this one."""
+        """The innermost frame of the user at or below this one."""
         users = self._users
         while frame is not None:
             filename = frame.f_code.co_filename
@@ -85,9 +85,9 @@ class Operations:
 
 
 class CommBuffers:
-    """A buffer is in use until its Work is waited for.
+    """Counts a buffer as used until its Work is waited for.
 
-    Which Work it was is not seen, so every wait counts for all that were sent since the last wait.
+    Which Work a wait is for is not seen, so every wait counts for all buffers sent since the last wait.
     """
 
     def __init__(self) -> None:
@@ -95,20 +95,20 @@ class CommBuffers:
         self._waited = False
 
     def sent(self, records: list[Record]) -> None:
-        """A comm operation has got these storages."""
+        """Record that a comm operation uses these storages."""
         if self._waited:
             self._pending.clear()
             self._waited = False
         self._pending += records
 
     def waited(self, operation: int) -> None:
-        """Somebody waits; `operation` is the number of the last one that ran."""
+        """Record a wait; `operation` is the number of the last one that ran."""
         self._waited = True
         for record in self._pending:
             record.last = max(record.last, operation)
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Drop all of them."""
         self._pending.clear()
 
 
@@ -120,11 +120,11 @@ class ModuleStack:
 
     @property
     def path(self) -> str:
-        """`encoder.0.linear`; the outermost module alone goes by its class."""
+        """`encoder.0.linear`; the outermost module alone is named by its class."""
         return self._running[-1][1] if self._running else ""
 
     def enter(self, patches: Patches) -> None:
-        """Listen from here on."""
+        """Install the hooks."""
         after: Callable[..., Any] = partial(hooks.register_module_forward_hook, always_call=True)
         patches.add("modules running", self._running.clear)
         patches.hook("module forward pre-hook", hooks.register_module_forward_pre_hook, self._before)
@@ -158,17 +158,18 @@ def _references_to_first(args: Any) -> int:
 
 
 _ARGUMENT_ALONE = _references_to_first((object(),)) + 1
-"""What `_references_to_first` gives for the arguments of an operation where nobody in Python keeps the first: its
-tuple's reference, the call's own, and C++'s."""
+"""What `_references_to_first` returns for the arguments of an operation if nothing in Python keeps the first: the
+references of the tuple, the call and C++.
+"""
 ATTEMPTS = 3
-"""Pairs of steps tried, chosen, when two steps in a row do not run the same operations."""
+"""Pairs of steps tried if two consecutive steps do not run the same operations. Heuristic."""
 
 Inspect = Callable[[int, Occasion], AbstractContextManager[Live]]
-"""As `heap.inspect(step, occasion)`."""
+"""Type of `heap.inspect(step, occasion)`."""
 
 
 class LifetimeTracker:
-    """Call `boundary` at every end of a step; it chooses the steps itself and holds no storage alive."""
+    """Watches two steps that it chooses itself; `boundary` is called at every end of a step. Keeps no storage alive."""
 
     def __init__(
         self,
@@ -179,8 +180,8 @@ class LifetimeTracker:
     ) -> None:
         """Choose the steps after `warmup` of them.
 
-        `fullest` names the device whose peak is asked for, `cuda:1`: memory elsewhere does not count then. `made` is
-        called with each storage of the two steps that outlives them, and where it was made.
+        `fullest` names the device whose peak is wanted, `cuda:1`; memory elsewhere does not count then. `made` is
+        called with each storage of the two steps that outlives them, and its allocation site.
         """
         self._starts = [warmup + 1 + 2 * k for k in range(ATTEMPTS)]
         self._inspect, self._fullest, self._made = inspect, fullest, made
@@ -194,9 +195,9 @@ class LifetimeTracker:
         self._optimizing = False
         self._deaf = False
         self.compile_called = False
-        """The script has called torch.compile."""
+        """Whether the script has called torch.compile."""
         self._second = -1
-        """Number of the first operation of the second step; -1 while the first one runs."""
+        """Number of the first operation of the second step; -1 during the first one."""
         self._step = 0
         self._peak: Peak | None = None
         self._look: Look | None = None
@@ -207,11 +208,13 @@ class LifetimeTracker:
 
     @property
     def watching(self) -> bool:
-        """Whether a pair of steps is under way."""
+        """Whether a pair of steps is being watched."""
         return self._mode is not None
 
     def install(self, patches: Patches, comm: bool) -> None:
-        """Put in what must stand before the first step: torch iterates its optimizer hooks while it calls them."""
+        """Install what must be in place before the first step: torch iterates its optimizer hooks
+        while it calls them.
+        """
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         patches.hook("optimizer phase begins", register_optimizer_step_pre_hook, self._optimizer_begins)
@@ -221,13 +224,13 @@ class LifetimeTracker:
         self._patches = patches.part()
 
     def begin_after(self, step: int) -> None:
-        """Choose the steps anew, after this one; what was seen of earlier ones is dropped."""
+        """Choose new steps after this one, and drop the results of earlier ones."""
         if not self.compile_called and self.leave():
             self.forget()
             self._starts = [step + 1 + 2 * k for k in range(ATTEMPTS)]
 
     def boundary(self, step: int) -> Lifetimes | None:
-        """The end of a step: start watching, go on to the second step, or tell what both showed."""
+        """Handle the end of a step: start watching, continue with the second step, or report both."""
         self._step = step
         if self._mode is not None:
             lifetimes = self._go_on() if self._second < 0 else self._end(step)
@@ -249,7 +252,7 @@ class LifetimeTracker:
         return None
 
     def _watch(self, device: Callable[[], str]) -> None:
-        """See each operation from here on, and the storages whose memory counts: those on this device."""
+        """Watch operations from now on, and the storages on the counted device."""
         self._home = _thread.get_ident()
         self._optimizing = False
         with without_functions():
@@ -292,15 +295,15 @@ class LifetimeTracker:
         return lifetimes
 
     def script_compiles(self) -> None:
-        """The script, or a part of torch, is about to compile: nothing may stand in its way."""
+        """Stop interfering: the script, or a part of torch, is about to compile."""
         self.compile_called = True
         if self._mode is not None:
-            self._starts.insert(0, 0)  # the next boundary says why this pair of steps was given up
+            self._starts.insert(0, 0)  # the next boundary says why this pair of steps was abandoned
             self.leave()
             self.forget()
 
     def leave(self) -> bool:
-        """Stop watching; False while a mode of the script's own stands above ours and must not be popped."""
+        """Stop watching; False while a mode of the script is above ours and must not be popped."""
         if self._mode is None:
             return True
         self._deaf = True
@@ -335,16 +338,16 @@ class LifetimeTracker:
         self._counted()
 
     def _counted(self) -> None:
-        """An operation is over, and what is alive is counted."""
+        """Called after an operation, when live bytes are counted."""
         table, peak = self._table, self._peak
         if peak is not None and self._look is None and len(table.operations) - 1 - self._second == peak.operation:
             self._at_the_peak(peak)
 
     def _operation(self, name: str, frame: Any, args: Any) -> Record | None:
-        """Note an operation; gives the record of the gradient that goes on in its result, if it adds gradients up."""
+        """Record an operation; return the record of the gradient that continues in its result, if it adds gradients."""
         node = node_running()
         of_engine = node is not None and (frame is None or frame.f_code.co_filename.startswith(_AUTOGRAD))
-        if frame is None and node is not None:  # a thread of autograd's, without a frame above the mode's own
+        if frame is None and node is not None:  # an autograd thread, without a frame above the mode's own
             frame = waiting(self._home)
         frame = self._operations.users_frame(frame)
         phase = Phase.BACKWARD if node is not None else Phase.OPTIMIZER if self._optimizing else Phase.FORWARD
@@ -353,7 +356,7 @@ class LifetimeTracker:
         module, now = self._modules.path, CLOCK.perf_counter()
         self._table.operation(Operation(name, code, line, phase, called, module, now, number))
         sums = of_engine and name == _SUM and len(args) == _TERMS and not torch.is_grad_enabled()
-        sums = sums and _references_to_first(args) <= _ARGUMENT_ALONE  # a hook of the user's may keep it
+        sums = sums and _references_to_first(args) <= _ARGUMENT_ALONE  # a hook of the user may keep it
         return self._table.summed(node, *args) if sums and self._are_known_tensors(args) else None
 
     def _are_known_tensors(self, values: Any) -> bool:
@@ -380,14 +383,14 @@ class LifetimeTracker:
             with self._inspect(self._step + 1, Occasion.PEAK) as live:
                 self._look = live.look
                 match_live(live, peak, self._table)
-        except Exception as error:  # told as a note: the user's script must not fail of our looking
+        except Exception as error:  # reported as a note: an internal error must not fail the user's script
             if is_the_scripts(error):
                 raise
             self._look, self._deaf = None, True
             self._failure = f"the look at the peak failed: {type(error).__name__}: {error}"
 
     def _noting(self, note: Callable[[Table, Any], None]) -> Callable[[Any], None]:
-        """A function that notes something of a tensor or storage in the table, while anybody listens."""
+        """Return a function that records something about a tensor or storage while watching."""
 
         def noted(obj: Any) -> None:
             if not (self._deaf or self._in_forked_child):
@@ -420,47 +423,50 @@ class LifetimeTracker:
 
 
 _NEXT_LOOK = 1.25
-"""How much more than at the last look must be alive for another one, chosen: what is told of is most of the peak."""
+"""Factor over the bytes of the last snapshot at which another one is taken. Heuristic: what is reported is most of the
+peak.
+"""
 _MOST_LOOKS = 8
-"""Looks at the most, chosen: a second each."""
+"""Maximum number of snapshots. Heuristic: a second each."""
 _FORGET_EVERY = 1 << 16
-"""Operations, chosen, after which what no longer counts is let go of: some 20 MB."""
+"""Operations after which dead records are dropped, about 20 MB. Heuristic."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """A look while much was alive."""
+    """A heap snapshot taken near a peak."""
 
     bytes: int
-    """Above what was there when the watch began."""
+    """Bytes above the start of the watch."""
     heap: HeapGraph
     storages: tuple[int, ...]
-    """Indexes in the heap of those that came since, but for what the operation under way was about to return."""
+    """Indexes in the heap of storages created since, except those that the current operation was about to return."""
     returned: tuple[str, int]
     """That operation, and the bytes it was about to return."""
     devices: tuple[tuple[str, int], ...]
-    """Bytes of these by device."""
+    """The bytes by device."""
 
 
 @dataclass(frozen=True)
 class Rise:
-    """The moment at which most was alive, as plain data."""
+    """The peak, as plain data."""
 
     bytes: int
-    """Above what was there when the watch began."""
+    """Bytes above the start of the watch."""
     at: str
-    """The operation after which it was reached, "" where nothing was made."""
+    """The operation after which it was reached, "" if nothing was allocated."""
     made: tuple[tuple[str, int, int], ...]
-    """(where, bytes, storages) of what was alive then and came since the watch began, the largest first; "" where
-    nobody saw it being made: in another thread, by numpy, from a file."""
+    """(where, bytes, storages) of live storages created since the watch began, the largest first; "" if the allocation
+    was not seen: in another thread, by numpy, from a file.
+    """
     held: Held | None
-    """The last look; None where no more was alive than what is looked at."""
+    """The last snapshot; None if the peak did not reach the threshold for one."""
 
 
 class RiseWatch(LifetimeTracker):
-    """Counts every storage between `begin` and `end`; looks at who holds them when more than so many bytes are alive.
+    """Counts every storage between `begin` and `end`; takes heap snapshots above a threshold of live bytes.
 
-    Storages alone count, on every device: not what an operation needs while it runs, nor what an allocator keeps.
+    Counts storages on every device, not temporaries inside an operation or memory kept by an allocator.
     """
 
     def __init__(self, look_above: int) -> None:
@@ -471,7 +477,7 @@ class RiseWatch(LifetimeTracker):
         self._held: Held | None = None
 
     def begin(self) -> str:
-        """Watch what this thread runs from here on; the sentence that says why that would change what runs, else ""."""
+        """Watch this thread from now on; return the reason why that would change what runs, else ""."""
         reason = why_not(self.compile_called or compiles())
         if not reason:
             self._patches.call_before_tracing(lambda *_, **__: self.script_compiles())
@@ -480,7 +486,7 @@ class RiseWatch(LifetimeTracker):
         return reason
 
     def end(self) -> Rise | str:
-        """What was seen until now, or the sentence that says why it was not."""
+        """Return what was seen, or the reason why nothing was."""
         if self.compile_called:
             return why_not(True)
         if not self.leave():
@@ -533,14 +539,16 @@ class RiseWatch(LifetimeTracker):
                         devices[str(StorageBase.device.__get__(storage))] += record.bytes
                 returning = self._table.operations[now].where(), returned
                 self._held = Held(risen, heap, tuple(found), returning, tuple(devices.most_common()))
-        except Exception as error:  # told: the test must not fail of our looking
+        except Exception as error:  # reported: an internal error must not fail the test
             if is_the_scripts(error):
                 raise
             self._deaf = True
             self._failure = f"the look at the peak failed: {type(error).__name__}: {error}"
 
     def _forget_dead(self) -> None:
-        """Let go of what is dead and was not there at the peak, and of the operations that made nothing of the rest."""
+        """Drop records of storages that are dead and were not alive at the peak, and of operations that made none of
+        the rest.
+        """
         table, at = self._table, self._at
         left = [r for r in self._new(table.records) if r.died == GONE or r.born <= at < r.died]
         table.records[:] = self._there + left

@@ -35,27 +35,28 @@ from leakscope.process.user_code import is_ours, is_users
 from leakscope.run.rows import ClockKind
 
 MAX_CALLS_IN_A_STEP = 8
-"""Calls of one optimizer without one of the clock's, after which it is the clock.
+"""Calls of one optimizer without one of the clock's, after which it becomes the clock.
 
 A GAN's critic may step several times in a step.
 """
 
 
 class OptimizerClock:
-    """A step goes from one call to the next of one optimizer: the first that steps, until it is gone, silent or old.
+    """Ends a step at each call of one optimizer: the first that steps, until it is freed, silent or superseded.
 
-    It is old once an optimizer steps that was made since its last call, for a gradient worked out since then: a search
-    makes a new one for each trial, and may keep the old ones. Made together, as a GAN's, they are of one step.
+    It is superseded once an optimizer steps that was created since its last call, for a gradient computed since then: a
+    search creates a new one for each trial and may keep the old ones. Optimizers created together, as a GAN's, belong
+    to one step.
     """
 
     def __init__(self, guard: Guard | None = None) -> None:
         self._died = (guard or Guard()).callback("death of an optimizer", self._forget)
         self._clock: _Met | None = None
         self._met: dict[int, _Met] = {}
-        """By address: an optimizer may have an `__eq__` of its own."""
+        """By address: an optimizer may define `__eq__`."""
         self._steps = 0
         self.backwards = self._backwards_before = 0
-        """Outermost backwards that have begun, and those of them before the clock's last call."""
+        """Number of outermost backwards begun, in total and before the clock's last call."""
 
     @property
     def ticks(self) -> bool:
@@ -63,14 +64,14 @@ class OptimizerClock:
         return self._steps > 0
 
     def each(self) -> Iterator[Any]:
-        """The optimizers that are alive."""
+        """The live optimizers."""
         for met in list(self._met.values()):
             optimizer = met()
             if optimizer is not None:
                 yield optimizer
 
     def made(self, optimizer: object) -> None:
-        """An optimizer has been made, copied or loaded; one that is known already stays as old as it is."""
+        """Record an optimizer that was created, copied or loaded; a known one keeps its age."""
         met = self._met.get(id(optimizer))
         if met is None or met() is not optimizer:
             self._meet(optimizer, self._steps)
@@ -81,11 +82,11 @@ class OptimizerClock:
         return met
 
     def backward_began(self) -> None:
-        """An outermost backward begins."""
+        """Record the start of an outermost backward."""
         self.backwards += 1
 
     def ends_with(self, optimizer: object) -> bool:
-        """Does this optimizer's call, which is just ending, end a step?"""
+        """Whether the call of this optimizer that is ending ends a step."""
         met = self._met.get(id(optimizer))
         if met is None or met() is not optimizer:
             met = self._meet(optimizer, -1)
@@ -103,12 +104,12 @@ class OptimizerClock:
         clock = None if self._clock is None else self._clock()
         if clock is None or clock is optimizer or met.count > MAX_CALLS_IN_A_STEP:
             return True
-        # One for each parameter, made when its first gradient is there, is of the running step: it is the same
-        # backward's. Where gradients come from elsewhere there is no backward to go by.
+        # One for each parameter, created at its first gradient, belongs to the current step: it is the same
+        # backward's. If gradients come from elsewhere there is no backward to go by.
         if met.made == self._steps and new and (not self.backwards or self.backwards > self._backwards_before):
             return True
         # One after the warm-up's, made together with it. Those of the other parameters, one each, belong to the running
-        # step; and so does one that was here before: two that train the same parameters may both step at every step.
+        # step; and so does one that existed before: two that train the same parameters may both step at every step.
         return new and _trains(optimizer, _first(clock))
 
     def _forget(self, met: _Met) -> None:
@@ -117,14 +118,14 @@ class OptimizerClock:
 
 
 class _Met(weakref.ref[Any]):
-    """An optimizer that was made or has stepped."""
+    """An optimizer that was created or has stepped."""
 
     __slots__ = ("address", "count", "made", "step", "stepped")
     address: int
     count: int
-    """Its calls since the clock's last."""
+    """Its calls since the clock's last one."""
     made: int
-    """Steps that had ended when it was made; -1 where that was not seen."""
+    """Number of steps ended when it was created; -1 if unknown."""
     step: int
     stepped: bool
 
@@ -135,12 +136,12 @@ def _in_another_step() -> bool:
 
 
 def in_optimizer_step() -> bool:
-    """Whether an optimizer's step is running: the backwards and calls of its closure end none."""
+    """Whether an optimizer's step is running: backwards and calls of its closure end no step."""
     return _steps_running() > 0
 
 
 def _steps_running() -> int:
-    """How many calls of an optimizer's step are on this thread's stack."""
+    """Number of optimizer steps on this thread's stack."""
     frame: FrameType | None = sys._getframe(1)
     calls = 0
     while frame is not None:
@@ -150,7 +151,7 @@ def _steps_running() -> int:
 
 
 def parameters(optimizer: Any) -> Iterator[Any]:
-    """What an optimizer trains, as far as it can be read without running its code."""
+    """The parameters of an optimizer, as far as they can be read without running its code."""
     groups = dict.get(instance_dict(optimizer, type(optimizer)) or {}, "param_groups")
     for group in groups if type(groups) is list else ():
         held = dict.get(group, "params") if type(group) is dict else None
@@ -167,23 +168,23 @@ def _trains(optimizer: Any, parameter: Any) -> bool:
 
 _TORCH = f"{os.sep}site-packages{os.sep}torch{os.sep}"
 _MOST_BETWEEN = 256
-"""Calls from elsewhere after which those of a library are all taken again. An adaptive solver evaluates a model 14 to
-some hundred times for one call; at 32 its evaluations end steps, at ten thousand a trainer of an unknown library that
-began with a check of its own has no step in a short run.
+"""Calls from elsewhere after which all calls of a library count again. An adaptive solver evaluates a model 14 to some
+hundred times per call: at 32 its evaluations end steps; at ten thousand an unknown trainer that starts with a check
+has no step in a short run.
 """
 _MOST_CHAINS = 8
-"""Places in the script that are remembered, to name the function that makes a step."""
+"""Maximum places in the script that are remembered to name the step function."""
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 class LibraryCalls:
-    """Tells the first of the calls that one call of a library makes: a solver evaluates a model many times.
+    """Selects the first of the calls that one call into a library makes: a solver evaluates a model many times.
 
-    The return of a running library function is not seen without tracing the script. Where it first called is: a step
-    goes from one call at that place to the next. Loops of a trainer call at one place, so each of theirs ends a step.
-    Nothing of a frame is kept but numbers.
+    The return of a library function is not visible without tracing the script, but its first call site is: a step goes
+    from one call at that place to the next. A trainer's loop calls at one place, so each of its iterations ends a step.
+    Only numbers are kept of a frame.
     """
 
     def __init__(self) -> None:
@@ -191,7 +192,7 @@ class LibraryCalls:
         self._others = 0
 
     def is_first(self, frame: FrameType | None) -> bool:
-        """Whether a call that runs below `frame` is made by the script, or is the first of a library's call."""
+        """Whether a call below `frame` is made by the script, or is the first of a library's call."""
         place = _place_in_library(frame)
         if place is None:
             return True
@@ -205,7 +206,9 @@ class LibraryCalls:
 
 
 def _place_in_library(frame: FrameType | None) -> int | None:
-    """A hash of the lines from the script's innermost frame to a call, None where no library's stand between them."""
+    """A hash of the lines from the script's innermost frame to a call, None if there are no library
+    lines between them.
+    """
     place: list[tuple[int, int]] = []
     between = False
     while frame is not None:
@@ -220,28 +223,28 @@ def _place_in_library(frame: FrameType | None) -> int | None:
 
 @lru_cache(maxsize=4096)
 def _is_library(file: str) -> bool:
-    """Whether a file that is not the script's is neither torch's nor leakscope's."""
+    """Whether a file outside the script is neither torch's nor leakscope's."""
     return _TORCH not in file and not is_ours(file)
 
 
 class Place(NamedTuple):
-    """A line of the script that runs a call."""
+    """A line of the script that makes a call."""
 
     file: str
     line: int
     module: str
     function: str
-    """Qualified name of the function that it is in, `<module>` outside of all."""
+    """Qualified name of its function, `<module>` outside of all."""
 
 
 class ScriptCalls:
-    """The ways by which the script came to some calls, as lines alone."""
+    """Call stacks of the script that led to some calls, as lines only."""
 
     def __init__(self) -> None:
         self._chains: dict[tuple[Place, ...], None] = {}
 
     def note(self, frame: FrameType | None) -> None:
-        """Note the frames of the script below which something happens."""
+        """Record the script's frames of the current call."""
         if len(self._chains) >= _MOST_CHAINS:
             return
         chain = []
@@ -256,9 +259,9 @@ class ScriptCalls:
         self._chains[tuple(reversed(chain))] = None
 
     def step_functions(self) -> tuple[str, ...]:
-        """Functions that a loop of the script calls, as `--step-function` takes them: those in which it came to pass.
+        """Functions called in a loop of the script that led to the calls, as `--step-function` takes them.
 
-        Of several loops in one another the outermost that calls a function counts.
+        With nested loops the outermost one that calls a function counts.
         """
         return tuple(dict.fromkeys(name for chain in self._chains for name in _called_in_loop(chain)))
 
@@ -293,36 +296,36 @@ def _is_in_loop(place: Place) -> bool:
 
 
 CALLS_WITHOUT_BACKWARD = 8
-"""Calls that build a graph, chosen, after which no backward is waited for any more: a GAN's first step makes three, a
-pipeline's one for each microbatch. Where grad mode is off none can come."""
+"""Calls that build a graph after which no backward is expected any more. Heuristic: a GAN's first step makes three, a
+pipeline's one for each microbatch. Without grad mode none can come.
+"""
 _MOST_MADE = 1 << 12
-"""Modules that are remembered until the next step: more than a model of a step is likely to have."""
+"""Maximum modules remembered until the next step: more than a model of a step is likely to have."""
 
 
 class ModuleClock:
-    """A step goes from one call to the next of one module that has parameters: the first, until it is gone or silent.
+    """Ends a step at each call of one module with parameters: the first, until it is freed or silent.
 
-    A search makes a new one of the same type for each trial, and may keep the old ones: what was made since the last
-    call takes its place.
-    A loss or a transform has none, and belongs to the running step.
+    A search creates a new one of the same type for each trial and may keep the old ones: one created since the last
+    call takes its place. A loss or a transform has no parameters and belongs to the current step.
     """
 
     def __init__(self) -> None:
         self._clock: weakref.ref[Any] | None = None
         self._waiting = CALLS_WITHOUT_BACKWARD
         self._others = 0
-        """Calls of other modules since the clock's last."""
+        """Calls of other modules since the clock's last one."""
         self._solver = LibraryCalls()
         self._made: list[weakref.ref[Any]] = []
-        """Modules that were made since the clock's last call."""
+        """Modules created since the clock's last call."""
 
     def made(self, module: Any) -> None:
-        """A module has been given a parameter or another module."""
+        """Record that a module was given a parameter or a submodule."""
         if len(self._made) < _MOST_MADE and not (self._made and self._made[-1]() is module):
             self._made.append(weakref.ref(module))
 
     def ends_with(self, module: Any, builds_graph: bool, frame: FrameType | None) -> bool:
-        """Does this module's call, an outermost one that is just ending below `frame`, end a step?"""
+        """Whether this module's outermost call, ending below `frame`, ends a step."""
         clock = None if self._clock is None else self._clock()
         if clock is not module:
             if not has_parameters(module):
@@ -342,7 +345,7 @@ class ModuleClock:
 
 
 def has_parameters(module: Any) -> bool:
-    """Whether a module or one below it has parameters; runs none of their code."""
+    """Whether a module or a submodule has parameters; runs none of their code."""
     waiting, seen = [module], set()
     while waiting:
         one = waiting.pop()
@@ -359,8 +362,8 @@ def has_parameters(module: Any) -> bool:
 
 
 def own_call_of(module: Any) -> type | None:
-    """The class that gives a module a `__call__` other than torch's, which runs no global hooks; None for most, and for
-    one that is listened to already.
+    """The class that defines a module's own `__call__`, which runs no global hooks; None for most, and for one that is
+    already watched.
     """
     for kind in mro(type(module)):
         called = type_dict(kind).get("__call__")
@@ -373,12 +376,12 @@ def own_call_of(module: Any) -> type | None:
 
 
 def calling_then(called: Callable[..., Any], ended: Callable[[Any], object]) -> Callable[..., Any]:
-    """A `__call__` that passes its module to `ended` when it returns."""
+    """Return a `__call__` that passes its module to `ended` when it returns."""
 
     def module_call(*args: Any, **kwargs: Any) -> Any:
         result = called(*args, **kwargs)
         module = args[0] if args else None
-        del args, kwargs  # a look must not find them here
+        del args, kwargs  # a snapshot must not find them here
         ended(module)
         return result
 
@@ -389,7 +392,7 @@ _OWN_CALL: CodeType = calling_then(id, id).__code__
 
 
 def outermost_call() -> FrameType | None:
-    """The frame of the module's call that is just ending, None where another module's call runs around it."""
+    """The frame of the module's call that is ending, None if another module's call encloses it."""
     codes = (call_of_module.__code__, _OWN_CALL)
     frame: FrameType | None = sys._getframe(1)
     found = None
@@ -403,7 +406,7 @@ def outermost_call() -> FrameType | None:
 
 
 def is_outermost() -> bool:
-    """Whether no other module's call runs around the one whose hook asks."""
+    """Whether no other module's call encloses the one whose hook runs."""
     return outermost_call() is not None
 
 
@@ -411,9 +414,9 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Gradients:
-    """Were the optimizers' gradients dealt with between two backwards, while no optimizer stepped?
+    """Detects gradients that were used between two backwards without an optimizer step.
 
-    Accumulating leaves them as they are: then neither the tensor nor its version changes before the next backward.
+    Accumulation leaves them as they are: neither the tensor nor its version changes before the next backward.
     """
 
     def __init__(self, optimizers: OptimizerClock) -> None:
@@ -424,7 +427,7 @@ class Gradients:
         """A parameter, the address of its memory, and its version."""
 
     def backward_ended(self) -> None:
-        """Note a gradient that is there now."""
+        """Record a gradient that exists now."""
         self._seen = None
         if lacks(Part.BY_HAND):
             return
@@ -440,8 +443,8 @@ class Gradients:
         return None
 
     def parameters_changed(self) -> bool:
-        """Whether the optimizers' first parameter has other values than at the last call: an update by hand, where
-        torch.autograd.grad gives gradients that no parameter has.
+        """Whether the optimizers' first parameter has changed since the last call: a manual update with
+        torch.autograd.grad, whose gradients no parameter has.
         """
         if lacks(Part.BY_HAND):
             return False
@@ -457,7 +460,7 @@ class Gradients:
         return False
 
     def were_used(self) -> bool:
-        """Whether the gradient that the last backward left is gone or changed now."""
+        """Whether the gradient of the last backward has been removed or changed."""
         if self._seen is None:
             return False
         reference, address, version = self._seen
@@ -468,7 +471,7 @@ class Gradients:
 
 
 def _gradient(parameter: Any) -> Any:
-    """A parameter's gradient, read past what a class of its own may make of `.grad`; only of torch's plain tensors."""
+    """A parameter's gradient, read without a subclass's `.grad`; only for plain tensors of torch."""
     if torch.Tensor not in mro(type(parameter)):
         return None
     gradient = grad_of(parameter)
@@ -476,18 +479,19 @@ def _gradient(parameter: Any) -> Any:
 
 
 BACKWARDS_BY_HAND = 3
-"""Backwards in a row, chosen, whose gradients were used without the optimizer: a scaler of mixed precision leaves out a
-first step or two, and an optimizer that is made and never steps is met at the fourth."""
+"""Consecutive backwards with used gradients and no optimizer step after which they count. Heuristic: a gradient scaler
+skips a first step or two, and an optimizer that never steps is recognised at the fourth.
+"""
 
 UPDATES_BY_HAND = 8
-"""Updates of parameters between calls of torch.autograd.grad, while no optimizer steps, after which each is a step. An
-inner loop of meta-learning makes one to five ahead of the step of its optimizer; at 3 those end steps, at 30 a `--steps
-12` run of forty has none.
+"""Updates of parameters between calls of torch.autograd.grad without an optimizer step, after which each is a step. An
+inner loop of meta-learning makes one to five before its optimizer's step: at 3 those end steps, at 30 a `--steps 12`
+run of forty has none.
 """
 
 
 class Tick(NamedTuple):
-    """A step is over."""
+    """The end of a step."""
 
     clock: ClockKind
     name: str
@@ -495,21 +499,20 @@ class Tick(NamedTuple):
 
 
 MARK = Tick(ClockKind.MARK, "")
-"""Where the program says itself that a step is over."""
+"""A mark set by the program."""
 
 
 class StepClock:
-    """Told of all that happens, it says what of it ends a step.
+    """Decides which of the observed events end a step.
 
-    Without an optimizer that steps the end of each outermost backward counts, whatever it is for: the microbatches of a
-    step, and two losses that are stepped on in turn, cannot be told apart. A clock gives way to one that comes before
-    it in the list, and never takes over from it again. While an optimizer's step runs, nothing but its end counts:
-    LBFGS calls a closure that runs many backwards. Of the many that one call of a library makes, as a solver's, the
-    first counts.
+    Without a stepping optimizer the end of each outermost backward counts, whatever it is for: microbatches of a step
+    and alternating losses cannot be told apart. A clock gives way to one earlier in the list, and never takes over
+    again. While an optimizer steps, only its end counts: LBFGS calls a closure that runs many backwards. Of the calls
+    that one library call makes, such as a solver's, the first counts.
     """
 
     def __init__(self, step_alone: Callable[[], bool] = lambda: True, guard: Guard | None = None) -> None:
-        """`step_alone` says whether this rank may step by its own backwards and calls, and is asked for each."""
+        """`step_alone` says whether this rank may step by its own backwards and calls; evaluated for each."""
         self._optimizers = OptimizerClock(guard)
         self._gradients = Gradients(self._optimizers)
         self._modules = ModuleClock()
@@ -518,19 +521,19 @@ class StepClock:
         self._updated = False
         self._solver = LibraryCalls()
         self.calls = ScriptCalls()
-        """From where in the script the backwards ran that ended no step."""
+        """Where in the script the backwards ran that ended no step."""
 
     def optimizer_made(self, optimizer: object) -> None:
-        """An optimizer was made, copied or loaded."""
+        """Record an optimizer that was created, copied or loaded."""
         self._optimizers.made(optimizer)
 
     def optimizer_stepped(self, optimizer: object) -> Tick | None:
-        """An optimizer's step is just ending."""
+        """Called when an optimizer's step is ending."""
         ends = self._optimizers.ends_with(optimizer)
         return Tick(ClockKind.OPTIMIZER, type_name(type(optimizer))) if ends else None
 
     def backward_began(self, accumulates: bool = True) -> None:
-        """An outermost backward begins; one that accumulates leaves gradients on parameters."""
+        """Called at the start of an outermost backward; one that accumulates leaves gradients on parameters."""
         self._optimizers.backward_began()
         if self._optimizers.ticks or in_optimizer_step():
             return
@@ -539,7 +542,7 @@ class StepClock:
         self._updates += self._updated
 
     def backward_ended(self, frame: FrameType | None = None) -> Tick | None:
-        """An outermost backward has ended, which was called below `frame`."""
+        """Called at the end of an outermost backward, which was called below `frame`."""
         if self._optimizers.ticks or in_optimizer_step():
             return None
         if self.optimizers_alive:
@@ -552,17 +555,17 @@ class StepClock:
         return Tick(ClockKind.BACKWARD, "") if ends else None
 
     def module_made(self, module: Any) -> None:
-        """A module has been given a parameter or another module."""
+        """Record that a module was given a parameter or a submodule."""
         self._modules.made(module)
 
     def module_called(self, module: Any, builds_graph: bool, frame: FrameType | None = None) -> Tick | None:
-        """A module's outermost call is just ending, in grad mode or not, which was called below `frame`."""
+        """Called when a module's outermost call, made below `frame`, is ending, in grad mode or not."""
         ends = not in_optimizer_step() and self._modules.ends_with(module, builds_graph, frame) and self._step_alone()
         return Tick(ClockKind.CALL, type_name(type(module))) if ends else None
 
     @property
     def backwards(self) -> int:
-        """Outermost backwards so far."""
+        """Number of outermost backwards so far."""
         return self._optimizers.backwards
 
     @property
@@ -572,20 +575,20 @@ class StepClock:
 
 
 class StepEvents:
-    """Tells a clock what happens, and whoever made it when a step is over."""
+    """Passes events to a clock, and reports the end of a step."""
 
     def __init__(
         self,
         clock: StepClock,
         step_ended: Callable[[Tick], None],
     ) -> None:
-        """`step_ended` may raise to end the script, and does so for nothing else."""
+        """`step_ended` may raise to end the script, and only for that."""
         self._clock, self._step_ended = clock, step_ended
         self._home = _thread.get_ident()
         self._calls = Patches()
 
     def install(self, patches: Patches) -> None:
-        """Begin to listen."""
+        """Start listening."""
         from torch.nn.modules.module import (
             register_module_forward_hook,
             register_module_module_registration_hook,
@@ -598,7 +601,7 @@ class StepEvents:
             patches.call_before(Optimizer, name, self._before_optimizer_is_made)
         begins = patches.guard.guarded("beginning of a backward", self._before_backward)
         ended = patches.guard.guarded("end of a backward", self._after_backward, self._step_ended)
-        if lacks(Part.BACKWARDS):  # a module's call ends a step only where no backward does
+        if lacks(Part.BACKWARDS):  # a module's call ends a step only without a backward
             return
         owner, name = ENGINE
         patches.replace(owner, name, _Engine(getattr(owner, name), begins, ended))
@@ -622,7 +625,7 @@ class StepEvents:
         return self._clock.optimizer_stepped(optimizer)
 
     def _after_registration(self, module: Any, *_: object) -> None:
-        """Listen to the calls of a class whose `__call__` runs no global hooks, as gpytorch's models have it."""
+        """Watch the calls of a class whose `__call__` runs no global hooks, such as gpytorch's models."""
         self._clock.module_made(module)
         owner = own_call_of(module)
         if owner is not None:
@@ -645,10 +648,10 @@ class StepEvents:
 
 
 class _Engine:
-    """Stands before torch's autograd engine and says when an outermost backward begins and has ended.
+    """Wraps torch's autograd engine and reports the start and end of an outermost backward.
 
-    Tensor.backward, torch.autograd and torch.func all ask for it at `ENGINE`, and so do pipelines that are
-    written by hand (torch/autograd/graph.py).
+    Tensor.backward, torch.autograd, torch.func and hand-written pipelines all call it at `ENGINE`
+    (torch/autograd/graph.py).
     """
 
     def __init__(self, engine: Any, begins: Callable[[bool], None], ended: Callable[[], None]) -> None:
@@ -659,8 +662,8 @@ class _Engine:
 
     @unheard
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the engine's own, which calls the script's hooks."""
-        if graph_task() != NO_TASK:  # a backward within another, which may run on a thread of the engine's
+        """As the engine's, which calls the script's hooks."""
+        if graph_task() != NO_TASK:  # a nested backward, which may run on an engine thread
             return call_heard(self._engine.run_backward, *args, **kwargs)
         self._begins(kwargs.get("accumulate_grad", True) is not False)
         result = call_heard(self._engine.run_backward, *args, **kwargs)

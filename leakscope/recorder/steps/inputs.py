@@ -13,39 +13,40 @@ from leakscope.process.torch_compat import Part, lacks, without_functions
 from leakscope.recorder.steps.detector import is_outermost
 
 _ALL, _EVERY = 16, 8
-"""Steps whose inputs are all noted, and of how many later ones one is: a global hook takes a fifth of the time of a
-step of a small net of 281 modules, of one step in eight a fiftieth (`benchmarks/step_inputs.py`).
+"""Steps whose inputs are all recorded, and the interval for later ones: a global hook takes a fifth of the time of a
+step of a small net of 281 modules, on one step in eight a fiftieth (`benchmarks/step_inputs.py`).
 """
 _MOST_CALLS = 64
-"""Outermost calls of one step that are noted. A GAN has three to six, a pipeline some for each microbatch; a loop that
-calls a module a thousand times in a step costs no more than this."""
+"""Maximum outermost calls recorded per step. A GAN has three to six, a pipeline some for each microbatch; a loop that
+calls a module a thousand times in a step costs no more than this.
+"""
 _MOST_TENSORS = 32
-"""Tensors of one call that are noted. A batch of a transformer has two to eight."""
+"""Maximum tensors recorded per call. A batch of a transformer has two to eight."""
 _MOST_SHAPES = 1 << 16
-"""Shapes that are remembered: 64 times as many as the caches of oneDNN and ideep hold (1,024 each)."""
+"""Maximum remembered shapes: 64 times as many as the caches of oneDNN and ideep hold (1,024 each)."""
 _DEEPEST = 2
-"""Containers in containers that are looked into: a dict of tensors within the arguments, a pair of them within that."""
+"""Maximum nesting of containers: a dict of tensors in the arguments, a pair of them within that."""
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _is_tracing: Any = torch.jit.is_tracing  # type: ignore[attr-defined]  # torch lists it nowhere
 
 
 class StepInputs:
-    """Adds up the tensor arguments of the outermost calls of modules, of one thread and step by step.
+    """Adds up the tensor arguments of outermost module calls, per thread and step.
 
-    Nothing of them is kept but numbers.
+    Only numbers are kept.
     """
 
     def __init__(self) -> None:
         self._home = _thread.get_ident()
         self._calls = self._elements = self._new = 0
         self._shapes: set[int] = set()
-        """Hashes of a module's type and the shapes it was given."""
+        """Hashes of a module's type and its input shapes."""
         self._steps = 0
         self._installed: Patches | None = None
         """None before `install` and after `leave`."""
 
     def install(self, patches: Patches) -> None:
-        """Begin to listen, until the script compiles or exports: dynamo traces global hooks into what it compiles."""
+        """Start listening, until the script compiles or exports: dynamo traces global hooks into what it compiles."""
         if lacks(Part.CALLS) or lacks(Part.LOOKS):
             return
         self._installed = patches.part()
@@ -54,21 +55,21 @@ class StepInputs:
         patches.guard.at_end.append(lambda _: patches.guard.later.append(self.leave))
 
     def leave(self, *_: Any, **__: Any) -> None:
-        """Listen no more."""
+        """Stop listening."""
         installed, self._installed = self._installed, None
         if installed is not None:
             installed.take_out()
 
     def _listen(self, installed: Patches, *, on: bool) -> None:
-        """Have the hook in, or out, for the next step."""
+        """Add or remove the hook for the next step."""
         if on and not installed.names:
             installed.hook_with_kwargs("module inputs hook", self._after_call)
         elif not on:
             installed.take_out()
 
     def taken(self) -> tuple[int | None, int]:
-        """(elements of the step's inputs, shapes among them that are new); None where no module was called, or where
-        the step is none of those that are noted.
+        """Return (elements of the step's inputs, number of new shapes among them); None if no module was called, or the
+        step is not recorded.
         """
         elements = self._elements if self._calls else None
         new, self._calls, self._elements, self._new = self._new, 0, 0, 0
@@ -82,7 +83,7 @@ class StepInputs:
         if self._calls >= _MOST_CALLS or _thread.get_ident() != self._home or not is_outermost():
             return
         if _is_tracing():
-            return  # the tracer would note that sizes were read
+            return  # the tracer would record that sizes were read
         shapes = []
         with without_functions():
             for tensor in _tensors((*args, *dict.values(kwargs)), _DEEPEST):
@@ -101,7 +102,7 @@ class StepInputs:
 
 
 def _tensors(values: Any, deep: int) -> Iterator[Any]:
-    """Plain tensors among some values, and in the plain containers among them; runs no code of theirs."""
+    """Plain tensors among some values and in plain containers; runs none of their code."""
     for value in values:
         kind = type(value)
         if kind in _TENSORS:

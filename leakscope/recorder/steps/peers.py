@@ -18,7 +18,9 @@ from leakscope.shield import Block, PureBlock
 
 
 class RankStateFile:
-    """Reads and writes the records; needs no store, port or process group, and outlives a rank that is killed."""
+    """Reads and writes the records of the ranks' states; needs no store, port or process group, and outlives a killed
+    rank.
+    """
 
     def __init__(self, path: Path, rank: int, world: int) -> None:
         self._path, self._rank, self._world = path, rank, world
@@ -26,13 +28,14 @@ class RankStateFile:
         self._read: tuple[bytes | None, tuple[RankState, ...]] = (None, ())
         self._is_open = True
         self._updating = _thread.RLock()
-        """The watchdog's thread changes the record too; and so may a signal handler of the script's, in the middle of a
-        change, on the thread that makes it."""
+        """The watchdog's thread changes the record too, and so may a signal handler of the script within a change, on
+        the same thread.
+        """
         self._file = self._opened()
         self._write()
 
     def join(self, path: Path, rank: int, world: int) -> None:
-        """Be this rank among so many from now on, in another file; what is said of it stays said."""
+        """Switch to another file as this rank of so many; its record is kept."""
         if self._file is not None:
             self._file.close()
         self._path, self._rank, self._world = path, rank, world
@@ -42,14 +45,14 @@ class RankStateFile:
 
     @property
     def mine(self) -> RankState:
-        """What this rank says, as it was written last."""
+        """Record of this rank as last written."""
         return self._mine
 
     def update(
         self, steps: int | None = None, activity: Activity | None = None, ended: float | None = None,
         failed: bool = False, answered: bool = False, alone: int = 0, look_at: int = 0, spent: float = 0.0,
     ) -> None:  # fmt: skip
-        """Change what this rank says."""
+        """Change this rank's record."""
         with self._updating:
             while True:
                 mine = self._mine
@@ -64,13 +67,15 @@ class RankStateFile:
                     look_at or mine.look_at,
                     max(mine.spent, spent),
                 )
-                if self._mine is mine:  # no call since: nothing can come between this test and the assignment
+                if self._mine is mine:  # no call in between: nothing can interrupt this test and the assignment
                     self._mine = changed
                     break
             self._write()
 
     def looked_at(self) -> PureBlock[None]:
-        """Say that it is looked at while the block runs, and after it whatever happens: its peers may wait for it."""
+        """Mark this rank as taking a snapshot during the block, and clear the mark in any case: peers
+        may wait for it.
+        """
         return Block(partial(self.update, activity=Activity.LOOKING), partial(self.update, activity=Activity.RUNNING))
 
     def _write(self) -> None:
@@ -82,20 +87,20 @@ class RankStateFile:
             written = None
             while written is not self._mine:  # a signal handler may change it before it is written
                 written = self._mine
-                with suppress(OSError):  # the disk is full: the peers know no better than before
+                with suppress(OSError):  # the disk is full: the peers know no more than before
                     os.pwrite(self._file.number, RECORD.pack(*vars(written).values()), place_of(self._rank))
 
     def states(self) -> tuple[RankState, ...]:
-        """One for each rank; this rank's own for all once the file is closed, and where it is gone.
+        """One record per rank; this rank's own for all after the file is closed or lost.
 
-        The same tuple as long as nobody writes anything new: it is asked for ahead of every comm operation.
+        The same tuple as long as nothing changes: it is read before every comm operation.
         """
         if not self._is_open:
             return (self._mine,) * self._world
         data = self._bytes()
         before, states = self._read
         if data != before:
-            if not data.startswith(MARK):  # the script has closed it, and the number is another file's
+            if not data.startswith(MARK):  # the script has closed it, and its number is that of another file
                 self._file = self._opened()
                 data = self._bytes()
                 if not data.startswith(MARK):
@@ -105,7 +110,7 @@ class RankStateFile:
         return states
 
     def _is_ours(self) -> bool:
-        try:  # the mark, for asking the system what file it is takes twice as long
+        try:  # the mark, since asking the system for the file's identity takes twice as long
             return self._file is not None and os.pread(self._file.number, len(MARK), 0) == MARK
         except OSError:
             return False
@@ -125,14 +130,14 @@ class RankStateFile:
         return file
 
     def close(self) -> None:
-        """Neither read nor write any more; the watchdog's thread may still ask."""
+        """Close the file; later calls are no-ops, since the watchdog's thread may still call."""
         self._is_open = False
         if self._file is not None:
             self._file.close()
 
 
 def all_there(states: tuple[RankState, ...], steps: int) -> bool:
-    """Has every rank that owns an optimizer taken its `steps` steps, or has one already been told to stop?"""
+    """Whether every rank with an optimizer has taken its `steps` steps, or one was told to stop."""
     owners = [state for state in states if state.steps > 0 and state.activity != Activity.LOST]
     return any(state.activity == Activity.STOPPING for state in states) or (
         bool(owners) and all(state.steps >= steps or state.activity == Activity.ENDED for state in owners)
@@ -140,19 +145,17 @@ def all_there(states: tuple[RankState, ...], steps: int) -> bool:
 
 
 _LAST_STEP_TIMEOUT_S = 2.0
-"""Seconds to wait at the last step for a rank that may own an optimizer and has not stepped yet."""
+"""Seconds to wait at the last step for a rank that may have an optimizer and has not stepped yet."""
 _POLL_POINT_TIMEOUT_S = 0.5
-"""Seconds in which a rank has to reach a poll point, before the watchdog's thread looks at it."""
+"""Seconds for a rank to reach a poll point before the watchdog's thread takes its snapshot."""
 _ANSWER_TIMEOUT_S = 5.0
-"""Seconds that a rank whose allocation failed waits for its peers to be looked at, while none of them is."""
+"""Seconds that a rank whose allocation failed waits for its peers' snapshots while none is in progress."""
 LOOK_TIMEOUT_S = 120.0
-"""Seconds, chosen, after which no rank waits any longer for one that is looked at: it may have died of something."""
+"""Seconds after which no rank waits for one that takes a snapshot: it may have died. Heuristic."""
 _WAITING_INTERVAL_S = 0.005
-"""Seconds between two readings of the peers' states while this rank waits for them."""
+"""Seconds between two readings of the peers' states while this rank waits."""
 _AHEAD = 2
-"""Steps between asking all ranks for a look and the look: in lockstep, where none is a whole step ahead of another,
-each has the question before it gets there.
-"""
+"""Steps between the request to all ranks and the snapshot: in lockstep each has the request before it gets there."""
 
 
 def call_ahead_of_comm(poll: Callable[..., None], patches: Patches) -> None:
@@ -163,10 +166,10 @@ def call_ahead_of_comm(poll: Callable[..., None], patches: Patches) -> None:
 
 
 class Peers:
-    """Reads the ranks' states for one of them; a rank without steps is looked at when its peers step.
+    """Reads the ranks' states for one of them; a rank without steps takes snapshots when its peers step.
 
-    A rank's poll points are the end of a step, and its main thread ahead of a comm operation. One that reaches none, as
-    one that waits for what will never be sent or is busy with RPC, is looked at on the watchdog's thread.
+    Poll points of a rank are the end of a step, and its main thread before a comm operation. A rank that reaches none,
+    because it waits forever or is busy with RPC, takes its snapshot on the watchdog's thread.
     """
 
     def __init__(
@@ -177,36 +180,38 @@ class Peers:
         look: Callable[[int], None],
         answer: Callable[[int], None],
     ) -> None:
-        """`look(step)` looks at this rank for its peers' step, `answer(rank)` for an allocation that failed there."""
+        """`look(step)` takes a snapshot of this rank for its peers' step, `answer(rank)` for an allocation that failed
+        there.
+        """
         self._file, self._schedule, self._look, self._answer = file, schedule, look, answer
         self._rank, self._world = options.rank, options.world
         self._steps = options.steps
         self._by_hand = options.by_hand
         self._began = CLOCK.perf_counter()
         self._judged: tuple[tuple[RankState, ...], bool] = ((), False)
-        """What the ranks' states were when it was last asked whether the run is over, and the answer."""
+        """The ranks' states when the end of the run was last evaluated, and the result."""
         self._looked_at = 0
-        """The step of this rank's own after which it was last looked at."""
+        """This rank's step after which its last snapshot was taken."""
         self._seen = 0
-        """The peers' latest step that needs no look any more."""
+        """The peers' latest step that needs no snapshot any more."""
         self._waiting_since: float | None = None
         self._failing_since: float | None = None
 
     def join(self, rank: int, world: int, states: Path) -> None:
-        """Be this rank among so many, whose states are in that file from now on."""
+        """Switch to that file, as this rank of so many."""
         self._file.join(states, rank, world)
         self._rank, self._world = rank, world
         self._judged = ((), False)
 
     def begin(self) -> None:
-        """The clock of the budget starts."""
+        """Start the clock of the budget."""
         self._began = CLOCK.perf_counter()
 
     def step_alone(self) -> bool:
-        """May a backward or a module's call end a step of this rank, which has no optimizer that steps?
+        """Whether a backward or module call may end a step of this rank, which has no stepping optimizer.
 
-        Among several ranks only where none has one: else it follows those that do. The first backward or call of each
-        only says so, and all of a run in lockstep begin to count with the second.
+        With several ranks only if none has one: otherwise it follows those that do. The first backward or call of each
+        only announces it, so that all ranks in lockstep start counting with the second.
         """
         states = self._file.states()
         if len(states) == 1:
@@ -218,7 +223,7 @@ class Peers:
         )
 
     def all_over(self) -> bool:
-        """Has a run with `steps` come to its end?"""
+        """Whether a run with `steps` is over."""
         if self._steps is None or self._by_hand:
             return False
         states = self._file.states()
@@ -227,19 +232,19 @@ class Peers:
         return self._judged[1]
 
     def somebody_stepped(self) -> bool:
-        """Has any rank taken a step?"""
+        """Whether any rank has taken a step."""
         return any(state.steps > 0 for state in self._file.states())
 
     def somebody_looks(self) -> bool:
-        """Is any rank being looked at, this one included?"""
+        """Whether any rank is taking a snapshot, including this one."""
         return any(state.activity == Activity.LOOKING for state in self._file.states())
 
     def wait_at_last_step(self) -> None:
-        """Hold this rank at its last step until its peers have reached theirs, briefly: they may need it to go on."""
+        """Hold this rank at its last step briefly until its peers have reached theirs: they may need it to continue."""
         self._wait(self._arrived, _LAST_STEP_TIMEOUT_S)
 
     def _wait(self, over: Callable[[], bool], seconds: float) -> None:
-        """Wait until it is over, for so many seconds, or for longer while a rank is looked at."""
+        """Wait until the condition holds, for this many seconds, or longer while a rank takes a snapshot."""
         began = CLOCK.monotonic()
         while not over():
             waited = CLOCK.monotonic() - began
@@ -252,20 +257,20 @@ class Peers:
         return all(state.steps >= steps or state.activity >= Activity.STOPPING for state in self._file.states())
 
     def failing(self) -> int:
-        """The rank that ran out of memory and waits for this one to be looked at; -1 for none."""
+        """The rank that ran out of memory and waits for this one's snapshot; -1 for none."""
         if self._file.mine.answered:
             return -1
         states = self._file.states()
         return next((rank for rank, state in enumerate(states) if state.failed and rank != self._rank), -1)
 
     def answer_if_one_failed(self) -> None:
-        """Be looked at for a peer that waits for it; for poll points."""
-        # the watchdog reads the states: here it would cost more than noting the operation does
+        """Take a snapshot for a peer that waits for it; for poll points."""
+        # the watchdog reads the states: here it would cost more than recording the operation
         if self._failing_since is None:
             return
         failing = self.failing()
         if failing >= 0:
-            # both at once: the failing rank waits for nobody who has answered and is not being looked at
+            # both at once: the failing rank waits for no rank that has answered and takes no snapshot
             self._file.update(answered=True, activity=Activity.LOOKING)
             try:
                 self._answer(failing)
@@ -283,7 +288,9 @@ class Peers:
             self.answer_if_one_failed()
 
     def wait_for_answers(self) -> None:
-        """Hold this rank, whose allocation failed, until its peers were looked at: the launcher ends them with it."""
+        """Hold this rank, whose allocation failed, until its peers have taken their snapshots: the launcher ends them
+        with it.
+        """
         self._wait(self._answered, _ANSWER_TIMEOUT_S)
 
     def _answered(self) -> bool:
@@ -294,15 +301,15 @@ class Peers:
         )
 
     def look_is_due(self, step: int, own: int, elapsed: float, counted: int | None, wanted: bool = False) -> bool:
-        """Is a look due at the end of this step, the `own`th of the clock that ticks now? `wanted` where somebody has
-        asked for one, whatever it costs.
+        """Whether a snapshot is due at the end of this step, the `own`th of the current clock; `wanted` if one was
+        requested at any cost.
 
-        All ranks wait for one that is looked at. So beyond the looks that are planned, what one of them finds due it
-        asks all for, and they are looked at after the same step.
+        All ranks wait for one that takes a snapshot. So beyond the planned ones, what one rank finds due is requested
+        of all, after the same step.
         """
         schedule, file = self._schedule, self._file
         schedule.counted = counted or 0
-        self._looked_at = min(self._looked_at, own)  # another clock took over, and counts anew
+        self._looked_at = min(self._looked_at, own)  # another clock took over, and restarts the count
         states = file.states() if self._world > 1 else ()
         others = [state for rank, state in enumerate(states) if rank != self._rank]
         schedule.peers_spent = max((state.spent for state in others), default=0.0)
@@ -320,7 +327,7 @@ class Peers:
         return due
 
     def look_if_they_stepped(self) -> None:
-        """Be looked at, without steps of its own, for the peers' latest step; for poll points."""
+        """Take a snapshot for the peers' latest step, on a rank without steps; for poll points."""
         step = self._step_to_look_at()
         if step:
             self._look_at(step)
@@ -340,7 +347,7 @@ class Peers:
         self._look(step)
 
     def _step_to_look_at(self) -> int:
-        """The peers' step that this rank, which has no steps of its own, has not been looked at for; 0 for none."""
+        """The peers' step for which this rank, which has no steps, still needs a snapshot; 0 for none."""
         states = self._file.states()
         step = max(state.steps for state in states)
         if step <= self._seen:

@@ -18,72 +18,75 @@ from leakscope.run.writer import ASKED, RankFolder
 from leakscope.shield import contextmanager
 
 FIRST_LOOKS = (1, 3, 5, 7)
-"""Steps after warm-up at whose end the first looks are taken, or later where they cost too much."""
+"""Steps after warm-up at whose end the first snapshots are taken, or later if they cost too much."""
 _NEEDED = 3
-"""Looks without which no growth is judged (findings/growth.py, MIN_LOOKS)."""
+"""Minimum snapshots to judge growth (findings/growth.py, MIN_LOOKS)."""
 _AT_ONCE_S = 4.0
-"""Seconds, chosen, that looking may take at once for a verdict: that a short run has one is worth so much."""
+"""Seconds that the snapshots needed for a verdict may take regardless of the budget, so that a short run has one.
+Heuristic.
+"""
 _SHARE_AT_FIRST = 0.2
-"""Share of the time so far, chosen, that the same looks may take on top: a job that dies after 20 s has a verdict."""
+"""Additional share of the elapsed time for those snapshots: a job that dies after 20 s has a verdict. Heuristic."""
 _CHEAP_S = 3.0
-"""Seconds of the processor in which looks that no verdict needs still come at once. Four of 360,000 objects took 1.6 to
-2.3 s on two cores that ran other work: at 2 the fourth came or not by what else the machine did."""
+"""CPU seconds within which further snapshots are taken at once. Four of 360,000 objects took 1.6 to 2.3 s on two busy
+cores: at 2 the fourth depended on the machine's load.
+"""
 _SPACING_FACTOR = 1.25
-"""How many times further than the last look the next one is at least, by step number: a long run keeps few of them."""
+"""Minimum factor between the step numbers of consecutive snapshots: a long run keeps few of them."""
 _MIN_RISE_BYTES = 1 << 20
-"""Bytes by which memory has risen over all looks so far where it calls for one."""
+"""Minimum rise in bytes over all snapshots so far that triggers one."""
 _MIN_RISE_SHARE = 0.001
-"""The same as a share of what was counted."""
+"""The same as a share of the counted bytes."""
 _MAX_CALLED = 6
-"""Looks that risen memory may call for, beyond the budget."""
+"""Maximum snapshots triggered by risen memory, beyond the budget."""
 
 
 @dataclass
 class Schedule:
-    """Decides on looks: first ones as soon as a verdict is worth them, later ones as the budget allows or risen memory
-    calls for them. With `steps` the first ones come whatever they cost: the end is near and was asked for.
+    """Schedules snapshots: the first ones as soon as a verdict is worth them, later ones within the budget or when
+    memory has risen. With `steps` the first ones are taken at any cost.
 
-    A leak once in an epoch must be seen to go on in a run of a minute as well. Such a look is taken one step after the
-    memory has risen: at the step itself all that varies from step to step would be seen at its highest.
+    A leak once per epoch must be visible in a run of a minute as well. A snapshot triggered by risen memory is taken
+    one step later: at the step itself everything that varies between steps would be at its highest.
     """
 
     warmup: int
     steps: int | None
-    """Where the run is to be ended; the look after it is not this schedule's."""
+    """The step at which the run ends; the snapshot after it is not scheduled here."""
     budget: float
     """Share of the run's time that leakscope may take, 0.02 for 2%."""
     spent: float = 0.0
-    """Seconds that looks, and all else at the ends of steps, took so far."""
+    """Seconds that snapshots and all other work at step ends have taken."""
     peers_spent: float = 0.0
-    """The most that any peer has spent, with one more look: ranks in lockstep wait for the slowest."""
+    """The maximum that any peer has spent, including one more snapshot: ranks in lockstep wait for the slowest."""
     counted: int = 0
-    """Bytes counted at the end of the last step."""
+    """Counted bytes at the end of the last step."""
     worked: float = 0.0
-    """The same as `spent` of looks alone, in seconds of the processor: which looks come at once must not hang on what
-    else the machine does.
-    """
+    """CPU seconds of snapshots alone: which ones are taken at once must not depend on the machine's load."""
     _cost: float = 0.0
-    """Seconds that the last look took: what the next one will."""
+    """Seconds of the last snapshot, the forecast of the next."""
     _work: float = 0.0
-    """The same in seconds of the processor."""
+    """The same in CPU seconds."""
     _since: int = 0
-    """The step after which the clock that ticks now took over."""
+    """The step after which the current clock took over."""
     _taken: int = 0
-    """Looks since then from which growth is judged."""
+    """Snapshots since then from which growth is judged."""
     _last: int = 0
     _most: int = 0
-    """What was counted at the look that found most."""
+    """Counted bytes at the snapshot with the highest count."""
     _called: int = 0
     _risen: bool = False
 
     def begin_again(self, step: int) -> None:
-        """Another clock took over after this step: warm-up, the first looks and the end are counted from there."""
+        """Restart after this step, at which another clock took over: warm-up, first snapshots and end are counted from
+        there.
+        """
         self.warmup += step - self._since
         self.steps = None if self.steps is None else self.steps + step - self._since
         self._since, self._taken = step, 0
 
     def due(self, step: int, elapsed: float) -> bool:
-        """Is a look due at the end of this step, `elapsed` seconds into the run?"""
+        """Whether a snapshot is due at the end of this step, `elapsed` seconds into the run."""
         if step <= self.warmup or (self.steps is not None and step >= self.steps):
             return False
         if self.steps is not None and self.is_planned(step):
@@ -95,7 +98,7 @@ class Schedule:
         return self._is_within_budget(elapsed) or self._is_called_for(elapsed)
 
     def _is_first(self, step: int) -> bool:
-        """Have fewer of the first looks been taken than there should be by this step?"""
+        """Whether fewer of the first snapshots have been taken than planned by this step."""
         return self._taken < len(FIRST_LOOKS) and step >= self.warmup + FIRST_LOOKS[self._taken]
 
     def _affords_first(self, elapsed: float) -> bool:
@@ -106,11 +109,11 @@ class Schedule:
         return self.worked + self._work <= _AT_ONCE_S + _SHARE_AT_FIRST * elapsed
 
     def _is_within_budget(self, elapsed: float) -> bool:
-        """The time of a look is part of the run's: with a budget of 1, all of it, none is too dear."""
+        """Whether another snapshot is within the budget; a budget of 1 allows any."""
         return max(self.with_one_more, self.peers_spent) <= self.budget * (elapsed + self._cost)
 
     def _is_called_for(self, elapsed: float) -> bool:
-        """Had memory risen at the step before?"""
+        """Whether memory had risen at the previous step."""
         called, self._risen = (
             self._risen,
             self._called < _MAX_CALLED
@@ -122,38 +125,38 @@ class Schedule:
 
     @property
     def with_one_more(self) -> float:
-        """What looking will have taken after the next look."""
+        """Seconds spent including the next snapshot."""
         return self.spent + self._cost
 
     def is_planned(self, step: int) -> bool:
-        """Is this a step at which every rank is looked at, if it can afford it?"""
+        """Whether every rank takes a snapshot at this step if it is within its budget."""
         return step - self.warmup in FIRST_LOOKS or (self.steps is not None and step == self.steps - 1)
 
     def begun(self, step: int, judged: bool = True) -> None:
-        """Note that a look is attempted for a step, and whether growth is judged from it."""
+        """Record the attempt of a snapshot, and whether growth is judged from it."""
         self._last, self._risen = step, False
         self._taken += judged and step > self.warmup
         self._most = max(self._most, self.counted)
 
     def taken(self, seconds: float, work: float) -> None:
-        """Note what the look that was begun last cost, in seconds and in those of the processor."""
+        """Record the cost of the last snapshot, in seconds and CPU seconds."""
         self._cost, self._work = seconds, work
         self.also(seconds, work)
 
     def also(self, seconds: float, work: float = 0.0) -> None:
-        """Note what else cost time."""
+        """Record other costs."""
         self.spent += seconds
         self.worked += work
 
 
 _PATIENCE_S = 3.0
-"""Seconds, chosen, that a step may take beyond its time before it is looked at in its middle for who has asked."""
+"""Seconds that a step may exceed its usual time before a requested snapshot is taken in its middle. Heuristic."""
 _STEPS = 4
-"""Steps, chosen, that may pass until all ranks look: they are asked two ahead."""
+"""Steps until all ranks take a requested snapshot: they are notified two ahead. Heuristic."""
 
 
 class Asked:
-    """The requests of a run and those that this rank has answered."""
+    """Requests for snapshots of a run, and those that this rank has answered."""
 
     def __init__(
         self,
@@ -163,7 +166,9 @@ class Asked:
         write_about: Callable[[], None],
         look: Callable[[int, Occasion], None],
     ) -> None:
-        """`look` looks once no other look is under way; `write_about` writes what who reads a run needs besides."""
+        """`look` takes a snapshot once no other is in progress; `write_about` writes what else a reader of the run
+        needs.
+        """
         self._file = options.folder / ASKED
         self._source = options.source
         self._rank, self._collections = rank, collections
@@ -174,11 +179,11 @@ class Asked:
         self._stacks: tuple[str, ...] = ()
 
     def begin(self) -> None:
-        """Write which process answers."""
+        """Publish which process answers."""
         self._rank.write(PROCESS, about_this_process())
 
     def step_ended(self, seconds: float) -> bool:
-        """Another step is over, so long as this: whether somebody waits for a look."""
+        """Called after a step of this duration; returns whether a snapshot is requested."""
         self._step_seconds = seconds
         return self._is_due()
 
@@ -186,9 +191,9 @@ class Asked:
         return self._asked > self._answered
 
     def tick(self, step: int, excused: bool) -> None:
-        """Read what is asked, and look where no step ends; on the watchdog's thread, while no other look goes on.
+        """Read requests, and take a snapshot if no step ends; on the watchdog's thread, while none is in progress.
 
-        `excused` while a peer is looked at: this rank may wait for it.
+        `excused` while a peer takes one: this rank may wait for it.
         """
         asked = times_asked(self._file)
         if excused or (asked > self._asked and not self._is_due()):
@@ -202,7 +207,7 @@ class Asked:
 
     @contextmanager
     def answering(self, step: int, occasion: Occasion) -> Iterator[None]:
-        """A look, whatever it is taken for: it answers all that were asked before it."""
+        """Wrap a snapshot, taken for any reason: it answers all earlier requests."""
         asked, began = times_asked(self._file), CLOCK.perf_counter()
         yield
         stacks, self._stacks = self._stacks, ()

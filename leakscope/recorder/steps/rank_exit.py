@@ -27,46 +27,46 @@ from leakscope.run.rows import EndKind, RecordingEnded
 from leakscope.run.writer import RankFolder
 
 _LOOK_TIMEOUT_S = 10.0
-"""Seconds, chosen, that a look may go on once leakscope's own process is gone."""
+"""Seconds that a snapshot may continue after leakscope's own process is gone. Heuristic."""
 HANG_STATUS = 124
-"""Exit status of a rank that `--hang-timeout` has ended, as of `timeout`."""
+"""Exit status of a rank ended by `--hang-timeout`, as that of `timeout`."""
 
 
 @dataclass(eq=False)
 class Ends:
-    """Writes `ended.json` and `about.json`, and tells the other ranks."""
+    """Writes `ended.json` and `about.json`, and informs the other ranks."""
 
     folder: RankFolder
     rank_state: RankStateFile
     counter: Counter
-    """What counts the memory of this process."""
+    """The counter of this process's memory."""
     keep_source: bool = True
-    """Whether the text of the script's files may stay with the run."""
+    """Whether source text of the script's files may be kept with the run."""
     job: Job = field(default_factory=lambda: job_here(os.environ))
-    """Of which job this rank is, as its launcher says: the script may write into its environment later."""
+    """The job of this rank, from its launcher: the script may change its environment later."""
 
     def stopped(self, steps: int) -> None:
-        """The run is over, for a rank that never gets further than this; the script's own end is written over it."""
+        """Record the end of the run, for a rank that gets no further; the script's own end overwrites it."""
         self.rank_state.update(activity=Activity.STOPPING)
         with suppress(OSError):
             self.folder.ended(Ended(EndKind.STOPPED, 0, steps))
 
     def recording_ended(self, steps: int, why: str) -> None:
-        """Nothing more is recorded; the script goes on."""
+        """Record that recording has ended while the script continues."""
         self.folder.append(RecordingEnded(steps, why))
 
     def lost(self) -> None:
-        """Nobody is to wait for this rank any more."""
+        """Record that nobody needs to wait for this rank."""
         self.rank_state.update(activity=Activity.LOST)
 
     def ended(self, ended: Ended) -> None:
-        """The script has come to its end, and all the rest is on disk."""
+        """Record the end of the script, after everything else is on disk."""
         self.write_about()
         self.folder.ended(ended)
         self.rank_state.update(activity=Activity.ENDED, ended=CLOCK.wall_time())
 
     def leave(self, steps: int, written: bool) -> None:
-        """End the process of a rank that is stuck or swallows the stop; `written` where its end is on disk already."""
+        """End the process of a rank that is stuck or swallows the stop; `written` if its end is already on disk."""
         try:
             if not written:
                 self.folder.ended(Ended(EndKind.STOPPED, 0, steps))
@@ -76,9 +76,9 @@ class Ends:
             leave_now(0)
 
     def orphaned(self, steps: Callable[[], int], looking: _thread.LockType, comm: CommMonitor | None) -> None:
-        """Leakscope's own process is gone, and nobody else will tell; the script may go on until this process ends.
+        """Record that leakscope's own process is gone; the script may continue until this process ends.
 
-        A look that is under way, and holds `looking`, is written first.
+        A snapshot in progress, which holds `looking`, is written first.
         """
         if looking.acquire(timeout=_LOOK_TIMEOUT_S):
             looking.release()
@@ -89,7 +89,7 @@ class Ends:
         self.rank_state.update(activity=Activity.ENDED, ended=CLOCK.wall_time())
 
     def leave_hung(self, steps: int, timeout_s: float, last_words: str, thread: int) -> None:
-        """End the process of a rank whose comm operations have stood still; `thread` is the one whose stack is told."""
+        """End the process of a rank whose comm operations are stuck; the stack of `thread` is reported."""
         why = f"nothing was sent or received for {timeout_s:g} s; last {last_words or 'nothing at all'}"
         stack = stack_of_thread(thread)
         stack = stack if self.keep_source else without_source(stack)
@@ -98,7 +98,7 @@ class Ends:
         leave_now(HANG_STATUS)
 
     def write_about(self) -> None:
-        """What only this process knows of the run, for who reads it."""
+        """Write what only this process knows about the run."""
         about = {
             "device": self.counter.device,
             "counted_by": self.counter.source,
@@ -111,18 +111,18 @@ class Ends:
 
 
 _PATIENCE_S = 20.0
-"""Seconds without a step after which it is said, chosen: a script has loaded its data and its model by then."""
+"""Seconds without a step before a message. Heuristic: a script has loaded its data and model by then."""
 _MOST_NAMED = 3
-"""Functions that one sentence names."""
+"""Maximum functions named in one sentence."""
 
 
 def say_on_stderr(text: str) -> None:
-    """A line of leakscope's, past whatever the script has made of `sys.stderr`."""
+    """Write a line of leakscope to the original stderr, regardless of the script's `sys.stderr`."""
     os.write(2, f"leakscope: {text}\n".encode())
 
 
 def what_was_not_heard(clock: StepClock | None) -> tuple[str, ...]:
-    """Sentences for a run without a step: what the script does that ends none, and what to give to --step-function."""
+    """Sentences for a run without a step: what the script does that ends none, and a value for --step-function."""
     if clock is None:
         return ()
     sentences = []
@@ -143,9 +143,7 @@ def what_was_not_heard(clock: StepClock | None) -> tuple[str, ...]:
 
 
 def _own_calls() -> list[str]:
-    """Qualified names of the `__call__` of modules that have one of their own, the script's first; runs no code of
-    theirs.
-    """
+    """Qualified names of modules' own `__call__`, the script's first; runs none of their code."""
     waiting, leaves = [torch.nn.Module], []
     while waiting:
         kind = waiting.pop()
@@ -164,7 +162,7 @@ def _own_calls() -> list[str]:
 
 
 class NoStepYet:
-    """To be asked at every tick of the watchdog's thread."""
+    """Warns of a run without a step; called at every tick of the watchdog."""
 
     def __init__(
         self,
@@ -179,7 +177,7 @@ class NoStepYet:
         self._over = False
 
     def tick(self, stepped: bool) -> None:
-        """Say it where no rank has `stepped` for so long."""
+        """Warn if no rank has `stepped` for too long."""
         if stepped:
             self._over = True
         if self._over or CLOCK.monotonic() - self._began < self._patience_s:

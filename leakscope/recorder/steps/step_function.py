@@ -15,16 +15,16 @@ from typing import Any
 from leakscope.process.patches import AfterImport, Patches
 
 _DECORATOR = "__leakscope_step__"
-"""Under this name the script's code finds what to call, among the builtins: its own names stay as they are."""
+"""The builtin name under which the compiled script finds the decorator: its own names stay as they are."""
 _RUNNING: ContextVar[bool] = ContextVar("leakscope_step_function", default=False)
-"""Whether a call is under way here: one that calls itself is one step."""
+"""Whether a call is in progress: a recursive call is one step."""
 
 
 class StepFunction:
-    """The function or method `train_step`, `Trainer.training_step` or `package.module.function`.
+    """The step function, as `train_step`, `Trainer.training_step` or `package.module.function`.
 
-    What the script itself defines is wrapped by a decorator that its code gets when it is compiled, at whatever depth
-    it stands; what it imports is wrapped when its module has been imported, ahead of any `from module import name`.
+    A function defined in the script is wrapped by a decorator added when its code is compiled, at any depth; an
+    imported one is wrapped after its module has been imported, before any `from module import name`.
     """
 
     def __init__(self, name: str, returned: Callable[[], None]) -> None:
@@ -32,7 +32,7 @@ class StepFunction:
         self._returned = returned
         self._patches = Patches()
         self.seen = False
-        """Such a function has been defined or imported."""
+        """Whether such a function has been defined or imported."""
 
     def install(self, patches: Patches) -> None:
         """Wait for the modules that the name may begin with."""
@@ -42,7 +42,7 @@ class StepFunction:
         self._await(self._parts)
 
     def compiled(self, source: str | bytes, path: str, package: str = "") -> CodeType:
-        """The script's code; raises SyntaxError as `compile` does."""
+        """Compile the script's code; raises SyntaxError as `compile` does."""
         tree = ast.parse(source, path)
         defined = list(_definitions(tree, ()))
         called = [(len(parts), node) for parts, node in defined if parts[-len(self._parts) :] == self._parts]
@@ -74,7 +74,7 @@ class StepFunction:
             self._patches.replace(owner, rest[-1], stepping)
 
     def _defined(self, value: Any) -> Any:
-        """As `around`; called by the script's code, which gets its own function where ours fails."""
+        """As `around`; called by the script's code, which gets its own function if this fails."""
         guard = self._patches.guard
         if guard.deaf:
             return value
@@ -85,7 +85,7 @@ class StepFunction:
             return value
 
     def around(self, value: Any) -> Any:
-        """The same function or method, each return of it told; anything else as it is."""
+        """Wrap a function or method to report each return; return anything else unchanged."""
         if isinstance(value, (staticmethod, classmethod)):
             within = self.around(value.__func__)
             return value if within is value.__func__ else type(value)(within)
@@ -109,7 +109,7 @@ class StepFunction:
             try:
                 return value(*args, **kwargs)
             finally:
-                del args, kwargs  # a look must not find them here
+                del args, kwargs  # a snapshot must not find them here
                 self._end(outermost)
 
         return functools.wraps(value)(stepped)
@@ -128,7 +128,7 @@ class StepFunction:
 def _definitions(
     tree: ast.AST, above: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Each function of a tree, by its name and those of the classes and functions it stands in."""
+    """Each function of a tree, by its name and those of the enclosing classes and functions."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield (*above, node.name), node
@@ -138,7 +138,7 @@ def _definitions(
 
 
 def _imports(tree: ast.AST, name: str, package: str) -> Iterator[tuple[str, ...]]:
-    """What the script imports under this name, in full: `from engine import Trainer` gives `engine`, `Trainer`."""
+    """The full name that the script imports under this one: `from engine import Trainer` gives `engine`, `Trainer`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []

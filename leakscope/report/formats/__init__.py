@@ -14,40 +14,40 @@ if TYPE_CHECKING:
     from leakscope.run.model import Run
 
 ENTRY_POINTS = "leakscope.formats"
-"""The group in which a package names its formats: `gitlab = "my_package:GITLAB"`, where `GITLAB` is a `Format`."""
+"""Entry point group for formats of other packages: `gitlab = "my_package:GITLAB"`, where `GITLAB` is a `Format`."""
 
 
 class Format(Protocol):
-    """One way to tell what was found."""
+    """An output format."""
 
     @property
     def name(self) -> str:
-        """What `--as` calls it."""
+        """Its name for `--as`."""
         ...
 
     @property
     def suffix(self) -> str:
-        """How its files end: `.sarif`."""
+        """The suffix of its files: `.sarif`."""
         ...
 
     def render(self, run: Run, findings: Findings) -> str:
-        """All of it, as the text of one file; what comes from the run is escaped.
+        """Render the findings as the text of one file, with all recorded text escaped.
 
-        It is the same each time: made of these two alone, of no clock, random number, file or environment.
+        Deterministic: depends only on its arguments, not on a clock, random number, file or environment.
         """
         ...
 
 
 @dataclass(frozen=True)
 class OwnFormat:
-    """A format of leakscope's own; its module, and what that draws with, is imported when it is asked for."""
+    """A format of leakscope, whose module is imported on first use."""
 
     name: str
     suffix: str
     module: str
 
     def render(self, run: Run, findings: Findings) -> str:
-        """The text that its module makes."""
+        """Render with its module."""
         text: str = import_module(self.module).render(run, findings)
         return text
 
@@ -61,22 +61,22 @@ OWN: tuple[Format, ...] = (
     OwnFormat("junit", ".xml", "leakscope.report.formats.as_junit"),
     OwnFormat("trace", ".trace.json", "leakscope.report.formats.as_trace"),
 )
-"""A package cannot take the name of one of these."""
+"""Names that other packages cannot use."""
 
 
 PICTURES = ("dot", "svg", "png")
-"""What draws one finding alone, in `pictures.py`: no format of a run."""
+"""Formats of a single finding, in `pictures.py`."""
 
 
 def format_names() -> tuple[str, ...]:
-    """Leakscope's own first; none of the others is imported to be named."""
+    """Leakscope's formats first; the others are not imported."""
     return tuple(dict.fromkeys([*(own.name for own in OWN), *sorted(_added())]))
 
 
 def format_named(name: str) -> Format:
     """The format of that name.
 
-    Raises KeyError where there is none, LeakscopeError where its package cannot be imported.
+    Raises KeyError if there is none, LeakscopeError if its package cannot be imported.
     """
     own = next((own for own in OWN if own.name == name), None)
     if own is not None:

@@ -67,7 +67,7 @@ def as_data(run: Run, findings: Findings) -> dict[str, Any]:
 
 
 def read_baseline(path: Path) -> tuple[dict[str, Any], tuple[Suppression, ...]]:
-    """Read `findings.json`, or the one in the folder of a run: the data, and the suppressions that it stands for.
+    """Read `findings.json`, or that of a run's folder: the data, and the corresponding suppressions.
 
     Raises:
         LeakscopeError: The file does not exist, is something else or was written by a newer leakscope.

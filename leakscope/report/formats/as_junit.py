@@ -17,9 +17,9 @@ from leakscope.verdict import Verdict
 
 
 def render(run: Run, findings: Findings) -> str:
-    """One `testsuite` with a failure exactly where the findings have failed: each leak, or else the verdict.
+    """One `testsuite` with a failure exactly if the findings have failed: each leak, or else the verdict.
 
-    Ranks that ended badly are errors; what was suppressed or not judged is skipped.
+    Ranks that ended badly are errors; suppressed and unjudged findings are skipped.
     """
     run, findings = cleaned(run), cleaned(findings)
     suite = ElementTree.Element("testsuite", name="leakscope")

@@ -19,21 +19,19 @@ from leakscope.units import bytes_text, listed_numbers, plural
 from leakscope.verdict import Verdict
 
 _MARKUP = re.compile(r"[\\`*_{}\[\]<>()#+!|~$&^=\"']")
-"""What could be markup of markdown, of a table's cell, of HTML or of a formula."""
+"""Characters with a meaning in markdown, a table cell, HTML or a formula."""
 _CALLS = re.compile(r"@(?=\w)|:(?=//)|#(?=\d)|www(?=\.)|gh(?=-\d)", re.IGNORECASE)
-"""What GitHub makes a mention, a link or a reference of, also where it is written as an entity."""
+"""Characters that GitHub turns into a mention, link or reference, also as entities."""
 _NO_WIDTH = "\u200b"
 
 
 def plain(text: str, most: int = 400) -> str:
-    """Text on one line of markdown or in a cell of a table, nothing in it markup, a mention or a link; cut off after
-    so many characters.
-    """
+    """Escape text for one line of markdown or a table cell, without markup, mentions or links; truncated."""
     return _escaped(_short(text, most))
 
 
 def sentence(text: str, most: int = 1000) -> str:
-    """As `plain`; what stands between backticks is code."""
+    """As `plain`; text between backticks is code."""
     parts = _short(text, most).split("`")
     return "".join(code(part) if index % 2 and part else _escaped(part) for index, part in enumerate(parts))
 
@@ -48,36 +46,36 @@ def _escaped(text: str) -> str:
 
 
 def code(text: str, most: int = 400) -> str:
-    """Text in a typewriter's letters, on one line or in a cell of a table."""
+    """Text as code, on one line or in a table cell."""
     return f"<code>{plain(text, most)}</code>"
 
 
 def block(lines: Sequence[str], language: str = "") -> list[str]:
-    """Lines that are shown as they are, whatever is in them."""
+    """Lines shown literally."""
     ticks = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, ticks + 1)
     return [fence + language, *(" ".join(line.splitlines()) for line in lines), fence]
 
 
 def folded(summary: str, lines: Sequence[str]) -> list[str]:
-    """Lines under a summary, which is markup already, and opens them."""
+    """Lines below a summary (markup), which expands them."""
     return [f"<details><summary>{summary}</summary>", "", *lines, "", "</details>", ""]
 
 
 MOST = 65_000
-"""Characters: a comment takes 65,536 (GitHub's own limit)."""
+"""Maximum characters: a comment takes 65,536 (GitHub's own limit)."""
 _RESERVED = 600
-"""Of them for the sentence that says what is left out."""
+"""Characters reserved for the sentence about omissions."""
 _ROWS = 50
-"""Rows of a table at the most, and ranks that are named; chosen."""
+"""Maximum rows of a table, and ranks named. Heuristic."""
 _MARKS = {Verdict.LEAKS: "❌", Verdict.CLEAN: "✅", Verdict.INCONCLUSIVE: "❔"}
 _SIGNS = {LineMark.HOLDS: "·", LineMark.ADDS: "+", LineMark.EDIT: "✎", LineMark.NEAR: " "}
 
 
 def render(run: Run, findings: Findings) -> str:
-    """Verdict, a table of the leaks, what to do; folded below it each leak's trace, source and edit.
+    """Verdict, a table of the leaks, the next step; below it, folded, each leak's trace, source and edit.
 
-    Where all of it is longer than a comment may be, details are left out from the end on, and it says so.
+    Details are omitted from the end, with a note, if it exceeds the maximum size of a comment.
     """
     run, findings = cleaned(run), cleaned(findings)
     parts = [_head(run, findings), *_details(run, leaks(findings)), *_aside(findings)]

@@ -39,22 +39,22 @@ _MODULE = "-m"
 
 
 class TreeLine(NamedTuple):
-    """A line of a file."""
+    """A line of a file, relative to a root."""
 
     path: str
-    """From the root of the repository, or of the folder in which packages are installed."""
+    """Path from the root of the repository, or of the folder of installed packages."""
     line: int
     is_packages: bool = False
-    """It is an installed package's."""
+    """Whether it belongs to an installed package."""
 
     @property
     def uri(self) -> str:
-        """The path as a URI reference; a file outside of both by its whole path."""
+        """The path as a URI reference; a file outside of both by its absolute path."""
         return ("file://" if isabs(self.path) else "") + quote(self.path)
 
 
 def tree_line(run: Run, where: str) -> TreeLine | None:
-    """The line that `train.py:41 forward` points at; None where it names none."""
+    """The line of a place such as `train.py:41 forward`; None if it has none."""
     place = place_of(where)
     if place is None:
         return None
@@ -65,7 +65,7 @@ def tree_line(run: Run, where: str) -> TreeLine | None:
 
 
 def script_line(run: Run) -> TreeLine:
-    """The first line of what was run, for what no line is known of."""
+    """The first line of the script, for results without a line."""
     if run.command[:1] != (_MODULE,):
         return TreeLine(_in_repository(run, _named(run.command[0]) if run.command else "unknown"), 1)
     module = "".join(run.command[1:2]).replace(".", "/") or "unknown"
@@ -83,27 +83,28 @@ def _in_repository(run: Run, file: str) -> str:
 
 
 def _named(script: str) -> str:
-    """A script as the places of a run name it: by its own name alone where it lies outside of the working folder."""
+    """A script as named by the places of a run: only its name if it is outside the working directory."""
     path = normpath(script.replace("\\", "/"))
     return basename(path) if isabs(path) or path.startswith(_OUTSIDE) else path
 
 
 ROOT = "SRCROOT"
-"""Base of the user's own files."""
+"""Base of the user's files."""
 PACKAGES = "PACKAGES"
-"""Base of installed packages' files."""
+"""Base of files of installed packages."""
 BASES: Mapping[str, Any] = {
     ROOT: {"description": {"text": "The root of the repository, or the working folder of a run in none."}},
     PACKAGES: {"description": {"text": "The folder in which Python packages are installed."}},
 }
 _MOST_RELATED = 100
-"""Related places of one finding: code scanning takes 1,000 (docs.github.com, SARIF support for code scanning)."""
+"""Maximum related places of one finding: code scanning takes 1,000 (docs.github.com, SARIF support for
+code scanning).
+"""
 
 
 def location(run: Run, finding: Finding) -> dict[str, Any]:
-    """The line to edit, else of the cut, else of what is leaked, else where the memory was made, each in the user's own
-    files first; for a leak of which no line is known the script's first, as code scanning refuses a log with a result
-    that has none.
+    """The line to edit, else of the cut, of the leaked object, or of the allocation, each in the user's files first.
+    Without any line the script's first, since code scanning refuses a log with a result without a location.
     """
     references = finding.cut.references if finding.cut is not None else ()
     cut = chain.from_iterable((reference.where, *reference.added_at) for reference in references)
@@ -114,7 +115,7 @@ def location(run: Run, finding: Finding) -> dict[str, Any]:
 
 
 def related_locations(run: Run, finding: Finding) -> list[dict[str, Any]]:
-    """Where something is added to what is cut, and where the memory was made."""
+    """Where something is added to the cut container, and where the memory was allocated."""
     references = finding.cut.references if finding.cut is not None else ()
     added = [place for reference in references for place in reference.added_at]
     told = [
@@ -129,7 +130,7 @@ def related_locations(run: Run, finding: Finding) -> list[dict[str, Any]]:
 
 
 def code_flows(run: Run, finding: Finding) -> list[dict[str, Any]]:
-    """The trace, from the root down; an object of which no line is known is told with the one before it, or after."""
+    """The trace from the root down; an object without a line is joined to the previous or next one."""
     steps: list[tuple[TreeLine, list[str], bool]] = []
     unplaced: list[str] = []
     for index, hop in enumerate(finding.trace):
@@ -180,7 +181,7 @@ def _location(line: TreeLine) -> dict[str, Any]:
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-"""Where the standard keeps the schema that the log follows."""
+"""Location of the schema of SARIF."""
 
 
 def render(run: Run, findings: Findings) -> str:
@@ -232,7 +233,7 @@ def _rule(rule: str) -> dict[str, Any]:
 
 
 def _automation(run: Run) -> dict[str, Any]:
-    """Code scanning takes what stands before the last slash as a category: each script's alerts are its own."""
+    """Code scanning uses the text before the last slash as a category: each script has its own alerts."""
     script = script_line(run).path.strip("/")
     return {"id": f"leakscope/{script}/", "description": {"text": f"Memory of {' '.join(run.command)}"}}
 
@@ -275,7 +276,7 @@ def _result(run: Run, findings: Findings, finding: Finding, rules: list[str]) ->
 
 
 def _suppressions(finding: Finding, findings: Findings) -> dict[str, Any]:
-    """Of all results or of none (SARIF 2.1.0, 3.27.23)."""
+    """Suppressions, for all results or for none (SARIF 2.1.0, 3.27.23)."""
     if not findings.suppressed:
         return {}
     if not any(finding is one for one in findings.suppressed):
@@ -285,7 +286,7 @@ def _suppressions(finding: Finding, findings: Findings) -> dict[str, Any]:
 
 
 def _level(finding: Finding, findings: Findings) -> str:
-    """`error` of what makes it a failure: code hosts fail a check by that."""
+    """`error` for what makes it a failure: code hosts fail a check by it."""
     fails = finding.is_leak or (findings.avoidable_over is not None and finding.severity == Severity.AVOIDABLE)
     return "error" if fails else "note"
 

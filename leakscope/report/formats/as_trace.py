@@ -18,30 +18,29 @@ from leakscope.run.operations import column
 from leakscope.run.rows import CommOperation, Occasion
 
 MICROSECOND = 1e6
-"""Of them in a second."""
+"""Microseconds per second."""
 _WITHIN = (Occasion.PEAK, Occasion.MEMORY, Occasion.OOM, Occasion.ASKED)
-"""Looks taken in the middle of a step, whose length has them in it."""
+"""Occasions of snapshots within a step, whose duration includes them."""
 _Issued = Mapping[int, Sequence[float]]
-"""Step to the moments at which operations were issued in it, in order."""
+"""Step, mapped to the times at which operations were issued in it, in order."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A step, or a look."""
+    """A step or a heap snapshot."""
 
     step: int
     begin: float
     end: float
     is_look: bool
     bytes: tuple[tuple[str, int], ...]
-    """What was counted at its end, by name."""
+    """Counted bytes at its end, by name."""
 
 
 def steps_and_looks(rank: Rank) -> tuple[Interval, ...]:
-    """All steps of a rank with the looks after them, none reaching into the next; then the looks within steps.
+    """All steps of a rank and the snapshots after them, without overlaps; then the snapshots within steps.
 
-    Where no beginning was recorded, a step lies around the operations that were issued in it, and one without any
-    follows what comes before it.
+    A step without a recorded start encloses the operations issued in it; one without any follows the previous interval.
     """
     issued = _issued(rank)
     after: dict[int, list[Look]] = {}
@@ -73,7 +72,7 @@ def _issued(rank: Rank) -> _Issued:
 
 
 def _first(rank: Rank, after: Mapping[int, Sequence[Look]], issued: _Issued) -> float:
-    """When the first step began, as told by the first of which something is known."""
+    """Start of the first step, derived from the first recorded time."""
     past = 0.0
     for step in rank.steps:
         if step.began is not None or step.number in issued:
@@ -83,7 +82,7 @@ def _first(rank: Rank, after: Mapping[int, Sequence[Look]], issued: _Issued) -> 
 
 
 def _begin(step: Step, issued: _Issued, now: float) -> float:
-    """As recorded; else as soon as what comes before it has ended, so that its operations lie in it."""
+    """The recorded start; else the end of the previous interval, so that its operations are inside."""
     if step.began is not None and math.isfinite(step.began):
         return step.began * MICROSECOND
     if step.number not in issued:
@@ -104,7 +103,7 @@ def _known(step: Step) -> tuple[tuple[str, int], ...]:
 
 
 def _inside(look: Look, step: Interval, issued: _Issued) -> Interval:
-    """In the middle of the longest time in which the step issued nothing: nothing happens while a look is taken."""
+    """The middle of the longest time in which the step issued nothing: nothing happens during a snapshot."""
     moments = [step.begin, *(at for at in issued.get(look.step, ()) if step.begin < at < step.end), step.end]
     begin, end = max(pairwise(moments), key=lambda gap: gap[1] - gap[0])
     half = min(_length(look.stopped_seconds), end - begin) / 2
@@ -113,7 +112,7 @@ def _inside(look: Look, step: Interval, issued: _Issued) -> Interval:
 
 
 def _apart(placed: Sequence[Interval]) -> list[Interval]:
-    """None of them reaching into the next one, whose beginning is better known than an end."""
+    """Remove overlaps: starts are known better than ends."""
     apart: list[Interval] = []
     next_begin = math.inf
     for one in reversed(placed):
@@ -132,14 +131,16 @@ _CATEGORY = "comm"
 
 
 MOST = 100_000
-"""Operations of all ranks in one trace, chosen: half a million events, which a viewer opens within seconds."""
+"""Maximum operations of all ranks in one trace. Heuristic: half a million events, which a viewer opens
+within seconds.
+"""
 
 
 def comm_events(rank: Rank, most: int = MOST) -> Iterator[_OperationEvent]:
-    """The last operations of a rank, as spans that may overlap, so asynchronous: the operation, within it the time in
+    """The last operations of a rank as asynchronous spans, which may overlap: the operation, within it the time in
     flight, and single moments.
 
-    An id is the process's own (`id2`), for ranks count their operations alike.
+    Ids are local to the process (`id2`), since ranks count their operations alike.
     """
     latest = rank.operations[max(len(rank.operations) - most, 0) :]
     timed = [operation for operation in latest if math.isfinite(operation.issued)]
@@ -164,7 +165,7 @@ def _moments(operation: CommOperation) -> tuple[float | None, ...]:
 
 
 def _of_operation(operation: CommOperation, last: float) -> Iterator[tuple[str, str, float, _OperationEvent]]:
-    """Phase, name, moment and arguments of each event, in their order."""
+    """Phase, name, time and arguments of each event, in order."""
     issued = operation.issued
     gone = max(_known_operations(operation.storage_died, last), issued)
     done = min(max(_known_operations(operation.completed, _known_operations(operation.waited, gone)), issued), gone)
@@ -211,8 +212,8 @@ STEPS, LOOKS = 1, 2
 
 
 def render(run: Run, findings: Findings) -> str:
-    """Each rank as a process: its steps and looks one after the other, communication as spans that overlap, memory as
-    counters; times in microseconds from the beginning of its recording.
+    """Each rank as a process: its steps and snapshots, communication as overlapping spans, memory as counters; times in
+    microseconds since the start of its recording.
     """
     run, findings = cleaned(run), cleaned(findings)
     most = MOST // max(sum(len(rank.operations) > 0 for rank in run.ranks), 1)
@@ -233,7 +234,7 @@ def render(run: Run, findings: Findings) -> str:
 
 
 def _names(rank: Rank) -> Iterator[_Event]:
-    """Metadata: they have no time of their own."""
+    """Metadata events, which have no time."""
     pid = rank.number
     yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": f"rank {pid}"}}
     yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
@@ -268,7 +269,7 @@ def _interval(rank: Rank, interval: Interval) -> Iterator[_Event]:
 
 
 def _shifted(events: list[_Event]) -> list[_Event]:
-    """In whole nanoseconds of microseconds, none of them before the beginning."""
+    """Times in microseconds with nanosecond precision, not before the start."""
     first = min((event["ts"] for event in events), default=0.0)
     shift = -min(first, 0.0)
     for event in events:

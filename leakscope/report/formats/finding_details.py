@@ -16,7 +16,7 @@ from leakscope.report.messages.held import (
 
 
 def trace_lines(finding: Finding) -> tuple[str, ...]:
-    """The objects from the root down, each with its status and the reference by which it holds the next."""
+    """The objects from the root down, each with its status and its reference to the next."""
     told = [(hop, status_word(finding, hop), reason_text(hop)) for hop in finding.trace]
     return tuple(
         f"{hop.object} ({f'{word}: {why}' if why else word}) {hop.reference}".rstrip() for hop, word, why in told
@@ -24,7 +24,7 @@ def trace_lines(finding: Finding) -> tuple[str, ...]:
 
 
 def cut_line(finding: Finding) -> str:
-    """What to cut, where, and what that frees; "" without a cut."""
+    """What to cut, where, and the bytes it frees; "" without a cut."""
     if finding.cut is None:
         return ""
     where = f", held at {finding.cut.where}" if finding.cut.where else ""
@@ -32,7 +32,7 @@ def cut_line(finding: Finding) -> str:
 
 
 def detail_lines(finding: Finding) -> tuple[str, ...]:
-    """Trace, cut, the lines that add to it, the edit, who frees it, and where it was made."""
+    """Trace, cut, the lines that add to it, the edit, what frees it, and the allocation site."""
     references = finding.cut.references if finding.cut is not None else ()
     added = dict.fromkeys(place for reference in references for place in reference.added_at)
     lines = [

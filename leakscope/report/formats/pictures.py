@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from leakscope.run.model import Run
 
 _MOST = 500
-"""Objects of a picture, heuristic: dot takes seconds for them, and nobody reads more."""
+"""Maximum objects of a picture, heuristic: dot takes seconds for them."""
 _FINGERPRINT = 8
 """Characters of a fingerprint; a shorter number is a position in the list."""
 
@@ -24,20 +24,20 @@ class Picture:
     """A drawing of one finding, requested like a format."""
 
     name: str
-    """What `--as` calls it: one of `formats.PICTURES`."""
+    """Its name for `--as`: one of `formats.PICTURES`."""
     finding: str
-    """As `finding_named` takes it."""
+    """Argument of `finding_named`."""
 
     @property
     def suffix(self) -> str:
-        """How its files end."""
+        """The suffix of its files."""
         return f".{self.name}"
 
     def render(self, run: Run, findings: Findings) -> str | bytes:  # noqa: ARG002 - as a format's
-        """The picture.
+        """Render the picture.
 
         Raises:
-            LeakscopeError: there is no such finding, or nothing to draw of it, or `dot` is not installed.
+            LeakscopeError: There is no such finding, nothing to draw of it, or `dot` is not installed.
 
         """
         source = dot_source(finding_named(findings, self.finding))
@@ -48,9 +48,9 @@ class Picture:
 
 
 def finding_named(findings: Findings, name: str) -> Finding:
-    """The finding of a fingerprint, of its unique beginning, or at that place in the list, from 1.
+    """The finding of a fingerprint, of its unique prefix, or at that position in the list, from 1.
 
-    Raises LeakscopeError where it is none, or more than one.
+    Raises LeakscopeError if there is none, or more than one.
     """
     listed = findings.findings + findings.suppressed
     if name.isascii() and name.isdigit() and len(name) < _FINGERPRINT and 1 <= int(name) <= len(listed):
@@ -68,7 +68,7 @@ def dot_source(finding: Finding) -> str:
     """The drawing in Graphviz's language.
 
     Raises:
-        LeakscopeError: no reference of the finding is known, or too many are.
+        LeakscopeError: No reference of the finding is known, or too many are.
 
     """
     drawn = drawing.of_finding(finding, _MOST)

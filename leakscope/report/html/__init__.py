@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from leakscope.units import bytes_text, listed_numbers
 
 _PLACE = re.compile(r"([\w./-]{0,200}?)([A-Za-z0-9-]{0,10}\.[A-Za-z]\w{0,5}:\d+)")
-"""A place and its end: of `src/norm_hooks.py:21` that is `hooks.py:21`."""
+"""A place and its end: for `src/norm_hooks.py:21` it is `hooks.py:21`."""
 
 
 def place(text: str) -> Markup:
@@ -30,7 +30,7 @@ def _breakable(found: re.Match[str]) -> str:
 
 
 def ticked(text: str) -> Markup:
-    """Text with what is between backticks set as code, and each place as `place` sets it."""
+    """Text with code between backticks, and each place formatted by `place`."""
     pieces = text.split("`")
     if len(pieces) % 2 == 0:
         return place(text)
@@ -40,12 +40,12 @@ def ticked(text: str) -> Markup:
 
 
 def markup(svg: str) -> Markup | None:
-    """A chart or drawing, whose texts are escaped already; None where there is none."""
+    """A chart or drawing, which is already escaped; None for none."""
     return Markup(svg) if svg else None
 
 
 class _BytecodeCache(FileSystemBytecodeCache):
-    """Compiled templates in `__pycache__`, or wherever Python's own prefix for it says: compiling takes 0.3 s."""
+    """Compiled templates in `__pycache__` or under Python's prefix for it: compiling takes 0.3 s."""
 
     def load_bytecode(self, bucket: Bucket) -> None:
         """Fill the bucket; a damaged file counts as missing, and jinja2 compiles the template again."""
@@ -63,7 +63,7 @@ class _BytecodeCache(FileSystemBytecodeCache):
 
 
 def environment() -> Environment:
-    """The templates of this package; all that is filled in is escaped."""
+    """The templates of this package; all values are escaped."""
     made = Environment(
         loader=PackageLoader("leakscope.report", "html"),
         autoescape=True,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def bytes_by_step(sightings: Iterable[Sighting]) -> tuple[tuple[int, int], ...]:
-    """(step, bytes of all ranks together), in order; a rank that did not see it at a step holds what it saw before."""
+    """(step, bytes of all ranks), in order; a rank without a sighting at a step keeps its previous bytes."""
     seen = sorted(sightings, key=lambda sighting: (sighting.step, sighting.rank))
     held: dict[int, int] = {}
     together: dict[int, int] = {}
@@ -51,17 +51,17 @@ class HopOnPage:
     colour: HopStatus
     """Red in a leak only: in a note the status of leaked objects is shown as unknown."""
     reason: str
-    """"" where it is that of the hop before."""
+    """"" if it is that of the previous hop."""
     suspect: bool
-    """Its reference may be the one at fault."""
+    """Whether its reference may be at fault."""
     cut: bool
-    """Its reference is the one to cut."""
+    """Whether its reference is the one to cut."""
     closed: bool
-    """The cycle ends here."""
+    """Whether the cycle ends here."""
     last: bool
-    """It is the memory."""
+    """Whether it is the memory."""
     further: bool = False
-    """It is of a path beside the trace."""
+    """Whether it is on a path beside the trace."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class LineOnPage:
     begin: bool
     """The line to edit."""
     gap: bool
-    """Lines that are not shown come before it."""
+    """Whether omitted lines precede it."""
 
     @property
     def indent(self) -> int:
@@ -98,11 +98,11 @@ class FindingOnPage:
 
     finding: Finding
     faint: bool
-    """Not a leak of the application: a note, or a library's."""
+    """Whether it is a note, or a library's, rather than a leak of the application."""
     spark: Markup | None
     stretches: tuple[StretchOnPage, ...]
     further_paths: tuple[tuple[HopOnPage, ...], ...]
-    """The paths over references to cut that the trace does not lead over."""
+    """The paths through references to cut that are not on the trace."""
     no_trace: bool
     """No reference path is known. A late release has referrers, but no single path."""
     drawing: Markup | None
@@ -119,18 +119,18 @@ class FindingOnPage:
     made_at: tuple[tuple[str, str], ...]
     """(place, source line)"""
     made_elsewhere: tuple[str, str] | None
-    """The first of those, where `code` does not show that line."""
+    """The first of those, if `code` does not show that line."""
     sightings: tuple[Seen, ...]
 
 
 def finding_on_page(run: Run, finding: Finding, svg: str = "", is_undrawn: bool = False) -> FindingOnPage:
-    """The finding with all that its card needs of the run.
+    """The finding with everything that its card needs.
 
     Args:
-        run: where it was found.
-        finding: the finding.
-        svg: the drawing of its reference path, if there is one.
-        is_undrawn: whether there would be a drawing if `dot` were installed.
+        run: The run of the finding.
+        finding: The finding.
+        svg: The drawing of its reference path, if there is one.
+        is_undrawn: Whether there would be a drawing if `dot` were installed.
 
     """
     code = tuple((shown.file, _lines(run, shown)) for shown in excerpts(run, finding, AROUND))

@@ -59,7 +59,7 @@ class LookDot:
     explained: int
     """In the storages found."""
     freed: float | None
-    """Bytes that the cuts would have freed by then; None where there is none to make."""
+    """Bytes that the cuts would have freed by then; None without a cut."""
     categories: Mapping[str, int]
 
 
@@ -69,7 +69,7 @@ class Layer:
 
     text: str
     kind: LineKind | None
-    """None of several together."""
+    """None for several together."""
     growth: Points
     is_drawn: bool = True
     """False for unattributed growth below the threshold in a clean run, where an area would look like a finding."""
@@ -92,9 +92,9 @@ class RankMemory:
     peaks: Points
     looks: tuple[LookDot, ...]
     layers: tuple[Layer, ...]
-    """Each begins at the same snapshot, with 0 bytes."""
+    """All start at the same snapshot, with 0 bytes."""
     begins: float
-    """Bytes on the axis at which the stack of layers begins."""
+    """Bytes on the axis at which the stack of layers starts."""
     would_be: Points
     """Memory at each snapshot if the cuts had been made; () without cuts."""
     cuts: int
@@ -105,12 +105,12 @@ class RankMemory:
 
     @property
     def has_line(self) -> bool:
-        """Whether there are two points to draw it between."""
+        """Whether there are at least two points."""
         return len(self.line) > 1
 
     @property
     def growth(self) -> float:
-        """From the first point of the line to its last."""
+        """From the first point of the line to the last."""
         return self.line[-1][1] - self.line[0][1]
 
     @property
@@ -125,9 +125,9 @@ class RankMemory:
 
 
 def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: Sequence[int] = ()) -> RankMemory | None:
-    """The memory of one rank, which represents `ranks`; None if nothing is known of it.
+    """The memory of one rank, which represents `ranks`; None if nothing is known.
 
-    `absolute`: the counted bytes are tensor memory (an accelerator's); otherwise only their growth means anything.
+    `absolute`: the counted bytes are tensor memory (an accelerator's); otherwise only their growth is meaningful.
     """
     looks = _looks(rank)
     counted = counted_steps(rank)
@@ -176,7 +176,7 @@ def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: S
 
 
 def _looks(rank: Rank) -> list[Look]:
-    """Snapshots at the end of a step, of the device that was counted last; the later of two at one step."""
+    """Snapshots at the end of a step, of the device counted last; the later of two at one step."""
     looks = [look for look in rank.looks if look.occasion in _STEP_ENDS]
     return list({look.step: look for look in looks if look.counted_on == looks[-1].counted_on}.values())
 
@@ -196,7 +196,7 @@ def _freed_at(finding: Finding, rank: int, step: int, on_device: bool) -> float:
 def _layers(
     intervals: Sequence[LedgerInterval], dots: Sequence[LookDot], untold: int | None
 ) -> tuple[tuple[Layer, ...], float]:
-    """The largest lines of the growth breakdown, the others as one, and the bytes at which they begin.
+    """The largest lines of the growth breakdown, the others as one, and the bytes at which they start.
 
     `untold`: bytes per step below which unattributed growth is not drawn.
     """
@@ -239,13 +239,13 @@ def _growth(intervals: Sequence[LedgerInterval], names: Iterable[tuple[str, ...]
 
 
 def _peaks(rank: Rank, last: int) -> Points:
-    """Noted where it rose."""
+    """The peaks at which it rose."""
     peaks = [(step.number, float(step.peak_bytes)) for step in rank.steps if step.peak_bytes is not None]
     return thinned((*peaks, (last, peaks[-1][1]))) if peaks else ()
 
 
 def spread(all_of_them: Sequence[LookDot], most: int) -> tuple[LookDot, ...]:
-    """So many of them, the first and the last among them."""
+    """This many of them, evenly spaced, including the first and the last."""
     last = len(all_of_them) - 1
     if last < most:
         return tuple(all_of_them)
@@ -253,7 +253,7 @@ def spread(all_of_them: Sequence[LookDot], most: int) -> tuple[LookDot, ...]:
 
 
 def thinned(points: Points, most: int = POINTS) -> Points:
-    """The line with fewer points: the first and the last, and between them the lowest and highest of each stretch."""
+    """The line with fewer points: the first, the last, and the minimum and maximum of each interval."""
     if len(points) <= most:
         return points
     inner, count = points[1:-1], most // 2 - 1
@@ -276,7 +276,7 @@ class Choice:
 
     memory: RankMemory
     colours: tuple[int, ...]
-    """Of its layers, among the page's."""
+    """Of its layers, among those of the page."""
     categories: tuple[str, ...]
     """Categories of its memory at any snapshot."""
 
@@ -288,15 +288,15 @@ class MemoryOnPage:
     svg: Markup | None
     choices: tuple[Choice, ...]
     chosen: int
-    """The number, from 1, of the one that is shown at first."""
+    """Number, from 1, of the one that is shown at first."""
     left_out: int
     """Groups that have no line."""
 
 
 def memory_on_page(run: Run, findings: Findings, groups: Sequence[RankGroup], absolute: bool) -> MemoryOnPage | None:
-    """The chart of all groups of ranks; None where nothing is known of any.
+    """The chart of all groups of ranks; None if nothing is known.
 
-    First shown is the one whose cuts would free most, or the one that grew most.
+    It first shows the group whose cuts would free most, or the one that grew most.
     """
     ranks = {rank.number: rank for rank in run.ranks}
     known = [memory_of(run, ranks[group.representative], findings, absolute, group.ranks) for group in groups]
@@ -327,25 +327,25 @@ def _categories(memory: RankMemory) -> tuple[str, ...]:
 # Communication over time
 
 _SEEN = 1e-3
-"""Seconds below which a pause is none."""
+"""Seconds below which a pause is ignored."""
 LAST = 6
 """Steps whose ends are read: more than `STEPS_SHOWN`, as the last is cut short."""
 Span = tuple[float, float]
-"""From and to, in seconds of the recording, as the moments of comm operations."""
+"""From and to, in seconds of the recording, like the times of comm operations."""
 
 
 @dataclass(frozen=True)
 class StepEnd:
-    """The end of a step, and what leakscope did before the next one."""
+    """The end of a step, and leakscope's pause before the next one."""
 
     step: int
     moment: float
     resumed: float
-    """When the next step began; the same moment where there was no pause."""
+    """Start of the next step; the same time without a pause."""
 
 
 def step_ends(rank: Rank, last: int = LAST) -> tuple[StepEnd, ...]:
-    """The ends of the last steps that have one after them, in order."""
+    """The ends of the last steps that are followed by another one, in order."""
     steps = sorted(rank.steps, key=lambda step: step.number)[-last:]
     return tuple(
         StepEnd(step.number, end := step.began + step.seconds, max(after.began, end))
@@ -355,13 +355,13 @@ def step_ends(rank: Rank, last: int = LAST) -> tuple[StepEnd, ...]:
 
 
 def own_seconds(begin: float, end: float, ends: Sequence[StepEnd]) -> float:
-    """Seconds from one moment to a later one, leakscope's pauses left out."""
+    """Seconds between two times without leakscope's pauses."""
     return end - begin - sum(max(0.0, min(end, e.resumed) - max(begin, e.moment)) for e in ends)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Places on an axis of the program's own time; each pause has the width of a mark."""
+    """Positions on an axis of the program's own time; each pause has the width of a mark."""
 
     begin: float
     end: float
@@ -373,22 +373,22 @@ class Axis:
 
     @property
     def seconds(self) -> float:
-        """The program's own time from one end to the other."""
+        """Seconds of the program's own time on the whole axis."""
         return max(self.end - self.begin - sum(b - a for a, b in self.pauses), 1e-6)
 
     def own(self, moment: float) -> float:
-        """Seconds of the program's own from the begin to a moment, those of leakscope left out."""
+        """Seconds of the program's own time from the start to a moment."""
         moment = min(max(moment, self.begin), self.end)
         return moment - self.begin - sum(max(0.0, min(moment, b) - a) for a, b in self.pauses)
 
     def across(self, moment: float) -> float:
-        """Where a moment is drawn."""
+        """Position of a moment."""
         moment = min(max(moment, self.begin), self.end)
         marks = sum(min(max((moment - a) / (b - a), 0.0), 1.0) for a, b in self.pauses)
         return self.left + self.own(moment) * self._scale + marks * self.mark
 
     def at(self, own: float) -> float:
-        """Where so many seconds of the program's own are drawn."""
+        """Position of this many seconds of the program's own time."""
         gone = [(self.own(a), self.mark) for a, _ in self.pauses]
         return self.left + own * self._scale + sum(mark for until, mark in gone if until < own)
 
@@ -398,7 +398,7 @@ class Axis:
 
 
 def axis(begin: float, end: float, ends: Sequence[StepEnd], left: float, width: float, mark: float) -> Axis:
-    """The axis from one moment to another, without leakscope's pauses in between; none of them overlaps another."""
+    """The axis between two times, without leakscope's pauses, which do not overlap."""
     end = max(end, begin + 1e-6)
     pauses: list[Span] = []
     for each in sorted(ends, key=lambda each: each.moment):
@@ -413,7 +413,7 @@ STEPS_SHOWN = 2
 ROWS_SHOWN = 80
 """Maximum rows drawn; heuristic: two steps of a schedule with 20 microbatches."""
 _STRETCHES = 5
-"""Stretches that the ticks of an axis mark off."""
+"""Number of tick intervals of an axis."""
 _AFTER, _PAUSE = 20.0, 12.0
 """Px after the end of the axis, and of a pause on it."""
 _LIVES = ("waited", "completed", "tensor_died", "storage_died")
@@ -426,35 +426,35 @@ class OperationRow:
     step: int
     turn: int
     tensor: str
-    """`2 of 2`, "" where it is alone."""
+    """`2 of 2`, "" for a single tensor."""
     what: str
     """`send to 1 tag 3`"""
     size: str
     issued_at: str
     issued: str
-    """Into the program's own time since the drawing's left edge."""
+    """Seconds of the program's own time since the left edge."""
     lives: tuple[str, ...]
-    """When it was waited for and completed, and when its tensor and its memory died, from its issue on."""
+    """Wait, completion, and death of its tensor and its memory, relative to its issue."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """One rank's drawing and what it leaves out."""
+    """One rank's drawing and its omissions."""
 
     svg: str
     rows: tuple[OperationRow, ...]
-    """What is drawn, in its order."""
+    """The drawn operations, in order."""
     steps: tuple[int, ...]
     left_out: int
-    """Operations of the shown steps that found no room."""
+    """Omitted operations of the shown steps."""
     alive: int
-    """Operations of the shown steps whose storage was alive when the run ended."""
+    """Operations of the shown steps whose storage was alive at the end of the run."""
     paused: float
-    """Seconds of leakscope's own that the axis leaves out."""
+    """Seconds of leakscope's pauses that the axis omits."""
 
 
 def timeline(operations: Sequence[CommOperation], ends: Sequence[StepEnd] = ()) -> Timeline | None:
-    """The operations of at most two steps, turn by turn; None where none was timed. `ends` are those of the steps.
+    """The operations of at most two steps, turn by turn; None without timed ones. `ends` are the ends of steps.
 
     The steps shown are the last but one and the one before it, as the last is cut short by the end of the run.
     """
@@ -487,7 +487,7 @@ def timeline(operations: Sequence[CommOperation], ends: Sequence[StepEnd] = ()) 
 
 
 def _end(shown: Sequence[CommOperation], later: float | None) -> float:
-    """Right edge: the last event shown, but not far beyond the step after the last one shown, which begins later."""
+    """Right edge: the last event shown, but not far beyond the following step."""
     start = min(row.issued for row in shown)
     events = [
         _moment(moment)
@@ -501,7 +501,7 @@ def _end(shown: Sequence[CommOperation], later: float | None) -> float:
 
 
 def _step_mark(end: StepEnd, time: Axis) -> StepMark:
-    """A line, and leakscope's pause as a gap in the axis."""
+    """A line, and a gap in the axis for leakscope's pause."""
     title = f"step {end.step} ends"
     if (end.moment, end.resumed) in time.pauses:
         title += f"; leakscope's pause of {seconds_text(end.resumed - end.moment)} is left out"

@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 
 @functools.cache
 def script() -> str:
-    """The text of the script, without its tags; it has no data of the run."""
+    """The text of the script, without its tags; contains no data of the run."""
     return Path(__file__).with_name("report.js").read_text(encoding="utf-8")
 
 
 @functools.cache
 def policy() -> str:
-    """The page's Content-Security-Policy: it loads nothing, and runs the script with this very text alone.
+    """The page's Content-Security-Policy: it loads nothing, and runs only the script with this text.
 
-    A hash of the text is what the browser compares (https://www.w3.org/TR/CSP3/#match-element-to-source-list).
+    The browser compares a hash of the text (https://www.w3.org/TR/CSP3/#match-element-to-source-list).
     """
     digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -92,7 +92,7 @@ def load() -> None:
 
 
 def render(run: Run, findings: Findings) -> str:
-    """The whole page, styles and drawings inside; everything that came from the run is escaped."""
+    """Render the whole page, with styles and drawings; all recorded text is escaped."""
     run, findings = cleaned(run), cleaned(findings)
     groups = rank_groups(run, findings)
     alike = [group.ranks for group in groups]
@@ -142,7 +142,7 @@ def render(run: Run, findings: Findings) -> str:
 
 
 def _told_first(run: Run, findings: Findings) -> tuple[Finding, ...]:
-    """The findings of a clean run that "Next" refers to: what grew, else avoidable memory."""
+    """The findings of a clean run to which "Next" refers: growth, else avoidable memory."""
     if findings.verdict != Verdict.CLEAN or findings.suppressed or any(map(messages.ended_badly, run.ranks)):
         return ()
     notes, avoidable = messages.notes(findings), messages.avoidable(findings)
@@ -173,7 +173,7 @@ def _asides(findings: Findings, told_first: tuple[Finding, ...]) -> tuple[Aside,
 
 
 def _failed_line(run: Run) -> trace_marks.KeptLine | None:
-    """The user's own line at which the first rank to fail failed; None where that is not known."""
+    """The user's line at which the first failing rank failed; None if unknown."""
     rank = first_to_fail(run)
     return None if rank is None or not rank.ended.at else trace_marks.kept_line(run, rank.ended.at)
 
@@ -254,12 +254,12 @@ class RanksOnPage:
 
 
 def is_absolute(run: Run) -> bool:
-    """On CPU the counted bytes are the whole process's: only their growth means anything."""
+    """On the CPU the counted bytes are the whole process's: only their growth is meaningful."""
     return bool(run.device) and not run.device.startswith("cpu")
 
 
 def ranks_on_page(run: Run, findings: Findings, groups: Sequence[RankGroup]) -> RanksOnPage:
-    """Every rank of the run, lost ones included."""
+    """Every rank of the run, including lost ones."""
     numbers = {finding.fingerprint: number for number, finding in enumerate(leaks(findings), 1)}
     columns = columns_of([story for group in groups for story in group.stories])
     ranks = {rank.number: rank for rank in run.ranks}
@@ -298,7 +298,7 @@ def _group(
 
 
 def _unbroken(text: str) -> str:
-    """A figure whose lines end between the smallest and the largest only."""
+    """A figure with line breaks only between minimum and maximum."""
     return text.replace(" ", "\u00a0").replace("\u00a0to\u00a0", " to\u00a0")
 
 
