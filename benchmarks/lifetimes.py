@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leakscope.heap.snapshot import Live, inspect
+from leakscope.heap.snapshot import LiveSnapshot, inspect
 from leakscope.process.patches import Patches
 from leakscope.recorder.lifetimes.tracker import LifetimeTracker
 
@@ -65,7 +65,7 @@ def main() -> None:
     looks: list[float] = []
 
     @contextmanager
-    def looked(number: int, occasion: str) -> Iterator[Live]:
+    def looked(number: int, occasion: str) -> Iterator[LiveSnapshot]:
         began = time.process_time()
         with inspect(number, occasion) as live:
             yield live

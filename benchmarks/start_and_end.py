@@ -88,7 +88,7 @@ def rank(options: str) -> int:
         from leakscope.recorder import recorder, snapshots
         from leakscope.run.writer import RankFolder
 
-        clock.around(snapshots.Looks, "take", "rank: looks")
+        clock.around(snapshots.SnapshotTaker, "take", "rank: looks")
         clock.around(RankFolder, "look", "rank: writing")
         clock.around(recorder.Recorder, "boundary", "rank: steps")
         clock.around(recorder.Recorder, "finish", "rank: end")

@@ -309,7 +309,7 @@ _SHORTEST = 5
 
 
 @dataclass(frozen=True)
-class Typed:
+class TypedArguments:
     """The words of a command line, by whose they are."""
 
     ours: tuple[str, ...]
@@ -332,7 +332,7 @@ class RunCommand(click.Command):
             first = start + 2 if has_module else start + 1  # `-m MODULE` or `SCRIPT`
             target = args[start:first]
             ours, theirs = self._split(args[first:])
-            ctx.meta[TYPED] = Typed((*args[:start], *ours), tuple(target), tuple(theirs))
+            ctx.meta[TYPED] = TypedArguments((*args[:start], *ours), tuple(target), tuple(theirs))
             module, script = (target, []) if has_module else ([], target)
             args = [*args[:start], *ours, *module, "--", *script, *theirs]
         return super().parse_args(ctx, args)
@@ -376,7 +376,7 @@ class RunCommand(click.Command):
             index += 1 if "=" in words[index] or not self._takes_value(words[index]) else 2
         return True
 
-    def meant_for_us(self, typed: Typed) -> tuple[list[str], list[str]]:
+    def meant_for_us(self, typed: TypedArguments) -> tuple[list[str], list[str]]:
         """Options of leakscope's, spelled right or nearly so, among the words after the script; and the other words."""
         known = [name for option in self.params if isinstance(option, click.Option) for name in option.opts]
         ours, others, rest = list[str](), list[str](), list(typed.theirs)

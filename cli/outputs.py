@@ -30,7 +30,7 @@ _STEM = "findings"
 
 
 @dataclass(frozen=True)
-class Asked:
+class OutputRequest:
     """One format, and where it goes."""
 
     form: Format | Picture
@@ -38,7 +38,9 @@ class Asked:
     """None for stdout."""
 
 
-def asked_formats(words: Sequence[str], output: Path | None = None, finding: str | None = None) -> tuple[Asked, ...]:
+def asked_formats(
+    words: Sequence[str], output: Path | None = None, finding: str | None = None
+) -> tuple[OutputRequest, ...]:
     """Parse `--as FORMAT[=FILE]` and `--output`.
 
     A format without a file goes to `output` or stdout; if all have a file, the text report does. In place of a file, a
@@ -56,7 +58,7 @@ def asked_formats(words: Sequence[str], output: Path | None = None, finding: str
     asked = list(dict.fromkeys(_asked(word, output, finding) for word in words))
     if all(one.file is not None for one in asked) or not asked:
         own_place = output is None or output not in [one.file for one in asked]
-        asked = [*([Asked(format_named(TEXT), output)] if own_place else []), *asked]
+        asked = [*([OutputRequest(format_named(TEXT), output)] if own_place else []), *asked]
     for index, one in enumerate(asked):
         same = next((other for other in asked[:index] if other.file == one.file), None)
         if same is not None:
@@ -66,12 +68,12 @@ def asked_formats(words: Sequence[str], output: Path | None = None, finding: str
     return tuple(asked)
 
 
-def on_stdout(asked: Sequence[Asked]) -> Format | Picture | None:
+def on_stdout(asked: Sequence[OutputRequest]) -> Format | Picture | None:
     """The format that goes to stdout, if any does."""
     return next((one.form for one in asked if one.file is None), None)
 
 
-def _asked(word: str, output: Path | None, finding: str | None) -> Asked:
+def _asked(word: str, output: Path | None, finding: str | None) -> OutputRequest:
     name, has_file, file = word.partition("=")
     if name not in (*format_names(), *PICTURES):
         raise LeakscopeError(f"unknown format {name!r}; use one of {', '.join(format_names())}")
@@ -81,11 +83,11 @@ def _asked(word: str, output: Path | None, finding: str | None) -> Asked:
         raise LeakscopeError(f"--as {word} has no file name; use --as {name}=FILE, or --as {name} for stdout")
     form = _picture(name, finding) if name in PICTURES and finding else format_named(name)
     if not has_file:
-        return Asked(form, output)
+        return OutputRequest(form, output)
     if file == STDOUT:
-        return Asked(form, None)
+        return OutputRequest(form, None)
     path = Path(file)
-    return Asked(form, path / f"{_STEM}{form.suffix}" if file.endswith("/") or path.is_dir() else path)
+    return OutputRequest(form, path / f"{_STEM}{form.suffix}" if file.endswith("/") or path.is_dir() else path)
 
 
 def _picture(name: str, finding: str) -> Picture:
@@ -94,7 +96,7 @@ def _picture(name: str, finding: str) -> Picture:
     return Picture(name, finding)
 
 
-def check_writable(asked: Sequence[Asked], made_later: Path | None = None) -> None:
+def check_writable(asked: Sequence[OutputRequest], made_later: Path | None = None) -> None:
     """Raises LeakscopeError where a file cannot be written; the folder `made_later` need not be there yet."""
     for one in asked:
         if one.file is None or (one.file.parent == made_later and not made_later.exists()):
@@ -175,7 +177,7 @@ def for_stdout(
 
 
 def write_files(
-    asked: Sequence[Asked], run: Run, findings: Findings, verbose: bool = False, quiet: bool = False
+    asked: Sequence[OutputRequest], run: Run, findings: Findings, verbose: bool = False, quiet: bool = False
 ) -> tuple[str, ...]:
     """Write what goes to files; why that could not be done, a sentence for each that was not."""
     failed = []

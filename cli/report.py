@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from leakscope_cli.argv import check_run_folder
 from leakscope_cli.console import note, tell_or_fail
-from leakscope_cli.outputs import TEXT, Asked, asked_formats, check_writable, for_stdout, on_stdout, write_files
+from leakscope_cli.outputs import TEXT, OutputRequest, asked_formats, check_writable, for_stdout, on_stdout, write_files
 from leakscope_cli.shared import (
     HORIZON,
     MIN_BYTES,
@@ -119,7 +119,7 @@ def report(
     status = findings.exit_status if asks else 0
     findings = replace(findings, returned=Returned.OWN if status == findings.exit_status else Returned.NOT)
     if ranks:
-        asked = [Asked(_of_ranks(run, ranks), one.file) for one in asked]
+        asked = [OutputRequest(_of_ranks(run, ranks), one.file) for one in asked]
     failed = write_files(asked, run, findings, verbose=verbose, quiet=True)
     if failed:
         raise LeakscopeError("; ".join(failed))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from leakscope_cli.argv import TYPED, RunCommand, Takes, missing_step_function, takes_arguments
 from leakscope_cli.console import note, progress, tell
-from leakscope_cli.outputs import TEXT, Asked, asked_formats, check_writable, for_stdout, on_stdout, write_files
+from leakscope_cli.outputs import TEXT, OutputRequest, asked_formats, check_writable, for_stdout, on_stdout, write_files
 from leakscope_cli.shared import (
     RUNS,
     Impossible,
@@ -262,7 +262,7 @@ def _failure_text(options: Options, outcome: Outcome) -> str:
 def _report(
     options: Options,
     known: _Known,
-    asked: Sequence[Asked],
+    asked: Sequence[OutputRequest],
     outcome: Outcome,
     inside: bool = False,
     returned: Returned = Returned.OWN,
@@ -307,13 +307,13 @@ def _report(
     return int(findings.exit_status)
 
 
-def _told_as_text(asked: Sequence[Asked]) -> bool:
+def _told_as_text(asked: Sequence[OutputRequest]) -> bool:
     """It names the page itself."""
     form = on_stdout(asked)
     return form is not None and form.name == TEXT
 
 
-def _told(asked: Sequence[Asked], recorded: Run, findings: Findings) -> tuple[str, bool]:
+def _told(asked: Sequence[OutputRequest], recorded: Run, findings: Findings) -> tuple[str, bool]:
     """What goes to stdout, and whether it is painted."""
     form = on_stdout(asked)
     assert form is not None  # text by default

@@ -19,7 +19,7 @@ from leakscope_cli.shared import newest_run
 
 from leakscope.errors import LeakscopeError
 from leakscope.report.rendering import Line, fitting, laid_out, width_of
-from leakscope.run.status import RankStanding, RunStanding, standing_of
+from leakscope.run.status import RankStatus, RunStatus, status_of
 from leakscope.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def status(folder: Path | None, watch: bool | None, every: float, as_json: bool)
     can_watch = sys.stdout.isatty() and os.environ.get("TERM") not in DUMB
     if watch and (as_json or not can_watch):
         raise LeakscopeError("--watch requires a terminal and cannot be combined with --json")
-    standing = standing_of(folder)
+    standing = status_of(folder)
     if as_json:
         tell_or_fail(json.dumps({"format": 1, **asdict(standing)}, indent=2))
     elif (can_watch if watch is None else watch) and standing.goes_on:
@@ -73,16 +73,16 @@ def _watch(folder: Path, every: float) -> None:
 
     try:
         with Live(console=Console(), auto_refresh=False, transient=True) as shown:
-            while (standing := standing_of(folder)).goes_on:
+            while (standing := status_of(folder)).goes_on:
                 size = shutil.get_terminal_size()
                 shown.update(_as_table(standing, size.lines - _AROUND, size.columns), refresh=True)
                 time.sleep(every)
     except KeyboardInterrupt:
-        standing = standing_of(folder)
+        standing = status_of(folder)
     tell_or_fail(as_text(standing, shutil.get_terminal_size().columns))
 
 
-def as_text(standing: RunStanding, columns: int = 80) -> str:
+def as_text(standing: RunStatus, columns: int = 80) -> str:
     """The status of all ranks; the table is at most `columns` wide."""
     rows = [*map(cells, standing.ranks)]
     shown = fitting(HEADS, rows, _LEFT_OUT, columns)
@@ -109,7 +109,7 @@ def _not_shown(shown: Sequence[int]) -> Iterator[str]:
         yield f"hidden in a terminal this narrow: {', '.join(missing)}; use --json for all"
 
 
-def _as_table(standing: RunStanding, most: int, columns: int) -> Table:
+def _as_table(standing: RunStatus, most: int, columns: int) -> Table:
     from rich.text import Text
 
     shown = fitting(HEADS, [*map(cells, standing.ranks)], _LEFT_OUT, columns)
@@ -126,7 +126,7 @@ def _as_table(standing: RunStanding, most: int, columns: int) -> Table:
     return table
 
 
-def _above(standing: RunStanding) -> Iterator[str]:
+def _above(standing: RunStatus) -> Iterator[str]:
     goes = "running" if standing.goes_on else "finished"
     of = f" of {standing.steps:,}" if standing.steps is not None else ""
     step = max((rank.step for rank in standing.ranks), default=0)
@@ -134,7 +134,7 @@ def _above(standing: RunStanding) -> Iterator[str]:
     yield f"{standing.folder}, started {standing.started}" if standing.started else standing.folder
 
 
-def _below(standing: RunStanding) -> Iterator[str]:
+def _below(standing: RunStatus) -> Iterator[str]:
     if standing.interim or not standing.goes_on:
         yield ""
     if standing.interim:
@@ -143,7 +143,7 @@ def _below(standing: RunStanding) -> Iterator[str]:
         yield f"see `leakscope report {standing.folder}`"
 
 
-def cells(rank: RankStanding) -> tuple[str, ...]:
+def cells(rank: RankStatus) -> tuple[str, ...]:
     """The cells of a rank."""
     ago = "" if rank.since_step is None else f"{seconds_text(rank.since_step)} ago"
     look = "" if rank.last_look_step is None else f"at step {rank.last_look_step:,}"

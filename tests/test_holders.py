@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import leakscope
-from leakscope.findings.live_objects import HeldNow, Kept, Part
+from leakscope.findings.live_objects import HolderMemory, ModelPart, RetentionKind
 from leakscope.profiler.holders import Holders
 
 
@@ -47,11 +47,11 @@ def no_gc() -> Iterator[None]:
     gc.collect()
 
 
-def line_of(told: Holders, name: str) -> HeldNow:
+def line_of(told: Holders, name: str) -> HolderMemory:
     return next(line for line in told.lines if line.name.startswith(f"{name} in "))
 
 
-def freed(line: HeldNow) -> int:
+def freed(line: HolderMemory) -> int:
     assert line.letting_go is not None
     return line.letting_go.bytes
 
@@ -77,7 +77,7 @@ def test_lines_add_up_and_letting_go_frees_what_is_told(no_gc: None) -> None:
     assert watched.freed_by(other.clear) == line.letting_go.bytes == 20_000
     assert freed(line_of(told, "small")) == 12_000
     del small
-    garbage = next(line for line in told.lines if line.kept == Kept.WAITS_FOR_GC)
+    garbage = next(line for line in told.lines if line.kept == RetentionKind.WAITS_FOR_GC)
     assert garbage.bytes >= 8_000 == watched.freed_by(gc.collect)
 
 
@@ -89,9 +89,9 @@ def test_a_model_and_its_optimizer_are_a_line_each() -> None:
     told = leakscope.holders()
     parts = {line.part: line.bytes for line in told.lines if line.name.startswith(("net in", "optimizer in"))}
     size = sum(p.untyped_storage().nbytes() for p in net.parameters())
-    assert parts[Part.PARAMETERS] == parts[Part.GRADIENTS] == size
-    assert parts[Part.STATE] > 2 * size
-    gradients = next(line for line in told.lines if line.part == Part.GRADIENTS)
+    assert parts[ModelPart.PARAMETERS] == parts[ModelPart.GRADIENTS] == size
+    assert parts[ModelPart.STATE] > 2 * size
+    gradients = next(line for line in told.lines if line.part == ModelPart.GRADIENTS)
     assert freed(gradients) == size
 
 
@@ -178,7 +178,9 @@ def test_parameters_that_outputs_hold_too_are_told_with_the_few_handles_to_let_g
     kept = {"outputs": [net(torch.ones(2, 50)) for _ in range(6)]}
     kept["outputs"][0].sum().backward()
     optimizer.step()
-    line = next(line for line in leakscope.holders().lines if line.part == Part.PARAMETERS and line.bytes == 10_200)
+    line = next(
+        line for line in leakscope.holders().lines if line.part == ModelPart.PARAMETERS and line.bytes == 10_200
+    )
     assert line.letting_go is not None
     written = {text.partition(" in ")[0] for text in line.letting_go.written}
     assert written == {"net", "optimizer", "kept['outputs']"}

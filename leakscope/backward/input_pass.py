@@ -36,7 +36,7 @@ class Paths(NamedTuple):
 
 
 @dataclass
-class Group:
+class WeightGroup:
     """Weights whose gradients are computed together, and where that computation starts."""
 
     intermediates: list[Node] = field(default_factory=list)
@@ -91,7 +91,7 @@ def trace_paths(roots: Iterable[Node], inputs: set[Node], input_ids: set[int], w
     return Paths(order, leads, following, weights, functions)
 
 
-def weight_groups(paths: Paths, roots: list[Node]) -> list[Group]:
+def weight_groups(paths: Paths, roots: list[Node]) -> list[WeightGroup]:
     """The groups, those nearest to the roots first."""
     leads, following = paths.leads, paths.next
     parent: list[int] = []
@@ -125,16 +125,16 @@ def weight_groups(paths: Paths, roots: list[Node]) -> list[Group]:
 
 def _joined(
     starts: list[tuple[Node, list[Edge] | None]], parent: list[int], label: dict[Node, int], paths: Paths
-) -> list[Group]:
+) -> list[WeightGroup]:
     """The starts that share weights, in one group each, with those weights."""
-    groups: dict[int, Group] = {}
+    groups: dict[int, WeightGroup] = {}
     for index, (node, exits) in enumerate(starts):
         first = _find(parent, index)
         if first in groups:
             groups[first].intermediates.append(node)
             groups[first].exits.append(exits)
         else:
-            groups[first] = Group([node], [exits])
+            groups[first] = WeightGroup([node], [exits])
     for weight in paths.weights:
         if paths.leads[weight] == TO_WEIGHT and weight in label:
             groups[_find(parent, label[weight])].weights.add(weight)
@@ -148,7 +148,7 @@ def _find(parent: list[int], group: int) -> int:
     return group
 
 
-def exits_apart(group: Group, paths: Paths) -> bool:
+def exits_apart(group: WeightGroup, paths: Paths) -> bool:
     """Whether no exit is on or below another one or an off-path root, so that each can be requested separately."""
     exits = [edge[0] for edges in group.exits if edges is not None for edge in edges]
     if len(set(exits)) != len(exits):
@@ -239,7 +239,7 @@ def input_pass(
 
 
 def _run(
-    roots: Roots, wanted: list[Tensor], groups: list[Group], paths: Paths, boxed: bool
+    roots: Roots, wanted: list[Tensor], groups: list[WeightGroup], paths: Paths, boxed: bool
 ) -> tuple[InputGrads, list[ParamGroup]]:
     """Run the engine down to the inputs, and catch what arrives at each intermediate."""
     param_groups = _param_groups(groups)
@@ -280,7 +280,7 @@ def _run(
             function.needs_input_grad = needed
 
 
-def _groups(paths: Paths, roots: list[Node]) -> tuple[list[Group], set[Node]]:
+def _groups(paths: Paths, roots: list[Node]) -> tuple[list[WeightGroup], set[Node]]:
     """The groups, and the nodes on the input path that the weight pass runs again."""
     groups = weight_groups(paths, roots)
     joint = False
@@ -302,11 +302,11 @@ def _groups(paths: Paths, roots: list[Node]) -> tuple[list[Group], set[Node]]:
         again |= crossed(paths, clamped)
         if any(by_checkpoint(node, once=True) for node in again):
             own = [weight for weight in paths.weights if paths.leads[weight] == TO_WEIGHT]
-            return [Group([weight], [[]], {weight}) for weight in own], set()
+            return [WeightGroup([weight], [[]], {weight}) for weight in own], set()
     return groups, again
 
 
-def _ready_sooner(group: Group) -> bool:
+def _ready_sooner(group: WeightGroup) -> bool:
     """Whether the input pass should compute these weights' gradients and keep them in place of its intermediates'.
 
     This applies to norms and separate biases: small vectors, each the sum of a whole activation's gradient, for which
@@ -326,7 +326,7 @@ def _ready_sooner(group: Group) -> bool:
     return all(size <= longest for size in sizes) and sum(sizes) < sum(prod(meta.shape) for meta in arriving)
 
 
-def _param_groups(groups: list[Group]) -> list[ParamGroup]:
+def _param_groups(groups: list[WeightGroup]) -> list[ParamGroup]:
     """Torch's three keys, and our own that the weight pass reads if present."""
     waiting = {place: group.clamped for place, group in enumerate(groups)}
     return [

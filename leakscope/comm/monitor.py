@@ -9,18 +9,18 @@ import torch
 
 from leakscope.comm import patches as comm_patches
 from leakscope.comm.operations import CommFile
-from leakscope.comm.patches import Calls
+from leakscope.comm.patches import CommPatches
 from leakscope.comm.rpc import ContextMonitor
 from leakscope.comm.tracking import OperationLog
 from leakscope.graph.model import CommUse
 from leakscope.process.guard import CLOCK
 from leakscope.process.patches import AfterImport, Patches, leave_us_out
-from leakscope.process.torch_compat import Future, Part, c10d, lacks
+from leakscope.process.torch_compat import Future, RecordingPart, c10d, lacks
 from leakscope.run.operations import NAME as LAST_OPERATION
 from leakscope.run.writer import RankFolder
 
 
-class Holdings:
+class NativeHolds:
     """What Works and contexts hold in C++, read after the sweep of a heap snapshot.
 
     The Python object of a context is created for this reading. It is kept here, where the sweep has not seen it, so
@@ -49,13 +49,13 @@ class CommMonitor:
         self._folder = folder
         self._file = CommFile(folder, now)
         self._log = OperationLog(self._file, now)
-        self._calls = Calls(self._log, self.patches)
+        self._calls = CommPatches(self._log, self.patches)
         self._contexts: ContextMonitor | None = None
         leave_us_out(self.patches, folder.note)
         self._calls.install()
-        if not lacks(Part.FUNCTIONAL):
+        if not lacks(RecordingPart.FUNCTIONAL):
             comm_patches.install(self._log, self._calls, self.patches)
-        if torch.distributed.rpc.is_available() and not lacks(Part.CONTEXTS):
+        if torch.distributed.rpc.is_available() and not lacks(RecordingPart.CONTEXTS):
             AfterImport("torch.distributed.autograd", self._watch_contexts).install(self.patches)
         patches.add("records of comm operations", self.remove)
         patches.guard.at_end.append(self._lost)
@@ -138,9 +138,9 @@ class CommMonitor:
 
     # for a snapshot
 
-    def holds(self) -> Holdings:
+    def holds(self) -> NativeHolds:
         """Yield (owner, what it holds in C++, name of the reference) for one heap snapshot; release it afterwards."""
-        return Holdings(self._log, self._contexts)
+        return NativeHolds(self._log, self._contexts)
 
     def last_uses(self) -> dict[int, CommUse]:
         """Map the address of each live storage to the last operation or context that used it."""
@@ -157,7 +157,7 @@ class CommMonitor:
 
 def is_there() -> bool:
     """Whether this torch has communication that can be followed."""
-    return torch.distributed.is_available() and not lacks(Part.COMM)
+    return torch.distributed.is_available() and not lacks(RecordingPart.COMM)
 
 
 def _is_pending(operations: tuple[Any, ...]) -> bool:

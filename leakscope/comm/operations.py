@@ -34,7 +34,7 @@ class Channel:
         """(line, bytes), mapped to the text of such an operation in the file of the last operation, and its packer."""
 
 
-class Operation:
+class LiveOperation:
     """A send, a receive or a collective. Times are readings of the clock, None for what has not happened.
 
     Holds no tensor, storage or Work: `marks` and `work` are weak references with callbacks.
@@ -142,7 +142,7 @@ _MAX_GROUPS = 1000
 """Maximum Python objects of groups kept."""
 
 
-class Group:
+class CommGroup:
     """One group and its channels."""
 
     __slots__ = ("channels", "name", "ranks", "seen")
@@ -175,11 +175,11 @@ class Groups:
     """All groups in use."""
 
     def __init__(self) -> None:
-        self.by_id: dict[int, Group] = {}
+        self.by_id: dict[int, CommGroup] = {}
         """Address, mapped to the group; valid if `seen` is still the same object."""
-        self._by_name: dict[str, Group] = {}
+        self._by_name: dict[str, CommGroup] = {}
 
-    def of(self, group: Any) -> Group:
+    def of(self, group: Any) -> CommGroup:
         """The group of a ProcessGroup or of one of its backends."""
         known = self.by_id.get(id(group))
         if known is not None and known.seen() is group:
@@ -191,14 +191,14 @@ class Groups:
         if known is None or (
             ranks and known.ranks != ranks
         ):  # a group made after destroy_process_group may have an old name
-            known = self._by_name[name] = Group(name, ranks)
+            known = self._by_name[name] = CommGroup(name, ranks)
         if len(self.by_id) > _MAX_GROUPS:
             self.by_id.clear()
         known.seen = weakref.ref(group)
         self.by_id[id(group)] = known
         return known
 
-    def named(self, name: Any) -> Group:
+    def named(self, name: Any) -> CommGroup:
         """The group that a functional operator names."""
         known = self._by_name.get(_shown(name))
         return known if known is not None else self.of(group_named(name))
@@ -240,7 +240,7 @@ class LastOperationFile:
         self.shown = 0
         """Number of the operation in it."""
 
-    def update(self, operation: Operation, state: bytes) -> None:
+    def update(self, operation: LiveOperation, state: bytes) -> None:
         """Write an operation; `state` is one of those in `leakscope.run.operations`."""
         if self.shown != operation.id:
             self.shown, o = operation.id, operation
@@ -301,21 +301,21 @@ class CommFile:
 
     def __init__(self, folder: RankFolder, zero: float) -> None:
         self._folder, self._zero = folder, zero
-        self.pending: list[Operation] = []
+        self.pending: list[LiveOperation] = []
         """Operations issued and not written yet; appended by whoever issues one."""
-        self._recent: deque[Operation] = deque()
-        self._amended: list[Operation] = []
+        self._recent: deque[LiveOperation] = deque()
+        self._amended: list[LiveOperation] = []
         self._writing = _thread.allocate_lock()
         self.last = LastOperationFile(folder.path / NAME, zero)
 
-    def amend(self, operation: Operation) -> None:
+    def amend(self, operation: LiveOperation) -> None:
         """Record a change of an operation that is already written; called by finalizers, so it is written later."""
         self._amended.append(operation)
 
     def step_ended(self, step: int) -> None:
         """Write what is due at the end of a step; operations of this step get one more step to settle."""
         with self._writing:
-            waiting: list[Operation] = []
+            waiting: list[LiveOperation] = []
             for operation in self.pending:
                 settled = operation.settled
                 if operation.step >= step and not settled:
@@ -355,7 +355,7 @@ class CommFile:
             self.pending.clear()
             self._recent.clear()
 
-    def _write(self, operation: Operation) -> None:
+    def _write(self, operation: LiveOperation) -> None:
         if not operation.written:
             operation.written = True
             self._folder.append_line(CommOperation.FILE, operation.row(self._zero))

@@ -69,7 +69,7 @@ def tensors_among(values: Iterable[Any]) -> list[Any]:
 Call = Callable[..., Any]
 
 
-class Waits:
+class WaitHooks:
     """Replacements for methods of a Work and of a future, and the callbacks after them."""
 
     def __init__(self, log: OperationLog, guard: Guard) -> None:
@@ -200,7 +200,7 @@ _BY_PLACE = 4
 """Positional arguments of a send or receive from torch.distributed: group, tensors, peer and tag."""
 
 
-class Calls:
+class CommPatches:
     """Installs the wrappers; all of them are in the list of patches and removed with it."""
 
     def __init__(self, log: OperationLog, patches: Patches) -> None:
@@ -208,7 +208,7 @@ class Calls:
         self.inside: set[int] = set()
         """Threads in a recorded call, whose inner calls are part of it."""
         self._met: set[type] = set()
-        self._waits = Waits(log, patches.guard)
+        self._waits = WaitHooks(log, patches.guard)
 
     def install(self) -> None:
         """Wrap the classes of torch.distributed; Python classes follow on first use."""
@@ -428,7 +428,7 @@ class RecordedOperator:
         return getattr(self.called, name)
 
 
-def install(log: OperationLog, calls: Calls, patches: Patches) -> None:
+def install(log: OperationLog, calls: CommPatches, patches: Patches) -> None:
     """Record calls of the functional operators."""
     functional, autograd = functional_operators()
     for name in _COLLECTIVES:
@@ -473,7 +473,7 @@ def _replace(namespace: Any, name: str, make: Callable[[Call], Call], patches: P
 
 
 def _noting(
-    calls: Calls, name: str, begin: Callable[..., Any], ended: Callable[..., Any], failed: Call, called: Call
+    calls: CommPatches, name: str, begin: Callable[..., Any], ended: Callable[..., Any], failed: Call, called: Call
 ) -> Call:
     """Replacement for an operator: `begin` returns what to record of a call, None to skip it.
 
@@ -499,7 +499,7 @@ def _noting(
     return wrapper
 
 
-def _collective(log: OperationLog, calls: Calls, name: str, called: Call) -> Call:
+def _collective(log: OperationLog, calls: CommPatches, name: str, called: Call) -> Call:
     direction, copies = name.rstrip("_").removesuffix("_out"), name in _COPYING
 
     def begin(frame: FrameType, *args: Any, **kwargs: Any) -> Any:
@@ -517,7 +517,7 @@ def _collective(log: OperationLog, calls: Calls, name: str, called: Call) -> Cal
     return _noting(calls, name, begin, ended, lambda noted, error: log.refused(noted[0], error), called)
 
 
-def _point_to_point(log: OperationLog, calls: Calls, name: str, called: Call) -> Call:
+def _point_to_point(log: OperationLog, calls: CommPatches, name: str, called: Call) -> Call:
     direction = _FUNCTIONAL_POINT_TO_POINT[name]
 
     def begin(frame: FrameType, *args: Any, **_: Any) -> Any:
@@ -534,7 +534,7 @@ def _point_to_point(log: OperationLog, calls: Calls, name: str, called: Call) ->
     return _noting(calls, name, begin, ended, lambda noted, error: log.refused(noted[0], error), called)
 
 
-def _batched(log: OperationLog, calls: Calls, called: Call) -> Call:
+def _batched(log: OperationLog, calls: CommPatches, called: Call) -> Call:
     def begin(frame: FrameType, *args: Any, **_: Any) -> Any:
         if len(args) != _BATCHED_ARGUMENTS or not all(map(_is_real, args[3])):
             return None
@@ -555,7 +555,7 @@ def _batched(log: OperationLog, calls: Calls, called: Call) -> Call:
     return _noting(calls, "batch_p2p_ops", begin, ended, failed, called)
 
 
-def _waits(log: OperationLog, calls: Calls, called: Call) -> Call:
+def _waits(log: OperationLog, calls: CommPatches, called: Call) -> Call:
     def begin(_: FrameType, *args: Any, **__: Any) -> Any:
         buffers = _real(args[:1])
         operation = log.latest_of(buffers[0]) if buffers else None

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from leakscope.comm.operations import CommFile, Groups, Operation, text_of
+from leakscope.comm.operations import CommFile, Groups, LiveOperation, text_of
 from leakscope.heap.storages import tensor_bytes
 from leakscope.originals import _thread
 from leakscope.process.frames import users_lines
@@ -41,21 +41,21 @@ class TensorRef(DeathRef):
     """Reference to a tensor, kept by its operation."""
 
     __slots__ = ("operation",)
-    operation: Operation
+    operation: LiveOperation
 
 
-class StorageRef(DeathRef):
+class CommStorageRef(DeathRef):
     """Reference to a storage, which may serve several operations in turn; has the latest."""
 
     __slots__ = ("operation",)
-    operation: Operation
+    operation: LiveOperation
 
 
 class WorkRef(DeathRef):
     """Reference to a Work, with its operation, or those of a coalesced group."""
 
     __slots__ = ("asks", "number", "operations")
-    operations: tuple[Operation, ...]
+    operations: tuple[LiveOperation, ...]
     number: int
     """Number of the latest of them."""
     asks: bool
@@ -66,7 +66,7 @@ class FutureRef(DeathRef):
     """Reference to a future, with the operations that its owner can wait for."""
 
     __slots__ = ("operations",)
-    operations: tuple[Operation, ...]
+    operations: tuple[LiveOperation, ...]
 
 
 def moments() -> Moments:
@@ -81,7 +81,7 @@ class WeakTracker:
         self.file = file
         self.works: dict[int, WorkRef] = {}
         self.futures: dict[int, FutureRef] = {}
-        self.storages: dict[int, StorageRef] = {}
+        self.storages: dict[int, CommStorageRef] = {}
         self.waits: deque[tuple[WorkRef, float]] = deque()
         """Works that were waited for, and when the wait returned; not processed yet."""
         self._moments: Moments = moments()
@@ -89,7 +89,7 @@ class WeakTracker:
         self._note = self._moments.__getitem__
         self._settling = _thread.RLock()
 
-    def attach(self, work: Any, operations: tuple[Operation, ...]) -> None:
+    def attach(self, work: Any, operations: tuple[LiveOperation, ...]) -> None:
         """Watch the death of a Work, and recognise it in waits."""
         address = id(work)
         handle = self.works.get(address)
@@ -104,7 +104,7 @@ class WeakTracker:
         for operation in operations:
             operation.work = handle
 
-    def follow(self, operation: Operation, tensors: Sequence[Any]) -> None:
+    def follow(self, operation: LiveOperation, tensors: Sequence[Any]) -> None:
         """Watch the deaths of tensors and their storages; a storage is followed for its latest operation."""
         note = self._note
         for tensor in tensors:
@@ -124,7 +124,7 @@ class WeakTracker:
                 before.marks = [m for m in before.marks if m() is None or m() is not tensor]
                 self.changed(before)
             else:
-                known = self.storages[address] = StorageRef(storage, note)
+                known = self.storages[address] = CommStorageRef(storage, note)
                 known.address = address
             known.operation = operation
             operation.storages += 1
@@ -138,7 +138,7 @@ class WeakTracker:
                     mark.operation.tensors -= 1
                 del mark
 
-    def future_taken(self, operations: tuple[Operation, ...], future: Any) -> None:
+    def future_taken(self, operations: tuple[LiveOperation, ...], future: Any) -> None:
         """Record that the owner of the future can wait for the operations without their Work."""
         for operation in operations:
             operation.future = True
@@ -163,7 +163,7 @@ class WeakTracker:
                         continue
                     operation.tensor_died = max(moment, operation.tensors_latest)
                     operation.marks.clear()
-                elif isinstance(died, StorageRef):
+                elif isinstance(died, CommStorageRef):
                     if storages.get(died.address) is died:
                         del storages[died.address]
                     operation = died.operation
@@ -193,12 +193,12 @@ class WeakTracker:
             if operation.written:
                 self.file.amend(operation)
 
-    def changed(self, operation: Operation) -> None:
+    def changed(self, operation: LiveOperation) -> None:
         """Record a change of an operation, to be amended on disk."""
         if operation.written:
             self.file.amend(operation)
 
-    def enter_wait(self, operations: Sequence[Operation], moment: float) -> None:
+    def enter_wait(self, operations: Sequence[LiveOperation], moment: float) -> None:
         """Record the return of a wait at this time."""
         for operation in operations:
             if operation.waited is None:
@@ -250,14 +250,14 @@ class OperationLog(WeakTracker):
         """Whether anything has been issued."""
         self._groups = Groups()
         self._seen = self._groups.by_id
-        self._coalescing: dict[str, list[Operation]] = {}
+        self._coalescing: dict[str, list[LiveOperation]] = {}
         self._numbers = itertools.count(1)
 
     # while an operation is issued
 
     def begin(
         self, direction: str, group: Any, other: Any, tag: Any, buffers: Sequence[Any], frame: FrameType | None
-    ) -> Operation | None:
+    ) -> LiveOperation | None:
         """Record an operation before it is passed to C++; `other` is a rank of the group, `frame` the caller's.
 
         For a functional operator, which names the group, `other` is a world rank. None if recording failed, which is
@@ -281,7 +281,7 @@ class OperationLog(WeakTracker):
             channel.nth += 1
             # much is inlined from here to `waited`: with cold caches after a step each call costs a microsecond
             lines = users_lines(frame)
-            operation = Operation(next(self._numbers), channel, step, lines)
+            operation = LiveOperation(next(self._numbers), channel, step, lines)
             if buffers:
                 first = buffers[0]
                 operation.shape, operation.dtype, operation.on_host = _shape(first), _dtype(first), _is_cpu(first)
@@ -314,7 +314,7 @@ class OperationLog(WeakTracker):
             self._miss(error)
             return None
 
-    def issued(self, operation: Operation | None, work: Any, buffers: Sequence[Any]) -> None:
+    def issued(self, operation: LiveOperation | None, work: Any, buffers: Sequence[Any]) -> None:
         """Record its Work: None if it is already done or part of a coalesced group."""
         if operation is None:
             return
@@ -339,7 +339,7 @@ class OperationLog(WeakTracker):
         self.missed += 1
         self.why = f"{type(error).__name__}: {error}"
 
-    def returned(self, operation: Operation | None, buffers: Sequence[Any], made: Sequence[Any] = ()) -> None:
+    def returned(self, operation: LiveOperation | None, buffers: Sequence[Any], made: Sequence[Any] = ()) -> None:
         """Record the buffers of a functional operator that has returned; its Work stays in C++.
 
         `made` are other tensors that can be waited for in its place.
@@ -359,7 +359,7 @@ class OperationLog(WeakTracker):
         except Exception as error:  # noqa: BLE001 - as above
             self._miss(error)
 
-    def refused(self, operation: Operation | None, error: BaseException) -> None:
+    def refused(self, operation: LiveOperation | None, error: BaseException) -> None:
         """Record that issuing it raised."""
         if operation is None:
             return
@@ -380,12 +380,12 @@ class OperationLog(WeakTracker):
 
     # while somebody waits
 
-    def waiting(self, operations: Sequence[Operation]) -> None:
+    def waiting(self, operations: Sequence[LiveOperation]) -> None:
         """Record that a wait has begun."""
         self.last_call = CLOCK.perf_counter()
         self.last.update(operations[-1], WAITING)
 
-    def waited(self, operations: Sequence[Operation]) -> None:
+    def waited(self, operations: Sequence[LiveOperation]) -> None:
         """Record that a wait has returned."""
         self.last_event = CLOCK.perf_counter()
         self.enter_wait(operations, self.last_event)
@@ -403,26 +403,26 @@ class OperationLog(WeakTracker):
                     operation.owners = max(operation.owners, min(_uses(tensor) - operation.uses, _MAX_OWNERS))
                 del tensor
 
-    def latest_of(self, tensor: Any) -> Operation | None:
+    def latest_of(self, tensor: Any) -> LiveOperation | None:
         """The last operation that used a tensor's storage; None if there is none."""
         mark = self.storages.get(address_of_storage(storage_of(tensor)))
         return None if mark is None or mark() is None else mark.operation
 
-    def failed(self, operations: Sequence[Operation], error: BaseException) -> None:
+    def failed(self, operations: Sequence[LiveOperation], error: BaseException) -> None:
         """Record that issuing them, or a wait, has raised."""
         for operation in operations:
             operation.failed = type(error).__name__
             self.changed(operation)
         self.last.update(operations[-1], FAILED)
 
-    def completed(self, operations: Sequence[Operation]) -> None:
+    def completed(self, operations: Sequence[LiveOperation]) -> None:
         """Record that a Work or future was seen to complete."""
         for operation in operations:
             if operation.completed is None:
                 operation.completed = self.last_event = CLOCK.perf_counter()
                 self.changed(operation)
 
-    def _came_from(self, operation: Operation, work: Any) -> None:
+    def _came_from(self, operation: LiveOperation, work: Any) -> None:
         """Record the sender of a receive from any source."""
         try:
             place = source_of(work)

@@ -97,7 +97,7 @@ _file = vars(ModuleType)["__dict__"].__get__
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class ContainerPlace:
     """A place in the program, as written in code."""
 
     written: str
@@ -123,14 +123,14 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class FoundContainer:
     """A container, or the cache of a function."""
 
     obj: Any
-    place: Place
+    place: ContainerPlace
 
 
-def containers_of(dataset: Any, modules: Sequence[str]) -> Iterator[Found]:
+def containers_of(dataset: Any, modules: Sequence[str]) -> Iterator[FoundContainer]:
     """Every container reachable from the dataset, then those of these modules."""
     yield from _Walk().from_each(dataset, modules)
 
@@ -151,40 +151,40 @@ class _Walk:
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
-        self._waiting: deque[tuple[Any, Place, int]] = deque()
+        self._waiting: deque[tuple[Any, ContainerPlace, int]] = deque()
 
-    def from_each(self, dataset: Any, modules: Sequence[str]) -> Iterator[Found]:
-        self._add(dataset, Place("self", type_qualname(type(dataset))), 0)
+    def from_each(self, dataset: Any, modules: Sequence[str]) -> Iterator[FoundContainer]:
+        self._add(dataset, ContainerPlace("self", type_qualname(type(dataset))), 0)
         yield from self._found()
         for name in modules:
             module = sys.modules.get(name)
             names = _file(module) if type(module) is ModuleType else {}
             for key, value in list(names.items()):
                 if type(key) is str and not key.startswith("__"):
-                    self._add(value, Place(key, name, str(names.get("__file__", "")), key), 1)
+                    self._add(value, ContainerPlace(key, name, str(names.get("__file__", "")), key), 1)
         yield from self._found()
 
-    def _add(self, obj: Any, place: Place, deep: int) -> None:
+    def _add(self, obj: Any, place: ContainerPlace, deep: int) -> None:
         if id(obj) not in self._seen and len(self._seen) < _MOST and deep <= _DEEPEST and _is_followed(obj):
             self._seen.add(id(obj))
             self._waiting.append((obj, place, deep))
 
-    def _found(self) -> Iterator[Found]:
+    def _found(self) -> Iterator[FoundContainer]:
         while self._waiting:
             obj, place, deep = self._waiting.popleft()
             kind = type(obj)
             base = tuple if kind is tuple else container_base(kind)
             if kind is LRU_CACHE:
-                yield Found(obj, place)
+                yield FoundContainer(obj, place)
             elif base is not None:
-                yield Found(obj, place)
+                yield FoundContainer(obj, place)
                 self._items(obj, base, place, deep)
             elif _is_classes(obj, kind):
                 self._class_attributes(obj, deep)
             else:
                 self._attributes(obj, kind, place, deep)
 
-    def _items(self, container: Any, base: Any, place: Place, deep: int) -> None:
+    def _items(self, container: Any, base: Any, place: ContainerPlace, deep: int) -> None:
         if base.__len__(container) > _FEW:
             return
         if base is dict:
@@ -195,18 +195,18 @@ class _Walk:
             for item in list(base.__iter__(container)):
                 self._add(item, _below(place, "[i]"), deep + 1)
 
-    def _attributes(self, obj: Any, kind: type, place: Place, deep: int) -> None:
+    def _attributes(self, obj: Any, kind: type, place: ContainerPlace, deep: int) -> None:
         for name, value in list((instance_dict(obj, kind) or {}).items()):
             if type(name) is str:
                 self._add(value, _attribute(name, kind, place), deep + 1)
         for each in mro_tuple(kind):
-            self._add(each, Place(type_qualname(each), type_qualname(each)), deep + 1)
+            self._add(each, ContainerPlace(type_qualname(each), type_qualname(each)), deep + 1)
 
     def _class_attributes(self, kind: type, deep: int) -> None:
         name, file = type_qualname(kind), _file_of(kind)
         for key, value in list(type_dict(kind).items()):
             if type(key) is str and not (key.startswith("__") and key.endswith("__")):
-                self._add(value, Place(f"{name}.{key}", name, file, key), deep + 1)
+                self._add(value, ContainerPlace(f"{name}.{key}", name, file, key), deep + 1)
 
 
 def _is_followed(obj: Any) -> bool:
@@ -230,16 +230,16 @@ def _file_of(kind: type) -> str:
     return file if type(file) is str and is_users(file) else ""
 
 
-def _below(place: Place, written: str) -> Place:
+def _below(place: ContainerPlace, written: str) -> ContainerPlace:
     return replace(place, written=f"{place.written}{written}")
 
 
-def _attribute(name: str, kind: type, place: Place) -> Place:
+def _attribute(name: str, kind: type, place: ContainerPlace) -> ContainerPlace:
     """An attribute of an instance, as its class writes it."""
     file, owner = _file_of(kind), type_qualname(kind)
     if not file:
         return _below(place, f".{name}")
-    return Place(f"self.{name}", owner, file, name)
+    return ContainerPlace(f"self.{name}", owner, file, name)
 
 
 _ITEMS_DEEPEST = 3
@@ -393,7 +393,7 @@ class _Watch:
             stream.write(json_of(to_line(row)) + b"\n")
 
 
-def _length(found: Found) -> int | None:
+def _length(found: FoundContainer) -> int | None:
     """Number of items; None for a container that is bounded or cannot grow."""
     kind = type(found.obj)
     if kind is LRU_CACHE:
@@ -405,7 +405,7 @@ def _length(found: Found) -> int | None:
     return int(base.__len__(found.obj))
 
 
-def _add(seen: _Seen, found: Found, more: int) -> None:
+def _add(seen: _Seen, found: FoundContainer, more: int) -> None:
     """Add a sample of the newest items, scaled to all."""
     items = _newest(found, more)
     if items:
@@ -414,13 +414,13 @@ def _add(seen: _Seen, found: Found, more: int) -> None:
     seen.gained += more
 
 
-def _newest(found: Found, more: int) -> list[tuple[Any, ...]]:
+def _newest(found: FoundContainer, more: int) -> list[tuple[Any, ...]]:
     if type(found.obj) is LRU_CACHE:
         return []
     return newest_items(found.obj, container_base(type(found.obj)), more)
 
 
-def _row(seen: _Seen, found: Found, length: int) -> GrowingInWorker:
+def _row(seen: _Seen, found: FoundContainer, length: int) -> GrowingInWorker:
     if seen.where is None:
         seen.where = found.place.line()
         user_code.forget()

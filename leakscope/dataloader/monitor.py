@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakscope.dataloader.agent import LRU_CACHE, Found, Readings, Worker, containers_of, run, users_modules
+from leakscope.dataloader.agent import LRU_CACHE, FoundContainer, Readings, Worker, containers_of, run, users_modules
 from leakscope.heap.autograd import bytes_at
 from leakscope.heap.sizeof import item_text, oldest_items
 from leakscope.originals import gc, open_file, os, resource
@@ -34,7 +34,7 @@ from leakscope.process.torch_compat import (
     ENDS_WORKERS,
     LOADER_ITERATOR,
     LOADER_WORKERS,
-    Part,
+    RecordingPart,
     lacks,
     loader_workers_of,
     method_of,
@@ -191,7 +191,7 @@ class SharedContainers:
         largest = sorted((each for each in shared if each is not None), key=lambda each: -each.told.bytes)
         self.found = tuple(largest[:_MOST_TOLD])
 
-    def _shared(self, found: Found) -> Shared | None:
+    def _shared(self, found: FoundContainer) -> Shared | None:
         kind = type(found.obj)
         base = tuple if kind is tuple else container_base(kind)
         if kind is LRU_CACHE or base is None or "[" in found.place.written:  # what is inside is told with what it is in
@@ -202,7 +202,7 @@ class SharedContainers:
         return self._known[key]
 
 
-def _of(found: Found, base: Any, items: int) -> Shared | None:
+def _of(found: FoundContainer, base: Any, items: int) -> Shared | None:
     addresses, count = _addresses(found.obj, base)
     pages = _pages(addresses)
     if count < LEAST_OBJECTS or len(pages) * PAGE < _LEAST_BYTES:
@@ -303,7 +303,7 @@ class LoaderWorkers:
 
     def install(self, patches: Patches) -> None:
         """Watch the creation of iterators that start workers."""
-        if lacks(Part.WORKERS):
+        if lacks(RecordingPart.WORKERS):
             return
         patches.call_before(LOADER_ITERATOR, "__init__", self._starting)
         patches.call_after(LOADER_ITERATOR, "__init__", self._started)

@@ -7,10 +7,10 @@ from enum import StrEnum
 
 from leakscope.findings.facts import CommBuffers, Origin, RuleName
 from leakscope.findings.known_leaks import known_leak
-from leakscope.findings.model import Finding, Hop, See
+from leakscope.findings.model import BackwardHint, Finding, Hop
 from leakscope.findings.rules.hook_pileup import HookFacts
 from leakscope.findings.rules.late_release import LateReleaseFacts
-from leakscope.findings.rules.p2p_buffer import BufferFacts, HeldBy
+from leakscope.findings.rules.p2p_buffer import BufferFacts, BufferHolder
 from leakscope.findings.rules.tensor_cycle import Closing, CycleFacts
 from leakscope.findings.rules.uncollectable_cycle import ClosedBy, UncollectableFacts
 from leakscope.graph.model import ObjectKind
@@ -38,12 +38,12 @@ class Fault(StrEnum):
     TORCH = "torch's own schedules keep it"
 
 
-def _see(function: str, does: str, *lines: str, beside: str = "") -> See:
+def _see(function: str, does: str, *lines: str, beside: str = "") -> BackwardHint:
     names = ", ".join(filter(None, (function, beside)))
-    return See(f"{_MODULE}.{function}", (f"from {_MODULE} import {names}", *lines), does)
+    return BackwardHint(f"{_MODULE}.{function}", (f"from {_MODULE} import {names}", *lines), does)
 
 
-SEES: Mapping[Fault, See] = {
+SEES: Mapping[Fault, BackwardHint] = {
     Fault.CLOSURE: _see("stage_backward", "iterates over nested outputs without a closure", _CALL),
     Fault.HOOKS: _see(
         "stage_backward_input",
@@ -83,7 +83,7 @@ SEES: Mapping[Fault, See] = {
 _OF_DIRECTION: Mapping[str, Fault] = {Direction.SEND: Fault.OUTPUTS, Direction.RECV: Fault.PARKED}
 
 
-def see(finding: Finding, by_hand: bool) -> See | None:
+def see(finding: Finding, by_hand: bool) -> BackwardHint | None:
     """Replacement for the fault of a finding of one rank; None outside pipelines.
 
     `by_hand`: the script of the rank sends and receives itself, not through torch's pipelining.
@@ -106,7 +106,7 @@ def _fault(finding: Finding) -> Fault | None:
     if isinstance(facts, LateReleaseFacts):
         return Fault.ARGUMENTS if facts.of_backward else None
     if isinstance(facts, BufferFacts):
-        return _of_buffers(facts.buffers) if facts.held_by == HeldBy.PROGRAM else None
+        return _of_buffers(facts.buffers) if facts.held_by == BufferHolder.PROGRAM else None
     if finding.rule not in _GROWTH:
         return None
     if any(above.reference == ".grad" and above.kind == ObjectKind.TENSOR for above in trace):

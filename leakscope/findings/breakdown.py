@@ -14,7 +14,7 @@ from leakscope.findings.build import build_finding
 from leakscope.findings.candidates import Candidate, went_on
 from leakscope.findings.counters import counted_rate, rises_steadily
 from leakscope.findings.facts import FreedBy, RuleName, Severity
-from leakscope.findings.grouping import Group, GroupsOverLooks, ReferenceKey
+from leakscope.findings.grouping import GroupsOverLooks, ReferenceKey, StorageGroup
 from leakscope.findings.growth import MIN_LOOKS, Series, series
 from leakscope.findings.model import Finding, LedgerInterval, Line, LineKind, RestedKind, Sighting, merged_lines
 from leakscope.findings.naming import fingerprint
@@ -24,7 +24,7 @@ from leakscope.findings.rules.native_hold import UnattributedFacts
 from leakscope.findings.rules.step_growth import ScatteredFacts
 from leakscope.findings.thresholds import Thresholds
 from leakscope.graph.model import IMMORTAL, KINDS, HeapGraph, ObjectKind
-from leakscope.run.model import Look, Rank
+from leakscope.run.model import HeapSnapshot, Rank
 
 _ARRAY, _NODE = KINDS.index(ObjectKind.ARRAY), KINDS.index(ObjectKind.GRAD_NODE)
 OF_A_NODE = (64, 1024)
@@ -68,7 +68,7 @@ class Balance:
         return None if self.counted is None else self.counted - self.known
 
 
-def balances_of(rank: Rank, looks: Sequence[Look], warmup: int) -> tuple[Balance, ...]:
+def balances_of(rank: Rank, looks: Sequence[HeapSnapshot], warmup: int) -> tuple[Balance, ...]:
     """One balance for each snapshot."""
     beside: dict[tuple[int, str, str], int] = {}
     for found in device_looks(rank):
@@ -79,13 +79,13 @@ def balances_of(rank: Rank, looks: Sequence[Look], warmup: int) -> tuple[Balance
     return tuple(replace(balance, of_a_node=each) for balance in balances)
 
 
-def storage_bytes(look: Look, storages: Sequence[int]) -> int:
+def storage_bytes(look: HeapSnapshot, storages: Sequence[int]) -> int:
     """Bytes of storages on the counted kind of device."""
     graph = look.heap
     return sum(int(graph.bytes[s]) for s in storages if (s in graph.device) == (look.counted_on != "cpu"))
 
 
-def _balance(look: Look, in_blocks: int | None) -> Balance:
+def _balance(look: HeapSnapshot, in_blocks: int | None) -> Balance:
     graph, host = look.heap, look.counted_on == "cpu"
     arrays = graph.kind == _ARRAY
     storages = storage_bytes(look, graph.storages.tolist()) if len(graph.storages) else look.explained_bytes
@@ -176,7 +176,7 @@ class LinesOfFindings:
 
 
 def account_of(
-    looks: Sequence[Look],
+    looks: Sequence[HeapSnapshot],
     balances: tuple[Balance, ...],
     groups: GroupsOverLooks,
     became: Sequence[Became],
@@ -217,7 +217,7 @@ def account_of(
     return Account(balances, tuple(told), of_others, tuple(beside), objects)
 
 
-def _kept_by(look: Look, group: Group, named: Mapping[str, Collection[int]]) -> frozenset[str]:
+def _kept_by(look: HeapSnapshot, group: StorageGroup, named: Mapping[str, Collection[int]]) -> frozenset[str]:
     """The findings that name more than half of a group."""
     sizes = {storage: int(look.heap.bytes[storage]) for storage in group.storages} if named else {}
     return frozenset(
@@ -227,7 +227,7 @@ def _kept_by(look: Look, group: Group, named: Mapping[str, Collection[int]]) -> 
     )
 
 
-def _level(look: Look, group: Group) -> Line:
+def _level(look: HeapSnapshot, group: StorageGroup) -> Line:
     """Garbage waits for gc; what is alive, or uncollectable, did not go on growing."""
     size = storage_bytes(look, group.storages)
     if group.freed not in (0, IMMORTAL):
@@ -235,7 +235,7 @@ def _level(look: Look, group: Group) -> Line:
     return Line(LineKind.RESTED, size, rested=_rested(look.heap, group))
 
 
-def _rested(graph: HeapGraph, group: Group) -> RestedKind:
+def _rested(graph: HeapGraph, group: StorageGroup) -> RestedKind:
     objects = (group.start, *(int(graph.held[reference]) for reference in group.path))
     kinds = {graph.object(index).kind for index in objects}
     if ObjectKind.OPTIMIZER in kinds:
@@ -399,7 +399,7 @@ _CLASSES = 3
 
 
 def gap_findings(
-    rank: Rank, looks: Sequence[Look], balances: Sequence[Balance], warmup: int, min_bytes: int
+    rank: Rank, looks: Sequence[HeapSnapshot], balances: Sequence[Balance], warmup: int, min_bytes: int
 ) -> list[Finding]:
     """A native-hold finding if counted bytes outgrow attributed bytes, by the snapshots and by the steps' counters."""
     told = [(look, b) for look, b in zip(looks, balances, strict=True) if b.counted_on == balances[-1].counted_on]
@@ -442,7 +442,7 @@ def gap_findings(
     return [finding]
 
 
-def _came_too(looks: Sequence[Look]) -> tuple[tuple[str, int], ...]:
+def _came_too(looks: Sequence[HeapSnapshot]) -> tuple[tuple[str, int], ...]:
     """Classes, except Python's own, with more instances at each snapshot, by at least one a step."""
     steps = max(looks[-1].step - looks[0].step, 1)
     own = (name for name in looks[-1].types if "." in name and name.partition(".")[0] not in sys.stdlib_module_names)
@@ -479,7 +479,7 @@ def _new_shapes(rank: Rank, first: int, last: int) -> float | None:
     return sum(step.new_shapes > 0 for step in told) / len(told) if told else None
 
 
-def _shapes_are_new(looks: Sequence[Look]) -> bool:
+def _shapes_are_new(looks: Sequence[HeapSnapshot]) -> bool:
     """Whether each snapshot but the first has a tensor of a new type and shape."""
     known: set[str] = set()
     for place, look in enumerate(looks):

@@ -6,7 +6,7 @@ from leakscope.findings.candidates import Candidate, holds_of
 from leakscope.findings.comm import p2p_buffers
 from leakscope.findings.cut import best_cut, cycle_of, on_trace, subject, trace_of
 from leakscope.findings.facts import FreedBy, Severity
-from leakscope.findings.library import whose
+from leakscope.findings.library import origin_of
 from leakscope.findings.model import Cut, Finding, HeapId, Sighting, Unjudged
 from leakscope.findings.naming import SEVERAL
 from leakscope.findings.rules import facts_of
@@ -32,7 +32,7 @@ def build_with_problems(candidate: Candidate, thresholds: Thresholds) -> tuple[F
     each = tuple(reference.indexes[0] for reference in cut.references) if cut is not None else ()
     known = facts_of(candidate, ToCut(written, references, each))
     trace = trace_of(candidate, cut, frees)
-    origin, library = whose(candidate, each)
+    origin, library = origin_of(candidate, each)
     holds = "hooks" if collects_hooks(candidate) else holds_of(candidate)
     unintended = is_unintended(known.rule.is_unintended, origin, holds)
     least = thresholds.least(unintended, candidate.on_device)

@@ -14,18 +14,18 @@ from statistics import median
 import numpy as np
 
 from leakscope.findings.counters import counted_rate, counted_steps, disturbed_steps, rose_each_step
-from leakscope.findings.facts import Bounded, CameToRest, FollowsInput, HeldByCall, Origin, Severity, TooLarge
-from leakscope.findings.grouping import Group, GroupsOverLooks, ReferenceKey, by_program, groups_over, is_literal
+from leakscope.findings.facts import Bounded, FollowsInput, HeldByCall, Origin, Plateaued, Severity, TooLarge
+from leakscope.findings.grouping import GroupsOverLooks, ReferenceKey, StorageGroup, by_program, groups_over, is_literal
 from leakscope.findings.growth import MIN_LOOKS, Series
 from leakscope.findings.model import Finding
 from leakscope.findings.naming import (
     ANY_KEY,
     OF_TENSORS,
     as_expression,
+    is_transparent,
     line_of,
     numberless,
     own_name,
-    passes_through,
     written,
 )
 from leakscope.findings.thresholds import memory_there
@@ -33,7 +33,7 @@ from leakscope.graph.model import IMMORTAL, HeapGraph, Object, ObjectKind, Refer
 from leakscope.graph.ownership import BUILT_WITH, is_library_line
 from leakscope.graph.paths import paths_from_roots
 from leakscope.run.model import Collection as GcCollection
-from leakscope.run.model import Look, Rank
+from leakscope.run.model import HeapSnapshot, Rank
 from leakscope.run.rows import Occasion
 
 _CALLBACKS = (ObjectKind.METHOD, ObjectKind.FUNCTION)
@@ -47,7 +47,7 @@ class Candidate:
     step: int
     """Step of the snapshot of `graph` and `group`."""
     graph: HeapGraph
-    group: Group
+    group: StorageGroup
     series: Series
     per_step: float
     """Bytes per step."""
@@ -159,7 +159,7 @@ class Candidate:
         if self.is_of_container:
             return len(path) - 1
         tensors = [k for k, o in enumerate(self.objects) if o.kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER)]
-        held = (k for k in tensors if k == len(path) or not passes_through(self.graph, path[k]))
+        held = (k for k in tensors if k == len(path) or not is_transparent(self.graph, path[k]))
         return next(held, len(self.objects) - 1)
 
     @cached_property
@@ -249,7 +249,7 @@ _IN_STEP = 0.1
 """Share of its rate by which the counted bytes rise at a median step while it grows."""
 
 
-class Course(StrEnum):
+class CounterEvidence(StrEnum):
     """What the counted bytes show about something after the last snapshot in which it grew."""
 
     WENT_ON = "went on"
@@ -262,10 +262,12 @@ class Course(StrEnum):
 
 def went_on(rank: Rank, line: Series, rate: float) -> bool:
     """Whether nothing counted after the last snapshot contradicts growth without a holder."""
-    return course(rank, line, rate) == Course.WENT_ON
+    return course(rank, line, rate) == CounterEvidence.WENT_ON
 
 
-def course(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = (), rested: bool = False) -> Course:
+def course(
+    rank: Rank, line: Series, rate: float, growing: Sequence[Series] = (), rested: bool = False
+) -> CounterEvidence:
     """What the counted bytes show about growth by `rate` a step after its last snapshot; `growing` is everything that
     grew.
 
@@ -284,30 +286,32 @@ def course(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = ()
         or len(later) <= 1
         or counted[first].counted_on != counted[later[-1]].counted_on
     ):
-        return Course.WENT_ON
+        return CounterEvidence.WENT_ON
     ours = disturbed_steps(rank)
 
     def rose(start: int, end: int) -> int:
         return (counted[end].counted_bytes or 0) - (counted[start].counted_bytes or 0)
 
     if rose(first, last) < _COUNTED * line.total:
-        return Course.WENT_ON
+        return CounterEvidence.WENT_ON
     rises = [(after, 0 if after in ours else rose(before, after)) for before, after in pairwise([last, *later])]
     if _was_let_go(rises, last, growing):
-        return Course.STOPPED
+        return CounterEvidence.STOPPED
     plain = [rise for after, rise in rises[1:] if after not in ours]
     seen = [rose(a, b) for a, b in pairwise(n for n in counted if first <= n <= last)]
     if _came_to_rest(seen, plain, line, rate):
-        return Course.STOPPED
+        return CounterEvidence.STOPPED
     quiet = sum(after in ours for after, _ in rises[1:])
     expected = rate * (later[-1] - later[0] - quiet)
     if expected < (0 if rested else _TELLING) or later[-1] - later[0] < last - first:
-        return Course.WENT_ON
+        return CounterEvidence.WENT_ON
     held = [(rise, line.bytes[-1] + rate * (after - 1 - last)) for after, rise in rises[1:]]
     own = [(rise, most) for rise, most in held if -rise <= most]
     if sum(rise for rise, _ in own) - _of_others(own) >= WENT_ON * expected:
-        return Course.WENT_ON
-    return Course.SLOWER if _comes_higher([rise for rise, _ in own], line.bytes[-1]) else Course.STOPPED
+        return CounterEvidence.WENT_ON
+    return (
+        CounterEvidence.SLOWER if _comes_higher([rise for rise, _ in own], line.bytes[-1]) else CounterEvidence.STOPPED
+    )
 
 
 def _comes_higher(rises: Sequence[float], held: float) -> bool:
@@ -373,7 +377,7 @@ def _was_let_go(rises: Sequence[tuple[int, float]], last: int, growing: Sequence
     return False
 
 
-def gaining(at: Mapping[int, tuple[Look, Group]]) -> list[int]:
+def gaining(at: Mapping[int, tuple[HeapSnapshot, StorageGroup]]) -> list[int]:
     """Positions on the group's path of containers that have gained items; `at` has the group at each snapshot."""
     places = sorted(at)
     group = at[places[-1]][1]
@@ -388,7 +392,7 @@ def gaining(at: Mapping[int, tuple[Look, Group]]) -> list[int]:
     return positions
 
 
-def bound_on(at: Mapping[int, tuple[Look, Group]], places: Sequence[int]) -> Bounded | None:
+def bound_on(at: Mapping[int, tuple[HeapSnapshot, StorageGroup]], places: Sequence[int]) -> Bounded | None:
     """Contents of the growing container when full; None if it has no bound, is full, or is itself one of ever more.
     `places` are those of `gaining`.
     """
@@ -465,7 +469,7 @@ def downgraded(finding: Finding, candidate: Candidate) -> Finding:
         held = HeldByCall(package)
         return replace(finding, severity=Severity.NOTE, origin=Origin.LIBRARY, library=package, settled_by=held)
     bound = candidate.bound if candidate.too_large is None else None
-    rest = CameToRest(candidate.series.steps[-1]) if candidate.ended else None
+    rest = Plateaued(candidate.series.steps[-1]) if candidate.ended else None
     settled_by = candidate.follows or bound or rest
     if settled_by is None and candidate.too_large is not None:
         finding = replace(finding, too_large=candidate.too_large)
@@ -509,7 +513,7 @@ that end just before the next; at 4 a list that was full for three steps does no
 """
 
 
-def candidates_of(rank: Rank, looks: Sequence[Look]) -> list[Candidate]:
+def candidates_of(rank: Rank, looks: Sequence[HeapSnapshot]) -> list[Candidate]:
     """Groups that grow over some snapshots of a rank, and garbage that comes back."""
     return candidates_among(rank, groups_over(looks))
 
@@ -556,8 +560,8 @@ def _candidate(
     )
     live = group.freed == 0 and look.occasion != Occasion.BLOCK
     doubtful = live and not confirmed and _is_counted(look, group)
-    later = course(rank, line, rate, growing, rested) if doubtful else Course.WENT_ON
-    stopped = later == Course.STOPPED or (rested and later == Course.SLOWER)
+    later = course(rank, line, rate, growing, rested) if doubtful else CounterEvidence.WENT_ON
+    stopped = later == CounterEvidence.STOPPED or (rested and later == CounterEvidence.SLOWER)
     ended = doubtful and (stopped or _by_chance(rank, line, rate, at))
     places = gaining(at) if live and look is at[max(at)][0] else []
     candidate = Candidate(
@@ -573,7 +577,7 @@ def _candidate(
         made_at=made_at((there.heap, other.storages) for there, other in at.values()),
         confirmed=confirmed,
         stopped=(live and _has_stopped(rank, line, rate) and _is_counted(look, group))
-        or (later == Course.SLOWER and not ended),
+        or (later == CounterEvidence.SLOWER and not ended),
         ended=ended,
         follows=follows_input(rank, line, [len(other.storages) for _, other in at.values()]) if live else None,
         gaining=places[-1] if places else -1,
@@ -586,8 +590,8 @@ def _candidate(
 
 
 def _as_collected(
-    rank: Rank, line: Series, at: Mapping[int, tuple[Look, Group]]
-) -> tuple[Mapping[int, tuple[Look, Group]], int]:
+    rank: Rank, line: Series, at: Mapping[int, tuple[HeapSnapshot, StorageGroup]]
+) -> tuple[Mapping[int, tuple[HeapSnapshot, StorageGroup]], int]:
     """(The group at each snapshot, corrected by the real collection; full collections that freed what seemed alive).
 
     Liveness from reference counts is a prediction: a collection that freed the storages, or did not, decides.
@@ -641,7 +645,7 @@ def made_at(seen: Iterable[tuple[HeapGraph, Sequence[int]]]) -> dict[str, int]:
     return dict(made)
 
 
-def _by_chance(rank: Rank, line: Series, rate: float, at: Mapping[int, tuple[Look, Group]]) -> bool:
+def _by_chance(rank: Rank, line: Series, rate: float, at: Mapping[int, tuple[HeapSnapshot, StorageGroup]]) -> bool:
     """Whether only three snapshots saw equally many storages become larger while the counters of all steps saw almost
     nothing.
 
@@ -701,7 +705,7 @@ def _by_counters(rank: Rank, line: Series, items: int) -> Series | None:
     return Series((*line.steps, end), (*line.bytes, line.bytes[-1] + round(rate * (end - last))))
 
 
-def _would_have_grown(line: Series, group: Group, steps: int) -> bool:
+def _would_have_grown(line: Series, group: StorageGroup, steps: int) -> bool:
     """Whether some more items would have come in this many steps: what comes every 20 steps may pause for 19."""
     rises = [b - a for a, b in pairwise(line.bytes) if b > a]
     item = min([*rises, group.bytes / max(len(group.storages), 1)])
@@ -727,19 +731,19 @@ def _at_the_end(rank: Rank, groups: GroupsOverLooks) -> tuple[int, dict[Referenc
     return end.step, {group.key: group.bytes for group in groups.of(end.heap) if by_program(group)}
 
 
-def _is_counted(look: Look, group: Group) -> bool:
+def _is_counted(look: HeapSnapshot, group: StorageGroup) -> bool:
     """Whether the counted bytes are of the memory that the group is in."""
     return (look.counted_on != "cpu") == any(s in look.heap.device for s in group.storages)
 
 
-def _telling_look(at: Mapping[int, tuple[Look, Group]]) -> int:
+def _telling_look(at: Mapping[int, tuple[HeapSnapshot, StorageGroup]]) -> int:
     """The last snapshot, unless gc had just emptied the group: then the one with most of it."""
     most = max(at, key=lambda step: (at[step][1].bytes, step))
     last = max(at)
     return last if at[last][1].bytes * 2 >= at[most][1].bytes else most
 
 
-def _rate(rank: Rank, line: Series, group: Group, garbage: Mapping[int, int]) -> tuple[float, bool]:
+def _rate(rank: Rank, line: Series, group: StorageGroup, garbage: Mapping[int, int]) -> tuple[float, bool]:
     """Bytes per step, and whether garbage came back after the program's own gc had freed some.
 
     What the program's collections freed between two snapshots is added to the growth, in proportion to the group's

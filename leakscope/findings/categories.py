@@ -13,7 +13,7 @@ from leakscope.findings.model import RankSummary
 from leakscope.findings.peak import avoidable_peak_bytes
 from leakscope.graph.model import IMMORTAL, REFERENCE_KINDS, ROOTS, HeapGraph, ObjectKind, ReferenceKind, RootKind
 from leakscope.graph.walks import Mask, reachable
-from leakscope.run.model import Look, Rank
+from leakscope.run.model import HeapSnapshot, Rank
 from leakscope.run.rows import Occasion
 
 HOST = "in host memory"
@@ -122,7 +122,7 @@ def _of(graph: HeapGraph, kind: ObjectKind) -> Mask:
     return mask
 
 
-def looks_after_steps(rank: Rank) -> list[Look]:
+def looks_after_steps(rank: Rank) -> list[HeapSnapshot]:
     """The snapshots by which ranks are compared; all if a rank has none at the end of a step."""
     return [look for look in rank.looks if look.occasion not in _UNSORTED] or list(rank.looks)
 

@@ -254,7 +254,7 @@ _BY = 3
 """Kinds of descriptors named. Heuristic."""
 
 
-class Counted(StrEnum):
+class CountKind(StrEnum):
     """The kind of a growing count, as in `findings.json`."""
 
     DESCRIPTORS = "descriptors"
@@ -268,7 +268,7 @@ class Counted(StrEnum):
 class AlsoGrows(RunFacts):
     """A count that keeps rising over the judged steps."""
 
-    what: Counted
+    what: CountKind
     from_step: int
     to_step: int
     before: int
@@ -306,7 +306,7 @@ def _trend(points: Points) -> bool:
     return is_steady(rises) and min(n for _, n in points[-third:]) >= max(n for _, n in points[:third])
 
 
-def _grown(what: Counted, points: Points) -> AlsoGrows:
+def _grown(what: CountKind, points: Points) -> AlsoGrows:
     (from_step, before), (to_step, now) = points[0], points[-1]
     return AlsoGrows(what=what, from_step=from_step, to_step=to_step, before=before, now=now)
 
@@ -319,7 +319,7 @@ def _descriptors(rows: Sequence[CountsAtStep]) -> Iterator[AlsoGrows]:
     (_, first), (last, now) = known[0], known[-1]
     more = {kind: count - first.get(kind, 0) for kind, count in now.items() if kind != OTHERS}
     by = tuple(sorted(((kind, count) for kind, count in more.items() if count > 0), key=lambda one: (-one[1], one[0])))
-    yield replace(_grown(Counted.DESCRIPTORS, points), by=by[:_BY], limit=last.most_descriptors)
+    yield replace(_grown(CountKind.DESCRIPTORS, points), by=by[:_BY], limit=last.most_descriptors)
 
 
 def _shared(rows: Sequence[CountsAtStep], least: int) -> Iterator[AlsoGrows]:
@@ -328,7 +328,7 @@ def _shared(rows: Sequence[CountsAtStep], least: int) -> Iterator[AlsoGrows]:
     counts = [(step, shared.segments) for step, shared in known]
     many = _trend(counts) and counts[-1][1] - counts[0][1] >= _LEAST
     if many or _is_large(sizes, least):
-        yield replace(_grown(Counted.SHARED_MEMORY, sizes), segments=(counts[0][1], counts[-1][1]))
+        yield replace(_grown(CountKind.SHARED_MEMORY, sizes), segments=(counts[0][1], counts[-1][1]))
 
 
 def _compiled(rows: Sequence[CountsAtStep]) -> Iterator[AlsoGrows]:
@@ -340,7 +340,7 @@ def _compiled(rows: Sequence[CountsAtStep]) -> Iterator[AlsoGrows]:
     (_, first), (_, last) = known[0], known[-1]
     gave_up = last.over_limit and not first.over_limit
     if _trend(points) or gave_up:
-        yield replace(_grown(Counted.COMPILED, points), again=_again(first, last), over_limit=gave_up)
+        yield replace(_grown(CountKind.COMPILED, points), again=_again(first, last), over_limit=gave_up)
 
 
 def _again(first: Compiled, last: Compiled) -> tuple[Recompiled, ...]:
@@ -351,7 +351,7 @@ def _again(first: Compiled, last: Compiled) -> tuple[Recompiled, ...]:
 def _pinned(rows: Sequence[CountsAtStep], least: int) -> Iterator[AlsoGrows]:
     points = [(row.step, row.pinned_bytes) for row in rows if row.pinned_bytes is not None]
     if _is_large(points, least):
-        yield _grown(Counted.PINNED_MEMORY, points)
+        yield _grown(CountKind.PINNED_MEMORY, points)
 
 
 def _pools(rank: Rank, warmup: int, least: int) -> Iterator[AlsoGrows]:
@@ -359,7 +359,7 @@ def _pools(rank: Rank, warmup: int, least: int) -> Iterator[AlsoGrows]:
     rows = [row for row in rank.device_steps if row.step > warmup and row.layout is not None]
     points = [(row.step, sum(device.private for device in row.layout or ())) for row in rows]
     if _is_large(points, least):
-        yield _grown(Counted.PRIVATE_POOLS, points)
+        yield _grown(CountKind.PRIVATE_POOLS, points)
 
 
 def _is_large(points: Points, least: int) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from leakscope.findings.candidates import Candidate
-from leakscope.findings.grouping import Group, holds_itself, name_on_cycle, reference_name
+from leakscope.findings.grouping import StorageGroup, holds_itself, name_on_cycle, reference_name
 from leakscope.findings.model import Cut, CutReference, CycleReference, Hop, HopReason
-from leakscope.findings.naming import as_part_of_holder, callable_of, generic, hops, is_hook, without_ids, written_apart
+from leakscope.findings.naming import as_part_of_holder, callable_of, generic, hops, is_hook, mask_ids, written_apart
 from leakscope.graph.model import (
     KINDS,
     REFERENCE_COLUMNS,
@@ -271,7 +271,7 @@ class _Alike:
     names: tuple[Name, ...]
 
 
-def closing_references(graph: HeapGraph, group: Group) -> tuple[tuple[int, ...], ...]:
+def closing_references(graph: HeapGraph, group: StorageGroup) -> tuple[tuple[int, ...], ...]:
     """The fewest references without which no cycle retains the group, each in all instances.
 
     They are on the cycles that lead to the group's storages, at most four; among equals those that a user would cut
@@ -288,7 +288,7 @@ def closing_references(graph: HeapGraph, group: Group) -> tuple[tuple[int, ...],
 
 
 def _search(
-    above: GarbageAbove, graph: HeapGraph, group: Group, alike: _Alike, any_at_all: bool
+    above: GarbageAbove, graph: HeapGraph, group: StorageGroup, alike: _Alike, any_at_all: bool
 ) -> tuple[tuple[int, ...], ...]:
     """Find a cycle that still retains something, then the smallest choice that cuts every cycle seen or the path below
     it, in turn.
@@ -325,7 +325,7 @@ def _search(
 
 
 def _without_librarys(
-    above: GarbageAbove, graph: HeapGraph, group: Group, alike: _Alike, chosen: Sequence[int]
+    above: GarbageAbove, graph: HeapGraph, group: StorageGroup, alike: _Alike, chosen: Sequence[int]
 ) -> Sequence[int]:
     """The references that do not belong to a library, if they free most of the group alone.
 
@@ -397,13 +397,13 @@ def _alike(above: GarbageAbove, graph: HeapGraph, inner: Sequence[int], exactly:
 def _name(graph: HeapGraph, reference: int, owner: Name, exactly: bool) -> Name:
     """What a reference has in common with those of the same name."""
     r = graph.reference(reference)
-    holder, held = (without_ids(graph.object(index).name) for index in (r.holder, r.held))
+    holder, held = (mask_ids(graph.object(index).name) for index in (r.holder, r.held))
     if exactly:
         return (r.kind, name_on_cycle(r.name), holder, held, *owner)
     if r.kind == ReferenceKind.ATTRIBUTE:
         return (r.kind, name_on_cycle(r.name))
     if is_hook(graph, r):
-        held = without_ids(callable_of(graph, r.held).name)
+        held = mask_ids(callable_of(graph, r.held).name)
     return (r.kind, reference_name(r.name, literal=False), holder, held)
 
 
@@ -414,7 +414,7 @@ def _owners(above: GarbageAbove, graph: HeapGraph) -> dict[int, Name]:
     for here in np.flatnonzero(of_containers).tolist():
         held = int(above.held[here])
         r = graph.reference(int(above.references[here]))
-        owner = (without_ids(graph.object(r.holder).name), reference_name(r.name, literal=False))
+        owner = (mask_ids(graph.object(r.holder).name), reference_name(r.name, literal=False))
         owners[held] = min(owners.get(held, owner), owner)
     return owners
 

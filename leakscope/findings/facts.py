@@ -130,7 +130,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Said(Facts):
+class StaticText(Facts):
     """The title and advice of another package's rule without facts of its own."""
 
     title: str
@@ -218,7 +218,7 @@ class TooLarge:
 
 
 @dataclass(frozen=True)
-class CameToRest:
+class Plateaued:
     """The memory counted after the last snapshot did not continue the growth."""
 
     step: int
@@ -287,7 +287,7 @@ class CommBuffers:
 
 
 @dataclass(frozen=True)
-class Beside:
+class AlsoFreed:
     """Memory of another kind that the same cut frees."""
 
     bytes: int
@@ -295,7 +295,7 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Upstream:
+class LibraryIssue:
     """An issue in the library's tracker about the leak."""
 
     issue: str

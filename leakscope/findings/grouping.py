@@ -19,9 +19,9 @@ from leakscope.findings.naming import (
     MODULE_DICTS,
     fingerprint,
     generic,
+    is_transparent,
+    mask_ids,
     numberless,
-    passes_through,
-    without_ids,
 )
 from leakscope.graph.model import (
     IMMORTAL,
@@ -36,7 +36,7 @@ from leakscope.graph.model import (
 from leakscope.graph.ownership import is_outside_users_files
 from leakscope.graph.paths import ShortestPaths, paths_from, paths_from_roots
 from leakscope.graph.walks import Cycles, find_cycles, smallest_cycle
-from leakscope.run.model import Look, Rank
+from leakscope.run.model import HeapSnapshot, Rank
 from leakscope.run.rows import Occasion
 
 _HANDLES = (
@@ -77,12 +77,12 @@ def reference_name(name: str, literal: bool = True) -> str:
     """
     if name.startswith("[") and not (literal and is_literal(name)):
         return ANY_KEY
-    return without_ids(name if is_literal(name) else re.sub(r"key .*", "key ...", generic(name)))
+    return mask_ids(name if is_literal(name) else re.sub(r"key .*", "key ...", generic(name)))
 
 
 def name_on_cycle(name: str) -> str:
     """What the name of a reference of a cycle adds to a key: positions are `[i]`, all keys of a dict stay."""
-    return without_ids(generic(name))
+    return mask_ids(generic(name))
 
 
 class ReferenceKey(tuple[str, ...]):
@@ -106,7 +106,7 @@ class ReferenceKey(tuple[str, ...]):
         out to be data. Below a position it is masked here, as every item of a list has the same ones.
         """
         kinds = [graph.object(int(graph.holder[reference])).kind for reference in path]
-        tensors = (k for k, kind in enumerate(kinds) if kind in _TENSORS and not passes_through(graph, path[k]))
+        tensors = (k for k, kind in enumerate(kinds) if kind in _TENSORS and not is_transparent(graph, path[k]))
         before = next(tensors, len(kinds))
         items = [k for k in range(before) if kinds[k] == ObjectKind.CONTAINER]
         parts = [_kind_and_name(graph, start) + _native_type(graph, start) + _given_apart(graph, start)]
@@ -131,7 +131,7 @@ class ReferenceKey(tuple[str, ...]):
             r = graph.reference(reference)
             held = graph.object(r.held)
             is_tensor = bool(plain) and held.kind in (*_TENSORS, ObjectKind.GRAD_NODE)
-            parts.add(f"{name_on_cycle(r.name)} {'tensor' if is_tensor else f'{held.kind}:{without_ids(held.name)}'}")
+            parts.add(f"{name_on_cycle(r.name)} {'tensor' if is_tensor else f'{held.kind}:{mask_ids(held.name)}'}")
         if all(graph.object(int(graph.holder[r])).kind == ObjectKind.CONTAINER for r in plain):
             # The C++ reference that hides the cycle distinguishes cycles through nameless containers.
             hiding = (graph.reference(r) for r in cycle)
@@ -190,7 +190,7 @@ def _without_literal(part: str) -> str:
 
 def _kind_and_name(graph: HeapGraph, index: int) -> str:
     obj = graph.object(index)
-    return "tensor" if obj.kind in _TENSORS else f"{obj.kind}:{without_ids(obj.name)}"
+    return "tensor" if obj.kind in _TENSORS else f"{obj.kind}:{mask_ids(obj.name)}"
 
 
 def _native_type(graph: HeapGraph, start: int) -> str:
@@ -207,7 +207,7 @@ def _given_apart(graph: HeapGraph, start: int) -> str:
 
 
 @dataclass(frozen=True)
-class OneOfMany:
+class RepeatedAttribute:
     """A reference on a path that stands for similar ones of one holder, with individual names."""
 
     place: int
@@ -221,7 +221,7 @@ class OneOfMany:
 
 
 @dataclass(frozen=True)
-class Group:
+class StorageGroup:
     """Storages with one holder in one snapshot."""
 
     key: ReferenceKey
@@ -237,7 +237,7 @@ class Group:
     """The smallest cycle of each instance, as references; () for reachable storages."""
     roots: int = 0
     """Number of roots above reachable storages: each call of one function is its own root."""
-    many: OneOfMany | None = None
+    many: RepeatedAttribute | None = None
     """Set if the holder gains it under ever new names."""
 
 
@@ -255,7 +255,7 @@ class _Keyed:
 
 
 @once
-def group_storages(graph: HeapGraph) -> list[Group]:
+def group_storages(graph: HeapGraph) -> list[StorageGroup]:
     """Assign every storage of the graph to exactly one group, in the order of their indexes.
 
     With only one graph, no key of a dict is known to be more than data: items of one dict are one group.
@@ -263,7 +263,7 @@ def group_storages(graph: HeapGraph) -> list[Group]:
     return group_by(graph, ReferenceKey.without_literals)
 
 
-def group_by(graph: HeapGraph, mask: Mask) -> list[Group]:
+def group_by(graph: HeapGraph, mask: Mask) -> list[StorageGroup]:
     """The same, joining groups of reachable storages whose keys `mask` makes equal."""
     return _live(graph, mask) + _garbage(graph)
 
@@ -273,7 +273,7 @@ def live_keys(graph: HeapGraph) -> frozenset[ReferenceKey]:
     return frozenset(_keyed(graph).members)
 
 
-def _live(graph: HeapGraph, mask: Mask) -> list[Group]:
+def _live(graph: HeapGraph, mask: Mask) -> list[StorageGroup]:
     paths, keyed = paths_from_roots(graph), _keyed(graph)
     members: dict[ReferenceKey, list[int]] = {}
     for key, storages in keyed.members.items():
@@ -288,7 +288,7 @@ def _live(graph: HeapGraph, mask: Mask) -> list[Group]:
         down = tuple(paths.path_to(graph, typical))
         roots = len({keyed.origins[s] for s in storages})
         size = _bytes(graph, storages)
-        groups.append(Group(key, keyed.origins[typical], down, tuple(storages), size, 0, roots=roots))
+        groups.append(StorageGroup(key, keyed.origins[typical], down, tuple(storages), size, 0, roots=roots))
     return groups
 
 
@@ -331,7 +331,7 @@ def _entries(graph: HeapGraph, paths: ShortestPaths) -> tuple[list[int], list[bo
     of_tensor = np.isin(graph.kind, [KINDS.index(ObjectKind.TENSOR), KINDS.index(ObjectKind.PARAMETER)])
     tensors = of_tensor.tolist()
     attributes = (graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.ATTRIBUTE)) & of_tensor[graph.holder]
-    passing = {r for r in np.flatnonzero(attributes).tolist() if passes_through(graph, r)}
+    passing = {r for r in np.flatnonzero(attributes).tolist() if is_transparent(graph, r)}
     graphs = np.isin(
         graph.reference_kind,
         [REFERENCE_KINDS.index(ReferenceKind.GRAD_GRAPH), REFERENCE_KINDS.index(ReferenceKind.SAVED)],
@@ -367,7 +367,7 @@ def _bytes(graph: HeapGraph, storages: Sequence[int]) -> int:
 
 
 @once
-def _garbage(graph: HeapGraph) -> list[Group]:
+def _garbage(graph: HeapGraph) -> list[StorageGroup]:
     dead = graph.storages[graph.freed[graph.storages] != 0]
     if len(dead) == 0:
         return []
@@ -420,12 +420,12 @@ def holds_itself(graph: HeapGraph, index: int) -> bool:
 
 def _garbage_group(
     graph: HeapGraph, paths: ShortestPaths, key: ReferenceKey, instances: list[tuple[tuple[int, ...], list[int]]]
-) -> Group:
+) -> StorageGroup:
     storages = [s for _, held in instances for s in held]
     cycle, last = instances[-1]
     typical = _typical(graph, last)
     freed = [int(graph.freed[s]) for s in storages]
-    return Group(
+    return StorageGroup(
         key=key,
         start=paths.start_of(graph, typical),
         path=tuple(paths.path_to(graph, typical)),
@@ -436,7 +436,9 @@ def _garbage_group(
     )
 
 
-def together(same: Sequence[Group], graph: HeapGraph, key: ReferenceKey, told: Group | None = None) -> Group:
+def together(
+    same: Sequence[StorageGroup], graph: HeapGraph, key: ReferenceKey, told: StorageGroup | None = None
+) -> StorageGroup:
     """Groups of one snapshot joined as one of this key, with the path of `told` or else of the most telling."""
     if len(same) == 1:
         return replace(same[0], key=key)
@@ -454,12 +456,12 @@ def together(same: Sequence[Group], graph: HeapGraph, key: ReferenceKey, told: G
     )
 
 
-def most_telling(groups: Sequence[Group], graph: HeapGraph) -> Group:
+def most_telling(groups: Sequence[StorageGroup], graph: HeapGraph) -> StorageGroup:
     """The group whose path leads to the largest storage, the latest among equals."""
     return max(groups, key=lambda group: (int(graph.bytes[_end(group, graph)]), _end(group, graph)))
 
 
-def _end(group: Group, graph: HeapGraph) -> int:
+def _end(group: StorageGroup, graph: HeapGraph) -> int:
     return int(graph.held[group.path[-1]]) if group.path else group.start
 
 
@@ -678,11 +680,13 @@ def shared(key: ReferenceKey, growing: Growing) -> tuple[ReferenceKey, int, str]
     return key, first, told
 
 
-def as_one(groups: Sequence[Group], graph: HeapGraph, growing: Growing, numbers: DataNumbers) -> list[Group]:
+def as_one(
+    groups: Sequence[StorageGroup], graph: HeapGraph, growing: Growing, numbers: DataNumbers
+) -> list[StorageGroup]:
     """The groups of one snapshot, with those joined that differ only by such a name."""
     if not growing and not numbers.patterns:
         return list(groups)
-    alike: dict[tuple[ReferenceKey, int, str], list[Group]] = defaultdict(list)
+    alike: dict[tuple[ReferenceKey, int, str], list[StorageGroup]] = defaultdict(list)
     for group in groups:
         key, place, told = (group.key, -1, "") if group.freed else shared(group.key, growing)
         alike[numbers.mask(key), place, told].append(group)
@@ -692,7 +696,7 @@ def as_one(groups: Sequence[Group], graph: HeapGraph, growing: Growing, numbers:
     ]
 
 
-def _one_of(same: Sequence[Group], graph: HeapGraph, key: ReferenceKey, place: int, told: str) -> Group:
+def _one_of(same: Sequence[StorageGroup], graph: HeapGraph, key: ReferenceKey, place: int, told: str) -> StorageGroup:
     """Join groups that differ only by name, with the path of the one with the largest or latest storage.
 
     With several holders the first by name: the same for all that one of the names leads to.
@@ -704,7 +708,7 @@ def _one_of(same: Sequence[Group], graph: HeapGraph, key: ReferenceKey, place: i
     many = None
     if on_path >= 0:
         holder_type = graph.strings[graph.type[graph.holder[typical.path[on_path]]]]
-        many = OneOfMany(
+        many = RepeatedAttribute(
             on_path,
             f"['{told.removeprefix('.')}']" if holder_type in MODULE_DICTS else told,
             frozenset(_name(group.key[place]) for group in same),
@@ -721,7 +725,7 @@ JUDGED = (Occasion.STEP, Occasion.LAST, Occasion.PEER, Occasion.BLOCK)
 """Occasions whose snapshots are judged; those after the main code has returned are only listed."""
 
 
-def judged_looks(rank: Rank, warmup: int) -> tuple[Look, ...]:
+def judged_looks(rank: Rank, warmup: int) -> tuple[HeapSnapshot, ...]:
     """The snapshots from which growth is read: after warm-up, while the script's main code ran."""
     looks = [
         look
@@ -739,7 +743,7 @@ class GroupsOverLooks:
 
     steps: tuple[int, ...] = ()
     """A strictly ascending number for each snapshot."""
-    at: Mapping[ReferenceKey, Mapping[int, tuple[Look, Group]]] = field(default_factory=dict)
+    at: Mapping[ReferenceKey, Mapping[int, tuple[HeapSnapshot, StorageGroup]]] = field(default_factory=dict)
     """Each group at the snapshots that contain it, by those numbers."""
     lines: Mapping[ReferenceKey, Series] = field(default_factory=dict)
     """Its bytes at every snapshot."""
@@ -752,14 +756,14 @@ class GroupsOverLooks:
     numbers: DataNumbers = field(default_factory=DataNumbers)
     """The numbers in names that distinguish no groups."""
 
-    def of(self, graph: HeapGraph) -> list[Group]:
+    def of(self, graph: HeapGraph) -> list[StorageGroup]:
         """The groups of one graph, joined as over the snapshots."""
         return as_one(group_by(graph, self.data.mask), graph, self.names, self.numbers)
 
 
-def groups_over(looks: Sequence[Look]) -> GroupsOverLooks:
+def groups_over(looks: Sequence[HeapSnapshot]) -> GroupsOverLooks:
     """The groups of some snapshots of one rank."""
-    at: dict[ReferenceKey, dict[int, tuple[Look, Group]]] = defaultdict(dict)
+    at: dict[ReferenceKey, dict[int, tuple[HeapSnapshot, StorageGroup]]] = defaultdict(dict)
     steps = rising_steps(looks)
     garbage: dict[int, int] = defaultdict(int)
     same = _same_over([look.heap for look in looks])
@@ -782,12 +786,12 @@ def _same_over(graphs: Sequence[HeapGraph]) -> GroupsOverLooks:
     return GroupsOverLooks(names=growing, data=data, numbers=numbers)
 
 
-def by_program(group: Group) -> bool:
+def by_program(group: StorageGroup) -> bool:
     """Whether only the program can release it: it is reachable, or uncollectable."""
     return group.freed in (0, IMMORTAL)
 
 
-def rising_steps(looks: Sequence[Look]) -> tuple[int, ...]:
+def rising_steps(looks: Sequence[HeapSnapshot]) -> tuple[int, ...]:
     """A strictly ascending number for each snapshot: its step; snapshots of a rank without steps are counted."""
     steps: list[int] = []
     for look in looks:
@@ -795,7 +799,7 @@ def rising_steps(looks: Sequence[Look]) -> tuple[int, ...]:
     return tuple(steps)
 
 
-def is_model(graph: HeapGraph, group: Group) -> bool:
+def is_model(graph: HeapGraph, group: StorageGroup) -> bool:
     """Whether it is a parameter, something reachable from one, or an optimizer's state."""
     path = [group.start, *(int(graph.held[reference]) for reference in group.path)]
     return any(graph.object(index).kind in (ObjectKind.PARAMETER, ObjectKind.OPTIMIZER) for index in path)

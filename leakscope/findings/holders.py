@@ -11,20 +11,20 @@ import numpy as np
 
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.cut import FREED_THRESHOLD, MAX_REFERENCES, best_cut, best_cut_with_gc, those_needed, without
-from leakscope.findings.grouping import Group, ReferenceKey, group_storages
+from leakscope.findings.grouping import ReferenceKey, StorageGroup, group_storages
 from leakscope.findings.growth import Series
 from leakscope.findings.live_objects import (
-    Alive,
-    HeldNow,
-    Keeper,
-    Kept,
-    LettingGo,
-    Link,
-    Part,
-    Place,
-    Typed,
-    Way,
-    Ways,
+    HolderMemory,
+    LiveMemory,
+    ModelPart,
+    PathObject,
+    PathStep,
+    ReferencePath,
+    ReferencePaths,
+    ReleaseCommand,
+    ReleasePlan,
+    RetentionKind,
+    SessionHolder,
     is_interactive,
     keepers_of,
     last_error,
@@ -107,14 +107,14 @@ _MOST_GROUPS = 8
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldGroup:
     """A group of storages, in a graph from which the session's own references may be removed."""
 
     graph: HeapGraph
     number: Ints
     """Number in the whole graph of each of the graph's references."""
-    group: Group
-    part: Part = Part.NONE
+    group: StorageGroup
+    part: ModelPart = ModelPart.NONE
     module_at: int = 0
     """Position on the path of the module whose memory it is part of."""
     ways: tuple[tuple[int, ...], ...] = ()
@@ -134,7 +134,7 @@ class Held:
     @cached_property
     def cut(self) -> tuple[CutReference, ...]:
         """The references to cut without the session's own; () if none frees anything."""
-        if self.part == Part.GRADIENTS:
+        if self.part == ModelPart.GRADIENTS:
             return (CutReference(".grad", "", self.candidate.written(self._module), self._gradients),)
         found = best_cut(self.candidate)[0]
         if found is None or found.frees_bytes < FREED_THRESHOLD * self.group.bytes:
@@ -198,7 +198,7 @@ class Held:
         return tuple(dict.fromkeys(r.index for way in ways for r in way if r.name == ".grad"))
 
 
-def let_go(graph: HeapGraph, groups: Sequence[Held], storages: Ints) -> LettingGo | None:
+def let_go(graph: HeapGraph, groups: Sequence[HeldGroup], storages: Ints) -> ReleasePlan | None:
     """What frees these storages of the whole graph; None if a few references do not.
 
     It consists of the program's references to `groups`, and of those that the session must release.
@@ -212,12 +212,12 @@ def let_go(graph: HeapGraph, groups: Sequence[Held], storages: Ints) -> LettingG
     needed, freed, after_gc = _with_session(graph, references, storages)
     if freed == 0 or (not groups and freed < FREED_THRESHOLD * wanted):
         return None
-    return LettingGo(
+    return ReleasePlan(
         written=tuple(cut.written for cut in cuts.values()),
         where=tuple(cut.where for cut in cuts.values()),
         variables=tuple(_variables(graph, list(cuts))),
         keepers=needed,
-        error_names=tuple(graph.reference(r).name[1:] for r in keepers_of(graph).get(Keeper.LAST_ERROR, ())),
+        error_names=tuple(graph.reference(r).name[1:] for r in keepers_of(graph).get(SessionHolder.LAST_ERROR, ())),
         bytes=freed,
         after_gc=after_gc,
     )
@@ -225,14 +225,14 @@ def let_go(graph: HeapGraph, groups: Sequence[Held], storages: Ints) -> LettingG
 
 def _with_session(
     graph: HeapGraph, references: Sequence[int], storages: Ints
-) -> tuple[tuple[Keeper, ...], int, bool]:  # fmt: skip
+) -> tuple[tuple[SessionHolder, ...], int, bool]:  # fmt: skip
     """(What the session must release beside these references, the bytes freed, whether only after gc)."""
     keepers = keepers_of(graph)
 
-    def cut(some: Sequence[Keeper]) -> Ints:
+    def cut(some: Sequence[SessionHolder]) -> Ints:
         return np.asarray([*references, *(r for keeper in some for r in keepers[keeper])], dtype=np.int64)
 
-    def freed(some: Sequence[Keeper]) -> int:
+    def freed(some: Sequence[SessionHolder]) -> int:
         return int(graph.bytes[storages[freed_with_gc(graph, cut(some))[storages]]].sum())
 
     needed = list(keepers)
@@ -259,20 +259,20 @@ def variables_of_session(graph: HeapGraph) -> dict[str, int]:
     return {r.name.removeprefix("."): r.index for r in references if r.name.startswith(".")}
 
 
-OUTPUTS = (Keeper.OUTPUTS,)
-SHOWN = (Keeper.SHOWN,)
-ERRORS = (Keeper.LAST_ERROR, Keeper.TRACEBACK, Keeper.DEBUGGER)
+OUTPUTS = (SessionHolder.OUTPUTS,)
+SHOWN = (SessionHolder.SHOWN,)
+ERRORS = (SessionHolder.LAST_ERROR, SessionHolder.TRACEBACK, SessionHolder.DEBUGGER)
 """Released together; that of the previous cell is released on its own."""
 
 
-def typed(graph: HeapGraph, wanted: Sequence[LettingGo]) -> tuple[Typed, ...]:
+def typed(graph: HeapGraph, wanted: Sequence[ReleasePlan]) -> tuple[ReleaseCommand, ...]:
     """Commands in an order in which each frees what it can, with the bytes freed after the earlier ones.
 
     `wanted` is what frees each holder's memory; what takes more than names of the session is left out.
     """
     keepers, names = keepers_of(graph), variables_of_session(graph)
     # what the previous cell has shown or raised is released when the current one ends
-    gone = list(keepers.get(Keeper.LAST_CELL, ()))
+    gone = list(keepers.get(SessionHolder.LAST_CELL, ()))
     freed = freed_without(graph, np.asarray(gone, dtype=np.int64), later=True)
     told = []
     for command in _commands([going for going in wanted if len(going.variables) == len(going.written)]):
@@ -287,25 +287,27 @@ def typed(graph: HeapGraph, wanted: Sequence[LettingGo]) -> tuple[Typed, ...]:
             freed |= dead
         there = tuple(keeper for keeper in command.keepers if keeper in keepers)
         told.append(
-            Typed(there, command.error_names, command.variables, command.collects, _bytes(graph, freed) - before)
+            ReleaseCommand(
+                there, command.error_names, command.variables, command.collects, _bytes(graph, freed) - before
+            )
         )
     return tuple(told)
 
 
-def _commands(wanted: Sequence[LettingGo]) -> Iterator[Typed]:
+def _commands(wanted: Sequence[ReleasePlan]) -> Iterator[ReleaseCommand]:
     """Outputs, the error, variables, gc: the session's own first, which may hold what variables hold."""
     needed = {keeper for going in wanted for keeper in going.keepers}
     if needed & {*OUTPUTS}:
-        yield Typed(OUTPUTS, (), (), True, 0)  # `%reset -f out` collects (IPython/core/displayhook.py, flush)
+        yield ReleaseCommand(OUTPUTS, (), (), True, 0)  # `%reset -f out` collects (IPython/core/displayhook.py, flush)
     if needed & {*SHOWN}:
-        yield Typed(SHOWN, (), (), False, 0)
+        yield ReleaseCommand(SHOWN, (), (), False, 0)
     of_error = [going for going in wanted if {*going.keepers} & {*ERRORS}]
     if of_error:
-        yield Typed(ERRORS, of_error[0].error_names, (), any(going.after_gc for going in of_error), 0)
+        yield ReleaseCommand(ERRORS, of_error[0].error_names, (), any(going.after_gc for going in of_error), 0)
     for name in dict.fromkeys(name for going in wanted for name in going.variables):
-        yield Typed((), (), (name,), False, 0)
+        yield ReleaseCommand((), (), (name,), False, 0)
     if any(going.after_gc for going in wanted if going not in of_error):
-        yield Typed((), (), (), True, 0)
+        yield ReleaseCommand((), (), (), True, 0)
 
 
 def _bytes(graph: HeapGraph, freed: Mask) -> int:
@@ -333,7 +335,7 @@ class _Found:
     complete: bool
 
 
-def ways_to(graph: HeapGraph, tensor: int, most: int = MOST_WAYS) -> Ways:
+def paths_to(graph: HeapGraph, tensor: int, most: int = MOST_WAYS) -> ReferencePaths:
     """Every path to the memory of a tensor of the graph, first the shortest through each reference to it."""
     storage = _storage_of(graph, tensor)
     keepers = keepers_of(graph)
@@ -343,15 +345,16 @@ def ways_to(graph: HeapGraph, tensor: int, most: int = MOST_WAYS) -> Ways:
     told = []
     for way in _one_by_each(rest, found.ways)[:most]:
         links = tuple(
-            Link(r.name, _place(objects, r.holder), _place(objects, r.held), r.where) for r in map(rest.reference, way)
+            PathStep(r.name, _place(objects, r.holder), _place(objects, r.held), r.where)
+            for r in map(rest.reference, way)
         )
-        told.append(Way(written(rest, way), where_of(rest, way), links))
+        told.append(ReferencePath(written(rest, way), where_of(rest, way), links))
     above = reachable(len(rest), rest.held, rest.holder, np.asarray([storage]))
     places = [graph.object(index) for index in objects]
     group = next((g for g in group_storages(rest) if storage in g.storages and not g.freed), None)
-    held = () if group is None else (Held(rest, number, _alone(rest, group, storage), ways=tuple(found.ways)),)
+    held = () if group is None else (HeldGroup(rest, number, _alone(rest, group, storage), ways=tuple(found.ways)),)
     going = let_go(graph, held, np.asarray([storage]))
-    return Ways(
+    return ReferencePaths(
         label=graph.object(tensor).label,
         bytes=int(graph.bytes[storage]),
         ways=tuple(told),
@@ -359,7 +362,7 @@ def ways_to(graph: HeapGraph, tensor: int, most: int = MOST_WAYS) -> Ways:
         all_counted=found.complete,
         of_garbage=bool((above[rest.freed != 0]).any()),
         keepers=tuple(_of_session(graph, storage)) if going is None else going.keepers,
-        objects=tuple(Place(obj.label, obj.where, obj.root) for obj in places),
+        objects=tuple(PathObject(obj.label, obj.where, obj.root) for obj in places),
         letting_go=going,
         typed=() if going is None or not is_interactive(graph) else typed(graph, [going]),
     )
@@ -418,7 +421,7 @@ def _one_by_each(graph: HeapGraph, ways: Sequence[tuple[int, ...]]) -> list[tupl
     return [way for _, way in sorted(ranked, key=lambda pair: pair[0])]
 
 
-def _of_session(graph: HeapGraph, storage: int) -> Iterator[Keeper]:
+def _of_session(graph: HeapGraph, storage: int) -> Iterator[SessionHolder]:
     """References of the session that lead to the storage."""
     above = reachable(len(graph), graph.held, graph.holder, np.asarray([storage]))
     for keeper, references in keepers_of(graph).items():
@@ -426,7 +429,7 @@ def _of_session(graph: HeapGraph, storage: int) -> Iterator[Keeper]:
             yield keeper
 
 
-def _alone(graph: HeapGraph, group: Group, storage: int) -> Group:
+def _alone(graph: HeapGraph, group: StorageGroup, storage: int) -> StorageGroup:
     """One storage of a group."""
     path = tuple(paths_from_roots(graph).path_to(graph, storage))
     return replace(group, storages=(storage,), bytes=int(graph.bytes[storage]), path=path)
@@ -437,12 +440,12 @@ _OF_MODEL = (ObjectKind.NN_MODULE, ObjectKind.PARAMETER, ObjectKind.STORAGE)
 _OF_OPTIMIZER = (ObjectKind.CONTAINER, ObjectKind.PARAMETER, ObjectKind.TENSOR, ObjectKind.STORAGE)
 
 
-def by_module(graph: HeapGraph, number: Ints, groups: Iterable[Group]) -> Iterator[Held]:
+def by_module(graph: HeapGraph, number: Ints, groups: Iterable[StorageGroup]) -> Iterator[HeldGroup]:
     """The groups; parameters and buffers of one model joined, and likewise its gradients and an optimizer's state.
 
     `number` is that of each reference of the graph in the whole one.
     """
-    parts: dict[tuple[int, Part], list[tuple[int, int, list[int]]]] = {}
+    parts: dict[tuple[int, ModelPart], list[tuple[int, int, list[int]]]] = {}
     paths = paths_from_roots(graph)
     for group in groups:
         others = []
@@ -455,14 +458,14 @@ def by_module(graph: HeapGraph, number: Ints, groups: Iterable[Group]) -> Iterat
                 others.append(storage)
         left = others if _owner_at(graph, group.start, group.path) else group.storages
         if left:
-            yield Held(graph, number, _of(graph, group, left))
+            yield HeldGroup(graph, number, _of(graph, group, left))
     for (_, part), alike in parts.items():
         storage, place, path = max(alike, key=lambda one: (int(graph.bytes[one[0]]), -one[0]))
-        group = Group(ReferenceKey((part,)), paths.start_of(graph, storage), tuple(path), (), 0, 0, roots=1)
-        yield Held(graph, number, _of(graph, group, [one[0] for one in alike]), part, place)
+        group = StorageGroup(ReferenceKey((part,)), paths.start_of(graph, storage), tuple(path), (), 0, 0, roots=1)
+        yield HeldGroup(graph, number, _of(graph, group, [one[0] for one in alike]), part, place)
 
 
-def _of(graph: HeapGraph, group: Group, storages: Sequence[int]) -> Group:
+def _of(graph: HeapGraph, group: StorageGroup, storages: Sequence[int]) -> StorageGroup:
     """The group restricted to these storages."""
     if len(storages) == len(group.storages):
         return group
@@ -478,41 +481,41 @@ def _owner_at(graph: HeapGraph, start: int, path: Sequence[int]) -> int:
     return next((k for k, obj in enumerate(objects) if obj.kind in _OWNERS), 0)
 
 
-def _part(graph: HeapGraph, start: int, path: Sequence[int]) -> tuple[int, Part]:
+def _part(graph: HeapGraph, start: int, path: Sequence[int]) -> tuple[int, ModelPart]:
     """(Position of the outermost module or optimizer, which part of its memory the path leads to)."""
     place = _owner_at(graph, start, path)
     if not place:
-        return 0, Part.NONE
+        return 0, ModelPart.NONE
     below = [graph.reference(r) for r in path[place:]]
     of_optimizer = graph.object(below[0].holder).kind == ObjectKind.OPTIMIZER
     own = _OF_OPTIMIZER if of_optimizer else _OF_MODEL
-    part = Part.STATE if of_optimizer and below[0].name == ".state" else Part.PARAMETERS
+    part = ModelPart.STATE if of_optimizer and below[0].name == ".state" else ModelPart.PARAMETERS
     for reference in below:
         gradient = reference.name == ".grad" and graph.object(reference.holder).kind == ObjectKind.PARAMETER
-        if gradient and part == Part.PARAMETERS:
-            part = Part.GRADIENTS
+        if gradient and part == ModelPart.PARAMETERS:
+            part = ModelPart.GRADIENTS
         elif graph.object(reference.held).kind not in own and reference.kind != ReferenceKind.BUFFER:
-            return 0, Part.NONE
+            return 0, ModelPart.NONE
     return place, part
 
 
 MOST_LINES = 20
 """Maximum holders reported one by one: one screen. Heuristic."""
-_SHOWN = (Keeper.OUTPUTS, Keeper.SHOWN)
+_SHOWN = (SessionHolder.OUTPUTS, SessionHolder.SHOWN)
 _MOST_OUTPUTS = 4
 """Maximum names of one output reported. Heuristic."""
-_Key = tuple[Kept, str, str, Part]
+_Key = tuple[RetentionKind, str, str, ModelPart]
 
 
 @dataclass(frozen=True)
-class _Line:
+class _HolderLine:
     """One holder and its groups."""
 
-    held: HeldNow
-    groups: tuple[Held, ...]
+    held: HolderMemory
+    groups: tuple[HeldGroup, ...]
 
 
-def alive_now(
+def live_memory(
     graph: HeapGraph,
     most: int = MOST_LINES,
     *,
@@ -520,29 +523,29 @@ def alive_now(
     counted_bytes: int | None = None,
     hides: bool = False,
     only: Collection[int] | None = None,
-) -> Alive:
+) -> LiveMemory:
     """All tensor memory of a graph by holder, with what frees each of the `most` largest.
 
     `counted_bytes` is what the device's allocator has handed out, where that counts tensors only; `only` restricts the
     storages, None for all.
     """
-    lines: dict[_Key, _Line] = {}
+    lines: dict[_Key, _HolderLine] = {}
     asked = list(graph.storages.tolist() if only is None else only)
     here: Mask = np.zeros(len(graph), dtype=bool)
     here[asked] = True
     for kept, held in _all_held(graph, here):
         key = (kept, *_name(graph, held, kept), held.part)
-        line = lines.get(key, _Line(HeldNow(0, 0, *key), ()))
+        line = lines.get(key, _HolderLine(HolderMemory(0, 0, *key), ()))
         size, count = line.held.bytes + held.group.bytes, line.held.storages + len(held.group.storages)
-        lines[key] = _Line(replace(line.held, bytes=size, storages=count), (*line.groups, held))
+        lines[key] = _HolderLine(replace(line.held, bytes=size, storages=count), (*line.groups, held))
     ordered = sorted(lines.values(), key=lambda line: (-line.held.bytes, line.held.name))
     told = [_told(graph, line, hides) for line in ordered[:most]]
     known = int(graph.bytes[asked].sum())
     on_device = known if device == "cpu" else sum(int(graph.bytes[s]) for s in graph.device)
     unseen = max((counted_bytes or 0) - on_device, 0) if device != "cpu" else 0
     if unseen:
-        told.append(HeldNow(unseen, 0, Kept.UNSEEN, "", ""))
-    return Alive(
+        told.append(HolderMemory(unseen, 0, RetentionKind.UNSEEN, "", ""))
+    return LiveMemory(
         bytes=known + unseen,
         storages=len(asked),
         device=device,
@@ -555,12 +558,12 @@ def alive_now(
     )
 
 
-def _all_held(graph: HeapGraph, asked: Mask) -> Iterator[tuple[Kept, Held]]:
+def _all_held(graph: HeapGraph, asked: Mask) -> Iterator[tuple[RetentionKind, HeldGroup]]:
     """Every requested storage in one group: with its holder in the program, else by what the session alone keeps it."""
     for group in _those_in(graph, asked):
         if group.freed:
-            kept = Kept.WAITS_FOR_GC if group.freed > 0 else Kept.NEVER_FREED
-            yield kept, Held(graph, np.arange(len(graph.holder)), group)
+            kept = RetentionKind.WAITS_FOR_GC if group.freed > 0 else RetentionKind.NEVER_FREED
+            yield kept, HeldGroup(graph, np.arange(len(graph.holder)), group)
     left: Mask = np.zeros(len(graph), dtype=bool)
     left[graph.storages] = (graph.freed[graph.storages] == 0) & asked[graph.storages]
     for kept, keepers in _apart(graph):
@@ -568,44 +571,44 @@ def _all_held(graph: HeapGraph, asked: Mask) -> Iterator[tuple[Kept, Held]]:
         here = left & reachable(len(rest), rest.holder, rest.held, rest.roots)
         left &= ~here
         for held in by_module(rest, number, _live(rest, here)):
-            yield _kept(rest, held.group) if kept == Kept.PROGRAM else kept, held
+            yield _kept(rest, held.group) if kept == RetentionKind.PROGRAM else kept, held
 
 
-def _apart(graph: HeapGraph) -> list[tuple[Kept, list[int]]]:
+def _apart(graph: HeapGraph) -> list[tuple[RetentionKind, list[int]]]:
     """Memory by what keeps it, in order, with the session's references removed to see it."""
     keepers = keepers_of(graph)
     every = [r for references in keepers.values() for r in references]
     shown = [r for keeper in _SHOWN for r in keepers.get(keeper, ())]
     # a debugger has copies of frame variables, which are reported for frames of a remembered error too
-    debugger = keepers.get(Keeper.DEBUGGER, ())
-    session = [(Kept.ERROR, [*shown, *debugger]), (Kept.ERROR, shown), (Kept.OUTPUT, [])]
-    return [(Kept.PROGRAM, every), *(session if every else [])]
+    debugger = keepers.get(SessionHolder.DEBUGGER, ())
+    session = [(RetentionKind.ERROR, [*shown, *debugger]), (RetentionKind.ERROR, shown), (RetentionKind.OUTPUT, [])]
+    return [(RetentionKind.PROGRAM, every), *(session if every else [])]
 
 
-def _live(graph: HeapGraph, here: Mask) -> Iterator[Group]:
+def _live(graph: HeapGraph, here: Mask) -> Iterator[StorageGroup]:
     """The groups of reachable storages among these."""
     return (group for group in _those_in(graph, here) if not group.freed)
 
 
-def _those_in(graph: HeapGraph, here: Mask) -> Iterator[Group]:
+def _those_in(graph: HeapGraph, here: Mask) -> Iterator[StorageGroup]:
     for group in group_storages(graph):
         storages = tuple(s for s in group.storages if here[s])
         if storages:
             yield replace(group, storages=storages, bytes=int(graph.bytes[list(storages)].sum()))
 
 
-def _kept(graph: HeapGraph, group: Group) -> Kept:
-    return Kept.PROGRAM if is_named(graph, group) else Kept.NATIVE
+def _kept(graph: HeapGraph, group: StorageGroup) -> RetentionKind:
+    return RetentionKind.PROGRAM if is_named(graph, group) else RetentionKind.NATIVE
 
 
-def _name(graph: HeapGraph, held: Held, kept: Kept) -> tuple[str, str]:
+def _name(graph: HeapGraph, held: HeldGroup, kept: RetentionKind) -> tuple[str, str]:
     """(Name, line) of a holder; without a name if there is no single one."""
-    if kept in (Kept.WAITS_FOR_GC, Kept.NEVER_FREED):
+    if kept in (RetentionKind.WAITS_FOR_GC, RetentionKind.NEVER_FREED):
         return "", ""
     if held.part:
         last = held.group.path[held.module_at - 1]
         return held.candidate.written(last), line_of(held.graph, held.group.path, last)
-    if kept == Kept.OUTPUT:
+    if kept == RetentionKind.OUTPUT:
         outputs = outputs_above(graph, held.group.storages)
         cell = outputs[0][len("Out") :] if outputs and outputs[0].startswith("Out") else ""
         return ", ".join(outputs[:_MOST_OUTPUTS]), f"In{cell}" if cell else ""
@@ -613,12 +616,12 @@ def _name(graph: HeapGraph, held: Held, kept: Kept) -> tuple[str, str]:
         last = held.candidate.group.path[-1]
         return held.candidate.written(last), held.candidate.line(last)
     name, where = named(held.graph, held.group)
-    if not where and kept == Kept.PROGRAM and is_named(held.graph, held.group):
+    if not where and kept == RetentionKind.PROGRAM and is_named(held.graph, held.group):
         where = held.graph.reference(held.group.path[0]).where
     return name, where
 
 
-def _told(graph: HeapGraph, line: _Line, hides: bool) -> HeldNow:
+def _told(graph: HeapGraph, line: _HolderLine, hides: bool) -> HolderMemory:
     """A line with what frees it and, if that is the holder alone, the line of code that makes it one."""
     letting_go = None if hides else _letting_go(graph, line)
     alone = letting_go is not None and letting_go.written == (line.held.name,) and not line.held.part
@@ -626,13 +629,13 @@ def _told(graph: HeapGraph, line: _Line, hides: bool) -> HeldNow:
     return replace(line.held, letting_go=letting_go, where=where or line.held.where)
 
 
-def _letting_go(graph: HeapGraph, line: _Line) -> LettingGo | None:
+def _letting_go(graph: HeapGraph, line: _HolderLine) -> ReleasePlan | None:
     """What frees everything in a line."""
     kept = line.held.kept
-    if kept in (Kept.NATIVE, Kept.NEVER_FREED, Kept.UNSEEN):
+    if kept in (RetentionKind.NATIVE, RetentionKind.NEVER_FREED, RetentionKind.UNSEEN):
         return None
-    if kept == Kept.WAITS_FOR_GC:
-        return LettingGo((), (), (), (), (), line.held.bytes, after_gc=True)
+    if kept == RetentionKind.WAITS_FOR_GC:
+        return ReleasePlan((), (), (), (), (), line.held.bytes, after_gc=True)
     storages: Ints = np.asarray([s for held in line.groups for s in held.group.storages], dtype=np.int64)
-    groups: Sequence[Held] = line.groups if kept == Kept.PROGRAM else ()
+    groups: Sequence[HeldGroup] = line.groups if kept == RetentionKind.PROGRAM else ()
     return let_go(graph, groups, storages)

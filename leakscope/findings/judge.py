@@ -30,13 +30,13 @@ from leakscope.findings.facts import (
     NOT_JUDGED,
     AliveAtEnd,
     Bounded,
-    CameToRest,
     EmptiedLater,
     Facts,
     FollowsInput,
     FreedBy,
     OnlyTensorsFreed,
     Origin,
+    Plateaued,
     RuleName,
     RunFacts,
     Severity,
@@ -46,7 +46,13 @@ from leakscope.findings.grouping import GroupsOverLooks, groups_over, judged_loo
 from leakscope.findings.growth import MIN_LOOKS
 from leakscope.findings.known_leaks import TYPES, named_upstream
 from leakscope.findings.library import RetentionFacts, kept_by_library
-from leakscope.findings.merge import by_weight, merge_by_fingerprint, merge_findings, weighed_together, with_one_cut
+from leakscope.findings.merge import (
+    merge_by_fingerprint,
+    merge_findings,
+    promote_combined_notes,
+    severity_then_size,
+    with_one_cut,
+)
 from leakscope.findings.model import (
     NO_GROWTH,
     CutReference,
@@ -78,7 +84,7 @@ from leakscope.findings.oom import Shortage, device_failures, out_of_memory, sho
 from leakscope.findings.peak import drag
 from leakscope.findings.rules.allocator import allocator_findings
 from leakscope.findings.rules.dist_autograd_context import beyond_contexts, context_findings, with_contexts
-from leakscope.findings.rules.frame_hold import FrameFacts, Keeper
+from leakscope.findings.rules.frame_hold import FrameFacts, LocalsHolder
 from leakscope.findings.rules.hook_pileup import HookFacts, collects_hooks, is_of_one_like
 from leakscope.findings.rules.idle_memory import idle_findings
 from leakscope.findings.rules.late_release import late_release_findings, late_release_unjudged
@@ -99,7 +105,7 @@ from leakscope.findings.suppressions import Known, known_of, suppression_of, unu
 from leakscope.findings.thresholds import Thresholds
 from leakscope.findings.verdict import verdict_of, verdicts_of_ranks
 from leakscope.graph.model import ObjectKind
-from leakscope.run.model import Look, Rank, Run
+from leakscope.run.model import HeapSnapshot, Rank, Run
 from leakscope.run.operations import column
 from leakscope.run.rows import Direction, Occasion
 from leakscope.run.suppression import Suppression
@@ -152,7 +158,7 @@ class RankCase:
     thresholds: Thresholds
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Lines of the user's source files."""
-    looks: tuple[Look, ...] = ()
+    looks: tuple[HeapSnapshot, ...] = ()
     """The snapshots from which growth is read."""
     groups: GroupsOverLooks = field(default_factory=GroupsOverLooks)
     balances: tuple[Balance, ...] = ()
@@ -195,7 +201,7 @@ class JudgedRank:
 
 
 @dataclass(frozen=True)
-class Case:
+class JudgeState:
     """The state of judging a run."""
 
     run: Run
@@ -217,7 +223,7 @@ class Case:
 
 
 RankStage = Callable[[RankCase], RankCase]
-Stage = Callable[[Case], Case]
+Stage = Callable[[JudgeState], JudgeState]
 
 
 _COUNTED = 0.5
@@ -258,7 +264,7 @@ def judge_candidates(case: RankCase) -> RankCase:
         of_nodes(finding, candidate, on_accelerator)
         for (finding, _), candidate in zip(built[Source.NODES], candidates[Source.NODES], strict=True)
     ]
-    together = weighed_together(
+    together = promote_combined_notes(
         (*tensors, *nodes), (*candidates[Source.TENSORS], *candidates[Source.NODES]), case.thresholds
     )
     findings = {
@@ -318,7 +324,7 @@ def group_looks(case: RankCase) -> RankCase:
     return replace(case, groups=groups_over(case.looks))
 
 
-def _unjudged(rank: Rank, looks: Sequence[Look]) -> list[Unjudged]:
+def _unjudged(rank: Rank, looks: Sequence[HeapSnapshot]) -> list[Unjudged]:
     """What the snapshots are too few for, and what they could not see."""
     if looks and looks[-1].occasion == Occasion.BLOCK:
         return []
@@ -375,7 +381,7 @@ _WRITTEN = (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR, ObjectK
 """Kinds of objects defined at their own line and reported with that of the reference from them."""
 
 
-def find_lines(case: Case) -> Case:
+def find_lines(case: JudgeState) -> JudgeState:
     """Lines of the kept source that add to what the cuts name, and the edit that fixes it."""
     sources, found, unjudged = Sources(case.run.sources), [], []
     for finding in case.findings:
@@ -452,7 +458,7 @@ def _in_source(facts: Facts, found: Sequence[Sequence[Store]], sources: Sources)
     if isinstance(facts, GraphFacts) and not facts.of_gradient:
         needed = any(Uses(store, sources).differentiated() for stores in found for store in stores)
         return replace(facts, is_differentiated=needed)
-    if isinstance(facts, FrameFacts) and facts.keeper == Keeper.EXCEPTION:
+    if isinstance(facts, FrameFacts) and facts.keeper == LocalsHolder.EXCEPTION:
         stored = [store for stores in found for store in stores]
         return replace(facts, is_text=bool(stored) and all(Uses(store, sources).as_text() for store in stored))
     return facts
@@ -486,7 +492,7 @@ def _with_added(reference: CutReference, added_at: tuple[str, ...], puts_tensor:
     return replace(reference, added_at=added_at, where=added_at[0] if moves else reference.where)
 
 
-def add_proofs(case: Case) -> Case:
+def add_proofs(case: JudgeState) -> JudgeState:
     """Results of the cuts made in forked copies of the ranks."""
     return replace(case, findings=tuple(with_proof(finding, case.run) for finding in case.findings))
 
@@ -564,7 +570,7 @@ def _timed(finding: Finding, case: RankCase) -> Finding:
     return replace(finding, facts=replace(finding.facts, step_seconds=step_times(case.rank, case.warmup)))
 
 
-def gather(case: Case) -> Case:
+def gather(case: JudgeState) -> JudgeState:
     """The judged ranks, and facts about the operations between them."""
     first = min((rank.number for rank in case.run.ranks), default=0)
     unloaded = (Unjudged(broken.name, first, broken.why) for broken in rules_of_others()[1])
@@ -577,7 +583,7 @@ def gather(case: Case) -> Case:
     )
 
 
-def compare_ranks(case: Case) -> Case:
+def compare_ranks(case: JudgeState) -> JudgeState:
     """What one rank keeps and its peers do not."""
     held = {rank.number: rank.held for rank in case.ranks}
     skewed = skew_findings(case.run, case.summaries, case.findings, held)
@@ -631,21 +637,21 @@ def _merged(findings: Sequence[Finding], places: Sequence[int]) -> Finding:
     """Findings joined as one; among equal kinds the first provides the words."""
     first = findings[places[0]]
     return merge_findings(
-        [findings[place] for place in places], lambda finding: (finding is not first, by_weight(finding))
+        [findings[place] for place in places], lambda finding: (finding is not first, severity_then_size(finding))
     )
 
 
-def name_upstream(case: Case) -> Case:
+def name_upstream(case: JudgeState) -> JudgeState:
     """Leaks known to a library's developers are the library's."""
     return replace(case, findings=tuple(map(named_upstream, case.findings)))
 
 
-def merge_contexts(case: Case) -> Case:
+def merge_contexts(case: JudgeState) -> JudgeState:
     """Merge over what open contexts keep: it is one leak on each rank."""
     return replace(case, findings=tuple(with_contexts(case.findings, case.run)))
 
 
-def merge_ranks(case: Case) -> Case:
+def merge_ranks(case: JudgeState) -> JudgeState:
     """Merge over the ranks: the same leak on several of them is one finding."""
     return replace(case, findings=tuple(merge_by_fingerprint(case.findings)))
 
@@ -655,7 +661,7 @@ def balance_looks(case: RankCase) -> RankCase:
     return replace(case, balances=balances_of(case.rank, case.looks, case.warmup))
 
 
-def heed_libraries(case: Case) -> Case:
+def apply_library_policy(case: JudgeState) -> JudgeState:
     """With `ignore_library`, leaks of libraries are notes."""
     if not case.ignore_library:
         return case
@@ -667,13 +673,13 @@ def heed_libraries(case: Case) -> Case:
     return replace(case, findings=tuple(noted))
 
 
-def set_apart(case: Case) -> Case:
+def apply_suppressions(case: JudgeState) -> JudgeState:
     """Mark findings that are suppressed or in the baseline."""
     said = (replace(finding, suppressed_by=suppression_of(finding, case.known)) for finding in case.findings)
     return replace(case, findings=tuple(said))
 
 
-def keep_ledger(case: Case) -> Case:
+def keep_ledger(case: JudgeState) -> JudgeState:
     """Breakdown: the growth of each rank between its snapshots, by line."""
     return replace(case, ledgers={rank.number: _ledger(case.findings, rank) for rank in case.ranks})
 
@@ -725,7 +731,7 @@ def _kind(finding: Finding) -> LineKind:
         return LineKind.LIBRARY
     if finding.severity == Severity.LEAK:
         return LineKind.LEAKS
-    if isinstance(finding.settled_by, CameToRest):
+    if isinstance(finding.settled_by, Plateaued):
         return LineKind.RESTED
     if isinstance(finding.settled_by, FollowsInput):
         return LineKind.FOLLOWS
@@ -734,7 +740,7 @@ def _kind(finding: Finding) -> LineKind:
     return LineKind.GARBAGE if finding.freed_by == FreedBy.GC else LineKind.SLOW
 
 
-def give_verdict(case: Case) -> Case:
+def give_verdict(case: JudgeState) -> JudgeState:
     """Verdict: what is shown, what is listed separately, and whether it is a leak."""
     run = case.run
     findings = [as_known(f, run) for f in case.findings]
@@ -837,8 +843,8 @@ STAGES: tuple[Stage, ...] = (
     find_lines,
     compare_ranks,
     add_proofs,
-    heed_libraries,
-    set_apart,
+    apply_library_policy,
+    apply_suppressions,
     keep_ledger,
     give_verdict,
 )
@@ -889,7 +895,7 @@ def judge_together(
 ) -> Findings:
     """As `judge`, for a run whose ranks have been judged by themselves, in order."""
     known = known_of(run, tuple(map(Suppression, (*suppress, *baseline))))
-    case = Case(run, known, leak_exit_code, tuple(ranks), ignore_library, fail_on_avoidable, fail_on_inconclusive)
+    case = JudgeState(run, known, leak_exit_code, tuple(ranks), ignore_library, fail_on_avoidable, fail_on_inconclusive)
     for stage in STAGES:
         case = stage(case)
     assert case.judged is not None

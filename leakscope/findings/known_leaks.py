@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from leakscope.findings.facts import Origin, RuleName, Upstream
+from leakscope.findings.facts import LibraryIssue, Origin, RuleName
 from leakscope.findings.model import Finding, Hop
 from leakscope.graph.model import ObjectKind
 
@@ -210,12 +210,12 @@ def named_upstream(finding: Finding) -> Finding:
     if known is None:
         return finding
     return replace(
-        finding, origin=Origin.LIBRARY, library="torch", upstream=Upstream(known.issue, known.what, known.cure)
+        finding, origin=Origin.LIBRARY, library="torch", upstream=LibraryIssue(known.issue, known.what, known.cure)
     )
 
 
 @dataclass(frozen=True)
-class Saying:
+class PackageAdvice:
     """A use of a package that leaks, and the fix from its documentation."""
 
     pattern: str
@@ -232,14 +232,14 @@ _METRIC = r"(?<= )(?:torchmetrics\.\S+|\S+<torchmetrics\.\S+>)"
 _MODULE = r"<(?:lightning\.pytorch|pytorch_lightning)\.\S*\.LightningModule>"
 
 SAYINGS = (
-    Saying(
+    PackageAdvice(
         r"(?<= )torchmetrics\.aggregation\.CatMetric\.value list\[",
         "a CatMetric retains every value until reset()",
         "For a mean, a sum, a maximum or a minimum use MeanMetric, SumMetric, MaxMetric or MinMetric, which store one "
         "number; otherwise call reset() at the end of each epoch.",
         "torchmetrics/aggregation.py",
     ),
-    Saying(
+    PackageAdvice(
         r"(?<= )torchmetrics\.\S*(?:AUROC|AveragePrecision|PrecisionRecallCurve|ROC|Recall|Precision|Sensitivity|"
         r"Specificity)\w*\.(?:preds|target) list\[",
         "with thresholds=None the metric retains the predictions and targets of every batch until reset()",
@@ -248,14 +248,14 @@ SAYINGS = (
         "at the end of each epoch.",
         "torchmetrics/classification/precision_recall_curve.py",
     ),
-    Saying(
+    PackageAdvice(
         _METRIC + r"\.\w+ list\[",
         "a metric with a list state retains the values of every batch until reset()",
         "Call reset() at the end of each epoch, or use add_state() with a tensor and dist_reduce_fx='sum', which has a "
         "fixed size.",
         "torchmetrics/metric.py, Metric.add_state",
     ),
-    Saying(
+    PackageAdvice(
         _MODULE + r"\.\w+ (?:(?:list|dict|tuple|collections\.\w+)\[[^\]]*\] )+torch\.Tensor",
         "a LightningModule retains what its steps store in its containers until they are cleared",
         "For a value per epoch use self.log(name, value, on_step=False, on_epoch=True), which stores a running mean "
@@ -264,13 +264,13 @@ SAYINGS = (
         "or on_validation_epoch_end().",
         "lightning/pytorch/core/module.py, LightningModule.log; the upgrade guide to Lightning 2.0",
     ),
-    Saying(
+    PackageAdvice(
         r"(?<= )peft\.tuners\.\S+ torch\.nn\.modules\.container\.(?:Module|Parameter)Dict\[",
         "every added adapter stays in its layers, whether it is used or not",
         "Remove unused adapters with model.delete_adapter(name), or load the next one under the same name.",
         "peft/tuners/tuners_utils.py, BaseTuner.delete_adapter",
     ),
-    Saying(
+    PackageAdvice(
         r"\[(?:i|\.\.\.)\] transformers\.cache_utils\.\w*Cache\b",
         "each stored output includes past_key_values: keys and values of every token and layer",
         "Store output.logits or output.sequences instead of the whole output, or call the model with use_cache=False "
@@ -278,13 +278,13 @@ SAYINGS = (
         "it does not generate.",
         "transformers/cache_utils.py",
     ),
-    Saying(
+    PackageAdvice(
         r"(?<= )transformers\.cache_utils\.\w*Cache\.layers list\[",
         "a DynamicCache gains the keys and values of every token as long as it is passed as past_key_values",
         "Create a new cache for each sequence, or pass a StaticCache, which has a fixed size.",
         "transformers/cache_utils.py, StaticCache",
     ),
-    Saying(
+    PackageAdvice(
         r"(?<= )accelerate\.accelerator\.Accelerator\._(?:models|optimizers|schedulers|dataloaders) list\[",
         "an Accelerator retains all arguments of prepare()",
         "Call prepare() once. Before preparing another model, release the previous one with "
@@ -309,7 +309,7 @@ def passed(trace: Sequence[Hop]) -> str:
     return text
 
 
-def saying_of(finding: Finding) -> Saying | None:
+def saying_of(finding: Finding) -> PackageAdvice | None:
     """The hint of a package for this leak; None if there is none, or if the leak belongs to the library."""
     if finding.upstream is not None or finding.origin == Origin.LIBRARY or finding.settled:
         return None

@@ -12,7 +12,7 @@ import numpy as np
 
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.cut import on_trace
-from leakscope.findings.facts import Facts, FreedBy, Origin, Severity, Upstream
+from leakscope.findings.facts import Facts, FreedBy, LibraryIssue, Origin, Severity
 from leakscope.findings.growth import MIN_LOOKS, Series, series
 from leakscope.findings.known_leaks import KNOWN, TYPES, KnownLeak, known_leak
 from leakscope.findings.model import Cut, CutReference, Finding, Hop, HopReason, Sighting
@@ -35,12 +35,12 @@ from leakscope.graph.ownership import (
 from leakscope.graph.paths import ShortestPaths, paths_from_roots
 from leakscope.graph.retained import freed_storages
 from leakscope.graph.walks import Mask
-from leakscope.run.model import Look, Rank
+from leakscope.run.model import HeapSnapshot, Rank
 from leakscope.run.rows import Occasion
 from leakscope.units import bytes_text
 
 
-class Course(StrEnum):
+class Trend(StrEnum):
     """The change of what is kept between snapshots."""
 
     GROWS = "grows"
@@ -77,10 +77,10 @@ class LibraryFacts(Facts):
 
 
 _COURSES = {
-    Course.GROWS: "It grows.",
-    Course.STEADY: "It does not grow.",
-    Course.VARIES: "It does not grow at every snapshot.",
-    Course.UNKNOWN: "",
+    Trend.GROWS: "It grows.",
+    Trend.STEADY: "It does not grow.",
+    Trend.VARIES: "It does not grow at every snapshot.",
+    Trend.UNKNOWN: "",
 }
 
 
@@ -96,7 +96,7 @@ def _joined(facts: LibraryFacts, more: str) -> str:
 class RetentionFacts(LibraryFacts):
     """Memory that a library keeps from step to step."""
 
-    course: Course
+    course: Trend
 
     def title_for(self, _: Finding) -> str:
         """Title: what a library keeps from step to step."""
@@ -144,7 +144,7 @@ class _Side(Enum):
 
 
 @dataclass(frozen=True)
-class Holders:
+class StorageHolders:
     """The references that keep one storage, up to the first objects from which a user could remove it."""
 
     users: tuple[int, ...]
@@ -167,7 +167,7 @@ class Holders:
     """the user's references to those objects."""
 
 
-def holders_of(graph: HeapGraph, storage: int, users: Mask, reached: dict[int, Reach] | None = None) -> Holders:
+def holders_of(graph: HeapGraph, storage: int, users: Mask, reached: dict[int, Reach] | None = None) -> StorageHolders:
     """All holders of one storage.
 
     `users` is `users_side(graph)`; `reached` caches results over storages of the graph.
@@ -192,7 +192,7 @@ def holders_of(graph: HeapGraph, storage: int, users: Mask, reached: dict[int, R
                 by_side[side].append(reference)
     of_library = [r for r in by_side[_Side.WORK] if belongs_to_library(graph, int(graph.holder[r]))]
     inside = by_side[_Side.INSIDE]
-    return Holders(
+    return StorageHolders(
         users=tuple(sorted(by_side[_Side.USERS])),
         library=tuple(sorted([*by_side[_Side.LIBRARY], *of_library])),
         native=native or bool(by_side[_Side.OPERAND]) or not climb.complete,
@@ -250,7 +250,7 @@ class _Made(NamedTuple):
     """Whether the class was made by code of Python or torch."""
 
 
-def whose(candidate: Candidate, cuts: Sequence[int] = ()) -> tuple[Origin, str]:
+def origin_of(candidate: Candidate, cuts: Sequence[int] = ()) -> tuple[Origin, str]:
     """The origin of a leak, and the library's name if known; `cuts` are the references to cut.
 
     It is a library's if a known one closes the cycle, or if every named line on it belongs to a library. It also is if
@@ -467,7 +467,7 @@ def _holder_text(graph: HeapGraph, reference: int) -> str:
 
 
 def kept_by_library(
-    rank: Rank, looks: Sequence[Look], growing: Sequence[Finding], thresholds: Thresholds
+    rank: Rank, looks: Sequence[HeapSnapshot], growing: Sequence[Finding], thresholds: Thresholds
 ) -> dict[str, Finding]:
     """Map each holder that keeps something at the last snapshot to a finding; a note unless it grows.
 
@@ -523,7 +523,7 @@ def _finding(
         cut=on_trace(Cut((named,), frees), trace) if frees else None,
         origin=Origin.LIBRARY,
         library="torch",
-        upstream=Upstream(known.issue, known.what),
+        upstream=LibraryIssue(known.issue, known.what),
         made_at=tuple(dict.fromkeys(graph.made_at[s] for s in kept.holds if s in graph.made_at))[:6],
         sightings=tuple(Sighting(rank.number, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),
         count=count,
@@ -531,12 +531,12 @@ def _finding(
     )
 
 
-def _course(line: Series) -> Course:
+def _course(line: Series) -> Trend:
     if line.grew_lately:
-        return Course.GROWS
+        return Trend.GROWS
     if len(line.bytes) < MIN_LOOKS:
-        return Course.UNKNOWN
-    return Course.STEADY if len(set(line.bytes)) == 1 else Course.VARIES
+        return Trend.UNKNOWN
+    return Trend.STEADY if len(set(line.bytes)) == 1 else Trend.VARIES
 
 
 def kept_too(graph: HeapGraph, kept: LibraryRetention) -> tuple[KeptToo, ...]:

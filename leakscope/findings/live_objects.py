@@ -14,7 +14,7 @@ from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, Refe
 from leakscope.graph.walks import reachable
 
 
-class Kept(StrEnum):
+class RetentionKind(StrEnum):
     """By what some memory is kept."""
 
     PROGRAM = "program"
@@ -32,7 +32,7 @@ class Kept(StrEnum):
     """Handed out by the device's allocator, but owned by no reachable tensor."""
 
 
-class Part(StrEnum):
+class ModelPart(StrEnum):
     """Part of the memory of a model or optimizer."""
 
     NONE = ""
@@ -44,7 +44,7 @@ class Part(StrEnum):
     """Of an optimizer."""
 
 
-class Keeper(StrEnum):
+class SessionHolder(StrEnum):
     """A holder that belongs to an interactive session."""
 
     OUTPUTS = "outputs"
@@ -62,7 +62,7 @@ class Keeper(StrEnum):
 
 
 @dataclass(frozen=True)
-class LettingGo:
+class ReleasePlan:
     """The references that free some memory when all of them are removed."""
 
     written: tuple[str, ...]
@@ -71,7 +71,7 @@ class LettingGo:
     """The line of each, "" if unknown."""
     variables: tuple[str, ...]
     """Those that are names of the session: `x`."""
-    keepers: tuple[Keeper, ...]
+    keepers: tuple[SessionHolder, ...]
     """What the session must release too."""
     error_names: tuple[str, ...]
     """The existing names in `sys` that hold the last error."""
@@ -82,13 +82,13 @@ class LettingGo:
 
 
 @dataclass(frozen=True)
-class Typed:
+class ReleaseCommand:
     """One command for the user to type that frees memory."""
 
-    keepers: tuple[Keeper, ...]
+    keepers: tuple[SessionHolder, ...]
     """What the session releases by it."""
     error_names: tuple[str, ...]
-    """As in `LettingGo`."""
+    """As in `ReleasePlan`."""
     variables: tuple[str, ...]
     """Names that it deletes."""
     collects: bool
@@ -98,35 +98,35 @@ class Typed:
 
 
 @dataclass(frozen=True)
-class HeldNow:
+class HolderMemory:
     """The memory of one holder."""
 
     bytes: int
     storages: int
-    kept: Kept
+    kept: RetentionKind
     name: str
     """As written in code: `cache in main()`; "" without a holder in the program."""
     where: str
     """`train.py:12` or `In[5]:3`, "" if unknown."""
-    part: Part = Part.NONE
-    letting_go: LettingGo | None = None
+    part: ModelPart = ModelPart.NONE
+    letting_go: ReleasePlan | None = None
     """What frees it; None if a few references do not, or if it was not computed."""
 
 
 @dataclass(frozen=True)
-class Alive:
+class LiveMemory:
     """All live tensor memory, largest holders first; the bytes of all lines sum to `bytes`."""
 
     bytes: int
     storages: int
     device: str
     """`cpu`, or the kind of accelerator whose allocator was read."""
-    lines: tuple[HeldNow, ...]
+    lines: tuple[HolderMemory, ...]
     smaller: int
     """Number of holders that are not listed individually."""
     smaller_bytes: int
     """Their bytes."""
-    typed: tuple[Typed, ...]
+    typed: tuple[ReleaseCommand, ...]
     """Commands that free it, in order; () unless a user is typing."""
     error: str
     """Type of the last error in the session, "" without one."""
@@ -135,7 +135,7 @@ class Alive:
 
 
 @dataclass(frozen=True)
-class Link:
+class PathStep:
     """One reference of a path and its referent."""
 
     name: str
@@ -147,7 +147,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Place:
+class PathObject:
     """One object of a path."""
 
     label: str
@@ -157,24 +157,24 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Way:
+class ReferencePath:
     """One simple path from a root, or from garbage, down to the memory."""
 
     written: str
     """`main(): losses[2].grad_fn, saved mat1`."""
     where: str
-    links: tuple[Link, ...]
+    links: tuple[PathStep, ...]
 
 
 @dataclass(frozen=True)
-class Ways:
+class ReferencePaths:
     """Every path to one tensor's memory."""
 
     label: str
     """`Tensor float32[1000]`."""
     bytes: int
     """Bytes of its storage."""
-    ways: tuple[Way, ...]
+    ways: tuple[ReferencePath, ...]
     """First the shortest path through each reference to it."""
     more: int
     """Number of paths that are not listed."""
@@ -182,11 +182,11 @@ class Ways:
     """False if there are more than `more`."""
     of_garbage: bool
     """Whether garbage awaiting gc leads to it too."""
-    keepers: tuple[Keeper, ...]
+    keepers: tuple[SessionHolder, ...]
     """What an interactive session must release too."""
-    objects: tuple[Place, ...]
-    letting_go: LettingGo | None
-    typed: tuple[Typed, ...]
+    objects: tuple[PathObject, ...]
+    letting_go: ReleasePlan | None
+    typed: tuple[ReleaseCommand, ...]
     """Commands that free it, in order; () unless a user is typing."""
 
 
@@ -201,13 +201,13 @@ _ERRORS = (ObjectKind.EXCEPTION, ObjectKind.TRACEBACK, ObjectKind.FRAME)
 
 def is_interactive(graph: HeapGraph) -> bool:
     """Whether IPython runs here, or an interactive Python that has displayed an error."""
-    return _has_ipython(graph) or Keeper.LAST_ERROR in keepers_of(graph)
+    return _has_ipython(graph) or SessionHolder.LAST_ERROR in keepers_of(graph)
 
 
 @once
-def keepers_of(graph: HeapGraph) -> Mapping[Keeper, tuple[int, ...]]:
+def keepers_of(graph: HeapGraph) -> Mapping[SessionHolder, tuple[int, ...]]:
     """The references by which a session keeps memory, by kind."""
-    found: dict[Keeper, list[int]] = {}
+    found: dict[SessionHolder, list[int]] = {}
     ipython = _has_ipython(graph)
     for index in _holders(graph, ipython):
         holder = graph.object(index)
@@ -215,14 +215,16 @@ def keepers_of(graph: HeapGraph) -> Mapping[Keeper, tuple[int, ...]]:
             keeper = _keeper(graph, holder, reference, ipython)
             if keeper is not None:
                 found.setdefault(keeper, []).append(reference.index)
-    return {keeper: tuple(found[keeper]) for keeper in Keeper if keeper in found}
+    return {keeper: tuple(found[keeper]) for keeper in SessionHolder if keeper in found}
 
 
 def outputs_above(graph: HeapGraph, storages: Sequence[int]) -> tuple[str, ...]:
     """The names by which a session has displayed what leads to these storages: `Out[3]`, `_3`, `_`."""
     above = reachable(len(graph), graph.held, graph.holder, np.asarray(storages))
     keepers = keepers_of(graph)
-    references = (graph.reference(r) for r in (*keepers.get(Keeper.OUTPUTS, ()), *keepers.get(Keeper.SHOWN, ())))
+    references = (
+        graph.reference(r) for r in (*keepers.get(SessionHolder.OUTPUTS, ()), *keepers.get(SessionHolder.SHOWN, ()))
+    )
     names = []
     for reference in references:
         holder = graph.object(reference.holder)
@@ -237,7 +239,7 @@ def outputs_above(graph: HeapGraph, storages: Sequence[int]) -> tuple[str, ...]:
 
 def last_error(graph: HeapGraph) -> str:
     """Type of the last error, "" without one."""
-    held = (graph.object(int(graph.held[r])) for r in keepers_of(graph).get(Keeper.LAST_ERROR, ()))
+    held = (graph.object(int(graph.held[r])) for r in keepers_of(graph).get(SessionHolder.LAST_ERROR, ()))
     return next((obj.name.rpartition(".")[2] for obj in held if obj.kind == ObjectKind.EXCEPTION), "")
 
 
@@ -261,31 +263,31 @@ def _holders(graph: HeapGraph, ipython: bool) -> Iterator[int]:
             yield index
 
 
-def _keeper(graph: HeapGraph, holder: Object, reference: Reference, ipython: bool) -> Keeper | None:
+def _keeper(graph: HeapGraph, holder: Object, reference: Reference, ipython: bool) -> SessionHolder | None:
     """The kind of the session's reference; None if it is the user's."""
     name = _bare(reference.name)
     if holder.kind == ObjectKind.NAMESPACE:
         return _of_module(holder.name, name, ipython)
     if name == "last_execution_result":
-        return Keeper.LAST_CELL
+        return SessionHolder.LAST_CELL
     if holder.kind == ObjectKind.CONTAINER:
         above = {_bare(graph.reference(r).name) for r in graph.into(holder.index).tolist()}
         hidden = "user_ns_hidden" in above and _SHOWN_TYPES.fullmatch(name)
-        return Keeper.OUTPUTS if hidden or above & set(_OUT) else None
+        return SessionHolder.OUTPUTS if hidden or above & set(_OUT) else None
     if _SHOWN_TYPES.fullmatch(name):
-        return Keeper.OUTPUTS if holder.type.endswith("DisplayHook") else None
+        return SessionHolder.OUTPUTS if holder.type.endswith("DisplayHook") else None
     if name == "pdb":
-        return Keeper.DEBUGGER
+        return SessionHolder.DEBUGGER
     kept_error = name in ("tb", "etb", "evalue") and graph.object(reference.held).kind in _ERRORS
-    return Keeper.TRACEBACK if kept_error else None
+    return SessionHolder.TRACEBACK if kept_error else None
 
 
-def _of_module(module: str, name: str, ipython: bool) -> Keeper | None:
+def _of_module(module: str, name: str, ipython: bool) -> SessionHolder | None:
     if module == "sys":
-        return Keeper.LAST_ERROR if name in _LAST_ERROR else None
+        return SessionHolder.LAST_ERROR if name in _LAST_ERROR else None
     if module == "builtins":
-        return Keeper.SHOWN if name == "_" else None
-    return Keeper.OUTPUTS if ipython and _SHOWN_TYPES.fullmatch(name) else None
+        return SessionHolder.SHOWN if name == "_" else None
+    return SessionHolder.OUTPUTS if ipython and _SHOWN_TYPES.fullmatch(name) else None
 
 
 def _bare(name: str) -> str:

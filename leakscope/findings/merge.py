@@ -10,7 +10,7 @@ from operator import add
 from typing import Any
 
 from leakscope.findings.candidates import Candidate, downgraded
-from leakscope.findings.facts import Beside, CommBuffers, Facts, FreedBy, Origin, Severity
+from leakscope.findings.facts import AlsoFreed, CommBuffers, Facts, FreedBy, Origin, Severity
 from leakscope.findings.model import Cut, Finding, Sighting
 from leakscope.findings.naming import any_item
 from leakscope.findings.thresholds import Thresholds
@@ -18,7 +18,7 @@ from leakscope.findings.thresholds import Thresholds
 Findings = Sequence[Finding]
 
 
-def by_weight(finding: Finding) -> tuple[bool, int, int, str, str]:
+def severity_then_size(finding: Finding) -> tuple[bool, int, int, str, str]:
     """Sort key for findings that become one: the first provides words, trace and cut.
 
     The one with most references to cut precedes a larger one: its cut frees both.
@@ -38,7 +38,7 @@ def with_one_cut(findings: Findings) -> list[tuple[int, ...]]:
         shared = cut is not None and (finding.freed_by == FreedBy.PROGRAM or bool(cut.where and closed))
         mends = (finding.freed_by, cut.reference, cut.where, cut.written, cut.also, closed) if cut and shared else place
         same[mends].append(place)
-    one = [tuple(sorted(places, key=lambda place: by_weight(findings[place]))) for places in same.values()]
+    one = [tuple(sorted(places, key=lambda place: severity_then_size(findings[place]))) for places in same.values()]
     return _with_what_hangs_above(findings, one)
 
 
@@ -47,7 +47,7 @@ def _with_what_hangs_above(findings: Findings, one: Sequence[tuple[int, ...]]) -
     parameters that an optimizer also has in its groups.
     """
     joined: list[tuple[int, ...]] = []
-    for places in sorted(one, key=lambda places: by_weight(findings[places[0]])):
+    for places in sorted(one, key=lambda places: severity_then_size(findings[places[0]])):
         first = findings[places[0]]
         below = next((k for k, other in enumerate(joined) if _is_part(first, findings[other[0]])), None)
         if below is None:
@@ -72,7 +72,9 @@ def _count_of_cut(finding: Finding) -> int:
     return len(finding.cut.references) if finding.cut is not None else 0
 
 
-def weighed_together(findings: Findings, candidates: Sequence[Candidate], thresholds: Thresholds) -> list[Finding]:
+def promote_combined_notes(
+    findings: Findings, candidates: Sequence[Candidate], thresholds: Thresholds
+) -> list[Finding]:
     """The findings of one rank before merging: notes with one cut become leaks if they are large enough together.
 
     Each item of a list may bring many small storages, under as many names.
@@ -101,7 +103,7 @@ def _is_growth(finding: Finding, candidate: Candidate) -> bool:
     return not finding.facts.is_bounded and downgraded(large, candidate).severity == Severity.LEAK
 
 
-def merge_findings(same: Findings, order: Callable[[Finding], Any] = by_weight) -> Finding:
+def merge_findings(same: Findings, order: Callable[[Finding], Any] = severity_then_size) -> Finding:
     """Join findings as one, each field according to `MERGED`; the first by `order` provides the words."""
     in_order = sorted(same, key=order)
     if len(same) == 1:
@@ -205,12 +207,12 @@ def _cut(_: str, same: Findings) -> Cut | None:
     return Cut(**{name: merge(name, cuts) for name, merge in MERGED_CUT.items()})
 
 
-def _beside(_: str, same: Findings) -> tuple[Beside, ...]:
+def _beside(_: str, same: Findings) -> tuple[AlsoFreed, ...]:
     """Bytes of each kind, over all."""
     sizes: Counter[str] = Counter()
     for beside in (beside for finding in same for beside in finding.beside):
         sizes[beside.noun] += beside.bytes
-    return tuple(Beside(size, noun) for noun, size in sizes.items())
+    return tuple(AlsoFreed(size, noun) for noun, size in sizes.items())
 
 
 def _comm_buffers(_: str, same: Findings) -> CommBuffers | None:

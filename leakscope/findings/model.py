@@ -13,9 +13,8 @@ from typing import NamedTuple
 from leakscope.findings.counters import AlsoGrows
 from leakscope.findings.facts import (
     AliveAtEnd,
-    Beside,
+    AlsoFreed,
     Bounded,
-    CameToRest,
     CommBuffers,
     EmptiedLater,
     Facts,
@@ -23,12 +22,13 @@ from leakscope.findings.facts import (
     FreedBy,
     HeldByCall,
     HopStatus,
+    LibraryIssue,
     OnlyTensorsFreed,
     Origin,
+    Plateaued,
     RunFacts,
     Severity,
     TooLarge,
-    Upstream,
 )
 from leakscope.graph.model import ObjectKind
 from leakscope.graph.ownership import is_library_line
@@ -111,7 +111,7 @@ class LedgerInterval:
 
 
 @dataclass(frozen=True)
-class Grown:
+class RankGrowth:
     """The growth of one rank's memory, and where it went."""
 
     rank: int
@@ -180,13 +180,13 @@ def _until(same: Ledger, size: int) -> int | None:
     return max(interval.to_step for interval, rise in zip(same, rises, strict=True) if rise)
 
 
-def grown_of(rank: int, intervals: Ledger) -> Grown | None:
+def grown_of(rank: int, intervals: Ledger) -> RankGrowth | None:
     """The growth over all intervals on the last kind of device; None without intervals."""
     same = [interval for interval in intervals if interval.counted_on == intervals[-1].counted_on]
     if not same:
         return None
     size, begin, end = sum(interval.grown for interval in same), same[0].from_step, same[-1].to_step
-    return Grown(
+    return RankGrowth(
         rank=rank,
         bytes=size,
         from_step=begin,
@@ -527,7 +527,7 @@ class Why:
     """Processes that the script started, if no step was seen."""
     unjudged: WhyUnjudged | str = ""
     """What was too little to judge growth."""
-    grown: Grown | None = None
+    grown: RankGrowth | None = None
     """The counted growth of the rank that grew most; None if nothing was counted."""
     garbage: int = 0
     """Bytes awaiting gc at the last snapshot, over all ranks."""
@@ -605,7 +605,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True)
-class See:
+class BackwardHint:
     """A function of leakscope's own backward that avoids a fault."""
 
     function: str
@@ -733,7 +733,7 @@ class Finding:
     """Number of full collections that free it, if gc does."""
     made_at: tuple[str, ...] = ()
     sightings: tuple[Sighting, ...] = ()
-    see: See | None = None
+    see: BackwardHint | None = None
     """Function of leakscope's own backward that avoids it; None unless it is a pipeline's."""
     cycle: tuple[CycleReference, ...] = ()
     """The smallest cycle, for drawing; the closing reference last."""
@@ -749,7 +749,7 @@ class Finding:
     """The reference to cut or, if no cut frees anything, the holder, as written in code."""
     noun: str = "tensor"
     """The kind of memory: `numpy array` for non-tensor memory."""
-    settled_by: Bounded | CameToRest | EmptiedLater | FollowsInput | HeldByCall | None = None
+    settled_by: Bounded | Plateaued | EmptiedLater | FollowsInput | HeldByCall | None = None
     """Why its growth does not continue forever."""
     too_large: TooLarge | None = None
     """A bound that does not justify its growth."""
@@ -757,9 +757,9 @@ class Finding:
     """Whether growth counted beside the tensors is due to the graphs that made them."""
     comm_buffers: CommBuffers | None = None
     """Sent and received buffers among the retained memory of another kind."""
-    beside: tuple[Beside, ...] = ()
+    beside: tuple[AlsoFreed, ...] = ()
     """Memory of other kinds that the same cut frees; not in the figures."""
-    upstream: Upstream | None = None
+    upstream: LibraryIssue | None = None
     """The issue in the library's tracker, if its facts do not name it."""
     suggestion: Suggestion | None = None
     """The smallest edit that fixes it, if one was found in the kept source."""

@@ -49,7 +49,7 @@ def own_name(graph: HeapGraph, reference: Reference) -> str:
 
 def written(graph: HeapGraph, reference: Reference) -> str:
     """Its name without what changes between steps."""
-    return without_ids(generic(own_name(graph, reference)))
+    return mask_ids(generic(own_name(graph, reference)))
 
 
 def any_item(text: str) -> str:
@@ -71,7 +71,7 @@ ANY_NUMBER = "{i}"
 
 
 @lru_cache(1 << 12)
-def without_ids(name: str) -> str:
+def mask_ids(name: str) -> str:
     """A name without addresses, hashes and long numbers: `__tracer_{i}` for `__tracer_140234981277328`."""
     return _ID.sub(ANY_NUMBER, name)
 
@@ -86,7 +86,7 @@ ANY_KEY = "[...]"
 """An item of a dict whose keys are data."""
 
 
-def passes_through(graph: HeapGraph, reference: int) -> bool:
+def is_transparent(graph: HeapGraph, reference: int) -> bool:
     """Whether a path passes a tensor like any instance: through an attribute that is not a tensor."""
     r = graph.reference(reference)
     return (
@@ -309,11 +309,11 @@ def as_part_of_holder(graph: HeapGraph, reference: int, names: Mapping[int, str]
     if is_lru_cache(holder) and r.kind == ReferenceKind.ITEM:
         return f"the cache of {holder.name}()"
     if is_hook(graph, r):
-        return f"the hook {without_ids(callable_of(graph, r.held).name)}()"
+        return f"the hook {mask_ids(callable_of(graph, r.held).name)}()"
     within, _, own = holder.name.rpartition(".<locals>.")
     if r.held == r.holder and within and r.name == f"closure {own}":
-        return without_ids(f"{r.name} over itself in {within}()")
-    owner = without_ids(
+        return mask_ids(f"{r.name} over itself in {within}()")
+    owner = mask_ids(
         f"{holder.name}()"
         if holder.kind in (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR)
         else holder.label
@@ -385,7 +385,7 @@ not.
 """
 
 
-class Place(NamedTuple):
+class SourcePlace(NamedTuple):
     """A line of a source file and its text."""
 
     file: str
@@ -400,12 +400,12 @@ class Place(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
-def place_of(text: str) -> Place | None:
+def place_of(text: str) -> SourcePlace | None:
     """Parse a place; None if it has no line."""
     match = _PLACE.fullmatch(text)
     if match is None or int(match[2]) < 1:
         return None
-    return Place(match[1], int(match[2]), match[3] or "")
+    return SourcePlace(match[1], int(match[2]), match[3] or "")
 
 
 def function_of(where: str) -> str:

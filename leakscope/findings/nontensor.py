@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from leakscope.findings.facts import Beside, FreedBy, Severity
+from leakscope.findings.facts import AlsoFreed, FreedBy, Severity
 from leakscope.findings.model import Finding
 from leakscope.graph.model import KINDS, REFERENCE_KINDS, HeapGraph, Ints, ObjectKind, ReferenceKind
-from leakscope.run.model import Look, Rank
+from leakscope.run.model import HeapSnapshot, Rank
 from leakscope.run.rows import GainingContainer, Occasion
 
 _ARRAY = KINDS.index(ObjectKind.ARRAY)
@@ -19,7 +19,7 @@ _STORAGE = KINDS.index(ObjectKind.STORAGE)
 _OTHER = KINDS.index(ObjectKind.NATIVE)
 
 
-def array_bytes(look: Look) -> int:
+def array_bytes(look: HeapSnapshot) -> int:
     """Bytes of live arrays that own memory."""
     graph = look.heap
     return int(graph.size[(graph.kind == _ARRAY) & (graph.freed == 0)].sum())
@@ -63,7 +63,7 @@ def beside_tensors(findings: Sequence[Finding], arrays: Finding) -> list[Finding
             and finding.freed_by == FreedBy.PROGRAM
             and (finding.severity == Severity.LEAK or arrays.severity == Severity.NOTE)
         ):
-            beside = (*finding.beside, Beside(arrays.retained_bytes, arrays.noun))
+            beside = (*finding.beside, AlsoFreed(arrays.retained_bytes, arrays.noun))
             return [*findings[:place], replace(finding, beside=beside), *findings[place + 1 :]]
     return [*findings, arrays]
 
@@ -78,7 +78,7 @@ def living_nodes(graph: HeapGraph) -> int:
     return int(((graph.kind == _NODE) & (graph.freed == 0)).sum())
 
 
-def with_nodes_for_storages(rank: Rank, looks: Sequence[Look], each: int) -> Rank | None:
+def with_nodes_for_storages(rank: Rank, looks: Sequence[HeapSnapshot], each: int) -> Rank | None:
     """The rank with the memory of grad nodes, `each` bytes, in place of storages; None if there are no more at the last
     of `looks` than at the first.
     """
@@ -127,12 +127,12 @@ _NAME = "objects"
 """Name of what stands for everything that a container has gained: it is part of the fingerprint, and types are not."""
 
 
-def counted_objects_of(look: Look) -> int:
+def counted_objects_of(look: HeapSnapshot) -> int:
     """Bytes of non-tensor objects gained since the process was first inspected, as `counted_of` returns them."""
     return sum(counted_of(look, row) for row in look.containers)
 
 
-def counted_of(look: Look, row: GainingContainer) -> int:
+def counted_of(look: HeapSnapshot, row: GainingContainer) -> int:
     """The part of a container's growth that the host's counter includes: it excludes Python's own arenas.
 
     All of it if a snapshot has no counted bytes.
@@ -152,7 +152,7 @@ def with_objects_for_storages(rank: Rank) -> Rank | None:
     )
 
 
-def row_of(look: Look, storage: int) -> GainingContainer:
+def row_of(look: HeapSnapshot, storage: int) -> GainingContainer:
     """The container whose growth stands for a storage in a graph made by `with_objects_for_storages`."""
     return look.containers[storage - (len(look.heap) - len(look.containers))]
 

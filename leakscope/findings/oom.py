@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakscope.findings.facts import RunFacts
-from leakscope.findings.grouping import Group, group_storages, is_model
+from leakscope.findings.grouping import StorageGroup, group_storages, is_model
 from leakscope.findings.naming import as_expression, generic
 from leakscope.graph.model import HeapGraph, ObjectKind
-from leakscope.run.model import Look, Rank, Run
+from leakscope.run.model import HeapSnapshot, Rank, Run
 from leakscope.run.rows import DeviceBlocks, DeviceFailure, EndKind, LayoutAtLook, LimitNear, Occasion, PeerOutOfMemory
 from leakscope.run.writer import snapshot_name
 
@@ -71,7 +71,7 @@ def device_looks(rank: Rank) -> tuple[DeviceLook, ...]:
     return tuple(found)
 
 
-def _device(row: DeviceBlocks, layout: LayoutAtLook, look: Look) -> DeviceLook:
+def _device(row: DeviceBlocks, layout: LayoutAtLook, look: HeapSnapshot) -> DeviceLook:
     mine = np.asarray(row.device, np.int64) == layout.device
     size, storage = np.asarray(row.bytes, np.int64), np.asarray(row.storage, np.int64)
     pending = np.zeros(len(size), bool)
@@ -136,7 +136,7 @@ class HeldThen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alive(RunFacts):
+class AliveAtFailure(RunFacts):
     """What was alive on a rank when memory was short, largest holders first."""
 
     bytes: int
@@ -213,7 +213,7 @@ def largest_holder(rank: Rank) -> Holder | None:
     return Holder(*named(graph, group), size, look.explained_bytes)
 
 
-def _bytes(look: Look, group: Group) -> int:
+def _bytes(look: HeapSnapshot, group: StorageGroup) -> int:
     """Bytes of a group; after a device failure, those on a device."""
     graph = look.heap
     return (
@@ -299,14 +299,14 @@ def _peers_rows(rank: Rank) -> list[PeerOutOfMemory]:
     return [row for row in rank.memory_shortages if isinstance(row, PeerOutOfMemory)]
 
 
-def _look_at(rank: Rank, step: int, occasion: str = "memory") -> Look | None:
+def _look_at(rank: Rank, step: int, occasion: str = "memory") -> HeapSnapshot | None:
     return next((look for look in rank.looks if look.occasion == occasion and look.step == step), None)
 
 
-def alive_then(rank: Rank, look: Look, failed_rank: int | None, most: int = MOST_HOLDERS) -> Alive:
+def alive_then(rank: Rank, look: HeapSnapshot, failed_rank: int | None, most: int = MOST_HOLDERS) -> AliveAtFailure:
     """What was alive at a snapshot, largest holders first."""
     holders = holders_then(look.heap, most)
-    return Alive(rank=rank.number, bytes=look.explained_bytes, holders=holders, failed_rank=failed_rank)
+    return AliveAtFailure(rank=rank.number, bytes=look.explained_bytes, holders=holders, failed_rank=failed_rank)
 
 
 def holders_then(graph: HeapGraph, most: int, among: frozenset[int] | None = None) -> tuple[HeldThen, ...]:
@@ -322,19 +322,19 @@ def holders_then(graph: HeapGraph, most: int, among: frozenset[int] | None = Non
     return tuple(HeldThen(size, count, *holder) for holder, (size, count) in largest)
 
 
-def _holder(graph: HeapGraph, group: Group) -> tuple[str, str, Garbage | None]:
+def _holder(graph: HeapGraph, group: StorageGroup) -> tuple[str, str, Garbage | None]:
     """(name, line, garbage): the name as written in code, or that it is unreachable."""
     if group.freed:
         return "", "", Garbage.WAITS_FOR_GC if group.freed > 0 else Garbage.NEVER_FREED
     return (*named(graph, group), None)
 
 
-def is_named(graph: HeapGraph, group: Group) -> bool:
+def is_named(graph: HeapGraph, group: StorageGroup) -> bool:
     """Whether a variable of a function or module leads to it."""
     return any(graph.object(int(graph.holder[r])).kind in (ObjectKind.FRAME, ObjectKind.NAMESPACE) for r in group.path)
 
 
-def named(graph: HeapGraph, group: Group) -> tuple[str, str]:
+def named(graph: HeapGraph, group: StorageGroup) -> tuple[str, str]:
     """`net.weight in main()` and its line, from the frame nearest to the memory, which the error's
     traceback may hold.
     """

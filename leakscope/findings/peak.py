@@ -10,10 +10,7 @@ from enum import StrEnum
 import numpy as np
 
 from leakscope.findings.facts import RunFacts
-from leakscope.findings.library import (
-    Holders,
-    holders_of,
-)
+from leakscope.findings.library import StorageHolders, holders_of
 from leakscope.findings.model import Hop, HopReason
 from leakscope.findings.naming import as_expression, hops
 from leakscope.graph.model import HeapGraph, Ints, ObjectKind
@@ -44,7 +41,7 @@ class Idle:
     """One storage that was alive at the peak and is not used again."""
 
     row: IdleStorage
-    holders: Holders
+    holders: StorageHolders
     by: Releaser
     """Who could release it."""
 
@@ -117,7 +114,7 @@ def peak_of(rank: Rank) -> PeakOfStep | None:
     return PeakOfStep(rank.number, step, graph, tuple(idle), alike)
 
 
-def _settled(graph: HeapGraph, idle: Mapping[int, Holders]) -> dict[int, Holders]:
+def _settled(graph: HeapGraph, idle: Mapping[int, StorageHolders]) -> dict[int, StorageHolders]:
     """The holders, with what the user reaches only inside library objects assigned to one side.
 
     The user can release such an object if that frees the storage, and mostly idle memory: an output that was used up,
@@ -152,7 +149,7 @@ def _site(row: StorageLife) -> tuple[str, str]:
     return row.made_at, row.last_use_at
 
 
-def _who(graph: HeapGraph, holders: Holders, row: IdleStorage, step: WatchedStep) -> Releaser:
+def _who(graph: HeapGraph, holders: StorageHolders, row: IdleStorage, step: WatchedStep) -> Releaser:
     if holders.gradient:
         return Releaser.GRADIENT
     if holders.native or holders.library or holders.inside or not (holders.users or holders.work):

@@ -141,7 +141,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """Two runs, and the change of each leak."""
 
     base: Judged
@@ -174,7 +174,7 @@ class Comparison:
         return tuple(leak for leak in self.leaks if leak.change == change)
 
 
-def compare(base: Judged, new: Judged, worse: float = WORSE) -> Comparison:
+def compare(base: Judged, new: Judged, worse: float = WORSE) -> RunComparison:
     """Compare the leaks of two runs; suppressed findings are not leaks.
 
     Args:
@@ -191,7 +191,7 @@ def compare(base: Judged, new: Judged, worse: float = WORSE) -> Comparison:
             leaks.append(_compared(base, new, had, has, worse))
     order = {change: place for place, change in enumerate(Change)}
     leaks.sort(key=lambda leak: (order[leak.change], *(-size for size in leak.largest), leak.finding.fingerprint))
-    return Comparison(base, new, tuple(leaks), worse)
+    return RunComparison(base, new, tuple(leaks), worse)
 
 
 def script_of(run: Run) -> str:

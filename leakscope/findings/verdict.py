@@ -14,9 +14,9 @@ from leakscope.findings.growth import MIN_LOOKS
 from leakscope.findings.model import (
     NO_GROWTH,
     Finding,
-    Grown,
     LedgerInterval,
     LineKind,
+    RankGrowth,
     Reason,
     Unjudged,
     Why,
@@ -121,7 +121,7 @@ def verdict_of(
     return Verdict.CLEAN, Why(reason=reason, count=notes, grown=grown, horizon=horizon)
 
 
-def _suppressed(apart: Sequence[Finding], grown: Grown | None) -> Why | None:
+def _suppressed(apart: Sequence[Finding], grown: RankGrowth | None) -> Why | None:
     """The suppressed leaks; None if there are none."""
     leaks = [f for f in apart if f.is_leak]
     sources = dict.fromkeys(f.suppressed_by.source for f in leaks if f.suppressed_by is not None)
@@ -323,12 +323,12 @@ def _began_late(run: Run, findings: Sequence[Finding]) -> Why | None:
         known = sum(f.bytes_per_step for f in findings if rank.number in f.ranks)
         if known < _KNOWN * rate:
             size = (last.counted_bytes or 0) - (first.counted_bytes or 0)
-            found.append(Grown(rank.number, size, first.number, last.number, 0, rate))
+            found.append(RankGrowth(rank.number, size, first.number, last.number, 0, rate))
     most = _most(found)
     return None if most is None else Why(reason=Reason.UNBALANCED, grown=most)
 
 
-def _grown(rank: Rank, run: Run, ledgers: Ledgers) -> Grown | None:
+def _grown(rank: Rank, run: Run, ledgers: Ledgers) -> RankGrowth | None:
     """Counted growth of a rank, from its snapshots or, with too few, from the counters of its steps."""
     grown = grown_of(rank.number, ledgers.get(rank.number, ()))
     rate = counted_rate(rank, run.warmup_of(rank))
@@ -341,19 +341,19 @@ def _grown(rank: Rank, run: Run, ledgers: Ledgers) -> Grown | None:
     first, last = counted[0], counted[-1]
     size = (last.counted_bytes or 0) - (first.counted_bytes or 0)
     per_step = size / (last.number - first.number) if rate is None else rate
-    return Grown(rank.number, size, first.number, last.number, 0, per_step)
+    return RankGrowth(rank.number, size, first.number, last.number, 0, per_step)
 
 
-def _to_end(rank: Rank, counted: Sequence[Step]) -> Grown | None:
+def _to_end(rank: Rank, counted: Sequence[Step]) -> RankGrowth | None:
     """Counted growth between a single step and the end of the main code; None if either was not counted."""
     end = next((look for look in rank.looks if look.occasion == Occasion.END), None)
     if not counted or end is None or end.counted_bytes is None or end.counted_on != counted[0].counted_on:
         return None
     size = end.counted_bytes - (counted[0].counted_bytes or 0)
-    return Grown(rank.number, size, counted[0].number, end.step, 0, 0.0, to_end=True)
+    return RankGrowth(rank.number, size, counted[0].number, end.step, 0, 0.0, to_end=True)
 
 
-def _most(grown: Iterable[Grown | None]) -> Grown | None:
+def _most(grown: Iterable[RankGrowth | None]) -> RankGrowth | None:
     """The rank with the most growth per step."""
     known = [one for one in grown if one is not None]
     most = max(known, key=lambda one: (one.per_step, -one.rank), default=None)

@@ -60,7 +60,7 @@ def find_dominators(graph: HeapGraph, without: Ints) -> Dominators:
 
 
 @dataclass(frozen=True)
-class Left:
+class Remainder:
     """What is left of the garbage after a cut."""
 
     kept: Mask
@@ -83,15 +83,15 @@ class GarbageAbove:
     inner: Mask
     """Whether each reference is on a cycle: both ends are in one strongly connected component."""
 
-    def left(self, cut: Mask) -> Left:
+    def left(self, cut: Mask) -> Remainder:
         """Return what remains without these references, by reference counting alone."""
         count = len(self.objects)
         holder, held = self.holder[~cut], self.held[~cut]
         component, cyclic = components(count, holder, held)
         closed: Mask = cyclic[component] if count else np.zeros(0, dtype=bool)
-        return Left(reachable(count, holder, held, np.flatnonzero(closed)), component, closed)
+        return Remainder(reachable(count, holder, held, np.flatnonzero(closed)), component, closed)
 
-    def kept_by(self, left: Left, cut: Mask, target: int) -> list[int]:
+    def kept_by(self, left: Remainder, cut: Mask, target: int) -> list[int]:
         """References of a cycle that still retains an object, and of the path down from it: a shortest cycle through
         the nearest object above that is on one.
 

@@ -100,7 +100,7 @@ def components(count: int, holder: NDArray[np.integer], held: NDArray[np.integer
     return label, cyclic
 
 
-class HeldBy:
+class ReferrerIndex:
     """References between `count` objects, indexed by referent: sorted once by counting, linear in the references."""
 
     def __init__(self, count: int, holder: Places, held: Places) -> None:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from leakscope.graph.model import Ints
 from leakscope.heap.address_index import (
-    AddressBook,
-    Book,
+    AddressIndex,
     HeapColumns,
     Listing,
+    PagedAddressIndex,
     Places,
     UntrackedDicts,
     addresses_in,
@@ -26,7 +26,7 @@ from leakscope.heap.address_index import (
     dicts_of,
 )
 from leakscope.originals import FROZEN_BY_PYTHON, gc
-from leakscope.process.gc_control import go_on
+from leakscope.process.gc_control import check_deadline
 from leakscope.process.raw_types import has_gc, mro, type_name
 
 LARGE = 4096
@@ -122,7 +122,7 @@ class UntrackedHeap:
     """Positions of arrays and memoryviews, whose referents are not read."""
 
 
-def read_further(untracked: UntrackedContainers, book: Book, tracked: int) -> UntrackedHeap:
+def read_further(untracked: UntrackedContainers, book: AddressIndex, tracked: int) -> UntrackedHeap:
     """Follow the untracked objects found to those that they hold; indexes continue after the `tracked` ones."""
     index = {address: tracked + k for k, address in enumerate(untracked.objects)}
     holders = [holder for holder, _ in untracked.references]
@@ -254,7 +254,7 @@ def read(objects: list[Any] | Listing, with_dicts: bool, *, alone: bool = True) 
     counts = counts_of(objects)
     addresses = addresses_of(objects, n)
     types = addresses_of(map(type, objects), n)
-    book = AddressBook(addresses)
+    book = PagedAddressIndex(addresses)
     holders: list[Places] = []
     helds: list[Places] = []
     all_lengths: list[Places] = []
@@ -262,7 +262,7 @@ def read(objects: list[Any] | Listing, with_dicts: bool, *, alone: bool = True) 
     inside: list[Places] = []
     untracked = UntrackedContainers(with_dicts)
     for start in range(0, n, _CHUNK):
-        go_on()
+        check_deadline()
         lists = list(map(gc.get_referents, objects[start : start + _CHUNK]))
         lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
         all_lengths.append(lengths.astype(np.int32))

@@ -30,7 +30,7 @@ _TABLE_LIMIT = 64_000_000
 """Maximum slots of the table, four bytes each. Heuristic: addresses too sparse for it are sorted instead."""
 
 
-class AddressBook:
+class PagedAddressIndex:
     """Maps addresses of objects to indexes in a few nanoseconds each, through regions of pages of slots."""
 
     def __init__(self, addresses: Ints) -> None:
@@ -85,7 +85,7 @@ class AddressBook:
 
 
 @dataclass(frozen=True)
-class _Memory:
+class _ArrayInterface:
     """The array interface through which numpy views memory."""
 
     __array_interface__: dict[str, Any]
@@ -99,7 +99,9 @@ def addresses_of(objects: Iterable[Any], count: int) -> Ints:
 def addresses_in(objects: NDArray[np.object_]) -> Ints:
     """Return the addresses in an object array, which is an array of pointers (numpy NPY_OBJECT)."""
     memory = objects.__array_interface__["data"]
-    return np.array(_Memory({"data": memory, "shape": objects.shape, "typestr": np.dtype(np.int64).str, "version": 3}))
+    return np.array(
+        _ArrayInterface({"data": memory, "shape": objects.shape, "typestr": np.dtype(np.int64).str, "version": 3})
+    )
 
 
 def in_own_pages(values: Ints) -> Ints:
@@ -116,7 +118,7 @@ MOST_COUNTED = 1 << 30
 """Cap on reference counts: an immortal object of CPython 3.12 and newer reports 2**31 or more (PEP 683)."""
 
 
-class Book(Protocol):
+class AddressIndex(Protocol):
     """Maps addresses of tracked objects to their indexes."""
 
     def find(self, addresses: Ints) -> Places:
@@ -177,7 +179,7 @@ class HeapColumns:
     """Positions in `untracked` of numpy arrays and memoryviews, whose referents are not read."""
     dicts: UntrackedDicts
     """Empty unless requested."""
-    book: Book
+    book: AddressIndex
     let_go: dict[int, int] = field(default_factory=dict)
     """Address of each released tuple, mapped to the index of its stand-in."""
 

@@ -26,7 +26,7 @@ from leakscope.process.torch_compat import (
     RAW_SAVED,
     SAVED_TENSOR,
     SAVED_TENSORS_TELL,
-    Lacked,
+    MissingName,
     TensorBase,
     agent_is_set,
     counts_of_contexts,
@@ -47,7 +47,7 @@ _code_of = attrgetter("f_code")
 _names_in = attrgetter("f_code.co_names")
 
 
-class AtRest:
+class EngineGuard:
     """Guards the reading of grad nodes during one walk."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ def _frames_then() -> Iterator[FrameType]:
 
 def _runs_for_others() -> bool:
     """Whether distributed autograd runs a backward in this process on behalf of others, in C++ threads."""
-    if isinstance(agent_is_set, Lacked) or isinstance(counts_of_contexts, Lacked) or not agent_is_set():
+    if isinstance(agent_is_set, MissingName) or isinstance(counts_of_contexts, MissingName) or not agent_is_set():
         return False
     try:
         return int(counts_of_contexts().get("num_current_backward_passes", 0)) > 0
@@ -307,7 +307,7 @@ class Contents(NamedTuple):
 
 
 def saved_of(
-    node: Any, name: str, at_rest: AtRest, words: Words, gaps: dict[str, None]
+    node: Any, name: str, at_rest: EngineGuard, words: Words, gaps: dict[str, None]
 ) -> Iterator[tuple[int | None, Contents | None]]:
     """Yield (position, contents) of each saved tensor behind a getter of a node; a single one has no position.
 
@@ -380,7 +380,7 @@ _MEMORY, _ATTRIBUTE = ReferenceKind.MEMORY, ReferenceKind.ATTRIBUTE
 
 
 @dataclass(frozen=True)
-class Held:
+class NativeReference:
     """One reference from a tensor or a grad node."""
 
     kind: ReferenceKind
@@ -414,7 +414,7 @@ class Types:
         """Cached labels of objects that are alike, by what the label depends on."""
         self.gaps: dict[str, None] = {}
         """What could not be read, in words."""
-        self.at_rest = AtRest()
+        self.at_rest = EngineGuard()
         """Reads grad nodes when that is safe."""
         self._known: dict[int, Role] = {}
         self._saved: dict[int, tuple[str, ...]] = {}
@@ -452,7 +452,7 @@ def is_grad_node(kind: type) -> bool:
     return any(type(type_dict(base).get("next_functions")) is GetSetDescriptorType for base in mro(kind))
 
 
-def tensor_holds(tensor: Any, problems: list[str]) -> Iterator[Held]:
+def tensor_holds(tensor: Any, problems: list[str]) -> Iterator[NativeReference]:
     """C++ references of a tensor; its dict, slots and hook dicts are visible to CPython's traversal.
 
     Runs no user code: plain C getters under `DisableTorchFunction`.
@@ -463,22 +463,22 @@ def tensor_holds(tensor: Any, problems: list[str]) -> Iterator[Held]:
         problems.append(f"the grad_fn of a view could not be read: {str(error).splitlines()[0]}")
         grad_fn = None
     if grad_fn is not None:
-        yield Held(_GRAD_GRAPH, ".grad_fn", grad_fn, 0)
+        yield NativeReference(_GRAD_GRAPH, ".grad_fn", grad_fn, 0)
         hooks = _hooks(tensor)
         if hooks is not None:
             # The node holds the dict of a tensor with a grad_fn as well (tensor_pre_hooks; torch/_tensor.py
             # register_hook calls grad_fn._register_hook_dict), out of gc's sight: pytorch#7343.
-            yield Held(_HOOK, "tensor hook", hooks, 1, of=grad_fn)
+            yield NativeReference(_HOOK, "tensor hook", hooks, 1, of=grad_fn)
     after = _after_accumulate(tensor)
     if after is not None:
-        yield Held(_HOOK, "post-accumulate hook", after, 1)  # gc sees one of its two owners
+        yield NativeReference(_HOOK, "post-accumulate hook", after, 1)  # gc sees one of its two owners
     base = _base(tensor)
     if base is not None:
-        yield Held(_MEMORY, "._base", base, 0)
+        yield NativeReference(_MEMORY, "._base", base, 0)
     if _is_leaf(tensor) or _retains_grad(tensor):  # reading .grad of other tensors warns
         grad = _gradient(tensor)
         if grad is not None:
-            yield Held(_ATTRIBUTE, ".grad", grad, 0)
+            yield NativeReference(_ATTRIBUTE, ".grad", grad, 0)
 
 
 def replays(view: Any, base: Any) -> bool:
@@ -492,7 +492,7 @@ def replays(view: Any, base: Any) -> bool:
     )
 
 
-def node_holds(node: Any, types: Types, words: Words) -> Iterator[Held]:
+def node_holds(node: Any, types: Types, words: Words) -> Iterator[NativeReference]:
     """C++ references of a grad node: next functions, its variable, saved tensors without unpacking them."""
     kind = type(node)
     try:
@@ -501,21 +501,21 @@ def node_holds(node: Any, types: Types, words: Words) -> Iterator[Held]:
         return
     for k, (function, _) in enumerate(below):
         if function is not None:
-            yield Held(_GRAD_GRAPH, f".next_functions[{k}]", function, 0)
+            yield NativeReference(_GRAD_GRAPH, f".next_functions[{k}]", function, 0)
     if kind.__name__ == "AccumulateGrad":
-        yield Held(_GRAD_GRAPH, ".variable", node.variable, 0)
+        yield NativeReference(_GRAD_GRAPH, ".variable", node.variable, 0)
         return
     for name in types.saved_names(kind):
         short = name[len(RAW_SAVED) :]
         for place, contents in saved_of(node, name, types.at_rest, words, types.gaps):
             label = f"saved {short}" if place is None else f"saved {short}[{place}]"
             if contents is None:
-                yield Held(_SAVED, label, None, 0)
+                yield NativeReference(_SAVED, label, None, 0)
             else:
                 yield from _content_holds(contents, label)
 
 
-def saved_holds(saved: Any, label: str, types: Types, words: Words) -> Iterator[Held]:
+def saved_holds(saved: Any, label: str, types: Types, words: Words) -> Iterator[NativeReference]:
     """References of a saved tensor held by Python, as checkpointing keeps them (torch/utils/checkpoint.py, saved_args).
 
     One that belongs to a grad node is skipped: it may point at memory that was freed with the node.
@@ -525,11 +525,11 @@ def saved_holds(saved: Any, label: str, types: Types, words: Words) -> Iterator[
         yield from _content_holds(contents, label)
 
 
-def _content_holds(contents: Contents, label: str) -> Iterator[Held]:
+def _content_holds(contents: Contents, label: str) -> Iterator[NativeReference]:
     payload, hook, pack_hook = contents
     if hook is None:
-        yield Held(_SAVED, label, payload, 0)
+        yield NativeReference(_SAVED, label, payload, 0)
     else:  # SafePyObject: the packed object and the unpack hook are Python references owned by C++
-        yield Held(_SAVED, label, payload, 1)
-        yield Held(_HOOK, f"unpack hook of {label}", hook, 1)
-        yield Held(_HOOK, f"pack hook of {label}", None, 1, at=pack_hook)
+        yield NativeReference(_SAVED, label, payload, 1)
+        yield NativeReference(_HOOK, f"unpack hook of {label}", hook, 1)
+        yield NativeReference(_HOOK, f"pack hook of {label}", None, 1, at=pack_hook)

@@ -14,7 +14,17 @@ import numpy as np
 
 from leakscope.graph.model import IMMORTAL
 from leakscope.heap._sweep_fallback import untracked_referents
-from leakscope.heap.autograd import Held, Role, Types, Words, node_holds, own_memory, role_of, saved_holds, tensor_holds
+from leakscope.heap.autograd import (
+    NativeReference,
+    Role,
+    Types,
+    Words,
+    node_holds,
+    own_memory,
+    role_of,
+    saved_holds,
+    tensor_holds,
+)
 from leakscope.heap.garbage import ExplainedHeap
 from leakscope.heap.native_graph import deepest_walk
 from leakscope.heap.referents import held_by_frame
@@ -27,7 +37,7 @@ from leakscope.process.raw_types import mro
 from leakscope.process.torch_compat import (
     SAVED_TENSOR,
     SAVED_TENSORS_TELL,
-    Part,
+    RecordingPart,
     StorageBase,
     TensorBase,
     address_of_storage,
@@ -55,7 +65,7 @@ class Kind(IntEnum):
     """A saved tensor held by Python."""
 
 
-class Kinds:
+class TypeKinds:
     """The kind of each type, determined once. Freed types are dropped, and a new type at the same address is judged
     anew.
     """
@@ -83,7 +93,7 @@ def _kind(kind: type) -> Kind:
     return Kind.ARRAY if np.ndarray in bases or memoryview in bases else Kind.PLAIN
 
 
-KINDS = Kinds()
+KINDS = TypeKinds()
 """The cache of this process."""
 
 
@@ -91,7 +101,7 @@ UNTOLD = "this torch's saved tensors do not tell what they hold"
 """Problem text: their referents are missing."""
 
 
-def held_in_native(obj: Any, kind: Kind, types: Types, problems: list[str], words: Words) -> Iterator[Held]:
+def held_in_native(obj: Any, kind: Kind, types: Types, problems: list[str], words: Words) -> Iterator[NativeReference]:
     """Yield each C++ reference; `problems` receives a sentence for what could not be read, as do the
     gaps of `types`.
     """
@@ -144,7 +154,7 @@ NAMESPACES = Namespaces()
 """The cache of this process."""
 
 
-class Seen:
+class WeakIdSet:
     """A set of objects, held weakly where possible; a grad node has no weak references and is identified by address."""
 
     __slots__ = ("_refs",)
@@ -491,13 +501,13 @@ class Walk:
         return kind
 
 
-def most_bytes(doubtful: Iterable[Any]) -> int | None:
+def retained_upper_bound(doubtful: Iterable[Any]) -> int | None:
     """Upper bound on the bytes that tensors, grad nodes and storages reach through C++.
 
     Garbage that holds memory is among the doubtful objects, or C++ holds the memory for one that is, so no more than
     this is freed with it. None if this torch does not show all C++ references, or there are too many.
     """
-    if lacks(Part.NATIVE):
+    if lacks(RecordingPart.NATIVE):
         return None
     types, problems, storages = Types(), list[str](), dict[int, int]()
     reached = {id(obj): obj for obj in doubtful}
@@ -558,7 +568,7 @@ _MORE = 1.5
 """Factor of followed paths over confirmed ones at which they are re-examined. Heuristic."""
 
 
-class Question:
+class RetentionCheck:
     """Remembers, by address, what retains this process's tensors from one block to the next.
 
     Whatever is reached from a root is alive, however it was found, so a wrong address only costs time. A storage that a
@@ -571,7 +581,7 @@ class Question:
         """What led to tensors last time."""
         self._apart = 0
         """Number of paths when they were last re-examined."""
-        self._garbage = Seen()
+        self._garbage = WeakIdSet()
         """Uncollectable garbage that the heap snapshot before a block found."""
         self.left: dict[str, int] = {}
         """Bytes of the findings about that garbage, by fingerprint."""
@@ -584,7 +594,7 @@ class Question:
         """Whether everything with memory is reachable, apart from that garbage, after a young or full collection."""
         since = self._tensors.take_up(full)
         if not self._stays(since):
-            self._garbage, self.left = Seen(), {}
+            self._garbage, self.left = WeakIdSet(), {}
         return self._all_held(self._garbage.addresses)
 
     def begin(self) -> Mark | None:
@@ -635,7 +645,7 @@ class Question:
         for storage in (storages[k - n] for k in never[never >= n].tolist()):
             # the Python object that the snapshot may have created is freed with it
             found.append(storage_object(tensor_over(native.sweep.objects[storage.holders[0]], storage.address)))
-        self._garbage = Seen(found)
+        self._garbage = WeakIdSet(found)
 
     def _stays(self, since: Set[int] | None) -> bool:
         """Whether all known garbage is still there and no new object has its address."""
@@ -667,7 +677,7 @@ class Question:
     def _are_within(self, allowance: int, missing: Set[int]) -> bool:
         """Whether these can keep at most this many bytes alive; sets `at_most`."""
         objects = _objects_at(missing)
-        most = None if objects is None else most_bytes(objects)
+        most = None if objects is None else retained_upper_bound(objects)
         if most is None or most > allowance:
             return False
         self.at_most = most
@@ -698,5 +708,5 @@ def _is_ours(frame: FrameType) -> bool:
     return type(name) is str and name.startswith(_OURS)
 
 
-QUESTION = Question()
+RETENTION_CHECK = RetentionCheck()
 """The instance of this process."""

@@ -24,7 +24,7 @@ from leakscope.heap.liveness import (
 )
 from leakscope.heap.native_graph import NativeReferences, changed
 from leakscope.originals import gc
-from leakscope.process.gc_control import go_on
+from leakscope.process.gc_control import check_deadline
 from leakscope.process.guard import CLOCK
 from leakscope.process.torch_compat import StorageWeakRef
 from leakscope.run.model import GcDiff
@@ -75,7 +75,7 @@ def _holders_of(refcounts: RefcountTable, objects: Ints, alive: NDArray[np.bool_
     parts: list[References] = []
     level = objects
     for _ in range(MOST_LEVELS):
-        go_on()
+        check_deadline()
         members[level] = True
         level = level[~alive[level]]
         if len(level) == 0:
@@ -133,7 +133,7 @@ class _Garbage:
         for number in range(1, MAX_COLLECTIONS + 1):
             if not living.any():
                 break
-            go_on()
+            check_deadline()
             died = self._fall(living, self._collected(living, first=number == 1))
             if not died.any():
                 freed[living] = IMMORTAL
@@ -174,7 +174,7 @@ class _Garbage:
         """Free the collected objects, and by reference counting what only they held."""
         died = collected.copy()
         while True:
-            go_on()
+            check_deadline()
             standing = living & ~died
             held_by_living = np.zeros(self.count, dtype=bool)
             held_by_living[self.held[standing[self.holder]]] = True

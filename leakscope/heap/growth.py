@@ -243,7 +243,7 @@ _MOST_TOLD = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
+class GrownContainer:
     """A container that has grown."""
 
     index: int
@@ -305,7 +305,7 @@ class Gains:
         """Whether an untracked dict was found to have grown in this snapshot."""
         return id(untracked) in self._grown
 
-    def tell(self, grown: Sequence[Grown], measure: Measure) -> list[tuple[int, Gain]]:
+    def tell(self, grown: Sequence[GrownContainer], measure: Measure) -> list[tuple[int, Gain]]:
         """Yield (index, growth) of the containers that gained most bytes; ends the snapshot."""
         gains: dict[int, tuple[int, Gain]] = {}
         news = sorted(((new, self._before(new)) for new in grown), key=_items_gained, reverse=True)
@@ -319,7 +319,7 @@ class Gains:
         told = sorted(gains.values(), key=lambda numbered: (-numbered[1].is_of_hooks, -numbered[1].bytes))[:_MOST_TOLD]
         return [(index, gain) for index, gain in told if gain.bytes >= LARGE or gain.is_of_hooks]
 
-    def _before(self, new: Grown) -> Gain:
+    def _before(self, new: GrownContainer) -> Gain:
         """What it had gained at the last snapshot."""
         kind = type(new.container)
         known = self._of.get(id(new.container))
@@ -337,7 +337,7 @@ def _columns(heap: Sweep, containers: Ints) -> Containers:
     return Containers(heap.addresses[containers], heap.lengths[containers].astype(np.int64), firsts)
 
 
-def _items_gained(new: tuple[Grown, Gain]) -> int:
+def _items_gained(new: tuple[GrownContainer, Gain]) -> int:
     container = new[0].container
     return int(container_base(type(container)).__len__(container)) - new[1].items
 
@@ -392,7 +392,7 @@ def gaining_containers(native: NativeReferences, gains: Gains, own: Iterable[int
     untracked = np.flatnonzero(sweep.type_list[sweep.type_index[sweep.tracked :]] == id(dict)) + sweep.tracked
     lengths |= {k: len(sweep.objects[k]) for k in untracked.tolist() if gains.has_grown(sweep.objects[k])}
     ours = set(_below(native, own).tolist()) if lengths else set()
-    grown = [Grown(k, sweep.objects[k], length) for k, length in lengths.items() if k not in ours]
+    grown = [GrownContainer(k, sweep.objects[k], length) for k, length in lengths.items() if k not in ours]
     measure = Measure(native.types)
     return {**dict(gains.tell(grown, measure)), **dict(gains.linked.tell(native, measure))}
 

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.graph.model import HeapGraph, Ints, ReferenceKind
-from leakscope.graph.walks import HeldBy, in_rows, occurrences, reachable
+from leakscope.graph.walks import ReferrerIndex, in_rows, occurrences, reachable
 from leakscope.heap._sweep_fallback import LARGE
 from leakscope.heap.address_index import Places
 from leakscope.heap.autograd import Role, dicts_of_node, node_layout, own_memory
 from leakscope.heap.native_graph import NativeReferences, uses_of_storages
 from leakscope.heap.referents import globals_of_spawned_main, module_dict
 from leakscope.heap.sweep import Sweep
-from leakscope.process.gc_control import go_on
+from leakscope.process.gc_control import check_deadline
 from leakscope.process.raw_types import all_keys_are, mro
 from leakscope.process.torch_compat import uses_of_tensor
 
@@ -74,7 +74,7 @@ class RefcountTable:
     """References counted but not found; above 0, something unseen holds the object."""
     idle: Places
     """Indexes of storage objects that only C++ keeps: they hold nothing and are freed with the storage."""
-    _swept: HeldBy
+    _swept: ReferrerIndex
     _role: NDArray[np.int8]
     _later: References
     """What the walk found beyond the sweep, by referent."""
@@ -323,7 +323,7 @@ def ancestors(
     for _ in range(MOST_LEVELS):
         if len(level) == 0:
             break
-        go_on()
+        check_deadline()
         kept[level] = True
         parts.append(_paths(heap, refcounts, level, stops, out))
         holders = parts[-1].holder

@@ -35,7 +35,7 @@ from leakscope.heap.referents import (
 )
 from leakscope.originals import gc
 from leakscope.process import user_code as source
-from leakscope.process.gc_control import go_on
+from leakscope.process.gc_control import check_deadline
 from leakscope.process.raw_types import all_keys_are, instance_dict, mro, mro_tuple, type_dict, type_name, type_qualname
 from leakscope.process.torch_compat import BACKWARD_OF, BUFFERS, HOOKS_OF_TENSOR, MODULE_DICTS, TensorBase
 from leakscope.process.user_code import is_of_session, newest_first
@@ -68,7 +68,7 @@ class Style(Enum):
     """The tuple of a class's bases: `.__mro__`."""
 
 
-class Folds:
+class FoldedContainers:
     """The folded containers of a pruned heap; `groups` are the kept referents of each referrer."""
 
     def __init__(
@@ -303,7 +303,7 @@ class ReferenceNames:
         references = pruned.references
         self._plain = (references.extra < 0) & (references.held < refcounts.objects)
         self._groups = _by_holder(references.holder[self._plain], references.held[self._plain])
-        self._folds = Folds(self._objects, refcounts, pruned, self._groups)
+        self._folds = FoldedContainers(self._objects, refcounts, pruned, self._groups)
 
     def stands_for(self, index: int) -> int:
         """Index of the object that one is folded into, or its own."""
@@ -323,7 +323,7 @@ class ReferenceNames:
     def _of_python(self) -> Iterator[tuple[int, int, ReferenceKind, str]]:
         """(referrer, referent, kind, name) of what CPython's traversal reports."""
         for holder, helds in self._groups:
-            go_on()
+            check_deadline()
             names = self._names_in(holder, helds)
             used: dict[int, int] = {}
             for held in helds:

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.graph.model import Ints, ReferenceKind
-from leakscope.graph.walks import HeldBy, in_rows
+from leakscope.graph.walks import ReferrerIndex, in_rows
 from leakscope.heap.address_index import LIST_BASELINE, Growing, counts_of, dicts_of, in_own_pages
 from leakscope.heap.autograd import (
-    Held,
+    NativeReference,
     Role,
     Types,
     Words,
@@ -34,12 +34,12 @@ from leakscope.heap.referents import FRAMES_CAN_BE_READ, frame_contents
 from leakscope.heap.storages import is_meta, sparse_parts, storage_bytes, storage_of, storage_uses
 from leakscope.heap.sweep import Sweep, append, take_back
 from leakscope.originals import gc, referents_in_c, resource
-from leakscope.process.gc_control import go_on
+from leakscope.process.gc_control import check_deadline
 from leakscope.process.raw_types import container_base, is_leakscopes
 from leakscope.process.torch_compat import (
     SAVED_TENSOR,
     SAVED_TENSORS_TELL,
-    Part,
+    RecordingPart,
     StorageBase,
     address_of_storage,
     address_of_tensor,
@@ -60,7 +60,7 @@ OURS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _TypeFlags:
     """Flags of types, sorted by address, in mapped pages.
 
     A dict of them would take half a MiB of malloc, which would show up in the program's memory count. It is replaced as
@@ -76,17 +76,17 @@ class _Known:
     add_subclass); none is created. The bases of a type never change, nor does the layout of its objects.
     """
 
-    def only(self, places: Sequence[int]) -> _Known:
+    def only(self, places: Sequence[int]) -> _TypeFlags:
         """Those at these positions, in this order."""
-        return _Known(
+        return _TypeFlags(
             in_own_pages(self.addresses[places]),
             in_own_pages(self.verdicts[places]),
             tuple(self.types[place] for place in places),
         )
 
-    def and_also(self, types: Mapping[int, type]) -> _Known:
+    def and_also(self, types: Mapping[int, type]) -> _TypeFlags:
         """These and further judged types, by their addresses."""
-        both = _Known(
+        both = _TypeFlags(
             np.append(self.addresses, np.fromiter(types, np.int64, len(types))),
             np.append(self.verdicts, [_judge(kind) for kind in types.values()]),
             (*self.types, *map(weakref.ref, types.values())),
@@ -94,7 +94,7 @@ class _Known:
         return both.only(np.argsort(both.addresses).tolist())
 
 
-_known = _Known(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), ())
+_known = _TypeFlags(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), ())
 
 
 def verdicts_on(kinds: Iterable[type]) -> NDArray[np.int8]:
@@ -177,7 +177,7 @@ class NativeReferences:
         self._views: dict[int, list[tuple[int, bool]]] = {}
         """Base, mapped to its views, each with whether C++ keeps functions with it."""
         self.problems: list[str] = []
-        self.hides = lacks(Part.NATIVE)
+        self.hides = lacks(RecordingPart.NATIVE)
         """Whether some C++ references cannot be read."""
         self._sparse: list[tuple[int, str, int]] = []
         """(sparse tensor, name, storage) of the parts that C++ keeps in tensors of its own."""
@@ -188,7 +188,7 @@ class NativeReferences:
         self._first_new = len(heap.objects)
         untracked = range(heap.tracked, self._first_new)
         self._known: dict[int, int] = {id(heap.objects[k]): k for k in untracked}
-        self.held_by = HeldBy(self._first_new, heap.holder, heap.held)
+        self.held_by = ReferrerIndex(self._first_new, heap.holder, heap.held)
         """References of the sweep; `later` has those of objects added since."""
         self.later: tuple[list[int], list[int]] = [], []
         """(referrer, referent) that CPython's traversal reports for the new objects."""
@@ -208,7 +208,7 @@ class NativeReferences:
                 if not waiting:
                     break
                 waiting = self._visit(waiting, words)
-                go_on()
+                check_deadline()
             if waiting:
                 self.problems.append(
                     f"an autograd graph more than {deepest} references deep was not walked to its end; "
@@ -232,7 +232,7 @@ class NativeReferences:
         start = len(self.new)
         for count, index in enumerate(indexes):
             if count % _BETWEEN == 0:
-                go_on()
+                check_deadline()
             obj = self._object(index)
             role = self.types.role(type(obj))
             if role is _TENSOR:
@@ -271,7 +271,7 @@ class NativeReferences:
     def _object(self, index: int) -> Any:
         return self.sweep.objects[index] if index < self._first_new else self.new[index - self._first_new]
 
-    def _note(self, index: int, held: Held) -> None:
+    def _note(self, index: int, held: NativeReference) -> None:
         holder = index if held.of is None else self.index_of(held.of)
         at = self.index_of(held.target) if held.target is not None else self.find(held.at)
         if at >= 0:
@@ -388,7 +388,7 @@ def read_frames(native: NativeReferences, frames: list[FrameType], growing: Grow
     first = len(native.new)
     running: dict[int, str] = {}
     for frame, addresses in zip(frames, operands, strict=True):
-        go_on()
+        check_deadline()
         index = native.index_of(frame)
         running[index] = frame.f_code.co_qualname
         for at in filter(lambda at: at >= 0, (let_go.get(at, native.find(at)) for at in addresses)):

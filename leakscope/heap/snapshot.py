@@ -28,14 +28,14 @@ from leakscope.heap.growth import Gains, gaining_containers, rows_of
 from leakscope.heap.native_graph import NativeReferences, Storage, read_frames
 from leakscope.heap.storages import device_of, storage_object, tensor_over
 from leakscope.heap.sweep import sweep, type_counts
-from leakscope.heap.to_graph import Beginnings, GivenRoot, StorageFacts, callback_frames, given_places, to_heap_graph
+from leakscope.heap.to_graph import GivenRoot, PathStarts, StorageFacts, callback_frames, given_places, to_heap_graph
 from leakscope.native import gc_heap, walks
 from leakscope.process import user_code as source
 from leakscope.process.frames import is_alone, running_frames
-from leakscope.process.gc_control import go_on, paused
+from leakscope.process.gc_control import check_deadline, paused
 from leakscope.process.guard import CLOCK, unheard
 from leakscope.process.torch_compat import without_functions
-from leakscope.run.model import Look
+from leakscope.run.model import HeapSnapshot
 from leakscope.run.rows import Occasion
 from leakscope.shield import contextmanager
 
@@ -44,18 +44,18 @@ gc_heap()
 walks()
 
 
-class Blocks(Protocol):
+class BlockReader(Protocol):
     """The interface to the accelerator's allocator, used while the process is paused."""
 
     def read(self, storages: Iterable[Storage], objects: Sequence[Any]) -> Mapping[int, str]:
         """Join the storages found; return the allocation site of each, by storage address, where recorded."""
 
-    def seen(self, look: Look, places: Mapping[int, int]) -> None:
+    def seen(self, look: HeapSnapshot, places: Mapping[int, int]) -> None:
         """Called when the snapshot is complete; `places` maps storage addresses to indexes in the graph."""
 
 
 @dataclass(frozen=True, slots=True)
-class LookContext:
+class SnapshotContext:
     """What the caller knows that the heap does not show."""
 
     counted_bytes: int | None = None
@@ -72,7 +72,7 @@ class LookContext:
     """Owners in C++ known to the comm monitor: (Work, tensor, name of the reference)."""
     comm_uses: Mapping[int, CommUse] = field(default_factory=dict)
     """Storage address, mapped to the operation that used it last."""
-    blocks: Blocks | None = None
+    blocks: BlockReader | None = None
     """Joins the blocks of the accelerator's allocator."""
     given: Sequence[GivenRoot] = ()
     """Names given by the user."""
@@ -82,14 +82,14 @@ class LookContext:
     """Callback with the analysed heap, called while the process is paused; must keep no live object."""
 
 
-_NOTHING_KNOWN = LookContext()
+_NOTHING_KNOWN = SnapshotContext()
 
 
 @dataclass
-class Live:
+class LiveSnapshot:
     """A snapshot with its live objects, which are released when `inspect` is left."""
 
-    look: Look
+    look: HeapSnapshot
     objects: list[Any]
     """The live object of each node of the graph; for a storage, a tensor over it."""
     holding: tuple[list[Any], ...]
@@ -98,8 +98,8 @@ class Live:
 
 @unheard
 def look(
-    step: int, occasion: Occasion, context: LookContext = _NOTHING_KNOWN, *, watched: Watched | None = None
-) -> Look:
+    step: int, occasion: Occasion, context: SnapshotContext = _NOTHING_KNOWN, *, watched: Watched | None = None
+) -> HeapSnapshot:
     """Take a heap snapshot. Collects nothing, runs no user code, keeps nothing alive.
 
     `watched`, if given, receives weak references to every storage in the graph.
@@ -114,12 +114,12 @@ def look(
 
 
 @contextmanager
-def inspect(step: int, occasion: Occasion, context: LookContext = _NOTHING_KNOWN) -> Iterator[Live]:
+def inspect(step: int, occasion: Occasion, context: SnapshotContext = _NOTHING_KNOWN) -> Iterator[LiveSnapshot]:
     """As `look`, with the live objects available while the block runs."""
     started = CLOCK.perf_counter()
     frames = running_frames()
     native: NativeReferences | None = None
-    live: Live | None = None
+    live: LiveSnapshot | None = None
     try:
         with paused(), without_functions():
             native = NativeReferences(sweep(_growing(context), alone=is_alone()))
@@ -142,14 +142,14 @@ def _inspect(
     frames: list[FrameType],
     step: int,
     occasion: Occasion,
-    context: LookContext,
+    context: SnapshotContext,
     started: float,
-) -> Live:
+) -> LiveSnapshot:
     """Take the snapshot without the pause around it; `started` is its start on the clock of `time.perf_counter`."""
     for holder, held, name in context.comm_holds:
         native.extra.add(native.index_of(holder), native.index_of(held), ReferenceKind.COMM, name, 0)
     native.walk()
-    go_on()
+    check_deadline()
     running = read_frames(native, frames, _growing(context))
     callbacks = callback_frames(native)
     devices = None if context.counted_on == "cpu" else _devices(native)
@@ -157,15 +157,15 @@ def _inspect(
     facts = StorageFacts({**of_blocks, **context.made_at}, context.comm_uses, devices)
     own = _own(native, frames, context)
     gained = {} if context.gains is None else gaining_containers(native, context.gains, own)
-    go_on()
+    check_deadline()
     explained = explain(native, running, own, gained)
     if context.explained is not None:
         context.explained(explained)
-    go_on()
-    graph, order, places = to_heap_graph(explained, facts, Beginnings(given_places(native, context.given), callbacks))
+    check_deadline()
+    graph, order, places = to_heap_graph(explained, facts, PathStarts(given_places(native, context.given), callbacks))
     types = type_counts(native.sweep)
     stopped = CLOCK.perf_counter() - started
-    seen = Look(
+    seen = HeapSnapshot(
         step=step,
         occasion=occasion,
         heap=graph,
@@ -186,7 +186,7 @@ def _inspect(
     return _live(seen, native, order)
 
 
-def _growing(context: LookContext) -> Growing | None:
+def _growing(context: SnapshotContext) -> Growing | None:
     return None if context.gains is None else context.gains.growing_dicts
 
 
@@ -218,10 +218,10 @@ def _places(native: NativeReferences, order: Sequence[int]) -> dict[int, int]:
     return {storages[k - first].address: place for place, k in enumerate(order) if k >= first}
 
 
-def _live(seen: Look, native: NativeReferences, order: Sequence[int]) -> Live:
+def _live(seen: HeapSnapshot, native: NativeReferences, order: Sequence[int]) -> LiveSnapshot:
     objects, storages = native.sweep.objects, list(native.storages.values())
     first = len(objects)
-    return Live(
+    return LiveSnapshot(
         look=seen,
         objects=[objects[k] if k < first else _tensor_of(native, storages[k - first]) for k in order],
         holding=(objects, native.new),
@@ -233,7 +233,7 @@ def _tensor_of(native: NativeReferences, storage: Storage) -> Any:
     return tensor_over(native.sweep.objects[storage.holders[0]], storage.address)
 
 
-def _own(native: NativeReferences, frames: Sequence[FrameType], context: LookContext) -> set[int]:
+def _own(native: NativeReferences, frames: Sequence[FrameType], context: SnapshotContext) -> set[int]:
     """Indexes of leakscope's own frames and objects."""
     frames_of_ours = {native.index_of(frame) for frame in frames if _is_ours(frame.f_globals)}
     modules = [module for name, module in sys.modules.copy().items() if _names_ours(name)]

@@ -18,7 +18,7 @@ from leakscope.heap import _sweep_fallback
 from leakscope.heap._sweep_fallback import HANDLES, LARGE, leads_on, untracked_referents
 from leakscope.heap.address_index import (
     MOST_COUNTED,
-    Book,
+    AddressIndex,
     Growing,
     HeapColumns,
     Listing,
@@ -36,7 +36,7 @@ _PLACES = ("type_index", "type_first", "counts", "lengths", "starts", "holder", 
 _ADDRESSES = ("addresses", "type_list", "firsts")
 
 
-class NativeBook:
+class NativeAddressIndex:
     """Maps addresses of tracked objects to their indexes, in C."""
 
     __slots__ = ("_book",)
@@ -70,7 +70,7 @@ def read_natively(objects: list[Any] | Listing, with_dicts: bool, *, alone: bool
         objects=columns["objects"],
         untracked=columns["untracked"],
         dicts=UntrackedDicts(holders, *of_dicts),
-        book=NativeBook(columns["book"]),
+        book=NativeAddressIndex(columns["book"]),
         let_go=dict(
             zip(
                 _array(columns["let_go"], np.int64).tolist(),
@@ -173,7 +173,7 @@ class Sweep:
     """Number of gc-tracked objects, which come first; the rest are untracked objects found on the way
     (arrays, pybind).
     """
-    address_book: Book
+    address_book: AddressIndex
     """Maps addresses of the tracked objects to indexes."""
     let_go: dict[int, int]
     """Address of each released tuple, mapped to the index of its stand-in, or of itself once re-acquired."""

@@ -36,7 +36,7 @@ from leakscope.heap.native_graph import Storage
 from leakscope.heap.referents import LRU_CACHE, class_where, module_file, package_base, package_that_sets
 from leakscope.heap.storages import tensor_bytes
 from leakscope.process import user_code as source
-from leakscope.process.gc_control import go_on
+from leakscope.process.gc_control import check_deadline
 from leakscope.process.raw_types import (
     Bases,
     instance_dict,
@@ -294,7 +294,7 @@ GivenRoot = tuple[str, weakref.ref[object]]
 
 
 @dataclass(frozen=True)
-class Beginnings:
+class PathStarts:
     """Preferred and discouraged starts of reference paths, by index in the sweep."""
 
     given: Mapping[int, str]
@@ -387,7 +387,7 @@ def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> list[Sequence[Any]]
 
 
 def to_heap_graph(
-    heap: ExplainedHeap, facts: StorageFacts, beginnings: Beginnings
+    heap: ExplainedHeap, facts: StorageFacts, beginnings: PathStarts
 ) -> tuple[HeapGraph, list[int], dict[int, int]]:
     """Return the graph, the index in the sweep of each of its objects, and the index of each growing container."""
     names = ReferenceNames(heap.native, heap.refcounts, heap.pruned)
@@ -470,7 +470,7 @@ def _of_storage(storage: Storage, facts: StorageFacts) -> Described:
 
 
 def _of_object(index: int, heap: ExplainedHeap) -> Described:
-    go_on()
+    check_deadline()
     pruned = heap.pruned
     if index in pruned.modules:
         return namespace(pruned.modules[index])

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from leakscope.launch.outcome import Outcome
-from leakscope.launch.start import Outside, launch, launch_inside, outside_launcher
+from leakscope.launch.start import ExternalLauncher, launch, launch_inside, outside_launcher
 
-__all__ = ["Outcome", "Outside", "launch", "launch_inside", "outside_launcher"]
+__all__ = ["ExternalLauncher", "Outcome", "launch", "launch_inside", "outside_launcher"]

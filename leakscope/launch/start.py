@@ -47,7 +47,7 @@ _VARIABLES = (
 
 
 @dataclass(frozen=True)
-class Outside:
+class ExternalLauncher:
     """The place of this process in a job of another launcher."""
 
     rank: int
@@ -56,7 +56,7 @@ class Outside:
     """Number of machines, with equally many ranks each; 1 if unknown."""
 
 
-def outside_launcher(environment: Mapping[str, str]) -> Outside | None:
+def outside_launcher(environment: Mapping[str, str]) -> ExternalLauncher | None:
     """The rank that torchrun, MPI or Slurm assigned to this process; None without a launcher.
 
     Raises LaunchFailed if both variables of a launcher are set but invalid.
@@ -72,7 +72,7 @@ def outside_launcher(environment: Mapping[str, str]) -> Outside | None:
                 "or say --ranks N for a run of its own"
             )
         if numbers[1] > 1:
-            return Outside(numbers[0], numbers[1], _machines(numbers[1], environment.get(local, "")))
+            return ExternalLauncher(numbers[0], numbers[1], _machines(numbers[1], environment.get(local, "")))
     return None
 
 
@@ -164,7 +164,7 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
     return outcome
 
 
-def launch_inside(options: Options, outside: Outside) -> Outcome:
+def launch_inside(options: Options, outside: ExternalLauncher) -> Outcome:
     """Run this process as one rank of another launcher's job; only its own folder is replaced."""
     options = replace(options, rank=outside.rank, world=outside.world)
     conceal(options.command)
@@ -182,7 +182,9 @@ def launch_inside(options: Options, outside: Outside) -> Outcome:
     return _outcome(options, {options.rank: code}, outside)
 
 
-def _outcome(options: Options, codes: Mapping[int, int], outside: Outside | None = None, oom_kills: int = 0) -> Outcome:
+def _outcome(
+    options: Options, codes: Mapping[int, int], outside: ExternalLauncher | None = None, oom_kills: int = 0
+) -> Outcome:
     """How it ended; where the folder cannot be written, as far as it can be read."""
     only = None if outside is None else options.rank
     found, of_main = settled(options), codes
@@ -213,7 +215,7 @@ def _wait_for_peers(options: Options) -> None:
         time.sleep(_POLL_S)
 
 
-def _write_run(options: Options, outside: Outside | None = None) -> None:
+def _write_run(options: Options, outside: ExternalLauncher | None = None) -> None:
     """Write `run.json` first, so that a run whose launcher dies is readable."""
     try:
         write_run(options.folder, _about_run(options, outside))
@@ -221,7 +223,7 @@ def _write_run(options: Options, outside: Outside | None = None) -> None:
         raise LaunchFailed(f"cannot write to {options.folder}: {error.strerror}; give another --output") from None
 
 
-def _about_run(options: Options, outside: Outside | None = None) -> dict[str, Any]:
+def _about_run(options: Options, outside: ExternalLauncher | None = None) -> dict[str, Any]:
     """The initial `run.json`."""
     if outside is None:
         host, _, port = options.rdzv_endpoint.rpartition(":")

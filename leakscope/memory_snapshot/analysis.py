@@ -24,7 +24,7 @@ from leakscope.memory_snapshot.model import (
     Trace,
 )
 from leakscope.memory_snapshot.oom import Room, room_at
-from leakscope.memory_snapshot.peak import Category, Places, alive_at, by_site, categories_of, end_stacks, places_of
+from leakscope.memory_snapshot.peak import Category, StackSites, alive_at, by_site, categories_of, end_stacks, places_of
 from leakscope.memory_snapshot.replay import (
     Chosen,
     Labelled,
@@ -197,7 +197,7 @@ def layouts(snapshot: Snapshot) -> tuple[DeviceLayout, ...]:
     return tuple(rows)
 
 
-class History(StrEnum):
+class HistoryKind(StrEnum):
     """How complete the history in a file is."""
 
     COMPLETE = "complete"
@@ -207,7 +207,7 @@ class History(StrEnum):
 
 
 @dataclass(frozen=True)
-class Timeline:
+class MemoryTimeline:
     """Bytes alive and reserved over the trace."""
 
     clock: bool
@@ -222,7 +222,7 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Moment:
+class LiveAt:
     """What was alive directly after one event."""
 
     event: int
@@ -272,7 +272,7 @@ class DeviceReport:
     device: int
     events: int
     actions: Mapping[str, int]
-    history: History
+    history: HistoryKind
     segments: int
     reserved_bytes: int
     active_bytes: int
@@ -298,7 +298,7 @@ class DeviceReport:
     """Bytes by category at the peak (without a history, at the end), the largest first, judged from stacks and life
     spans.
     """
-    moment: Moment | None
+    moment: LiveAt | None
     """The moment requested by `--at`."""
     streams: tuple[StreamPeak, ...]
     regions: tuple[Region, ...]
@@ -310,7 +310,7 @@ class DeviceReport:
     fragmentation: Fragmentation
     pools: tuple[Pool, ...]
     out_of_memory: tuple[OutOfMemory, ...]
-    timeline: Timeline
+    timeline: MemoryTimeline
     notes: tuple[str, ...]
 
 
@@ -370,7 +370,7 @@ def _host_report(snapshot: Snapshot) -> HostReport | None:
     )
 
 
-def _device_report(snapshot: Snapshot, device: int, sites: Places, at: int | None) -> DeviceReport:
+def _device_report(snapshot: Snapshot, device: int, sites: StackSites, at: int | None) -> DeviceReport:
     played = replay(snapshot, device)
     trace = next((trace for trace in snapshot.traces if trace.device == device), None)
     blocks = snapshot.blocks
@@ -380,7 +380,7 @@ def _device_report(snapshot: Snapshot, device: int, sites: Places, at: int | Non
     active = mine[state != INACTIVE]
     segments = [segment for segment in snapshot.segments if segment.device == device]
     history = _history(played, snapshot.overflowed)
-    peak = -1 if history == History.NONE else int(played.curve.argmax())
+    peak = -1 if history == HistoryKind.NONE else int(played.curve.argmax())
     traced_peak = int(played.traced_curve.max(initial=0))
     live = played.live
     regions = regions_of(played, trace, snapshot.annotations) if trace else ()
@@ -427,8 +427,10 @@ def _device_report(snapshot: Snapshot, device: int, sites: Places, at: int | Non
     )
 
 
-def _moment(snapshot: Snapshot, played: Replay, sites: Places, kinds: Mapping[Category, Ints], event: int) -> Moment:
-    return Moment(
+def _moment(
+    snapshot: Snapshot, played: Replay, sites: StackSites, kinds: Mapping[Category, Ints], event: int
+) -> LiveAt:
+    return LiveAt(
         event=event,
         alive_bytes=int(played.curve[event]),
         reserved_bytes=int(played.reserved_curve[event]),
@@ -454,15 +456,15 @@ def _action_counts(trace: Trace | None) -> dict[str, int]:
     return {name: count for name, count in zip(trace.action_names, counts, strict=True) if count}
 
 
-def _history(played: Replay, overflowed: bool) -> History:
+def _history(played: Replay, overflowed: bool) -> HistoryKind:
     # `enabled="state"` forces a ring of one event, so one event is no history.
     if played.events <= 1 or not played.allocs_recorded:
-        return History.NONE
+        return HistoryKind.NONE
     whole = not (overflowed or len(played.ghosts) or len(played.unknown_frees))
-    return History.COMPLETE if whole else History.PARTIAL
+    return HistoryKind.COMPLETE if whole else HistoryKind.PARTIAL
 
 
-def _pending(snapshot: Snapshot, played: Replay, sites: Places, waiting: Chosen) -> PendingFrees:
+def _pending(snapshot: Snapshot, played: Replay, sites: StackSites, waiting: Chosen) -> PendingFrees:
     blocks = snapshot.blocks
     return PendingFrees(
         blocks=len(waiting),
@@ -473,7 +475,7 @@ def _pending(snapshot: Snapshot, played: Replay, sites: Places, waiting: Chosen)
     )
 
 
-def _failures(snapshot: Snapshot, played: Replay, trace: Trace | None, sites: Places) -> tuple[OutOfMemory, ...]:
+def _failures(snapshot: Snapshot, played: Replay, trace: Trace | None, sites: StackSites) -> tuple[OutOfMemory, ...]:
     """The first failures of the trace, since a caught and retried one repeats, and the last."""
     if trace is None:
         return ()
@@ -482,7 +484,7 @@ def _failures(snapshot: Snapshot, played: Replay, trace: Trace | None, sites: Pl
     return tuple(_failure(snapshot, played, trace, sites, event) for event in chosen)
 
 
-def _failure(snapshot: Snapshot, played: Replay, trace: Trace, sites: Places, event: int) -> OutOfMemory:
+def _failure(snapshot: Snapshot, played: Replay, trace: Trace, sites: StackSites, event: int) -> OutOfMemory:
     free = int(trace.device_free[event])
     return OutOfMemory(
         event=event,
@@ -502,10 +504,10 @@ def _seconds(trace: Trace, event: int) -> float | None:
     return None if time < 0 else (time - int(trace.time_us[0])) / 1e6
 
 
-def _timeline(played: Replay, trace: Trace | None, kinds: Mapping[Category, Ints]) -> Timeline:
+def _timeline(played: Replay, trace: Trace | None, kinds: Mapping[Category, Ints]) -> MemoryTimeline:
     """The curves, thinned so that every peak is kept."""
     if trace is None:
-        return Timeline(False, (), (), (), ())
+        return MemoryTimeline(False, (), (), (), ())
     clock = bool((trace.time_us >= 0).all())
     edges = np.unique(np.linspace(0, played.events, min(_POINTS, played.events) + 1).astype(np.int64))[:-1]
     widths = np.diff(np.append(edges, played.events))
@@ -516,7 +518,9 @@ def _timeline(played: Replay, trace: Trace | None, kinds: Mapping[Category, Ints
     ]
     by_kind = {str(kind): tuple(curve[highest].tolist()) for kind, curve in kinds.items()}
     at = (trace.time_us[highest] - trace.time_us[0]) / 1e6 if clock else np.array(highest, np.float64)
-    return Timeline(clock, tuple(at.tolist()), tuple(highest), tuple(alive.tolist()), tuple(reserved.tolist()), by_kind)
+    return MemoryTimeline(
+        clock, tuple(at.tolist()), tuple(highest), tuple(alive.tolist()), tuple(reserved.tolist()), by_kind
+    )
 
 
 def _notes(played: Replay, snapshot: Snapshot) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ DEFAULT_POOL = (0, 0)
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class ReservedLayout:
     """Stretches of reserved memory, in the order of their addresses, one array per field."""
 
     low: Ints
@@ -52,7 +52,7 @@ class Layout:
 
 
 @dataclass(frozen=True, eq=False)
-class Alive:
+class LiveBlocks:
     """All blocks in use at that time, by address, one array per field."""
 
     address: Ints
@@ -60,7 +60,7 @@ class Alive:
     """Bytes after rounding, including remainders too small to be split off."""
 
 
-def alive_in(layout: Layout, snapshot: Snapshot, played: Replay, trace: Trace, event: int) -> Alive:
+def alive_in(layout: ReservedLayout, snapshot: Snapshot, played: Replay, trace: Trace, event: int) -> LiveBlocks:
     """What was in use directly after `event`.
 
     Sizes of blocks that remain at the end are the file's own; the others are computed as the allocator rounds requests.
@@ -87,7 +87,7 @@ def alive_in(layout: Layout, snapshot: Snapshot, played: Replay, trace: Trace, e
         most = int(address[low:upper][then].min(initial=high)) - int(address[at])
         if most - int(size[at]) <= SMALL_REQUEST or size[at] >= unsplit:
             size[at] = most
-    return Alive(address[there], size[there])
+    return LiveBlocks(address[there], size[there])
 
 
 def rounded(size: Ints, divisions: Sequence[int] = ()) -> Ints:
@@ -104,7 +104,7 @@ def rounded(size: Ints, divisions: Sequence[int] = ()) -> Ints:
     return np.where((parts > 1) & (asked > _ROUNDING * parts), divided, plain)
 
 
-def _doubtful(layout: Layout, address: Ints, size: Ints, chosen: Chosen) -> list[tuple[int, int]]:
+def _doubtful(layout: ReservedLayout, address: Ints, size: Ints, chosen: Chosen) -> list[tuple[int, int]]:
     """Return (block, end of its stretch) for those of `chosen` that may be larger than requested: in segments for large
     requests. Small and expandable ones are split to the last 512 bytes (should_split).
     """
@@ -122,7 +122,7 @@ def _setting(snapshot: Snapshot, name: str) -> int:
     return int(text) if text.isdecimal() and int(text) else 1 << 62
 
 
-def layout_at(snapshot: Snapshot, trace: Trace, event: int) -> Layout:
+def layout_at(snapshot: Snapshot, trace: Trace, event: int) -> ReservedLayout:
     """The segments at the end, without those reserved after `event`, with those released after it."""
     segments = sorted(
         (segment for segment in snapshot.segments if segment.device == trace.device),
@@ -154,7 +154,7 @@ def layout_at(snapshot: Snapshot, trace: Trace, event: int) -> Layout:
 
 def _stretches(
     edges: Ints, covered: npt.NDArray[np.bool_], owner: Ints, segments: list[Segment], trace: Trace
-) -> Layout:
+) -> ReservedLayout:
     """Merge adjacent pieces that belong to one segment or can be expanded into each other."""
     pools = tuple(sorted({segment.pool for segment in segments} | {DEFAULT_POOL} | set(trace.pools)))
     index = {pool: at for at, pool in enumerate(pools)}
@@ -181,7 +181,9 @@ def _stretches(
     first = np.flatnonzero(begins)
     last = np.append(first[1:], len(at)) - 1 if len(at) else first
     mine = own[first]
-    return Layout(edges[at[first]], edges[at[last] + 1], stream[mine], pool[mine], expandable[mine], small[mine], pools)
+    return ReservedLayout(
+        edges[at[first]], edges[at[last] + 1], stream[mine], pool[mine], expandable[mine], small[mine], pools
+    )
 
 
 def _was_small(trace: Trace) -> npt.NDArray[np.bool_]:
@@ -193,7 +195,7 @@ def _was_small(trace: Trace) -> npt.NDArray[np.bool_]:
     return small
 
 
-def gaps(layout: Layout, alive: Alive) -> tuple[Ints, Ints, Ints]:
+def gaps(layout: ReservedLayout, alive: LiveBlocks) -> tuple[Ints, Ints, Ints]:
     """For each stretch: idle bytes, largest idle piece, and the idle piece at its upper end."""
     count, address, size = len(layout.low), alive.address, alive.size
     place = np.searchsorted(layout.low, address, "right") - 1
@@ -342,7 +344,7 @@ def _rounded(count: int, unit: int) -> int:
     return -(-count // unit) * unit
 
 
-def _request(snapshot: Snapshot, layout: Layout, trace: Trace, event: int, tail: Ints) -> _Request:
+def _request(snapshot: Snapshot, layout: ReservedLayout, trace: Trace, event: int, tail: Ints) -> _Request:
     size, stream = max(int(trace.size[event]), 0), int(trace.stream[event])
     named, found = int(trace.pool[event]), int(trace.device_free[event])
     own_pool = layout.pool == layout.pools.index(DEFAULT_POOL if named < 0 else trace.pools[named])
@@ -358,12 +360,12 @@ def _request(snapshot: Snapshot, layout: Layout, trace: Trace, event: int, tail:
     return _Request(size, needed, free, own_pool, fits)
 
 
-def uses_expandable(snapshot: Snapshot, layout: Layout) -> bool:
+def uses_expandable(snapshot: Snapshot, layout: ReservedLayout) -> bool:
     """Whether segments were expandable."""
     return bool(layout.expandable.any()) or snapshot.settings.get("expandable_segments") == "True"
 
 
-def _first_tail(layout: Layout, tail: Ints, chosen: npt.NDArray[np.bool_], size: int) -> int:
+def _first_tail(layout: ReservedLayout, tail: Ints, chosen: npt.NDArray[np.bool_], size: int) -> int:
     """Idle bytes before the lowest unmapped range with room for a request (find_expandable_block); 0
     if there is none.
     """
@@ -374,7 +376,7 @@ def _first_tail(layout: Layout, tail: Ints, chosen: npt.NDArray[np.bool_], size:
 
 
 def _helps(
-    layout: Layout, request: _Request, idle: Ints, empty: npt.NDArray[np.bool_], expandable: bool
+    layout: ReservedLayout, request: _Request, idle: Ints, empty: npt.NDArray[np.bool_], expandable: bool
 ) -> tuple[Help, ...]:
     """The maximum effect of each setting, and whether it is enough."""
     default = layout.pool == layout.pools.index(DEFAULT_POOL)

@@ -25,7 +25,7 @@ from leakscope.memory_snapshot.sites import (
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class StackSites:
     """The site of each stack of a snapshot."""
 
     of: tuple[Site, ...]
@@ -39,9 +39,9 @@ class Places:
         return callers_of(self.stacks[stack], self.frames - 1) if self.frames > 1 else ()
 
 
-def places_of(snapshot: Snapshot, frames: int) -> Places:
+def places_of(snapshot: Snapshot, frames: int) -> StackSites:
     """The places of a snapshot; `frames` is `--frames`."""
-    return Places(sites_of(snapshot.stacks), snapshot.stacks, frames)
+    return StackSites(sites_of(snapshot.stacks), snapshot.stacks, frames)
 
 
 def end_stacks(snapshot: Snapshot, played: Replay, trace: Trace | None, active: Chosen) -> tuple[Indexes, Ints]:
@@ -59,7 +59,7 @@ def end_stacks(snapshot: Snapshot, played: Replay, trace: Trace | None, active: 
     return stacks, blocks.requested[active]
 
 
-def alive_at(snapshot: Snapshot, played: Replay, sites: Places, event: int) -> tuple[SiteBytes, ...]:
+def alive_at(snapshot: Snapshot, played: Replay, sites: StackSites, event: int) -> tuple[SiteBytes, ...]:
     """What was alive directly after `event`, by site: traced allocations, ghosts, and memory known only from its later
     release.
     """
@@ -75,7 +75,7 @@ def alive_at(snapshot: Snapshot, played: Replay, sites: Places, event: int) -> t
     return held
 
 
-def by_site(sites: Places, stacks: Indexes, sizes: Ints) -> tuple[SiteBytes, ...]:
+def by_site(sites: StackSites, stacks: Indexes, sizes: Ints) -> tuple[SiteBytes, ...]:
     """Bytes and number of allocations by site, the largest first."""
     width = len(sites.of)
     counts = np.bincount(stacks, minlength=width)

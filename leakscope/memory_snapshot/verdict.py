@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median_low
 
 from leakscope.errors import LeakscopeError, Unreadable
-from leakscope.memory_snapshot.analysis import DeviceReport, History, SnapshotReport, analyse
+from leakscope.memory_snapshot.analysis import DeviceReport, HistoryKind, SnapshotReport, analyse
 from leakscope.memory_snapshot.growth import MIN_RISES
 from leakscope.memory_snapshot.reader import read_snapshots
 from leakscope.memory_snapshot.sites import Site, SiteBytes
@@ -64,7 +64,7 @@ class Concern:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class SnapshotVerdict:
     """The verdict on the snapshots, why it is limited, and the concerns."""
 
     verdict: Verdict
@@ -86,7 +86,7 @@ class SiteChange:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SnapshotComparison:
     """Two snapshots side by side; differences are new minus base."""
 
     base: SnapshotReport
@@ -103,11 +103,11 @@ class SnapshotsReport:
     """The result of `leakscope snapshot` for its files."""
 
     snapshots: tuple[SnapshotReport, ...]
-    judgement: Judgement
-    comparison: Comparison | None = None
+    judgement: SnapshotVerdict
+    comparison: SnapshotComparison | None = None
 
 
-def judge_snapshots(snapshots: Sequence[SnapshotReport]) -> Judgement:
+def judge_snapshots(snapshots: Sequence[SnapshotReport]) -> SnapshotVerdict:
     """The verdict on snapshots of different ranks (or of one)."""
     concerns = [
         concern for snapshot in snapshots for device in snapshot.devices for concern in _concerns(snapshot, device)
@@ -115,9 +115,9 @@ def judge_snapshots(snapshots: Sequence[SnapshotReport]) -> Judgement:
     concerns += _excesses(snapshots)
     concerns.sort(key=lambda concern: (_URGENCY.index(concern.kind), -concern.bytes, concern.snapshot, concern.device))
     if any(concern.kind == ConcernKind.GROWTH for concern in concerns):
-        return Judgement(Verdict.LEAKS, "", tuple(concerns))
+        return SnapshotVerdict(Verdict.LEAKS, "", tuple(concerns))
     why = next((reason for snapshot in snapshots for device in snapshot.devices if (reason := _unjudged(device))), "")
-    return Judgement(Verdict.INCONCLUSIVE if why else Verdict.CLEAN, why, tuple(concerns))
+    return SnapshotVerdict(Verdict.INCONCLUSIVE if why else Verdict.CLEAN, why, tuple(concerns))
 
 
 def _concerns(snapshot: SnapshotReport, device: DeviceReport) -> list[Concern]:
@@ -169,7 +169,7 @@ def _stuck(device: DeviceReport) -> tuple[int, int]:
 
 def _unjudged(device: DeviceReport) -> str:
     """Why growth over steps could not be judged on this device; empty if it could."""
-    if device.history == History.NONE:
+    if device.history == HistoryKind.NONE:
         return "the file holds no history of allocations"
     growth = device.growth
     unmarked = "it marks no steps" if device.timeline.clock else "its events carry no times (torch before 2.2)"
@@ -224,7 +224,7 @@ def _end_by_place(snapshot: SnapshotReport) -> dict[str, SiteBytes]:
     return places
 
 
-def compare(base: SnapshotReport, new: SnapshotReport) -> Comparison:
+def compare(base: SnapshotReport, new: SnapshotReport) -> SnapshotComparison:
     """Compare two snapshots by site."""
     tables = [_totals(report, peak) for peak in (False, True) for report in (base, new)]
     sites = [
@@ -242,7 +242,7 @@ def compare(base: SnapshotReport, new: SnapshotReport) -> Comparison:
             int(getattr(device, name)) for device in base.devices
         )
 
-    return Comparison(
+    return SnapshotComparison(
         base,
         new,
         end_bytes=difference("requested_bytes"),

@@ -17,35 +17,37 @@ from leakscope.process.frames import users_line
 from leakscope.process.guard import CLOCK
 from leakscope.process.patches import Patches
 from leakscope.run.descriptors import open_private
-from leakscope.run.processes import Who, link, write_who
+from leakscope.run.processes import ProcessInfo, link, write_who
 from leakscope.run.rows import StartedProcess
 from leakscope.run.secrets import masked
 from leakscope.run.writer import write_json
 
 
-def who_am_i() -> Who:
+def current_process() -> ProcessInfo:
     """The identity of this process before it joins a group."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     place = () if multiprocessing is None else tuple(multiprocessing.current_process()._identity)
     rank, world = (launchers_number(os.environ, *said) for said in (("RANK", -1), ("WORLD_SIZE", 1)))
-    return Who(os.getpid(), os.getppid(), CLOCK.wall_time(), place, rank if 0 <= rank < world else None, max(world, 1))
+    return ProcessInfo(
+        os.getpid(), os.getppid(), CLOCK.wall_time(), place, rank if 0 <= rank < world else None, max(world, 1)
+    )
 
 
 OPTIONS = ".follow.json"
 """File in the run's folder with the options of followed processes and the command line shown in the report."""
 
 
-def light() -> Any:
+def bootstrap_module() -> Any:
     """The module that a followed process starts with, loaded once."""
     return sys.modules.get("leakscope_following") or import_module("leakscope.process.site.leakscope_following")
 
 
-def hand_on(options: Options, patches: Patches) -> None:
+def follow_children(options: Options, patches: Patches) -> None:
     """Make child processes of this one, the first, follow the recording. Raises OSError."""
     folder = options.folder
     told, *command = options.to_words()
     write_json(folder / OPTIONS, [told, *masked(command)])
-    following = light()
+    following = bootstrap_module()
     following.follow(str(folder))
     for owner, name, made in following.places():
         patches.replace(owner, name, made)
@@ -61,12 +63,12 @@ def options_in(folder: str) -> Options:
 
 def is_followed(program: str, words: Sequence[str]) -> bool:
     """Whether this process was started as a followed Python."""
-    return bool(light().is_followed(program, words))
+    return bool(bootstrap_module().is_followed(program, words))
 
 
 def environment() -> dict[str, str]:
     """The variables that a followed process adds to the environment; empty if none is followed."""
-    told: dict[str, str] = light().told()
+    told: dict[str, str] = bootstrap_module().told()
     return told
 
 
@@ -131,10 +133,10 @@ def _starts_python(words: Sequence[str]) -> bool:
     )
 
 
-class Joining:
+class RankDiscovery:
     """Tells the recorder of a process its rank as soon as it is known."""
 
-    def __init__(self, folder: Path, process: str, who: Who, join: Callable[[int, int, Path], object]) -> None:
+    def __init__(self, folder: Path, process: str, who: ProcessInfo, join: Callable[[int, int, Path], object]) -> None:
         """`join` receives rank, world size, and the file in which the ranks of that group publish their state."""
         self._folder, self._process, self.who, self._join = folder, process, who, join
         self._joined = False

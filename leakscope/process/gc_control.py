@@ -40,7 +40,7 @@ def paused() -> PureBlock[None]:
     return Block(enter, leave)
 
 
-class TakesTooLong(Exception):
+class SnapshotTimeout(Exception):
     """Raised when a heap snapshot exceeds its deadline."""
 
 
@@ -48,8 +48,8 @@ _ends: dict[int, float] = {}
 """Deadline of each thread, on the clock of `time.monotonic`."""
 
 
-def at_most(seconds: float) -> PureBlock[None]:
-    """Set a deadline for this thread: `go_on` raises after it."""
+def deadline(seconds: float) -> PureBlock[None]:
+    """Set a deadline for this thread: `check_deadline` raises after it."""
     mine = _thread.get_ident()
     before = _ends.get(mine)
 
@@ -65,14 +65,14 @@ def at_most(seconds: float) -> PureBlock[None]:
     return Block(enter, leave)
 
 
-def go_on() -> None:
+def check_deadline() -> None:
     """Check the deadline; called between the parts of a snapshot and inside long loops.
 
     Raises TakesTooLong after the deadline.
     """
     end = _ends.get(_thread.get_ident())
     if end is not None and CLOCK.monotonic() > end:
-        raise TakesTooLong("it took more than ten times as long as it should have")
+        raise SnapshotTimeout("it took more than ten times as long as it should have")
 
 
 _switching = _thread.RLock()

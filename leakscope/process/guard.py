@@ -18,7 +18,7 @@ from leakscope.originals import _thread, os, signal, time
 from leakscope.shield import raised_later
 
 
-class Mark(list[bool]):
+class ForkFlag(list[bool]):
     """A flag that is empty, and so false, until it is set, and true from then on.
 
     Testing its truth value runs no Python code.
@@ -27,20 +27,20 @@ class Mark(list[bool]):
     __slots__ = ("__weakref__",)
 
 
-_CURRENT = [Mark()]
+_CURRENT = [ForkFlag()]
 """The flag of this process; the only entry."""
-_OTHERS: list[weakref.ref[Mark]] = []
+_OTHERS: list[weakref.ref[ForkFlag]] = []
 """Flags that are also set by their owner."""
 
 
-def in_forked_child() -> Mark:
+def in_forked_child() -> ForkFlag:
     """Return a flag that is true in every process forked from this one after the call."""
     return _CURRENT[0]
 
 
-def also_in_forked_child() -> Mark:
+def also_in_forked_child() -> ForkFlag:
     """Return a flag that its owner can set, and that is true in every process forked after the call."""
-    mark = Mark()
+    mark = ForkFlag()
     _OTHERS[:] = [other for other in _OTHERS if other() is not None]
     _OTHERS.append(weakref.ref(mark))
     return mark
@@ -49,7 +49,7 @@ def also_in_forked_child() -> Mark:
 def _forked() -> None:
     # made by their holders before the fork
     marks = [_CURRENT[0], *(other() for other in _OTHERS)]
-    _CURRENT[0] = Mark()
+    _CURRENT[0] = ForkFlag()
     _OTHERS.clear()
     for mark in marks:
         if mark is not None:

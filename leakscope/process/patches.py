@@ -269,7 +269,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
         finally:
             self._asking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self)
+            spec.loader = _NotifyingLoader(spec.loader, self)
         return spec
 
     def imported(self) -> None:
@@ -278,7 +278,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
         self._then()
 
 
-class _Loader(importlib.abc.Loader):
+class _NotifyingLoader(importlib.abc.Loader):
     """Wraps the module's loader to report when it is done; restores the original first."""
 
     def __init__(self, real: importlib.abc.Loader, finder: AfterImport) -> None:
@@ -302,12 +302,12 @@ def leave_us_out(patches: Patches, tell: Callable[[str], object]) -> None:
     """Make dynamo skip leakscope's folders once the script has loaded dynamo; `tell` receives the
     reason if that fails.
     """
-    from leakscope.process.torch_compat import DYNAMO_RULES, Part, skipped_folders
+    from leakscope.process.torch_compat import DYNAMO_RULES, RecordingPart, skipped_folders
 
     def skip() -> None:
         known = skipped_folders()
         if known is None:
-            tell(f"this torch has no {DYNAMO_RULES}.SKIP_DIRS: {Part.COMPILED.value}")
+            tell(f"this torch has no {DYNAMO_RULES}.SKIP_DIRS: {RecordingPart.COMPILED.value}")
             return
         folders, read_again = known
         folders.extend(RECORDING)
@@ -330,9 +330,9 @@ def without_compiling(call: Callable[[], object]) -> None:
     """Call with dynamo disabled: inside a compiled function that breaks its graph, dynamo compiles
     whatever is called.
     """
-    from leakscope.process.torch_compat import Part, compiling, lacks
+    from leakscope.process.torch_compat import RecordingPart, compiling, lacks
 
-    if lacks(Part.COMPILED):
+    if lacks(RecordingPart.COMPILED):
         call()
         return
     before = compiling(None)

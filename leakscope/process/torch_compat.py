@@ -28,7 +28,7 @@ check_python()  # imported first by everything that reads live tensors
 check_torch()
 
 
-class Part(StrEnum):
+class RecordingPart(StrEnum):
     """A part of the recording that needs private names; its value completes the sentence `this torch has no X: `."""
 
     LOOKS = "what is alive, and who holds it, is not told"
@@ -50,14 +50,14 @@ class Part(StrEnum):
 
 
 NEEDS = {
-    Part.COLLECTED: Part.LOOKS,
-    Part.WATCHED: Part.LOOKS,
-    Part.BLOCKS: Part.LOOKS,
-    Part.COMM: Part.LOOKS,
-    Part.BY_HAND: Part.LOOKS,
-    Part.CALLS: Part.BACKWARDS,
-    Part.FUNCTIONAL: Part.COMM,
-    Part.CONTEXTS: Part.COMM,
+    RecordingPart.COLLECTED: RecordingPart.LOOKS,
+    RecordingPart.WATCHED: RecordingPart.LOOKS,
+    RecordingPart.BLOCKS: RecordingPart.LOOKS,
+    RecordingPart.COMM: RecordingPart.LOOKS,
+    RecordingPart.BY_HAND: RecordingPart.LOOKS,
+    RecordingPart.CALLS: RecordingPart.BACKWARDS,
+    RecordingPart.FUNCTIONAL: RecordingPart.COMM,
+    RecordingPart.CONTEXTS: RecordingPart.COMM,
 }
 """Parts that are left out together with another one."""
 
@@ -68,7 +68,7 @@ class Private:
 
     path: str
     """The path, as `torch._C._has_storage`."""
-    part: Part
+    part: RecordingPart
     """The part that needs it."""
     works: Callable[[Any], object] | None = None
     """Tests the name on a probe object: False, or an error, if it behaves differently."""
@@ -94,7 +94,7 @@ class LackedByTorch(RuntimeError):
     """Raised when a private name is used that this torch lacks."""
 
 
-class Lacked:
+class MissingName:
     """Placeholder for a missing name: attribute access works, calls raise."""
 
     def __init__(self, path: str) -> None:
@@ -116,17 +116,17 @@ def at(path: str) -> Any:
     return found
 
 
-def bind(path: str, part: Part, **more: Any) -> Any:
-    """The object at a path, recorded in the table with the other fields of its `Private`; a `Lacked` if missing."""
+def bind(path: str, part: RecordingPart, **more: Any) -> Any:
+    """The object at a path, recorded in the table with the other fields of its `Private`; a `MissingName` if missing."""
     TABLE.append(Private(path, part, **more))
     found = at(path)
-    return Lacked(path) if found is None else found
+    return MissingName(path) if found is None else found
 
 
-def getter(path: str, part: Part, **more: Any) -> Any:
+def getter(path: str, part: RecordingPart, **more: Any) -> Any:
     """A function that reads a getter of a C class. A missing one returns None."""
     found = bind(path, part, **more)
-    if isinstance(found, Lacked):
+    if isinstance(found, MissingName):
         return nothing
     return found.fget if isinstance(found, property) else found.__get__
 
@@ -142,7 +142,7 @@ def lacking() -> tuple[Private, ...]:
         return tuple(private for private in TABLE if not private.is_there())
 
 
-def lacks(part: Part) -> bool:
+def lacks(part: RecordingPart) -> bool:
     """Whether a part is left out, because a name that it needs is missing or a part that it builds on is."""
     below = NEEDS.get(part)
     return any(private.part is part for private in lacking()) or (below is not None and lacks(below))
@@ -150,7 +150,7 @@ def lacks(part: Part) -> bool:
 
 def sentences() -> tuple[str, ...]:
     """One sentence for each part that is affected."""
-    paths: dict[Part, list[str]] = {}
+    paths: dict[RecordingPart, list[str]] = {}
     for private in lacking():
         paths.setdefault(private.part, []).append(private.path)
     return tuple(f"this torch has no {' and no '.join(names)}: {part.value}" for part, names in paths.items())
@@ -158,13 +158,13 @@ def sentences() -> tuple[str, ...]:
 
 # reading without being observed
 
-without_functions = bind("torch._C.DisableTorchFunction", Part.LOOKS)
+without_functions = bind("torch._C.DisableTorchFunction", RecordingPart.LOOKS)
 """A block in which no `__torch_function__` runs."""
-without_dispatch = bind("torch._C._DisableTorchDispatch", Part.SPARSE)
-with_keys = bind("torch._C._ForceDispatchKeyGuard", Part.SPARSE)
-keys_put_in = bind("torch._C._dispatch_tls_local_include_set", Part.SPARSE)
-keys_left_out = bind("torch._C._dispatch_tls_local_exclude_set", Part.SPARSE)
-_lacked = isinstance(keys_put_in, Lacked) or isinstance(keys_left_out, Lacked)
+without_dispatch = bind("torch._C._DisableTorchDispatch", RecordingPart.SPARSE)
+with_keys = bind("torch._C._ForceDispatchKeyGuard", RecordingPart.SPARSE)
+keys_put_in = bind("torch._C._dispatch_tls_local_include_set", RecordingPart.SPARSE)
+keys_left_out = bind("torch._C._dispatch_tls_local_exclude_set", RecordingPart.SPARSE)
+_lacked = isinstance(keys_put_in, MissingName) or isinstance(keys_left_out, MissingName)
 OUTSIDE_OF_MODES = () if _lacked else (keys_put_in(), keys_left_out())
 """Dispatch keys outside of any mode, for `with_keys`; empty if unknown."""
 
@@ -173,13 +173,13 @@ OUTSIDE_OF_MODES = () if _lacked else (keys_put_in(), keys_left_out())
 def past_modes() -> Iterator[None]:
     """A block in which no mode of the script sees the operations."""
     functions, dispatch = (
-        nullcontext() if isinstance(guard, Lacked) else guard() for guard in (without_functions, without_dispatch)
+        nullcontext() if isinstance(guard, MissingName) else guard() for guard in (without_functions, without_dispatch)
     )
     with functions, dispatch:
         yield
 
 
-_set_gradients = bind("torch._C._set_grad_enabled", Part.SPARSE)
+_set_gradients = bind("torch._C._set_grad_enabled", RecordingPart.SPARSE)
 
 
 def without_gradients() -> PureBlock[None]:
@@ -195,26 +195,34 @@ def _probe() -> Any:
 
 # tensors and storages
 
-TensorBase = bind("torch._C.TensorBase", Part.LOOKS)
-StorageBase = bind("torch._C.StorageBase", Part.LOOKS)
-has_storage = bind("torch._C._has_storage", Part.LOOKS, works=lambda has: has(_probe()) is True)
-storage_address = bind("torch._C._storage_address", Part.LOOKS, works=lambda told: _address_is_told(told, _probe()))
-address_of_tensor = getter("torch._C.TensorBase._cdata", Part.LOOKS)
+TensorBase = bind("torch._C.TensorBase", RecordingPart.LOOKS)
+StorageBase = bind("torch._C.StorageBase", RecordingPart.LOOKS)
+has_storage = bind("torch._C._has_storage", RecordingPart.LOOKS, works=lambda has: has(_probe()) is True)
+storage_address = bind(
+    "torch._C._storage_address", RecordingPart.LOOKS, works=lambda told: _address_is_told(told, _probe())
+)
+address_of_tensor = getter("torch._C.TensorBase._cdata", RecordingPart.LOOKS)
 address_of_storage = attrgetter("_cdata")
 """Address of a storage from its Python object; found with the previous name."""
-uses_of_tensor = bind("torch._C.TensorBase._use_count", Part.LOOKS, works=lambda uses: uses(_probe()) == 1)
+uses_of_tensor = bind("torch._C.TensorBase._use_count", RecordingPart.LOOKS, works=lambda uses: uses(_probe()) == 1)
 """Number of C++ owners of a tensor, its Python object counted as one."""
-uses_of_storage = bind("torch._C._storage_Use_Count", Part.LOOKS, works=lambda uses: _uses_are_told(uses, _probe()))
+uses_of_storage = bind(
+    "torch._C._storage_Use_Count", RecordingPart.LOOKS, works=lambda uses: _uses_are_told(uses, _probe())
+)
 """Number of owners of a storage by address, its Python object counted as one."""
 PYTHON, FUNCTIONALIZE, LAZY = (
-    bind(f"torch._C.DispatchKey.{name}", Part.LOOKS) for name in ("Python", "Functionalize", "Lazy")
+    bind(f"torch._C.DispatchKey.{name}", RecordingPart.LOOKS) for name in ("Python", "Functionalize", "Lazy")
 )
-dispatch_keys = bind("torch._C._dispatch_keys", Part.LOOKS, works=lambda keys: keys(_probe()).has(PYTHON) is False)
-no_dispatch_of_its_own = bind("torch._C._disabled_torch_dispatch_impl", Part.LOOKS)
+dispatch_keys = bind(
+    "torch._C._dispatch_keys", RecordingPart.LOOKS, works=lambda keys: keys(_probe()).has(PYTHON) is False
+)
+no_dispatch_of_its_own = bind("torch._C._disabled_torch_dispatch_impl", RecordingPart.LOOKS)
 """`__torch_dispatch__` of a type that does not define one."""
-sparse_indices = bind("torch._C.TensorBase._indices", Part.SPARSE)
-sparse_values = bind("torch._C.TensorBase._values", Part.SPARSE)
-data_address = bind("torch._C._data_address", Part.BLOCKS, works=lambda address: type(address(_probe())) is int)
+sparse_indices = bind("torch._C.TensorBase._indices", RecordingPart.SPARSE)
+sparse_values = bind("torch._C.TensorBase._values", RecordingPart.SPARSE)
+data_address = bind(
+    "torch._C._data_address", RecordingPart.BLOCKS, works=lambda address: type(address(_probe())) is int
+)
 
 
 def _goes_dead(weakly: Any) -> bool:
@@ -225,9 +233,9 @@ def _goes_dead(weakly: Any) -> bool:
     return alive and bool(weak.expired())
 
 
-StorageWeakRef = bind("torch.multiprocessing.reductions.StorageWeakRef", Part.COLLECTED, works=_goes_dead)
-grad_of = getter("torch._C.TensorBase.grad", Part.BY_HAND)
-version_of = getter("torch._C.TensorBase._version", Part.BY_HAND)
+StorageWeakRef = bind("torch.multiprocessing.reductions.StorageWeakRef", RecordingPart.COLLECTED, works=_goes_dead)
+grad_of = getter("torch._C.TensorBase.grad", RecordingPart.BY_HAND)
+version_of = getter("torch._C.TensorBase._version", RecordingPart.BY_HAND)
 
 
 def _address_is_told(address: Any, tensor: Any) -> bool:
@@ -241,16 +249,18 @@ def _uses_are_told(uses: Any, tensor: Any) -> bool:
 
 # references in C++ only
 
-base_of = getter("torch._C.TensorBase._base", Part.NATIVE, works=lambda base: base.__get__(_probe()) is None)
-gradient_of = getter("torch._C.TensorBase._grad", Part.NATIVE, works=lambda grad: grad.__get__(_probe()) is None)
+base_of = getter("torch._C.TensorBase._base", RecordingPart.NATIVE, works=lambda base: base.__get__(_probe()) is None)
+gradient_of = getter(
+    "torch._C.TensorBase._grad", RecordingPart.NATIVE, works=lambda grad: grad.__get__(_probe()) is None
+)
 """As `.grad`, which warns for some tensors."""
-hooks_of_tensor = getter("torch._C.TensorBase._backward_hooks", Part.NATIVE)
-hooks_after_accumulate = getter("torch._C.TensorBase._post_accumulate_grad_hooks", Part.NATIVE)
+hooks_of_tensor = getter("torch._C.TensorBase._backward_hooks", RecordingPart.NATIVE)
+hooks_after_accumulate = getter("torch._C.TensorBase._post_accumulate_grad_hooks", RecordingPart.NATIVE)
 HOOKS_OF_TENSOR = {"._backward_hooks": hooks_of_tensor, "._post_accumulate_grad_hooks": hooks_after_accumulate}
 """What gc reports of a tensor's C++ part, by its name in code."""
 RAW_SAVED = "_raw_saved_"
 """Prefix of the getters of saved tensors that run no unpack hook."""
-bind("torch._C._functions.ExpBackward0._raw_saved_result", Part.NATIVE)  # shared by all
+bind("torch._C._functions.ExpBackward0._raw_saved_result", RecordingPart.NATIVE)  # shared by all
 
 
 def _hooks_are_told(make: Any) -> bool:
@@ -262,7 +272,7 @@ def _hooks_are_told(make: Any) -> bool:
     return told and type(node.metadata) is dict
 
 
-node_without_tensors = bind("torch._C._functions.DelayedError", Part.NATIVE, works=_hooks_are_told)
+node_without_tensors = bind("torch._C._functions.DelayedError", RecordingPart.NATIVE, works=_hooks_are_told)
 """Creates a grad node from a message and a count; the handle of a hook registered on it gives the node's hooks."""
 hooks_behind = methodcaller("hooks_dict_ref")
 """From a hook's handle, the dict that contains the hook."""
@@ -274,7 +284,7 @@ MODULE_DICTS = PARAMETERS, BUFFERS, MODULES = "_parameters", "_buffers", "_modul
 """Dicts of every module, in its own dict (torch/nn/modules/module.py)."""
 bind(
     "torch.nn.Module.__annotations__",
-    Part.CALLS,
+    RecordingPart.CALLS,
     works=lambda names: names.keys() >= {*MODULE_DICTS},
 )
 IS_PARAMETER = "_is_param"
@@ -282,10 +292,14 @@ IS_PARAMETER = "_is_param"
 
 # dispatched operations
 
-DispatchMode = bind("torch.utils._python_dispatch.TorchDispatchMode", Part.WATCHED)
-modes_running = bind("torch._C._len_torch_dispatch_stack", Part.WATCHED, works=lambda running: type(running()) is int)
-mode_at = bind("torch._C._get_dispatch_stack_at", Part.WATCHED)
-node_running = bind("torch._C._current_autograd_node", Part.WATCHED, works=lambda running: running() is None or True)
+DispatchMode = bind("torch.utils._python_dispatch.TorchDispatchMode", RecordingPart.WATCHED)
+modes_running = bind(
+    "torch._C._len_torch_dispatch_stack", RecordingPart.WATCHED, works=lambda running: type(running()) is int
+)
+mode_at = bind("torch._C._get_dispatch_stack_at", RecordingPart.WATCHED)
+node_running = bind(
+    "torch._C._current_autograd_node", RecordingPart.WATCHED, works=lambda running: running() is None or True
+)
 
 
 def _overloads_are_as_known(overload: Any) -> bool:
@@ -293,11 +307,11 @@ def _overloads_are_as_known(overload: Any) -> bool:
     return {"_op", "_schema"} <= set(overload.__init__.__code__.co_names)
 
 
-Overload = bind("torch._ops.OpOverload", Part.WATCHED, works=_overloads_are_as_known)
+Overload = bind("torch._ops.OpOverload", RecordingPart.WATCHED, works=_overloads_are_as_known)
 CALLED = "_op"
 called_by = attrgetter(CALLED)
 """What an overload, or a packet of overloads, calls."""
-bind("torch._C._functions.ExpBackward0._sequence_nr", Part.WATCHED)  # shared by all
+bind("torch._C._functions.ExpBackward0._sequence_nr", RecordingPart.WATCHED)  # shared by all
 sequence_of = methodcaller("_sequence_nr")
 """Sequence number of a grad node."""
 name_of_packet = attrgetter("_qualified_op_name")
@@ -329,13 +343,15 @@ def watching_base() -> Any:
 ENGINE = (torch.autograd.Variable, "_execution_engine")
 """Where the autograd engine is called: (class, attribute)."""
 engine = bind(
-    "torch.autograd.Variable._execution_engine", Part.BACKWARDS, works=lambda engine: callable(engine.run_backward)
+    "torch.autograd.Variable._execution_engine",
+    RecordingPart.BACKWARDS,
+    works=lambda engine: callable(engine.run_backward),
 )
-graph_task = bind("torch._C._current_graph_task_id", Part.BACKWARDS, works=lambda task: type(task()) is int)
+graph_task = bind("torch._C._current_graph_task_id", RecordingPart.BACKWARDS, works=lambda task: type(task()) is int)
 """Number of the backward that this thread runs, also on an engine thread; `NO_TASK` for none."""
 NO_TASK = -1
-call_of_module = bind("torch.nn.Module._call_impl", Part.CALLS, works=lambda call: call.__code__)
-HOOKS_WITH_KWARGS = bind("torch.nn.modules.module._global_forward_hooks_with_kwargs", Part.CALLS)
+call_of_module = bind("torch.nn.Module._call_impl", RecordingPart.CALLS, works=lambda call: call.__code__)
+HOOKS_WITH_KWARGS = bind("torch.nn.modules.module._global_forward_hooks_with_kwargs", RecordingPart.CALLS)
 """Which global module hooks take keyword arguments, by the number of the hook."""
 STEP_OF_OPTIMIZER = "Optimizer.profile_hook_step.<locals>.wrapper"
 """Qualified name of the function around every optimizer's step."""
@@ -346,28 +362,28 @@ def _wraps_steps(wrap: Any) -> bool:
     return bool(wrapped.__code__.co_qualname == STEP_OF_OPTIMIZER)
 
 
-bind("torch.optim.Optimizer.profile_hook_step", Part.OPTIMIZERS, works=_wraps_steps)
+bind("torch.optim.Optimizer.profile_hook_step", RecordingPart.OPTIMIZERS, works=_wraps_steps)
 
 
 # communication
 
 _C10D = "torch._C._distributed_c10d"
-bind(f"{_C10D}.ProcessGroup", Part.COMM, optional=True)
+bind(f"{_C10D}.ProcessGroup", RecordingPart.COMM, optional=True)
 c10d: Any = getattr(torch._C, "_distributed_c10d", None)
 """The module of process groups; None if torch was built without it."""
 for _name in ("Backend", "Work", "Work.wait", "Work.is_completed"):
-    bind(f"{_C10D}.{_name}", Part.COMM, optional=True)
-group_named = bind(f"{_C10D}._resolve_process_group", Part.COMM, optional=True)
-source_of = bind(f"{_C10D}.Work._source_rank", Part.COMM, optional=True)
-Future = bind("torch._C.Future", Part.COMM)
+    bind(f"{_C10D}.{_name}", RecordingPart.COMM, optional=True)
+group_named = bind(f"{_C10D}._resolve_process_group", RecordingPart.COMM, optional=True)
+source_of = bind(f"{_C10D}.Work._source_rank", RecordingPart.COMM, optional=True)
+Future = bind("torch._C.Future", RecordingPart.COMM)
 OTHER_COLLECTIVES = ("_allgather_base", "_reduce_scatter_base")
 """Collectives of a process group with private names."""
 COALESCING = ("_start_coalescing", "_end_coalescing")
-bind("torch.distributed.distributed_c10d._world.pg_group_ranks", Part.COMM, optional=True)
+bind("torch.distributed.distributed_c10d._world.pg_group_ranks", RecordingPart.COMM, optional=True)
 for _name in ("_c10d_functional", "_c10d_functional_autograd"):
-    bind(f"torch.ops.{_name}", Part.FUNCTIONAL)
-register_builtin = bind("torch.jit._builtins._register_builtin", Part.FUNCTIONAL)
-builtins_known = bind("torch.jit._builtins._get_builtin_table", Part.FUNCTIONAL)
+    bind(f"torch.ops.{_name}", RecordingPart.FUNCTIONAL)
+register_builtin = bind("torch.jit._builtins._register_builtin", RecordingPart.FUNCTIONAL)
+builtins_known = bind("torch.jit._builtins._get_builtin_table", RecordingPart.FUNCTIONAL)
 """TorchScript's table of operators, by the id of what they call."""
 
 
@@ -385,19 +401,19 @@ def functional_operators() -> tuple[Any, Any]:
 # distributed autograd
 
 _AUTOGRAD, _RPC = "torch._C._distributed_autograd", "torch._C._distributed_rpc"
-counts_of_contexts = bind(f"{_AUTOGRAD}._get_debug_info", Part.CONTEXTS, optional=True)
-must_be_open = bind(f"{_AUTOGRAD}._is_valid_context", Part.CONTEXTS, optional=True)
-context_at = bind(f"{_AUTOGRAD}._retrieve_context", Part.CONTEXTS, optional=True)
+counts_of_contexts = bind(f"{_AUTOGRAD}._get_debug_info", RecordingPart.CONTEXTS, optional=True)
+must_be_open = bind(f"{_AUTOGRAD}._is_valid_context", RecordingPart.CONTEXTS, optional=True)
+context_at = bind(f"{_AUTOGRAD}._retrieve_context", RecordingPart.CONTEXTS, optional=True)
 for _name in ("_send_functions", "_recv_functions", "_known_worker_ids"):
-    bind(f"{_AUTOGRAD}.DistAutogradContext.{_name}", Part.CONTEXTS, optional=True)
+    bind(f"{_AUTOGRAD}.DistAutogradContext.{_name}", RecordingPart.CONTEXTS, optional=True)
 sends_of, receives_of, workers_of = map(methodcaller, ("_send_functions", "_recv_functions", "_known_worker_ids"))
 """Of a context: its sending and receiving grad nodes, and its known workers."""
-agent_is_set = bind(f"{_RPC}._is_current_rpc_agent_set", Part.CONTEXTS, optional=True)
-current_agent = bind(f"{_RPC}._get_current_rpc_agent", Part.CONTEXTS, optional=True)
+agent_is_set = bind(f"{_RPC}._is_current_rpc_agent_set", RecordingPart.CONTEXTS, optional=True)
+current_agent = bind(f"{_RPC}._get_current_rpc_agent", RecordingPart.CONTEXTS, optional=True)
 
 # torch.compile, whose modules a script may import later
 
-compiling = bind("torch._C._dynamo.eval_frame.set_eval_frame", Part.COMPILED)
+compiling = bind("torch._C._dynamo.eval_frame.set_eval_frame", RecordingPart.COMPILED)
 """Set what dynamo does with each frame, None for nothing; return the previous value."""
 
 DYNAMO_RULES = "torch._dynamo.trace_rules"
@@ -431,7 +447,7 @@ def inductor_options() -> Any:
 
 # accelerators; which of these exist depends on the kind
 
-name_of_backend = bind("torch._C._get_privateuse1_backend_name", Part.DEVICE)
+name_of_backend = bind("torch._C._get_privateuse1_backend_name", RecordingPart.DEVICE)
 """Name of another vendor's backend, once registered."""
 BUILT_FOR = tuple(kind for kind in ("cuda", "xpu") if hasattr(torch._C, f"_{kind}_init"))
 ACCELERATOR = {
@@ -468,9 +484,9 @@ def _word(address: int, place: int = 0) -> int:
         os.close(memory)
 
 
-SAVED_TENSOR = bind("torch._C._autograd.SavedTensor", Part.NATIVE)
-saved_data = getter("torch._C._autograd.SavedTensor.data", Part.NATIVE)
-saved_unpack_hook = getter("torch._C._autograd.SavedTensor.unpack_hook", Part.NATIVE)
+SAVED_TENSOR = bind("torch._C._autograd.SavedTensor", RecordingPart.NATIVE)
+saved_data = getter("torch._C._autograd.SavedTensor.data", RecordingPart.NATIVE)
+saved_unpack_hook = getter("torch._C._autograd.SavedTensor.unpack_hook", RecordingPart.NATIVE)
 SAVED_TENSORS_TELL = nothing not in (saved_data, saved_unpack_hook)
 """Whether a saved tensor exposes its content and unpack hook. Otherwise saved tensors are not read."""
 
@@ -503,10 +519,10 @@ recognised.
 """
 
 
-LOADER_ITERATOR = bind("torch.utils.data.dataloader._MultiProcessingDataLoaderIter", Part.WORKERS)
+LOADER_ITERATOR = bind("torch.utils.data.dataloader._MultiProcessingDataLoaderIter", RecordingPart.WORKERS)
 """Starts the workers when constructed and ends them in `ENDS_WORKERS`."""
 ENDS_WORKERS = "_shutdown_workers"
-bind(f"torch.utils.data.dataloader._MultiProcessingDataLoaderIter.{ENDS_WORKERS}", Part.WORKERS)
+bind(f"torch.utils.data.dataloader._MultiProcessingDataLoaderIter.{ENDS_WORKERS}", RecordingPart.WORKERS)
 
 
 _CONTEXT = "_DataLoader__multiprocessing_context"

@@ -286,7 +286,7 @@ class TerminationClock:
         return frame is not None and "/leakscope/comm/" in frame.f_code.co_filename
 
 
-class Heard(Protocol):
+class CommActivity(Protocol):
     """The activity of comm, as readings of the clock."""
 
     def last_call(self) -> float:
@@ -296,10 +296,10 @@ class Heard(Protocol):
         """Time of the last event."""
 
 
-class Stuck:
+class HangDetector:
     """Detects a rank that is stuck in a comm operation, and makes signals write stacks."""
 
-    def __init__(self, stacks: Path, patches: Patches, timeout_s: float | None, comm: Heard) -> None:
+    def __init__(self, stacks: Path, patches: Patches, timeout_s: float | None, comm: CommActivity) -> None:
         """`timeout_s` is that of `--hang-timeout`."""
         self._stacks = StacksOnSignals(stacks, patches)
         self._termination = TerminationClock(stacks, _thread.get_ident(), comm.last_call)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from leakscope.findings.model import Finding, Findings
     from leakscope.heap.fast_check import Mark
     from leakscope.heap.garbage import ExplainedHeap
-    from leakscope.run.model import Look, Run
+    from leakscope.run.model import HeapSnapshot, Run
 
 
 P = ParamSpec("P")
@@ -157,10 +157,10 @@ class watch:
             entered.without_gc.__enter__()
             entered.unseen = why_no_look() if "torch" in sys.modules else ""
             if "torch" in sys.modules and not entered.unseen:
-                from leakscope.heap.fast_check import QUESTION
+                from leakscope.heap.fast_check import RETENTION_CHECK
 
                 entered.left = self._left_within() if _ENTERED else self._left_before()
-                entered.mark = QUESTION.begin()
+                entered.mark = RETENTION_CHECK.begin()
             self._entered.append(entered)
             _ENTERED.add(entered)
         except BaseException:  # Python then calls no `__exit__`
@@ -173,22 +173,22 @@ class watch:
 
     def _left_before(self) -> Mapping[str, int]:
         """Garbage before the block that gc cannot free, by fingerprint; gc frees the rest."""
-        from leakscope.heap.fast_check import QUESTION
+        from leakscope.heap.fast_check import RETENTION_CHECK
 
-        if not (QUESTION.held_before() or QUESTION.held_before(full=True)):
+        if not (RETENTION_CHECK.held_before() or RETENTION_CHECK.held_before(full=True)):
             before = _findings_of(look_now(0, Occasion.BLOCK, explained=self._learn_before))
-            QUESTION.looked_before(_bytes_of(before.findings))
-        return dict(QUESTION.left)
+            RETENTION_CHECK.looked_before(_bytes_of(before.findings))
+        return dict(RETENTION_CHECK.left)
 
     def _left_within(self) -> Mapping[str, int]:
         """Garbage before a nested block; nothing is collected, since the outer block reports it too."""
-        from leakscope.heap.fast_check import QUESTION
+        from leakscope.heap.fast_check import RETENTION_CHECK
 
-        if QUESTION.held_within():
-            return dict(QUESTION.left)
+        if RETENTION_CHECK.held_within():
+            return dict(RETENTION_CHECK.left)
         before = _findings_of(look_now(0, Occasion.BLOCK, explained=self._learn_before))
         stays = [finding for finding in before.findings if finding.freed_by == FreedBy.NEVER]
-        QUESTION.looked_before(_bytes_of(stays), collect=False)
+        RETENTION_CHECK.looked_before(_bytes_of(stays), collect=False)
         return _bytes_of(before.findings)
 
     def _leave(self) -> None:
@@ -216,7 +216,7 @@ class watch:
         if self._fail:
             raise_leaks(self.findings, self._allowance)
 
-    def _judged(self, entered: _Entered, asked: bool, after: Look | None) -> Findings:
+    def _judged(self, entered: _Entered, asked: bool, after: HeapSnapshot | None) -> Findings:
         from leakscope.findings.model import Findings
 
         if self._unseen:
@@ -247,26 +247,26 @@ class watch:
         """
         self._returned = (result,)
 
-    def _look_where_doubtful(self, mark: Mark | None) -> Look | None:
+    def _look_where_doubtful(self, mark: Mark | None) -> HeapSnapshot | None:
         """A snapshot after the block; None if all tensors are certainly reachable."""
-        from leakscope.heap.fast_check import QUESTION
+        from leakscope.heap.fast_check import RETENTION_CHECK
 
-        if QUESTION.held_after(mark, self._returned, self._allowance):
-            self._at_most = QUESTION.at_most
+        if RETENTION_CHECK.held_after(mark, self._returned, self._allowance):
+            self._at_most = RETENTION_CHECK.at_most
             return None
         return look_now(1, Occasion.BLOCK, explained=self._learn)
 
     def _learn_before(self, heap: ExplainedHeap) -> None:
         """Called with the snapshot before the block, while the process is paused."""
-        from leakscope.heap.fast_check import QUESTION
+        from leakscope.heap.fast_check import RETENTION_CHECK
 
-        QUESTION.learn_before(heap)
+        RETENTION_CHECK.learn_before(heap)
 
     def _learn(self, heap: ExplainedHeap) -> None:
         """Called with the snapshot after the block, while the process is paused."""
-        from leakscope.heap.fast_check import QUESTION
+        from leakscope.heap.fast_check import RETENTION_CHECK
 
-        QUESTION.learn(heap)
+        RETENTION_CHECK.learn(heap)
 
 
 class _Call:
@@ -304,20 +304,20 @@ def _within(at_most: int) -> Why:
     return Why(reason=Reason.WITHIN_ALLOWANCE, bytes=at_most) if at_most else Why(reason=Reason.CLEAN_BLOCK)
 
 
-def _run_of_block(look: Look | None) -> Run:
+def _run_of_block(look: HeapSnapshot | None) -> Run:
     from leakscope.run.model import Ended, Rank
 
     rank = Rank(0, (), () if look is None else (look,), Ended(EndKind.FINISHED, 0, 0))
     return run_of_rank(rank, MadeBy.BLOCK)
 
 
-def _findings_of(look: Look, ignore_library: bool = False) -> Findings:
+def _findings_of(look: HeapSnapshot, ignore_library: bool = False) -> Findings:
     from leakscope.findings import judge
 
     return judge(_run_of_block(look), ignore_library=ignore_library)
 
 
-def _left_behind(before: Mapping[str, int], after: Look, libraries_leak: bool) -> Findings:
+def _left_behind(before: Mapping[str, int], after: HeapSnapshot, libraries_leak: bool) -> Findings:
     """Findings after the block, without the bytes that were there before it."""
     from leakscope.findings.rules import rule_named
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 from leakscope.errors import LeakscopeError
-from leakscope.findings.holders import MOST_LINES, MOST_WAYS, alive_now, ways_to
-from leakscope.findings.live_objects import Alive, HeldNow, Way, Ways
+from leakscope.findings.holders import MOST_LINES, MOST_WAYS, live_memory, paths_to
+from leakscope.findings.live_objects import HolderMemory, LiveMemory, ReferencePath, ReferencePaths
 from leakscope.originals import Path
 from leakscope.profiler.result import look_now, why_no_look
 from leakscope.report import drawing
@@ -31,7 +31,7 @@ class Holders:
     (True, True)
     """
 
-    alive: Alive
+    alive: LiveMemory
     """The lines with their bytes, and what frees them."""
 
     @property
@@ -40,7 +40,7 @@ class Holders:
         return self.alive.bytes
 
     @property
-    def lines(self) -> tuple[HeldNow, ...]:
+    def lines(self) -> tuple[HolderMemory, ...]:
         """The largest holders."""
         return self.alive.lines
 
@@ -69,11 +69,11 @@ class WaysToTensor:
     ['train(): loss']
     """
 
-    found: Ways
+    found: ReferencePaths
     """The paths, and how many are not listed."""
 
     @property
-    def ways(self) -> tuple[Way, ...]:
+    def ways(self) -> tuple[ReferencePath, ...]:
         """The listed paths; `found.more` are not listed."""
         return self.found.ways
 
@@ -152,11 +152,11 @@ def holders(tensor: torch.Tensor | None = None, *, most: int | None = None) -> H
         raise LeakscopeError(why)
     if tensor is None:
         if "torch" not in sys.modules:
-            return Holders(Alive(0, 0, "cpu", (), 0, 0, (), error="", hides=False))
+            return Holders(LiveMemory(0, 0, "cpu", (), 0, 0, (), error="", hides=False))
         look = look_now(0, Occasion.STEP)
         counted = None if look.counted_on == "cpu" else look.counted_bytes
         told = MOST_LINES if most is None else most
-        return Holders(alive_now(look.heap, told, device=look.counted_on, counted_bytes=counted, hides=look.hides))
+        return Holders(live_memory(look.heap, told, device=look.counted_on, counted_bytes=counted, hides=look.hides))
     import torch
 
     if not issubclass(type(tensor), torch.Tensor):
@@ -166,7 +166,7 @@ def holders(tensor: torch.Tensor | None = None, *, most: int | None = None) -> H
     return WaysToTensor(_ways(tensor, MOST_WAYS if most is None else most))
 
 
-def _ways(tensor: Any, most: int) -> Ways:
+def _ways(tensor: Any, most: int) -> ReferencePaths:
     from leakscope.heap.snapshot import inspect
 
     with inspect(0, Occasion.STEP) as live:
@@ -175,7 +175,7 @@ def _ways(tensor: Any, most: int) -> Ways:
         del tensor
     if index is None:
         raise ValueError("the tensor has no storage, as on the meta device")
-    return ways_to(graph, index, most)
+    return paths_to(graph, index, most)
 
 
 @dataclass(frozen=True, repr=False)

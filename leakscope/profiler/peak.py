@@ -12,7 +12,7 @@ from leakscope.shield import ending_with
 from leakscope.units import parse_bytes
 
 if TYPE_CHECKING:
-    from leakscope.recorder.lifetimes.tracker import Rise, RiseWatch
+    from leakscope.recorder.lifetimes.tracker import PeakRise, PeakWatch
 
 
 class TensorPeak:
@@ -36,15 +36,15 @@ class TensorPeak:
         """An error inside leakscope that ended the measurement."""
         self.why = ""
         """Why the block was not measured."""
-        self._watch: RiseWatch | None = None
+        self._watch: PeakWatch | None = None
 
     def __enter__(self) -> Self:
         if "torch" in sys.modules:
             self.why = why_no_look()
             if not self.why:
-                from leakscope.recorder.lifetimes.tracker import RiseWatch
+                from leakscope.recorder.lifetimes.tracker import PeakWatch
 
-                self._watch = RiseWatch(self.limit)
+                self._watch = PeakWatch(self.limit)
                 try:
                     self.why = self._watch.begin()
                 except BaseException:  # Python then calls no `__exit__`
@@ -77,7 +77,7 @@ class TensorPeak:
         """Whether memory rose above the limit."""
         return self.rise is not None and self.rise.bytes > self.limit
 
-    def _facts(self, rise: Rise) -> RiseFacts:
+    def _facts(self, rise: PeakRise) -> RiseFacts:
         held = rise.held
         return RiseFacts(
             bytes=rise.bytes,

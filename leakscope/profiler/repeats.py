@@ -140,11 +140,11 @@ class Sites:
 
         `is_first`: no call has been made, so that it is unknown whether one compiles.
         """
-        from leakscope.process.torch_compat import Part, lacks
+        from leakscope.process.torch_compat import RecordingPart, lacks
 
         # torch loads this at the first torch.compile, and for other purposes (torch/_compile.py)
         may_compile = is_first and "torch._dynamo" in sys.modules
-        if "torch" not in sys.modules or lacks(Part.WATCHED) or self._sites.enter(may_compile):
+        if "torch" not in sys.modules or lacks(RecordingPart.WATCHED) or self._sites.enter(may_compile):
             yield
             return
         import torch

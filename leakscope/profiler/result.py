@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from leakscope.heap.garbage import ExplainedHeap
     from leakscope.heap.growth import Gains
     from leakscope.recorder.accelerator import Counter
-    from leakscope.run.model import Look, Rank, Run
+    from leakscope.run.model import HeapSnapshot, Rank, Run
     from leakscope.run.rows import MadeBy, Occasion
 
 
@@ -32,7 +32,7 @@ def look_now(
     gains: Gains | None = None,
     explained: Callable[[ExplainedHeap], None] | None = None,
     made_at: Mapping[int, str] | None = None,
-) -> Look:
+) -> HeapSnapshot:
     """Take a heap snapshot of this process; its own memory is not counted.
 
     Args:
@@ -44,21 +44,21 @@ def look_now(
         made_at: Address of each storage to its allocation site.
 
     """
-    from leakscope.heap.snapshot import LookContext, look
+    from leakscope.heap.snapshot import SnapshotContext, look
     from leakscope.recorder.accelerator import Counter
 
     counter = counter or Counter()
     counted = counter.read().bytes
     with counter.ours(most=sys.maxsize):  # the snapshot itself is kept: megabytes with thousands of live tensors
-        known = LookContext(counted, counter.device, made_at=made_at or {}, gains=gains, explained=explained)
+        known = SnapshotContext(counted, counter.device, made_at=made_at or {}, gains=gains, explained=explained)
         return look(step, occasion, known)
 
 
 def why_no_look() -> str:
     """Why no heap snapshot of this process can be taken; "" if it can."""
-    from leakscope.process.torch_compat import Part, lacks, sentences
+    from leakscope.process.torch_compat import RecordingPart, lacks, sentences
 
-    return "; ".join(sentences()) if lacks(Part.LOOKS) else ""
+    return "; ".join(sentences()) if lacks(RecordingPart.LOOKS) else ""
 
 
 def run_of_rank(rank: Rank, made_by: MadeBy, warmup: int = 0, min_bytes: int = 0) -> Run:

@@ -17,7 +17,7 @@ from leakscope.bootstrap import own_imports
 from leakscope.options import Options
 from leakscope.originals import os, take
 from leakscope.process import script_runner
-from leakscope.process.children import hand_on, light, who_am_i
+from leakscope.process.children import bootstrap_module, current_process, follow_children
 from leakscope.process.gc_control import no_automatic_gc
 from leakscope.process.guard import Guard, in_forked_child
 from leakscope.process.patches import AfterImport, Patches, without_compiling
@@ -77,27 +77,29 @@ class _Rank:
             self.guard.call("return of the step function", without_compiling, self._end_step)
 
     def _end_step(self) -> None:
-        from leakscope.recorder.steps.detector import Tick
+        from leakscope.recorder.steps.detector import StepEnd
 
         assert self.recorder is not None
-        self.recorder.step_ended(Tick(ClockKind.FUNCTION, self.options.step_function or ""))
+        self.recorder.step_ended(StepEnd(ClockKind.FUNCTION, self.options.step_function or ""))
 
     def _follow(self) -> None:
         """Make child processes of the script record themselves."""
-        write_who(self.options.folder / self.options.process, who_am_i())
+        write_who(self.options.folder / self.options.process, current_process())
         link(self.options.folder)
-        hand_on(self.options, self.patches)
+        follow_children(self.options, self.patches)
 
     def begin(self) -> None:
         with own_imports():
             with no_automatic_gc():  # it would visit everything that torch has just created
-                from leakscope.process.children import Joining
+                from leakscope.process.children import RankDiscovery
                 from leakscope.recorder.recorder import Recorder
 
             self.recorder = Recorder(self.options, self.patches)
             self.recorder.attach()
         if self.options.process:
-            joining = Joining(self.options.folder, self.options.process, who_am_i(), self.recorder.member.join)
+            joining = RankDiscovery(
+                self.options.folder, self.options.process, current_process(), self.recorder.member.join
+            )
             self.recorder.member.first_step = self.guard.guarded("first step", joining.stepped)
             self.guard.call("place among the ranks", joining.install, self.patches)
         end_with_launcher(self.options.launcher, by=None)  # from here on the watchdog checks
@@ -154,7 +156,7 @@ def main(arguments: list[str]) -> int:
     """Run the script; return its exit status or raise its exception."""
     options = Options.from_words(arguments)
     conceal(options.command)
-    light().stop()  # for a run within another, the inner one records
+    bootstrap_module().stop()  # for a run within another, the inner one records
     script_runner.hide_us(len(arguments))
     if options.under_elastic:
         options = replace(options, rank=int(os.environ["RANK"]), world=int(os.environ["WORLD_SIZE"]))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leakscope.originals import open_file, os
-from leakscope.process.torch_compat import ACCELERATOR, BUILT_FOR, Part, lacks, modules_of_c, name_of_backend
+from leakscope.process.torch_compat import ACCELERATOR, BUILT_FOR, RecordingPart, lacks, modules_of_c, name_of_backend
 from leakscope.run.rows import DeviceFigures
 from leakscope.shield import Block, PureBlock, nothing
 
@@ -64,7 +64,7 @@ class Accelerator:
 
 _UNTOLD = {
     "record": "where its memory was made is not told",
-    "snapshot": Part.BLOCKS.value,
+    "snapshot": RecordingPart.BLOCKS.value,
     "observe_failures": "what is alive when its memory runs out is not told",
 }
 """Field of an `Accelerator`, mapped to what is missing without it."""
@@ -98,7 +98,7 @@ def _kind(torch: Any) -> str | None:
     A torch built for CUDA is not queried for its accelerator: that initialises the device (pytorch#145752,
     pytorch#190708), after which a fork of the process cannot use it.
     """
-    if not lacks(Part.DEVICE) and hasattr(torch, backend := name_of_backend()):
+    if not lacks(RecordingPart.DEVICE) and hasattr(torch, backend := name_of_backend()):
         return str(backend)
     if BUILT_FOR:
         return BUILT_FOR[0]
@@ -202,7 +202,7 @@ def read_figures(accelerator: Accelerator) -> tuple[DeviceFigures, ...] | None:
 
 
 @dataclass(frozen=True)
-class Counted:
+class CounterReading:
     """One reading."""
 
     bytes: int | None
@@ -273,18 +273,18 @@ class Counter:
         """The kind of device of the counted bytes: `cuda`, `xpu`, ... or `cpu`."""
         return self.source if self._used else "cpu"
 
-    def read(self) -> Counted:
+    def read(self) -> CounterReading:
         """Read the counted bytes."""
         device = self._accelerator = self._accelerator or find()
         counted = None if device is None else read_figures(device)
         if device is None or not (counted or self._used):  # a library has only woken it up: it holds nothing to count
             host = self._host()
-            return Counted(None if host is None else host - self._ours)
+            return CounterReading(None if host is None else host - self._ours)
         self.source, self._used = device.kind, True
         if not counted:  # emptied, and its peak reset
-            return Counted(None if counted is None else 0, None if counted is None else 0)
+            return CounterReading(None if counted is None else 0, None if counted is None else 0)
         self.fullest = f"{device.kind}:{max(counted, key=lambda f: f.peak).device}"
-        return Counted(sum(f.allocated for f in counted), sum(f.peak for f in counted))
+        return CounterReading(sum(f.allocated for f in counted), sum(f.peak for f in counted))
 
     def ours(self, most: int = _MAX_LEFT) -> PureBlock[None]:
         """Subtract from later readings what the host's count rises by during the block, up to `most` bytes.

@@ -13,7 +13,7 @@ import numpy as np
 from leakscope.errors import LeakscopeError
 from leakscope.graph.model import HeapGraph
 from leakscope.heap.native_graph import Storage
-from leakscope.heap.snapshot import Blocks
+from leakscope.heap.snapshot import BlockReader
 from leakscope.heap.storages import device_of, tensor_over
 from leakscope.memory_snapshot import DeviceLayout
 from leakscope.memory_snapshot.analysis import Joined, Placed, join, layouts
@@ -25,12 +25,12 @@ from leakscope.process.gc_control import paused
 from leakscope.process.guard import CLOCK, in_forked_child
 from leakscope.process.patches import Patches
 from leakscope.process.raw_types import mro
-from leakscope.process.torch_compat import Part, StorageBase, TensorBase, data_address, lacks
+from leakscope.process.torch_compat import RecordingPart, StorageBase, TensorBase, data_address, lacks
 from leakscope.process.user_code import at, is_ours, is_users
 from leakscope.recorder.accelerator import Accelerator, find, read_figures, untold
-from leakscope.recorder.memory_limits import Failures
+from leakscope.recorder.memory_limits import DeviceFailures
 from leakscope.run.descriptors import open_private
-from leakscope.run.model import Look
+from leakscope.run.model import HeapSnapshot
 from leakscope.run.rows import DeviceBlocks, DeviceStep, Elsewhere, LayoutAtLook, Occasion
 from leakscope.run.writer import RankFolder, snapshot_name
 
@@ -78,7 +78,7 @@ class BlocksAtLook:
         recorded: bool,
         snapshot: Callable[[], Snapshot | None],
         outside: Callable[[int], tuple[int, int] | None],
-        write: Callable[[Look, DeviceBlocks], None],
+        write: Callable[[HeapSnapshot, DeviceBlocks], None],
     ) -> None:
         self._kind, self._recorded = kind, recorded
         self._read, self._outside, self._write = snapshot, outside, write
@@ -107,12 +107,12 @@ class BlocksAtLook:
             if storage >= 0 and snapshot.stacks[stack] and self._sites[stack] != _NATIVE
         }
 
-    def seen(self, look: Look, places: Mapping[int, int]) -> None:
+    def seen(self, look: HeapSnapshot, places: Mapping[int, int]) -> None:
         """Write one row, with storages as indexes in the graph of the snapshot."""
         if self._snapshot is not None and self._joined is not None:
             self._write(look, self._row(look, self._snapshot, self._joined, places))
 
-    def _row(self, look: Look, snapshot: Snapshot, joined: Joined, places: Mapping[int, int]) -> DeviceBlocks:
+    def _row(self, look: HeapSnapshot, snapshot: Snapshot, joined: Joined, places: Mapping[int, int]) -> DeviceBlocks:
         """One row of `device_blocks.jsonl`: indexes and bytes, no addresses."""
         blocks, chosen = snapshot.blocks, joined.blocks
         used, number = np.unique(blocks.stack[chosen], return_inverse=True)
@@ -146,7 +146,7 @@ ASIDE = (
 )
 
 
-class History:
+class MemoryHistory:
     """Enables history once the device is in use, and disables only what it enabled."""
 
     def __init__(
@@ -334,12 +334,12 @@ class DeviceMemory:
         self._folder, self._wanted, self._share = folder, wanted, _SHARE * budget
         self._find = accelerator
         self._accelerator: Accelerator | None = None
-        self._history: History | None = None
+        self._history: MemoryHistory | None = None
         self._files: SnapshotFiles | None = None
         self._patches: Patches | None = None
         self._spent = 0.0
         self._lacks_told = False
-        self.failures = Failures(self._tell, folder)
+        self.failures = DeviceFailures(self._tell, folder)
 
     def attach(self, patches: Patches) -> None:
         """Find the accelerator and record from its first use; a backend registered later is found at a step."""
@@ -354,7 +354,7 @@ class DeviceMemory:
             self._files = SnapshotFiles(self._folder.path, device.kind, self._wanted)
             self.failures.kind, self.failures.guard = device.kind, self._patches.guard
             self._patches.add("out-of-memory observer", self.failures.end)
-            self._history = History(device, self._wanted != When.NEVER, self._tell, self._begun)
+            self._history = MemoryHistory(device, self._wanted != When.NEVER, self._tell, self._begun)
             self._history.attach(self._patches)
 
     def _begun(self) -> None:
@@ -394,12 +394,12 @@ class DeviceMemory:
         """Whether the allocator's stacks give allocation sites, except for autograd's threads."""
         return self._history is not None and self._history.is_ours()
 
-    def one_look(self) -> Blocks | None:
+    def one_look(self) -> BlockReader | None:
         """The reader for the next heap snapshot; None if there is nothing to read, or the script records by itself."""
         device, history = self._accelerator, self._history
         if device is None or history is None or device.snapshot is None or not device.in_use() or not history.is_ours():
             return None
-        if lacks(Part.BLOCKS):
+        if lacks(RecordingPart.BLOCKS):
             return None
         seen = _Snapshots(device)
 
@@ -410,14 +410,14 @@ class DeviceMemory:
                 self._tell(f"the allocator's blocks could not be read: {error}")
                 return None
 
-        def write(look: Look, row: DeviceBlocks) -> None:
+        def write(look: HeapSnapshot, row: DeviceBlocks) -> None:
             row = replace(row, file=self._write_file(seen, look))
             seen.let_go()
             self._folder.append(row)
 
         return BlocksAtLook(device.kind, True, snapshot, lambda index: self._outside(device, index), write)
 
-    def _write_file(self, seen: _Snapshots, look: Look) -> bool:
+    def _write_file(self, seen: _Snapshots, look: HeapSnapshot) -> bool:
         assert self._files is not None
         if not self._files.is_due(look.occasion, look.counted_bytes, look.heap):
             return False

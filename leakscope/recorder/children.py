@@ -11,7 +11,7 @@ from leakscope.bootstrap import own_imports
 from leakscope.options import Options
 from leakscope.originals import atexit, os
 from leakscope.process import script_runner
-from leakscope.process.children import Joining, options_in, who_am_i
+from leakscope.process.children import RankDiscovery, current_process, options_in
 from leakscope.process.gc_control import no_automatic_gc
 from leakscope.process.guard import Guard, in_forked_child, is_the_scripts, say_on_stderr
 from leakscope.process.patches import Patches
@@ -65,7 +65,7 @@ class Followed:
         options = self._options = replace(self._options, steps=None) if waited_for else self._options
         self._recorder = recorder = Recorder(options, self._patches)
         recorder.member.stop = StopChild
-        joining = Joining(options.folder, options.process, who_am_i(), recorder.member.join)
+        joining = RankDiscovery(options.folder, options.process, current_process(), recorder.member.join)
         recorder.member.first_step = self._guard.guarded("first step", joining.stepped)
         recorder.attach()
         self._guard.call("place among the ranks", joining.install, self._patches)

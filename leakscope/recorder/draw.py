@@ -14,7 +14,7 @@ import torch
 from leakscope.graph.model import ReferenceKind
 from leakscope.heap.garbage import ExplainedHeap
 from leakscope.heap.naming import named_referents
-from leakscope.heap.snapshot import LookContext, look
+from leakscope.heap.snapshot import SnapshotContext, look
 from leakscope.heap.to_graph import describe, namespace
 from leakscope.originals import gc
 from leakscope.process.raw_types import instance_dict, is_leakscopes, is_of_leakscope, mro, type_dict
@@ -41,7 +41,7 @@ def referrers_as_dot(obj: object, max_depth: int, too_many: int) -> str:
     out. Boxes are numbered from 1.
     """
     asked = _Asked(obj, max_depth, too_many)
-    look(0, Occasion.STEP, LookContext(hidden=(asked,), explained=asked.draw))
+    look(0, Occasion.STEP, SnapshotContext(hidden=(asked,), explained=asked.draw))
     asked.obj = None
     numbers: dict[str, str] = {}
     return re.sub(r"\bo\d+", lambda found: numbers.setdefault(found[0], f"o{len(numbers) + 1}"), asked.dot)
@@ -63,7 +63,7 @@ class _Asked:
         self.dot = written.getvalue()
 
 
-class _Memory:
+class _StorageProxy:
     """Stands for a storage, which is not a Python object."""
 
     def __init__(self, index: int, size: int) -> None:
@@ -76,22 +76,22 @@ class _Referrers:
     def __init__(self, heap: ExplainedHeap) -> None:
         self._heap, self._objects = heap, heap.native.sweep.objects
         self._names: dict[tuple[int, int], tuple[ReferenceKind, str]] = {}
-        self._memory: dict[int, _Memory] = {}
+        self._memory: dict[int, _StorageProxy] = {}
 
-    def memory_of(self, obj: object) -> list[_Memory]:
+    def memory_of(self, obj: object) -> list[_StorageProxy]:
         """The storage of a tensor."""
         native = self._heap.native
         index, first = native.find(id(obj)), self._heap.refcounts.objects
         for place, storage in enumerate(native.storages.values()):
             if index in storage.holders:
-                memory = self._memory[place] = _Memory(first + place, storage.bytes)
+                memory = self._memory[place] = _StorageProxy(first + place, storage.bytes)
                 return [memory]
         return []
 
     def get_referrers(self, target: object) -> list[Any]:
         """As `gc.get_referrers` of one object, including what gc does not see."""
         find = self._heap.native.find
-        index = target.index if type(target) is _Memory else find(id(target))
+        index = target.index if type(target) is _StorageProxy else find(id(target))
         if index < 0:
             # a snapshot has no number for untracked objects such as `object()`; their referrers are older than it
             return [holder for holder in gc.get_referrers(target) if find(id(holder)) >= 0 and not _is_ours(holder)]
@@ -107,7 +107,7 @@ class _Referrers:
             found[holder] = source
             if known >= 0:
                 self._names[id(source), id(target)] = extra.kind[known], extra.name[known]
-            elif type(target) is _Memory:
+            elif type(target) is _StorageProxy:
                 self._names[id(source), id(target)] = ReferenceKind.MEMORY, "storage"
         return list(found.values())
 
@@ -123,7 +123,7 @@ class _Referrers:
 
     def label(self, obj: object) -> str:
         """The label of an object."""
-        if type(obj) is _Memory:
+        if type(obj) is _StorageProxy:
             return obj.label
         index = self._heap.native.find(id(obj))
         modules = self._heap.pruned.modules
@@ -131,7 +131,7 @@ class _Referrers:
 
     def where(self, obj: object) -> str:
         """The line of an object, "" without one."""
-        return "" if type(obj) is _Memory else describe(obj, self._heap.native.types).where
+        return "" if type(obj) is _StorageProxy else describe(obj, self._heap.native.types).where
 
 
 def _named(source: object, target: object) -> tuple[ReferenceKind | str, str]:

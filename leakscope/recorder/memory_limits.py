@@ -32,7 +32,7 @@ _SIZE, _RESIDENT, _DATA = 0, 1, 5
 
 
 @dataclass(frozen=True)
-class Near:
+class LimitReached:
     """A limit that is near."""
 
     limit: str
@@ -75,7 +75,7 @@ class HostLimits:
         self._groups = tuple(control_groups(proc / "self"))
         self._said = False
 
-    def near(self) -> Near | None:
+    def near(self) -> LimitReached | None:
         """The nearest limit, the first time that one is near."""
         if self._said:
             return None
@@ -83,7 +83,7 @@ class HostLimits:
         self._said = bool(limits)
         return max(limits, key=lambda near: near.used_bytes / near.limit_bytes, default=None)
 
-    def least(self) -> Near | None:
+    def least(self) -> LimitReached | None:
         """The lowest limit; None if none is known."""
         return min((near for near, _ in self._used()), key=lambda near: near.limit_bytes, default=None)
 
@@ -91,7 +91,7 @@ class HostLimits:
         """Whether a snapshot would stay below every limit; otherwise the kernel could kill the script."""
         return all(near.used_bytes + _wanted_by_a_look() <= near.limit_bytes for near, _ in self._used())
 
-    def _used(self) -> Iterator[tuple[Near, bool]]:
+    def _used(self) -> Iterator[tuple[LimitReached, bool]]:
         """Every limit, and whether the process or its group approaches it."""
         fields = _text(self._proc / "self" / "statm").split()
         if len(fields) <= _DATA:
@@ -100,17 +100,17 @@ class HostLimits:
         for kind, used in (("RLIMIT_AS", size), ("RLIMIT_DATA", data)):
             soft, _ = resource.getrlimit(getattr(resource, kind))  # read each time: a script may set it late
             if soft != resource.RLIM_INFINITY:
-                yield Near(f"the process's {kind}", soft, used), True
+                yield LimitReached(f"the process's {kind}", soft, used), True
         for group in self._groups:
-            yield Near("its control group's memory limit", group.limit_bytes, group.used()), True
+            yield LimitReached("its control group's memory limit", group.limit_bytes, group.used()), True
         fields_of = dict(line.split(":", 1) for line in _text(self._proc / "meminfo").splitlines() if ":" in line)
         if "MemAvailable" in fields_of:
             total, available = (int(fields_of[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
             # a machine filled by others is not this process's fault
-            yield Near("the machine's memory", total, total - available), resident >= available
+            yield LimitReached("the machine's memory", total, total - available), resident >= available
 
 
-def _is_near(near: Near) -> bool:
+def _is_near(near: LimitReached) -> bool:
     if near.used_bytes >= NEAR * near.limit_bytes:
         return True
     # earlier if that would leave no room for a snapshot
@@ -229,7 +229,7 @@ _SHARE = 0.02
 """Share of the run's time for snapshots of further failures. Heuristic."""
 
 
-class Failures:
+class DeviceFailures:
     """Records each failure of a device allocation, and takes a heap snapshot for some of them."""
 
     def __init__(self, note: Callable[[str], None], folder: RankFolder) -> None:
@@ -313,7 +313,7 @@ class Failures:
         return here or users_line(waiting(self._home))
 
 
-def _observer(failures: weakref.ref[Failures]) -> Callable[[int, int, int, int], None]:
+def _observer(failures: weakref.ref[DeviceFailures]) -> Callable[[int, int, int, int], None]:
     def ran_out(device: int, wanted: int, limit: int, free: int) -> None:
         observer = failures()
         if observer is not None:

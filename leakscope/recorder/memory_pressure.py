@@ -12,9 +12,9 @@ import torch
 from leakscope.process.gc_control import CollectionWatch
 from leakscope.process.guard import CLOCK
 from leakscope.process.watchdog import Watchdog
-from leakscope.recorder.memory_limits import Failures, more_room
+from leakscope.recorder.memory_limits import DeviceFailures, more_room
 from leakscope.recorder.memory_limits import failure as allocation_failure
-from leakscope.recorder.snapshots import Looks
+from leakscope.recorder.snapshots import SnapshotTaker
 from leakscope.recorder.steps.peers import Peers, RankStateFile
 from leakscope.run.live import Activity
 from leakscope.run.rows import AllocationFailure, LimitNear, Occasion, PeerOutOfMemory
@@ -27,14 +27,14 @@ _UNASKED_BYTES = 4 << 20
 
 
 @dataclass(eq=False)
-class Shortages:
+class MemoryPressure:
     """Takes a snapshot near a limit, and after a failure on the device, on a peer, or uncaught in the script."""
 
     folder: RankFolder
     rank_state: RankStateFile
     collections: CollectionWatch
-    looks: Looks
-    failures: Failures
+    looks: SnapshotTaker
+    failures: DeviceFailures
     peers: Peers
     watchdog: Watchdog
     look: Callable[[int, Occasion], None]

@@ -7,7 +7,7 @@ from typing import Any
 
 from leakscope.comm.monitor import CommMonitor, is_there
 from leakscope.dataloader.monitor import LoaderWorkers
-from leakscope.heap.snapshot import Live
+from leakscope.heap.snapshot import LiveSnapshot
 from leakscope.heap.to_graph import GivenRoot
 from leakscope.options import Options, When
 from leakscope.originals import Path, _thread
@@ -15,34 +15,36 @@ from leakscope.process.children import OwnProcesses, is_followed
 from leakscope.process.gc_control import CollectionWatch
 from leakscope.process.guard import CLOCK, in_forked_child, unheard
 from leakscope.process.patches import Patches, leave_us_out
-from leakscope.process.torch_compat import Part, lacks
-from leakscope.process.watchdog import STACKS, Stop, Stuck, Watchdog
+from leakscope.process.torch_compat import RecordingPart, lacks
+from leakscope.process.watchdog import STACKS, HangDetector, Stop, Watchdog
 from leakscope.recorder.accelerator import Counter
 from leakscope.recorder.allocator_monitor import DeviceMemory
 from leakscope.recorder.lifetimes.dispatch_mode import AllocationSites
 from leakscope.recorder.lifetimes.tracker import LifetimeTracker
-from leakscope.recorder.memory_pressure import Shortages
-from leakscope.recorder.snapshots import Looks
-from leakscope.recorder.steps.detector import MARK, StepClock, StepEvents, Tick
+from leakscope.recorder.memory_pressure import MemoryPressure
+from leakscope.recorder.snapshots import SnapshotTaker
+from leakscope.recorder.steps.detector import MARK, StepClock, StepEnd, StepEvents
 from leakscope.recorder.steps.inputs import StepInputs
 from leakscope.recorder.steps.peers import LOOK_TIMEOUT_S, Peers, RankStateFile, call_ahead_of_comm
-from leakscope.recorder.steps.policy import Asked, Schedule
-from leakscope.recorder.steps.rank_exit import Ends, NoStepYet, what_was_not_heard
+from leakscope.recorder.steps.policy import Schedule, SnapshotRequests
+from leakscope.recorder.steps.rank_exit import NoStepYet, RankExit, what_was_not_heard
 from leakscope.run.model import Ended, Step
 from leakscope.run.rows import ClockKind, Occasion, StepsBy
 from leakscope.run.writer import RankFolder
 from leakscope.shield import contextmanager, ending_with
 
 
-class Member:
+class RankMembership:
     """The rank of this process and its communication monitor."""
 
-    def __init__(self, options: Options, folder: RankFolder, patches: Patches, peers: Peers, looks: Looks) -> None:
+    def __init__(
+        self, options: Options, folder: RankFolder, patches: Patches, peers: Peers, looks: SnapshotTaker
+    ) -> None:
         self._options, self._folder, self._patches = options, folder, patches
         self._peers, self._looks = peers, looks
         self._poll: Callable[..., None] = lambda: None
         self.comm: CommMonitor | None = None
-        self.stuck: Stuck | None = None
+        self.stuck: HangDetector | None = None
         self.stop: type[Stop] = Stop
         """The exception raised when a run with `steps` is over."""
         self.first_step: Callable[[], object] = lambda: None
@@ -68,7 +70,7 @@ class Member:
         if is_there():
             self.comm = self._looks.comm = CommMonitor(self._folder, self._patches)
             call_ahead_of_comm(self._poll, self._patches)
-            self.stuck = Stuck(self._folder.path / STACKS, self._patches, self._options.hang_timeout, self.comm)
+            self.stuck = HangDetector(self._folder.path / STACKS, self._patches, self._options.hang_timeout, self.comm)
 
 
 class WatchedSteps:
@@ -88,7 +90,7 @@ class WatchedSteps:
 
     def install(self, patches: Patches, comm: bool) -> None:
         """Install what must be in place before the first step; `comm` if comm operations are followed."""
-        if lacks(Part.WATCHED):
+        if lacks(RecordingPart.WATCHED):
             return
         if self._options.lifetimes:
             self._lifetimes.install(patches, comm=comm)
@@ -103,7 +105,7 @@ class WatchedSteps:
 
     def step_ended(self, step: int) -> None:
         """Start or end watching at the end of this step, and write the results."""
-        if lacks(Part.WATCHED):
+        if lacks(RecordingPart.WATCHED):
             return
         if self._sites.watching:
             self._sites.leave()
@@ -129,7 +131,7 @@ class WatchedSteps:
         self._lifetimes.script_compiles()
 
 
-class Handover:
+class StepSourceSwitch:
     """Restarts warm-up, snapshots and end when a better step signal appears; step numbers continue.
 
     What the first signal ended was no step of the training: an evaluation before it, or the microbatches of a step.
@@ -144,7 +146,7 @@ class Handover:
         self._by = StepsBy(ClockKind.FUNCTION, function, 0, missing)
         self._folder.append(self._by)
 
-    def note(self, tick: Tick, steps: int) -> None:
+    def note(self, tick: StepEnd, steps: int) -> None:
         """Record the end of a step, after `steps` of them."""
         by = self._by
         if by is not None and (by.clock, by.name) == tick:
@@ -184,12 +186,12 @@ class Recorder:
         guard.weightless = self._collections.weightless
         self._schedule = Schedule(options.warmup, options.steps, options.budget)
         self._sites = AllocationSites(self.patches.part())
-        self._looks = Looks(options, self._folder, self._counter, self._sites, self._own_objects, given)
+        self._looks = SnapshotTaker(options, self._folder, self._counter, self._sites, self._own_objects, given)
         self._peers = Peers(
             self._rank_state, self._schedule, options, self._look_as_peer,
             lambda failing: self._shortages.look_for_peer(self.steps, failing),
         )  # fmt: skip
-        self.member = Member(options, self._folder, self.patches, self._peers, self._looks)
+        self.member = RankMembership(options, self._folder, self.patches, self._peers, self._looks)
         self._lifetimes = LifetimeTracker(
             options.warmup, self._at_peak, lambda: self._counter.fullest, self._sites.know
         )
@@ -197,17 +199,17 @@ class Recorder:
         self._watched_steps = WatchedSteps(options, self._folder, self._sites, self._device, self._lifetimes)
         self._loaders = LoaderWorkers(self._folder, self._schedule)
         self._inputs = StepInputs()
-        self._handover = Handover(self._folder, self._schedule, self._watched_steps)
+        self._handover = StepSourceSwitch(self._folder, self._schedule, self._watched_steps)
         self._no_step: NoStepYet | None = None
         self._clock: StepClock | None = None
         self._watchdog = Watchdog(self.is_over, self._tick, self._leave, options.grace)
         self._watchdog.ends_with(options.launcher, self._orphaned)
         self._in_forked_child = in_forked_child()
-        self._ends = Ends(self._folder, self._rank_state, self._counter, options.source)
+        self._ends = RankExit(self._folder, self._rank_state, self._counter, options.source)
         self._is_about_written = False
-        self._asked = Asked(options, self._folder, self._collections, self._ends.write_about, self._look)
+        self._asked = SnapshotRequests(options, self._folder, self._collections, self._ends.write_about, self._look)
         guard.at_end += [lambda why: self._ends.recording_ended(self.steps, why), lambda _: self._ends.lost()]
-        self._shortages = Shortages(
+        self._shortages = MemoryPressure(
             self._folder, self._rank_state, self._collections, self._looks, self._device.failures, self._peers,
             self._watchdog, self._look,
         )  # fmt: skip
@@ -248,7 +250,7 @@ class Recorder:
 
     # steps
 
-    def step_ended(self, tick: Tick) -> None:
+    def step_ended(self, tick: StepEnd) -> None:
         """Called at the end of an inferred step; raises Stop as `boundary` does."""
         if self._guard.deaf:
             return
@@ -261,7 +263,7 @@ class Recorder:
             self._handover.expect(self.options.step_function or "", missing=True)
 
     @unheard
-    def boundary(self, tick: Tick = MARK) -> None:
+    def boundary(self, tick: StepEnd = MARK) -> None:
         """Handle the end of a step: read the counters, take a snapshot if one is due, and stop if the run is over.
 
         Raises Stop if a run with `steps` is over.
@@ -313,7 +315,7 @@ class Recorder:
             self._rank_state.update(steps=own)
 
     @contextmanager
-    def _at_peak(self, step: int, occasion: Occasion) -> Iterator[Live]:
+    def _at_peak(self, step: int, occasion: Occasion) -> Iterator[LiveSnapshot]:
         """The heap in the middle of a step, for lifetimes."""
         began = CLOCK.perf_counter()
         with self._collections.not_listening(), self._looks.lock, self._looks.inspect(step, occasion) as live:

@@ -12,15 +12,15 @@ from leakscope.bootstrap import own_imports
 from leakscope.comm.monitor import CommMonitor
 from leakscope.heap.garbage import Watched, real_diff
 from leakscope.heap.growth import Gains
-from leakscope.heap.snapshot import Live, LookContext
+from leakscope.heap.snapshot import LiveSnapshot, SnapshotContext
 from leakscope.heap.snapshot import inspect as inspect_heap
 from leakscope.heap.snapshot import look as look_at_heap
 from leakscope.heap.to_graph import GivenRoot
 from leakscope.options import Options, launchers_number
 from leakscope.originals import Path, _thread, fcntl, open_file, os
-from leakscope.process.gc_control import TakesTooLong, at_most, freezing, script_freezes
+from leakscope.process.gc_control import SnapshotTimeout, deadline, freezing, script_freezes
 from leakscope.process.guard import CLOCK, is_the_scripts
-from leakscope.process.torch_compat import Part, lacks, sentences
+from leakscope.process.torch_compat import RecordingPart, lacks, sentences
 from leakscope.recorder.accelerator import Counter
 from leakscope.recorder.allocator_monitor import DeviceMemory
 from leakscope.recorder.lifetimes.dispatch_mode import AllocationSites
@@ -37,7 +37,7 @@ _INTERVAL_S = 0.005
 """Seconds between two attempts."""
 
 
-class Turns:
+class SnapshotQueue:
     """Limits concurrent heap snapshots to the number of cores.
 
     All at once would not finish sooner, and each needs memory. A rank with a turn waits for nobody, so it finishes even
@@ -105,7 +105,7 @@ one or two may have met a single interrupt each.
 NO_ROOM = "it would have come too near to the memory that the host lets this process have"
 
 
-class Looks:
+class SnapshotTaker:
     """Takes the heap snapshots of one rank; the caller holds `lock`."""
 
     def __init__(
@@ -123,7 +123,7 @@ class Looks:
         self._options, self._folder, self._counter, self._sites = options, folder, counter, sites
         self._own, self._given = own, given
         self.counts = Counts(folder, options.budget)
-        self._turns = Turns(options.turns, launchers_number(os.environ, "LOCAL_WORLD_SIZE", options.world))
+        self._turns = SnapshotQueue(options.turns, launchers_number(os.environ, "LOCAL_WORLD_SIZE", options.world))
         self.limits = HostLimits()
         self._frozen = False
         self._limit_told = False
@@ -140,9 +140,9 @@ class Looks:
 
     def take(self, step: int, occasion: Occasion, collect: bool) -> float:
         """Take one snapshot, and the real gc diff after it if requested; return the seconds. Failures become a note."""
-        if lacks(Part.LOOKS):  # reported when recording began
+        if lacks(RecordingPart.LOOKS):  # reported when recording began
             return 0.0
-        collect = collect and not lacks(Part.COLLECTED)
+        collect = collect and not lacks(RecordingPart.COLLECTED)
         began, at_work, self.work = CLOCK.perf_counter(), CLOCK.thread_time(), 0.0
         if not self.limits.room_for_a_look():
             self._folder.note(f"the look at step {step} was left out: {NO_ROOM}")
@@ -160,11 +160,11 @@ class Looks:
             started, forecast = CLOCK.perf_counter(), self._forecast()
             self._failed += 1
             try:
-                with at_most(_MOST_TIMES * forecast):
+                with deadline(_MOST_TIMES * forecast):
                     self._take(step, occasion, collect)
                 self._per_block = (CLOCK.perf_counter() - started) / _blocks()
                 self._failed = 0
-            except TakesTooLong:
+            except SnapshotTimeout:
                 self._per_block = (CLOCK.perf_counter() - started) / _blocks()
                 self._folder.note(
                     f"the look at step {step} was given up after {CLOCK.perf_counter() - started:.1f} s, where "
@@ -203,7 +203,7 @@ class Looks:
             self._limit_told = True
             if least is not None:
                 self._folder.append(MemoryThere(least.limit, least.limit_bytes, least.used_bytes))
-        if occasion == Occasion.LAST and self._options.prove and not lacks(Part.COLLECTED):
+        if occasion == Occasion.LAST and self._options.prove and not lacks(RecordingPart.COLLECTED):
             self._prove(step)
         if collect:
             predicted = int(look.heap.bytes[look.heap.freed > 0].sum())
@@ -215,7 +215,7 @@ class Looks:
                 self._folder.append(measured)
 
     @contextmanager
-    def inspect(self, step: int, occasion: Occasion) -> Iterator[Live]:
+    def inspect(self, step: int, occasion: Occasion) -> Iterator[LiveSnapshot]:
         """Yield the live heap for the duration of the block.
 
         Raises MemoryError if it does not fit, TakesTooLong if it is aborted.
@@ -226,16 +226,16 @@ class Looks:
         with (
             self._turns.turn(),
             self._counter.ours(),
-            at_most(_MOST_TIMES * self._forecast()),
+            deadline(_MOST_TIMES * self._forecast()),
             inspect_heap(step, occasion, self._context()) as live,
         ):
             yield live
         self.work = CLOCK.thread_time() - at_work
 
-    def _context(self) -> LookContext:
+    def _context(self) -> SnapshotContext:
         comm = self.comm
         counted = self._counter.read()
-        return LookContext(
+        return SnapshotContext(
             counted_bytes=counted.bytes,
             peak_bytes=counted.peak,
             counted_on=self._counter.device,
@@ -249,16 +249,16 @@ class Looks:
 
     def _prove(self, step: int) -> None:
         with own_imports():
-            from leakscope.recorder.verify_cut import prove
+            from leakscope.recorder.verify_cut import verify_cuts
             from leakscope.run.reader import read_run
 
             run = read_run(self._options.folder)
         mine = next(rank for rank in run.ranks if rank.number == self._options.rank)
         context = self._context()
-        known = LookContext(
+        known = SnapshotContext(
             hidden=context.hidden, given=context.given, comm_holds=context.comm_holds, comm_uses=context.comm_uses
         )
-        self._folder.proved(prove(run, mine, step, known))
+        self._folder.proved(verify_cuts(run, mine, step, known))
 
     def own_objects(self) -> tuple[object, ...]:
         """Objects of leakscope, which heap snapshots leave out."""

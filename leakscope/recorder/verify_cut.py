@@ -18,7 +18,7 @@ from leakscope.graph.model import HeapGraph, ReferenceKind
 from leakscope.graph.retained import freed_without, passing
 from leakscope.heap.garbage import watch_storage
 from leakscope.heap.referents import LRU_CACHE, forget_variable
-from leakscope.heap.snapshot import Live, LookContext, inspect
+from leakscope.heap.snapshot import LiveSnapshot, SnapshotContext, inspect
 from leakscope.heap.storages import storage_object
 from leakscope.originals import gc, json, os, select, signal
 from leakscope.process.guard import CLOCK
@@ -153,11 +153,11 @@ that swaps.
 """
 _ALL_TIMEOUT_S = 600.0
 """Seconds for all cuts of a run, each in its own child; enough for ten that do not answer."""
-_NOTHING_KNOWN = LookContext()
+_NOTHING_KNOWN = SnapshotContext()
 Answers = dict[str, int | str]
 
 
-def prove(run: Run, rank: Rank, step: int, context: LookContext = _NOTHING_KNOWN) -> Answers:
+def verify_cuts(run: Run, rank: Rank, step: int, context: SnapshotContext = _NOTHING_KNOWN) -> Answers:
     """Map the fingerprint of each leak to the bytes its cut freed, or to the reason why it was not tried.
 
     `run` and `rank` are what is on disk so far; `context` is that of a snapshot. Everything happens in forked children;
@@ -217,14 +217,14 @@ def _end(child: int) -> None:
         os.waitpid(child, 0)
 
 
-def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
+def _cut_each(run: Run, rank: Rank, step: int, context: SnapshotContext) -> Answers:
     with own_imports():
         from leakscope.findings.build import build_finding
         from leakscope.findings.candidates import candidates_of, downgraded
         from leakscope.findings.cut import best_cut
         from leakscope.findings.facts import Severity
         from leakscope.findings.grouping import judged_looks
-        from leakscope.findings.merge import merge_findings, weighed_together, with_one_cut
+        from leakscope.findings.merge import merge_findings, promote_combined_notes, with_one_cut
         from leakscope.findings.thresholds import Thresholds
 
     answers: Answers = {}
@@ -233,7 +233,7 @@ def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
         candidates = candidates_of(rank, [*earlier, live.look])
         thresholds = Thresholds.of(run, rank)
         built = [build_finding(candidate, thresholds) for candidate in candidates]
-        weighed = weighed_together(built, candidates, thresholds)
+        weighed = promote_combined_notes(built, candidates, thresholds)
         findings = [downgraded(finding, candidate) for finding, candidate in zip(weighed, candidates, strict=True)]
         for first, *others in with_one_cut(findings):
             fingerprint = merge_findings([findings[place] for place in (first, *others)]).fingerprint
@@ -254,7 +254,7 @@ def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
     return answers
 
 
-def _cut_one(live: Live, references: Sequence[int], storages: Sequence[int]) -> int | str:
+def _cut_one(live: LiveSnapshot, references: Sequence[int], storages: Sequence[int]) -> int | str:
     graph = live.look.heap
     over = passing(graph)
     reason = _dangerous(graph, live.objects, [*references, *over.tolist()])
@@ -279,7 +279,7 @@ def _cut_one(live: Live, references: Sequence[int], storages: Sequence[int]) -> 
     return sum(size for storage, size in weak if storage.expired())
 
 
-def _let_go_of_everything(live: Live) -> None:
+def _let_go_of_everything(live: LiveSnapshot) -> None:
     """Empty the lists of the snapshot in the frames above, which hold the whole heap."""
     for holds in live.holding:
         holds.clear()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from leakscope.memory_snapshot.analysis import Timeline
+    from leakscope.memory_snapshot.analysis import MemoryTimeline
     from leakscope.report.html.chart_data import Layer, LookDot, Points, RankMemory
 
 SERIES = 10
@@ -508,7 +508,7 @@ class Moment:
     is_failure: bool = False
 
 
-def snapshot_chart(label: str, line: Timeline, moments: Sequence[Moment]) -> str:
+def snapshot_chart(label: str, line: MemoryTimeline, moments: Sequence[Moment]) -> str:
     """Bytes alive, by kind, and reserved after each event of one device; "" without a history.
 
     The axis shows events, not time: a training waits for long and then allocates a thousand times in a millisecond. The
@@ -542,7 +542,7 @@ def snapshot_chart(label: str, line: Timeline, moments: Sequence[Moment]) -> str
         return _snapshot_svg(drawing, keys, labels, "memory after each event")
 
 
-def snapshots_chart(curves: Sequence[tuple[str, Timeline]]) -> str:
+def snapshots_chart(curves: Sequence[tuple[str, MemoryTimeline]]) -> str:
     """Bytes alive of several (label, timeline) on one axis; "" when none has a history.
 
     The axis is in seconds where all of them have times, otherwise in points.

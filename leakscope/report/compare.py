@@ -10,7 +10,7 @@ from typing import Any
 from leakscope.findings.counters import counted_steps
 from leakscope.findings.model import Finding
 from leakscope.findings.naming import place_of
-from leakscope.findings.suppressions import Change, Compared, Comparison, Judged, rank_rate, script_of
+from leakscope.findings.suppressions import Change, Compared, Judged, RunComparison, rank_rate, script_of
 from leakscope.report.escape import cleaned
 from leakscope.report.formats.as_markdown import code, plain, sentence
 from leakscope.report.messages.held import line_to_edit, seen_text
@@ -43,7 +43,7 @@ class Peak:
     """The allocator's peak, else the highest count at the end of a step."""
 
 
-def headline(comparison: Comparison) -> str:
+def headline(comparison: RunComparison) -> str:
     """`leaks: 1 new, 1 worse, 2 fixed`, or which run is inconclusive."""
     lost = [name for name, side in (("BASE", comparison.base), ("NEW", comparison.new)) if not side.could_be_judged]
     if lost:
@@ -57,7 +57,7 @@ def headline(comparison: Comparison) -> str:
     return f"no new or worse leaks{': ' if counted else ''}{', '.join(counted)}"
 
 
-def unrelated_text(comparison: Comparison) -> str:
+def unrelated_text(comparison: RunComparison) -> str:
     """A warning that the runs appear unrelated; "" if they are related."""
     if comparison.are_related:
         return ""
@@ -94,7 +94,7 @@ def peak_of(side: Judged) -> Peak | None:
     return Peak(size, rank, bool(own))
 
 
-def peaks_text(comparison: Comparison) -> str:
+def peaks_text(comparison: RunComparison) -> str:
     """`2.10 GiB on rank 0 -> 1.90 GiB on rank 1`; "" if nothing was counted."""
     peaks = [peak_of(side) for side in (comparison.base, comparison.new)]
     if not any(peaks):
@@ -147,18 +147,18 @@ def where_text(leak: Compared) -> str:
     )
 
 
-def page_title(comparison: Comparison) -> str:
+def page_title(comparison: RunComparison) -> str:
     """`leakscope: after against before`, from the names of the folders."""
     names = (PurePath(run_name(side)).name for side in (comparison.new, comparison.base))
     return f"leakscope: {' against '.join(names)}"
 
 
-def comparison_text(comparison: Comparison, width: int = WIDTH) -> str:
+def comparison_text(comparison: RunComparison, width: int = WIDTH) -> str:
     """The comparison as text, without colour."""
     return text_page(_text_lines(cleaned(comparison)), width)
 
 
-def _text_lines(comparison: Comparison) -> Iterator[Line]:
+def _text_lines(comparison: RunComparison) -> Iterator[Line]:
     yield from field_lines("Compared", f"{headline(comparison)} (exit status {comparison.exit_status})", column=10)
     if text := unrelated_text(comparison):
         yield from field_lines("Note", text, column=10)
@@ -177,12 +177,12 @@ def _text_lines(comparison: Comparison) -> Iterator[Line]:
             yield from wrapped(where_text(leak), "  ", "  ")
 
 
-def comparison_markdown(comparison: Comparison) -> str:
+def comparison_markdown(comparison: RunComparison) -> str:
     """The comparison as GitHub Markdown; text from the runs is escaped."""
     return "\n".join(_markdown_lines(cleaned(comparison))) + "\n"
 
 
-def _markdown_lines(comparison: Comparison) -> Iterator[str]:
+def _markdown_lines(comparison: RunComparison) -> Iterator[str]:
     yield f"## leakscope: {plain(headline(comparison))}"
     yield ""
     yield f"- **base** {sentence(side_text(comparison.base))}"
@@ -210,7 +210,7 @@ _COLOURS = {0: Verdict.CLEAN, 2: Verdict.INCONCLUSIVE}
 """Exit status to the verdict whose colour is used; leaks otherwise."""
 
 
-def comparison_html(comparison: Comparison) -> str:
+def comparison_html(comparison: RunComparison) -> str:
     """The comparison as an HTML page without scripts or external resources; text from the runs is escaped."""
     comparison = cleaned(comparison)
     return html_page(
@@ -235,7 +235,7 @@ FORMAT = 1
 """Format number, increased when a key is removed or changes its meaning."""
 
 
-def comparison_json(comparison: Comparison) -> str:
+def comparison_json(comparison: RunComparison) -> str:
     """The comparison as JSON; unknown is null, and bytes per step are totals over all ranks."""
     data = {
         "format": FORMAT,
@@ -284,7 +284,7 @@ def _leak(leak: Compared) -> dict[str, Any]:
     }
 
 
-FORMATS: Mapping[str, Callable[[Comparison], str]] = {
+FORMATS: Mapping[str, Callable[[RunComparison], str]] = {
     "text": comparison_text,
     "json": comparison_json,
     "markdown": comparison_markdown,

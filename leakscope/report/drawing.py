@@ -12,7 +12,7 @@ from pathlib import Path
 
 from leakscope.errors import LeakscopeError
 from leakscope.findings.facts import HopStatus
-from leakscope.findings.live_objects import Ways
+from leakscope.findings.live_objects import ReferencePaths
 from leakscope.findings.model import Finding, Hop
 from leakscope.graph.model import ObjectKind
 from leakscope.report.escape import cleaned, one_line
@@ -208,7 +208,7 @@ def _instances(finding: Finding) -> int:
     return max(1, len(finding.cut.references[0].indexes)) if finding.cut is not None else 1
 
 
-def of_ways(ways: Ways) -> Drawing:
+def of_ways(ways: ReferencePaths) -> Drawing:
     """The drawing of every path to one tensor."""
     ends = {way.links[-1].held for way in ways.ways if way.links}
     begins = {way.links[0].holder for way in ways.ways if way.links}

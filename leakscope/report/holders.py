@@ -5,27 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from leakscope.findings.live_objects import Alive, HeldNow, Keeper, Kept, LettingGo, Part, Typed, Ways
+from leakscope.findings.live_objects import (
+    HolderMemory,
+    LiveMemory,
+    ModelPart,
+    ReferencePaths,
+    ReleaseCommand,
+    ReleasePlan,
+    RetentionKind,
+    SessionHolder,
+)
 from leakscope.report.escape import one_line
 from leakscope.report.rendering import UNLIMITED, figures, html_page, json_text, laid_out
 from leakscope.units import bytes_text, plural
 
 _KEPT = {
-    Kept.WAITS_FOR_GC: "garbage awaiting gc",
-    Kept.NEVER_FREED: "uncollectable cycles",
+    RetentionKind.WAITS_FOR_GC: "garbage awaiting gc",
+    RetentionKind.NEVER_FREED: "uncollectable cycles",
 }
 _PARTS = {
-    Part.PARAMETERS: "parameters and buffers of ",
-    Part.GRADIENTS: "gradients of ",
-    Part.STATE: "state of ",
-    Part.NONE: "",
+    ModelPart.PARAMETERS: "parameters and buffers of ",
+    ModelPart.GRADIENTS: "gradients of ",
+    ModelPart.STATE: "state of ",
+    ModelPart.NONE: "",
 }
 _KEEPERS = {
-    Keeper.OUTPUTS: "outputs displayed by the session",
-    Keeper.SHOWN: "outputs displayed by the session",
-    Keeper.LAST_ERROR: "the last error",
-    Keeper.TRACEBACK: "the last error",
-    Keeper.DEBUGGER: "the debugger",
+    SessionHolder.OUTPUTS: "outputs displayed by the session",
+    SessionHolder.SHOWN: "outputs displayed by the session",
+    SessionHolder.LAST_ERROR: "the last error",
+    SessionHolder.TRACEBACK: "the last error",
+    SessionHolder.DEBUGGER: "the debugger",
 }
 OUTPUTS = ("get_ipython().user_ns_hidden.update(_=None, __=None, ___=None)", "%reset -f out")
 """IPython hides copies of the last three outputs, which its own `%reset -f out` leaves there
@@ -34,7 +43,7 @@ TYPE = "To free memory, run the lines you no longer need, in this order:"
 HIDES = "This torch version hides some C++ references, so the bytes that would be freed are unknown."
 
 
-def alive_headline(alive: Alive) -> str:
+def alive_headline(alive: LiveMemory) -> str:
     """The total of live tensor memory."""
     if not alive.storages and not alive.bytes:
         return "no tensor memory is alive"
@@ -42,18 +51,18 @@ def alive_headline(alive: Alive) -> str:
     return f"tensor memory alive: {bytes_text(alive.bytes)} in {plural(alive.storages, 'storage')}{where}"
 
 
-def holder(alive: Alive, held: HeldNow) -> str:
+def holder(alive: LiveMemory, held: HolderMemory) -> str:
     """The holder's name."""
-    if held.kept == Kept.UNSEEN:
+    if held.kept == RetentionKind.UNSEEN:
         return "no reachable tensor: native code or allocator rounding"
-    if held.kept == Kept.NATIVE:
+    if held.kept == RetentionKind.NATIVE:
         return f"native code or a running call ({held.name})"
-    if held.kept == Kept.ERROR:
+    if held.kept == RetentionKind.ERROR:
         return f"{held.name}, kept by the last error{f' ({alive.error})' if alive.error else ''}"
     return _KEPT.get(held.kept) or _PARTS[held.part] + held.name
 
 
-def freed(held: HeldNow) -> str:
+def freed(held: HolderMemory) -> str:
     """The bytes that would be freed."""
     if held.letting_go is None:
         return "-"
@@ -61,28 +70,28 @@ def freed(held: HeldNow) -> str:
     return f"{text} by gc" if held.letting_go.after_gc else text
 
 
-def together(held: HeldNow) -> str:
+def together(held: HolderMemory) -> str:
     """What must be deleted to free it; "" if that is only the holder."""
     going = held.letting_go
-    if going is None or held.kept == Kept.WAITS_FOR_GC:
+    if going is None or held.kept == RetentionKind.WAITS_FOR_GC:
         return ""
-    if held.part == Part.GRADIENTS:
+    if held.part == ModelPart.GRADIENTS:
         return "after zero_grad(set_to_none=True)"
     several = needed(going)
-    if held.kept != Kept.PROGRAM or several == (held.name,):
+    if held.kept != RetentionKind.PROGRAM or several == (held.name,):
         return ""
     return f"when {_gone(several)}"
 
 
-def needed(going: LettingGo) -> tuple[str, ...]:
+def needed(going: ReleasePlan) -> tuple[str, ...]:
     """Everything to delete: references as written, and references of the session."""
     return tuple(dict.fromkeys((*going.written, *_kept_by(going.keepers))))
 
 
-def _kept_by(keepers: Sequence[Keeper]) -> tuple[str, ...]:
+def _kept_by(keepers: Sequence[SessionHolder]) -> tuple[str, ...]:
     """References of the interactive session: its displayed outputs or its last error."""
-    of_error = {Keeper.LAST_ERROR, Keeper.TRACEBACK, Keeper.DEBUGGER} & {*keepers}
-    cell = _KEEPERS[Keeper.LAST_ERROR if of_error else Keeper.OUTPUTS]
+    of_error = {SessionHolder.LAST_ERROR, SessionHolder.TRACEBACK, SessionHolder.DEBUGGER} & {*keepers}
+    cell = _KEEPERS[SessionHolder.LAST_ERROR if of_error else SessionHolder.OUTPUTS]
     return tuple(dict.fromkeys(_KEEPERS.get(keeper, cell) for keeper in keepers))
 
 
@@ -94,23 +103,23 @@ def _and(parts: tuple[str, ...]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def to_type(steps: Sequence[Typed]) -> Iterator[tuple[str, str]]:
+def to_type(steps: Sequence[ReleaseCommand]) -> Iterator[tuple[str, str]]:
     """(lines to run, bytes they free after the lines above; "" if none yet)."""
     for step in steps:
         yield "\n".join(_lines(step)), f"{bytes_text(step.bytes)} would be freed" if step.bytes else ""
 
 
-def _lines(step: Typed) -> Iterator[str]:
-    if Keeper.OUTPUTS in step.keepers:
+def _lines(step: ReleaseCommand) -> Iterator[str]:
+    if SessionHolder.OUTPUTS in step.keepers:
         yield from OUTPUTS
         return
-    if Keeper.SHOWN in step.keepers:
+    if SessionHolder.SHOWN in step.keepers:
         yield "import builtins; builtins._ = None"
-    if Keeper.LAST_ERROR in step.keepers:
+    if SessionHolder.LAST_ERROR in step.keepers:
         yield f"import sys; del {', '.join(f'sys.{name}' for name in step.error_names)}"
-    if Keeper.TRACEBACK in step.keepers:
+    if SessionHolder.TRACEBACK in step.keepers:
         yield "get_ipython().InteractiveTB.tb = None"
-    if Keeper.DEBUGGER in step.keepers:
+    if SessionHolder.DEBUGGER in step.keepers:
         yield "get_ipython().InteractiveTB.pdb = None"
     if step.variables:
         yield f"del {', '.join(step.variables)}"
@@ -118,7 +127,7 @@ def _lines(step: Typed) -> Iterator[str]:
         yield "import gc; gc.collect()"
 
 
-def ways_headline(ways: Ways) -> str:
+def ways_headline(ways: ReferencePaths) -> str:
     """The number of reference paths to a tensor."""
     count = len(ways.ways) + ways.more
     number = plural(count, "reference path") if ways.all_counted else f"more than {plural(count, 'reference path')}"
@@ -127,7 +136,7 @@ def ways_headline(ways: Ways) -> str:
     return f"{ways.label}, {bytes_text(ways.bytes)}: {number} from live objects"
 
 
-def ways_freed(ways: Ways) -> str:
+def ways_freed(ways: ReferencePaths) -> str:
     """What must be deleted to free the tensor."""
     going = ways.letting_go
     if going is None:
@@ -139,7 +148,7 @@ def ways_freed(ways: Ways) -> str:
     return f"{bytes_text(going.bytes)} would be freed{gc} when {_gone(several)}"
 
 
-def kept_besides(ways: Ways) -> str:
+def kept_besides(ways: ReferencePaths) -> str:
     """References of the session, or garbage, that also hold the tensor; "" if none."""
     names = [*_kept_by(ways.keepers)]
     names += ["garbage awaiting gc"] if ways.of_garbage else []
@@ -149,12 +158,12 @@ def kept_besides(ways: Ways) -> str:
 _HEAD = ("held", "would be freed", "holder", "line")
 
 
-def alive_as_text(alive: Alive, headline: str = "") -> str:
+def alive_as_text(alive: LiveMemory, headline: str = "") -> str:
     """A table of holders with what else must be deleted, and the lines to run."""
     return "\n".join(_alive(alive, headline or alive_headline(alive)))
 
 
-def _alive(alive: Alive, headline: str) -> Iterator[str]:
+def _alive(alive: LiveMemory, headline: str) -> Iterator[str]:
     yield headline
     if not alive.lines:
         return
@@ -178,19 +187,19 @@ def _alive(alive: Alive, headline: str) -> Iterator[str]:
         yield from _typed(alive.typed)
 
 
-def _typed(steps: Sequence[Typed]) -> Iterator[str]:
+def _typed(steps: Sequence[ReleaseCommand]) -> Iterator[str]:
     for text, frees in to_type(steps):
         *lines, last = text.split("\n")
         yield from (f"  {line}" for line in lines)
         yield f"  {last}    # {frees}" if frees else f"  {last}"
 
 
-def ways_as_text(ways: Ways) -> str:
+def ways_as_text(ways: ReferencePaths) -> str:
     """A list of reference paths, and what frees the memory."""
     return "\n".join(_ways(ways))
 
 
-def _ways(ways: Ways) -> Iterator[str]:
+def _ways(ways: ReferencePaths) -> Iterator[str]:
     yield ways_headline(ways)
     for number, way in enumerate(ways.ways, start=1):
         where = f"  ({way.where})" if way.where else ""
@@ -203,7 +212,7 @@ def _ways(ways: Ways) -> Iterator[str]:
     yield from _typed(ways.typed)
 
 
-def alive_as_html(alive: Alive) -> str:
+def alive_as_html(alive: LiveMemory) -> str:
     """The table of holders and the lines to run."""
     return html_page(
         "holders.html",
@@ -228,7 +237,7 @@ def alive_as_html(alive: Alive) -> str:
     )
 
 
-def ways_as_html(ways: Ways, svg: str) -> str:
+def ways_as_html(ways: ReferencePaths, svg: str) -> str:
     """A list of reference paths, with their picture if there is one."""
     more = f"and {'' if ways.all_counted else 'more than '}{ways.more} more" if ways.more else ""
     return html_page(
@@ -243,6 +252,6 @@ def ways_as_html(ways: Ways, svg: str) -> str:
     )
 
 
-def as_json(told: Alive | Ways) -> str:
+def as_json(told: LiveMemory | ReferencePaths) -> str:
     """The fields of the dataclass as JSON; unknown is null."""
     return json_text(asdict(told), indent=1).rstrip()

@@ -18,7 +18,7 @@ from leakscope.memory_snapshot.analysis import (
 from leakscope.memory_snapshot.oom import Help, Remedy, Room
 from leakscope.memory_snapshot.replay import LabelKind, Labelled
 from leakscope.memory_snapshot.sites import Site, SiteBytes, SiteKind
-from leakscope.memory_snapshot.verdict import Comparison, Concern, ConcernKind, SnapshotsReport, judge_snapshots
+from leakscope.memory_snapshot.verdict import Concern, ConcernKind, SnapshotComparison, SnapshotsReport, judge_snapshots
 from leakscope.report import charts
 from leakscope.report.escape import cleaned, one_line
 from leakscope.report.rendering import UNLIMITED, Line, figures, html_page, json_text, text_page, wrapped
@@ -519,7 +519,7 @@ def _ranks(snapshots: Sequence[SnapshotReport]) -> Iterator[Line]:
     yield figures(rows, "lrrrr", ("", "end", "peak", "reserved", "pending"))
 
 
-def _comparison(comparison: Comparison) -> Iterator[Line]:
+def _comparison(comparison: SnapshotComparison) -> Iterator[Line]:
     yield ""
     yield one_line(
         f"{comparison.new.name} against {comparison.base.name}: end {signed(comparison.end_bytes)}, "

@@ -81,7 +81,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Look:
+class HeapSnapshot:
     """One heap snapshot."""
 
     step: int
@@ -159,7 +159,7 @@ class Rank:
 
     number: int
     steps: tuple[Step, ...]
-    looks: tuple[Look, ...]
+    looks: tuple[HeapSnapshot, ...]
     ended: Ended
     gc_diff: GcDiff | None = None
     notes: tuple[str, ...] = ()

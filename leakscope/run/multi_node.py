@@ -105,7 +105,7 @@ _LOGS = "logs"
 
 
 @dataclass(frozen=True)
-class Part:
+class MachinePart:
     """The folder of one machine."""
 
     folder: Path
@@ -151,7 +151,7 @@ def merge_parts(folders: Sequence[Path], into: Path, force: bool = False) -> Non
         write_run(into, with_what_ranks_know(into, _header(parts)))
 
 
-def _part(folder: Path) -> Part:
+def _part(folder: Path) -> MachinePart:
     header = read_header(folder)
     try:
         ranks = tuple(ranks_in(folder))
@@ -159,7 +159,7 @@ def _part(folder: Path) -> Part:
         raise Unreadable(f"{folder} cannot be read ({error.strerror})") from None
     if not ranks:
         raise LeakscopeError(f"no rank has left anything in {folder}; leave it out")
-    return Part(folder, header, ranks, (job_in(header), _job_of_ranks(folder, ranks)))
+    return MachinePart(folder, header, ranks, (job_in(header), _job_of_ranks(folder, ranks)))
 
 
 def _job_of_ranks(folder: Path, ranks: Sequence[int]) -> Job:
@@ -173,7 +173,7 @@ def _job_of_ranks(folder: Path, ranks: Sequence[int]) -> Job:
     return Job()
 
 
-def _check_same_job(one: Part, other: Part) -> None:
+def _check_same_job(one: MachinePart, other: MachinePart) -> None:
     """Raises LeakscopeError naming what differs in the second folder."""
     proved = any(mine.is_the_same(theirs) for mine, theirs in zip(one.jobs, other.jobs, strict=True))
     for what, said in _said(one, proved).items():
@@ -199,7 +199,7 @@ def _check_same_job(one: Part, other: Part) -> None:
         )
 
 
-def _said(part: Part, proved: bool) -> dict[str, str]:
+def _said(part: MachinePart, proved: bool) -> dict[str, str]:
     """What all machines of a job must agree on; arguments may differ if it is known to be one job."""
     command = part.header.get("command")
     words = [str(word) for word in command] if isinstance(command, list) else []
@@ -220,7 +220,7 @@ def _items(options: Any) -> Iterator[tuple[str, Any]]:
         yield from ((name, options.get(name)) for name in ("steps", "gc_diff", "step_function"))
 
 
-def _seconds_apart(one: Part, other: Part) -> float:
+def _seconds_apart(one: MachinePart, other: MachinePart) -> float:
     """Seconds between their starts, each by its own clock; 0 if one is unknown."""
     try:
         a, b = (datetime.fromisoformat(str(part.header["started"])) for part in (one, other))
@@ -229,9 +229,9 @@ def _seconds_apart(one: Part, other: Part) -> float:
         return 0.0
 
 
-def _where_each_rank_is(parts: Sequence[Part]) -> dict[int, Part]:
+def _where_each_rank_is(parts: Sequence[MachinePart]) -> dict[int, MachinePart]:
     """Raises LeakscopeError if a rank is in two folders with different content."""
-    where: dict[int, Part] = {}
+    where: dict[int, MachinePart] = {}
     for part in parts:
         for rank in part.ranks:
             first = where.setdefault(rank, part)
@@ -256,7 +256,7 @@ def _check_place(folders: Sequence[Path], into: Path) -> None:
             raise LeakscopeError(f"{into} is in the way of {folder}, which stays as it is; give another --output")
 
 
-def _header(parts: Sequence[Part]) -> dict[str, Any]:
+def _header(parts: Sequence[MachinePart]) -> dict[str, Any]:
     """The initial `run.json`, as after a launch; a merged run has no machines, so that missing ranks are reported."""
     first = parts[0].header
     left_out = ("format", NODES, RANKS_A_NODE, *_KNOWN_BY_RANKS)

@@ -24,7 +24,7 @@ _MOST = 10_000
 
 
 @dataclass(frozen=True)
-class Who:
+class ProcessInfo:
     """A process that may become a rank."""
 
     pid: int
@@ -46,7 +46,7 @@ class Process:
     """Such a process and its folder."""
 
     folder: Path
-    who: Who
+    who: ProcessInfo
 
     @property
     def is_main(self) -> bool:
@@ -70,7 +70,7 @@ def claim(folder: Path) -> str:
     raise FileExistsError(f"{_MOST} processes are recorded already")
 
 
-def write_who(folder: Path, who: Who) -> None:
+def write_who(folder: Path, who: ProcessInfo) -> None:
     """Write the identity of a process into its folder. Raises OSError."""
     make_private(folder)
     write_json(folder / WHO, asdict(who))
@@ -82,7 +82,7 @@ def processes_in(folder: Path) -> list[Process]:
     for path in sorted(folder.iterdir()):
         if re.fullmatch(r"process_[0-9]{4,9}", path.name) and path.is_dir():
             with suppress(Unreadable, ValueError):
-                found.append(Process(path, from_json(Who, read_json(path / WHO))))
+                found.append(Process(path, from_json(ProcessInfo, read_json(path / WHO))))
     return found
 
 

@@ -24,8 +24,8 @@ from leakscope.run.live import goes_on, running
 from leakscope.run.model import (
     MOST_RANKS,
     GcDiff,
+    HeapSnapshot,
     InRepository,
-    Look,
     Rank,
     Run,
     Step,
@@ -78,9 +78,9 @@ if TYPE_CHECKING:
 _TYPES = {"HeapGraph": HeapGraph, "GainingContainer": GainingContainer}
 
 
-def read_looks(folder: Path, damage: Damage) -> tuple[Look, ...]:
+def read_looks(folder: Path, damage: Damage) -> tuple[HeapSnapshot, ...]:
     """Read the heap snapshots of a rank in order; damaged ones are omitted."""
-    looks: list[Look] = []
+    looks: list[HeapSnapshot] = []
     for path in sorted(folder.glob("heap_*.json")):
         look = damage.read(path, partial(_look, path.name), None)
         if look is not None:
@@ -90,10 +90,10 @@ def read_looks(folder: Path, damage: Damage) -> tuple[Look, ...]:
     return tuple(sorted(looks, key=lambda look: (look.step, look.occasion != Occasion.STEP)))
 
 
-def _look(name: str, data: Any) -> Look:
+def _look(name: str, data: Any) -> HeapSnapshot:
     if not isinstance(data, Mapping):
         raise ValueError("it holds no look")
-    look = from_json(Look, {**data, "heap": heap_from_json(data.get("heap"))}, _TYPES)
+    look = from_json(HeapSnapshot, {**data, "heap": heap_from_json(data.get("heap"))}, _TYPES)
     if look_name(look) != name:
         raise ValueError(f"it is of step {look.step} ({look.occasion})")
     outside = [row.container for row in look.containers if row.container >= len(look.heap)]
@@ -102,7 +102,9 @@ def _look(name: str, data: Any) -> Look:
     return look
 
 
-def blocks_that_fit(rows: Iterable[DeviceBlocks], looks: Sequence[Look], damage: Damage) -> tuple[DeviceBlocks, ...]:
+def blocks_that_fit(
+    rows: Iterable[DeviceBlocks], looks: Sequence[HeapSnapshot], damage: Damage
+) -> tuple[DeviceBlocks, ...]:
     """The rows whose columns have equal lengths and valid indexes."""
     lengths = {(look.step, look.occasion): len(look.heap) for look in looks}
     fitting = []
@@ -132,7 +134,9 @@ def _misfit(row: DeviceBlocks, objects: int | None) -> str:
     return ""
 
 
-def lifetimes_that_fit(rows: Sequence[LifetimeRow], looks: Sequence[Look], damage: Damage) -> tuple[LifetimeRow, ...]:
+def lifetimes_that_fit(
+    rows: Sequence[LifetimeRow], looks: Sequence[HeapSnapshot], damage: Damage
+) -> tuple[LifetimeRow, ...]:
     """The rows with valid indexes into the heap at the peak."""
     counts = [len(look.heap) for look in looks if look.occasion == Occasion.PEAK]
     fitting = tuple(row for row in rows if not counts or _highest(row) < min(counts))
@@ -466,7 +470,7 @@ def _lost(expected: int, numbers: Sequence[int], damage: Damage) -> list[Rank]:
 _COLUMNS = frozenset(field.name for field in fields(HeapGraph))
 
 
-class HeapLater(HeapGraph):
+class LazyHeapGraph(HeapGraph):
     """A heap graph that is read from its file on first use and kept.
 
     Access raises Unreadable if the file is gone or has changed.
@@ -488,7 +492,7 @@ class HeapLater(HeapGraph):
 
 def without_heaps(rank: Rank, folder: Path) -> Rank:
     """A rank read from a folder, with heaps that are read again on demand."""
-    looks = tuple(replace(look, heap=HeapLater(folder / look_name(look))) for look in rank.looks)
+    looks = tuple(replace(look, heap=LazyHeapGraph(folder / look_name(look))) for look in rank.looks)
     return replace(rank, looks=looks)
 
 

@@ -27,7 +27,7 @@ _LOOK = re.compile(r"heap_([a-z]+)_([0-9]+)\.json")
 
 
 @dataclass(frozen=True)
-class RankStanding:
+class RankStatus:
     """The state of one rank."""
 
     rank: int
@@ -61,7 +61,7 @@ class RankStanding:
 
 
 @dataclass(frozen=True)
-class RunStanding:
+class RunStatus:
     """The state of all ranks."""
 
     folder: str
@@ -70,12 +70,12 @@ class RunStanding:
     steps: int | None
     """Step at which the run ends, if it was given."""
     goes_on: bool
-    ranks: tuple[RankStanding, ...]
+    ranks: tuple[RankStatus, ...]
     interim: str
     """The newest report made while it was running, "" if there is none."""
 
 
-def standing_of(folder: Path) -> RunStanding:
+def status_of(folder: Path) -> RunStatus:
     """The current state of a run's ranks. Raises Unreadable if it is not a run."""
     header = read_header(folder)
     live = live_ranks(folder)
@@ -91,7 +91,7 @@ def standing_of(folder: Path) -> RunStanding:
         )
         for rank in live
     )
-    return RunStanding(
+    return RunStatus(
         folder=str(folder),
         command=tuple(map(str, command)) if isinstance(command, list) else (),
         started=str(header.get("started", "")),
@@ -102,7 +102,7 @@ def standing_of(folder: Path) -> RunStanding:
     )
 
 
-def _rank(path: Path, live: LiveRank, warmup: int, state: RankState | None) -> RankStanding:
+def _rank(path: Path, live: LiveRank, warmup: int, state: RankState | None) -> RankStatus:
     rows = _last_steps(path)
     last = rows[-1] if rows else None
     looks = _looks(path)
@@ -112,7 +112,7 @@ def _rank(path: Path, live: LiveRank, warmup: int, state: RankState | None) -> R
     judged = [row for row in rows if row.number > warmup and last is not None and row.counted_on == last.counted_on]
     counted = [(row.number, row.counted_bytes) for row in judged if row.counted_bytes is not None]
     latest = max(looks, default=None)
-    return RankStanding(
+    return RankStatus(
         rank=live.number,
         process=None if live.process is None else live.process.number,
         machine="" if live.process is None else live.process.machine,

@@ -12,7 +12,7 @@ from typing import Any
 from leakscope.errors import LeakscopeError
 from leakscope.originals import Path, _thread, open_file, os, shutil
 from leakscope.run.descriptors import GrowingFile, open_private, write_whole
-from leakscope.run.model import FORMAT, Ended, GcDiff, Look, Step
+from leakscope.run.model import FORMAT, Ended, GcDiff, HeapSnapshot, Step
 from leakscope.run.rank_end import NAME as ENDED
 from leakscope.run.rank_end import ended_to_json, rank_name
 from leakscope.run.rows import Row, to_line
@@ -69,7 +69,7 @@ class RankFolder:
                 del line[name]
         self.append_line("steps", line)
 
-    def look(self, look: Look) -> None:
+    def look(self, look: HeapSnapshot) -> None:
         """Write a heap snapshot, named after its step and occasion."""
         self.write(look_name(look), _look_to_json(look))
 
@@ -97,7 +97,7 @@ class RankFolder:
             self._growing.clear()
 
 
-def look_name(look: Look) -> str:
+def look_name(look: HeapSnapshot) -> str:
     """Name of a heap snapshot's file: `heap_step_000012.json`."""
     return f"heap_{look.occasion}_{look.step:06d}.json"
 
@@ -165,7 +165,7 @@ def time_now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _look_to_json(look: Look) -> dict[str, Any]:
+def _look_to_json(look: HeapSnapshot) -> dict[str, Any]:
     from leakscope.graph.serialize import to_json
 
     data = {name: getattr(look, name) for name in look.__dataclass_fields__ if name != "heap"}

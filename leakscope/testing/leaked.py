@@ -13,7 +13,7 @@ from leakscope.verdict import Verdict
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
-    from leakscope.heap.fast_check import Seen
+    from leakscope.heap.fast_check import WeakIdSet
     from leakscope.heap.garbage import ExplainedHeap
     from leakscope.run.model import Run
 
@@ -57,7 +57,7 @@ class check_leaked_tensors(watch):
 
     def __enter__(self) -> LeakedTensors:  # type: ignore[override]  # what torch's gives
         self._leaked = LeakedTensors()
-        self._before: Seen | None = None
+        self._before: WeakIdSet | None = None
         super().__enter__()
         return self._leaked
 
@@ -81,9 +81,9 @@ class check_leaked_tensors(watch):
 
     def _learn_before(self, heap: ExplainedHeap) -> None:
         super()._learn_before(heap)
-        from leakscope.heap.fast_check import Seen
+        from leakscope.heap.fast_check import WeakIdSet
 
-        self._before = Seen(self._garbage_among(heap))
+        self._before = WeakIdSet(self._garbage_among(heap))
 
     def _learn(self, heap: ExplainedHeap) -> None:
         super()._learn(heap)
@@ -91,9 +91,11 @@ class check_leaked_tensors(watch):
 
     def _garbage_among(self, heap: ExplainedHeap) -> list[Any]:
         """Objects of the requested types that are garbage now and were not before."""
-        from leakscope.heap.fast_check import QUESTION, garbage_among
+        from leakscope.heap.fast_check import RETENTION_CHECK, garbage_among
 
         types = self._matched_type if self._matched_type is not None else sys.modules["torch"].Tensor
         found = garbage_among(heap, types if type(types) is tuple else (types,))
         before = self._before
-        return [obj for obj in found if not (QUESTION.was_garbage(obj) or (before is not None and before.has(obj)))]
+        return [
+            obj for obj in found if not (RETENTION_CHECK.was_garbage(obj) or (before is not None and before.has(obj)))
+        ]

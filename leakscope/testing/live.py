@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from leakscope.errors import LeakscopeError
-from leakscope.findings.holders import alive_now
+from leakscope.findings.holders import live_memory
 from leakscope.graph.model import ObjectKind
 from leakscope.profiler.holders import Holders
 from leakscope.profiler.result import why_no_look
@@ -15,7 +15,7 @@ from leakscope.run.rows import Occasion
 from leakscope.units import bytes_text, plural
 
 if TYPE_CHECKING:
-    from leakscope.run.model import Look
+    from leakscope.run.model import HeapSnapshot
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,7 +36,7 @@ class LiveTensors:
     """Number of storages; tensors and their views share one."""
     bytes: int
     """Bytes of all storages, each counted once."""
-    _look: Look = field(kw_only=True)
+    _look: HeapSnapshot = field(kw_only=True)
     _memory: tuple[Any, ...] = field(kw_only=True)
     """Weak references to the storages, which keep their addresses from being reused."""
 
@@ -53,7 +53,7 @@ class LiveTensors:
         known = set(before._memory)
         places = self._look.heap.storages.tolist()
         added = [place for place, memory in zip(places, self._memory, strict=True) if memory not in known]
-        alive = alive_now(self._look.heap, only=added, hides=self._look.hides)
+        alive = live_memory(self._look.heap, only=added, hides=self._look.hides)
         return AddedTensors(alive, more=self.count - before.count)
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from support.snapshots.building import block, event, frame, freed, segment, snap
 
 from leakscope.memory_snapshot.analysis import analyse
 from leakscope.memory_snapshot.model import NO_FRAMES, Snapshot
-from leakscope.memory_snapshot.verdict import Judgement, judge_snapshots
+from leakscope.memory_snapshot.verdict import SnapshotVerdict, judge_snapshots
 
 Read = Callable[[Any], Snapshot]
 KIB = 1 << 10
@@ -42,7 +42,7 @@ class Tape:
     def drop(self, address: int) -> None:
         self.trace += freed(address, self.alive.pop(address)[0], None)
 
-    def told(self, read: Read) -> Judgement:
+    def told(self, read: Read) -> SnapshotVerdict:
         held = [segment(block(address, size, frames=frames)) for address, (size, frames) in self.alive.items()]
         return judge_snapshots([analyse(read(snapshot(held, self.trace)))])
 

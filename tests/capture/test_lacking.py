@@ -19,7 +19,7 @@ from leakscope._version import __version__
 from leakscope.findings import judge
 from leakscope.findings.model import Findings
 from leakscope.options import Options
-from leakscope.process.torch_compat import TABLE, Part
+from leakscope.process.torch_compat import TABLE, RecordingPart
 from leakscope.report.messages.verdict import why_text
 from leakscope.report.text.page import render
 from leakscope.run.model import Run
@@ -52,10 +52,12 @@ UNSEEN = {"budget": 0.0, "warmup": 8}
 """None, as each takes half a second: all steps are of the warm-up."""
 ONE_OF_EACH = [
     [private for private in privates if private is not None]
-    for privates in zip_longest(*([p for p in TABLE if p.part is part] for part in Part if part is not Part.LOOKS))
+    for privates in zip_longest(
+        *([p for p in TABLE if p.part is part] for part in RecordingPart if part is not RecordingPart.LOOKS)
+    )
 ]
 """What is hidden together: one name of each part, but of looks, without which most else is left out too."""
-HIDDEN = [*([private] for private in TABLE[::3] if private.part is Part.LOOKS), *ONE_OF_EACH]
+HIDDEN = [*([private] for private in TABLE[::3] if private.part is RecordingPart.LOOKS), *ONE_OF_EACH]
 
 
 class Recorded(NamedTuple):
@@ -156,7 +158,7 @@ def test_with_all_that_is_private_a_leak_is_told_with_its_bytes(ranks: Ranks) ->
 
 @pytest.mark.parametrize("script", [LEAKING, CLEAN], ids=["leaking", "clean"])
 def test_what_only_cpp_holds_is_no_wrong_figure_where_it_is_not_seen(ranks: Ranks, script: str) -> None:
-    hidden = [private.path for private in TABLE if private.part in (Part.NATIVE, Part.SPARSE)]
+    hidden = [private.path for private in TABLE if private.part in (RecordingPart.NATIVE, RecordingPart.SPARSE)]
     recorded = ranks.run(script, hidden, **LOOKED_AT)
     assert recorded.findings.verdict in (Verdict.INCONCLUSIVE, Verdict.LEAKS if script is LEAKING else Verdict.CLEAN)
     assert all(look.hides for look in recorded.run.ranks[0].looks)

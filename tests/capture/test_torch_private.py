@@ -19,7 +19,7 @@ import leakscope
 from leakscope.errors import LeakscopeError
 from leakscope.process import torch_compat
 from leakscope.process.patches import Patches, leave_us_out
-from leakscope.process.torch_compat import NEEDS, TABLE, Part, Private, lacking, lacks, sentences
+from leakscope.process.torch_compat import NEEDS, TABLE, Private, RecordingPart, lacking, lacks, sentences
 from leakscope.recorder.accelerator import described, untold
 from leakscope.verdict import Verdict
 
@@ -134,7 +134,7 @@ def no_answers_kept() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_answers_kept")
 @pytest.mark.parametrize("part", list(NEEDS))
-def test_what_builds_on_a_part_goes_with_it(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_builds_on_a_part_goes_with_it(part: RecordingPart, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_compat, "TABLE", [Private("torch._nothing_there", NEEDS[part])])
     assert lacks(part)
     assert len(sentences()) == 1
@@ -149,13 +149,13 @@ def test_a_name_that_does_something_else_is_lacking(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_a_torch_was_built_without_is_not_lacking() -> None:
-    optional = Private("torch._C._no_such_module.Work", Part.COMM, optional=True)
+    optional = Private("torch._C._no_such_module.Work", RecordingPart.COMM, optional=True)
     assert optional.is_there()
     assert not replace(optional, path="torch._C._no_such_function").is_there()
 
 
 def test_a_stand_in_is_named_further_and_raises_when_it_is_called() -> None:
-    stand_in = torch_compat.Lacked("torch._C._gone")
+    stand_in = torch_compat.MissingName("torch._C._gone")
     with pytest.raises(RuntimeError, match=r"this torch has no torch\._C\._gone"):
         stand_in.inner.__get__(torch)
     assert functools.reduce(getattr, ["a", "b"], stand_in) is stand_in
@@ -163,7 +163,7 @@ def test_a_stand_in_is_named_further_and_raises_when_it_is_called() -> None:
 
 @pytest.mark.usefixtures("no_answers_kept")
 def test_a_block_that_cannot_be_looked_at_is_not_called_clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_compat, "TABLE", [Private("torch._C._no_such_count", Part.LOOKS)])
+    monkeypatch.setattr(torch_compat, "TABLE", [Private("torch._C._no_such_count", RecordingPart.LOOKS)])
     warned = pytest.warns(
         UserWarning, match=r"not looked at: this torch has no torch\._C\._no_such_count: what is alive"
     )

@@ -21,7 +21,7 @@ from leakscope.findings.model import Finding, Findings
 from leakscope.heap import snapshot as heap
 from leakscope.process.user_code import short
 from leakscope.report.messages.sentences import advice, title
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import MemoryThere
 
 LOOKS_AT = (3, 5, 9, 10)
@@ -93,7 +93,7 @@ class Watched:
     """What was said of several cases in one process."""
 
     findings: Findings
-    looks: tuple[Look, ...]
+    looks: tuple[HeapSnapshot, ...]
     primes: dict[str, int]
 
     def of(self, name: str) -> list[Finding]:
@@ -122,7 +122,7 @@ def watch(names: Sequence[str], variant: str) -> Watched:
     primes = dict(zip(names, _primes(len(names), 1009), strict=True))
     cases = [CASES[name](primes[name]) for name in names]
     acts: list[Callable[[], None]] = [getattr(case, variant) for case in cases]
-    looks: list[Look] = []
+    looks: list[HeapSnapshot] = []
     try:
         for step in range(1, 11):
             for act in acts:
@@ -141,7 +141,7 @@ def watch(names: Sequence[str], variant: str) -> Watched:
     return Watched(judge(run_of(looks, 10)), tuple(looks), primes)
 
 
-def run_of(looks: Sequence[Look], steps: int, min_bytes: int | None = MIN_BYTES, memory: int = 0) -> Run:
+def run_of(looks: Sequence[HeapSnapshot], steps: int, min_bytes: int | None = MIN_BYTES, memory: int = 0) -> Run:
     """A recorded run of one rank with these looks, on a host with so much memory."""
     done = tuple(Step(k, 0.01, None, None) for k in range(1, steps + 1))
     there = (MemoryThere("the host's memory", memory),) if memory else ()

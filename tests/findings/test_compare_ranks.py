@@ -6,7 +6,7 @@ import torch
 from support.comm_examples import rank_with, run_of
 
 from leakscope.findings.categories import summary
-from leakscope.findings.facts import Said
+from leakscope.findings.facts import StaticText
 from leakscope.findings.model import Finding, RankSummary, Sighting
 from leakscope.findings.rules.rank_skew import held_at_last, skew_findings
 from leakscope.heap.snapshot import look
@@ -53,7 +53,7 @@ def test_a_larger_stage_may_hold_more_and_what_is_named_is_no_skew() -> None:
     assert skew_findings(run, {0: _summary(50 * mib, 20 * mib), 1: _summary(200 * mib, 80 * mib)}, (), {}) == []
     named = Finding(
         "step-growth",
-        Said("", ""),
+        StaticText("", ""),
         "1",
         "leak",
         "program",

@@ -11,14 +11,14 @@ from support.examples import MIB
 from support.heap_text import heap_from
 
 from leakscope.findings.counters import counted_rate, is_steady, rate_at_end, rose_each_step, step_times
-from leakscope.run.model import Collection, Ended, Look, Rank, Step
+from leakscope.run.model import Collection, Ended, HeapSnapshot, Rank, Step
 from leakscope.run.rows import EndKind, LifetimesUnjudged, Occasion
 
 
 def _rank(levels: list[float], looked_at: tuple[int, ...] = ()) -> Rank:
     """Steps at whose ends so many MiB are counted."""
     steps = tuple(Step(k, 0.1, round(level * MIB), None) for k, level in enumerate(levels, 1))
-    looks = tuple(Look(k, Occasion.STEP, heap_from(""), None, 0) for k in looked_at)
+    looks = tuple(HeapSnapshot(k, Occasion.STEP, heap_from(""), None, 0) for k in looked_at)
     return Rank(0, steps, looks, Ended(EndKind.FINISHED, 0, len(steps)))
 
 

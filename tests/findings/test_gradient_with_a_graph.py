@@ -6,7 +6,7 @@ from support.heap_text import heap_from
 
 from leakscope.findings.judge import judge
 from leakscope.report.messages.sentences import advice, title
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 MIB = 1 << 20
 
@@ -21,7 +21,7 @@ def heap(step: int) -> str:
 
 
 def test_the_gradient_is_named_and_set_to_none() -> None:
-    looks = tuple(Look(s, "step", heap_from(heap(s)), None, 0) for s in (3, 5, 7))
+    looks = tuple(HeapSnapshot(s, "step", heap_from(heap(s)), None, 0) for s in (3, 5, 7))
     steps = tuple(Step(k, 0.1, None, None) for k in range(1, 8))
     run = Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 7)),), 1, "cpu", "2.13.0", "0")
     (finding,) = judge(run).findings

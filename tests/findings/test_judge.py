@@ -15,7 +15,7 @@ from leakscope.findings.model import Reason, Sighting
 from leakscope.report.messages.held import held_text, proved_text, would_be_freed
 from leakscope.report.messages.sentences import advice, title
 from leakscope.report.messages.verdict import next_text, why_text
-from leakscope.run.model import Collection, Ended, Look, Rank, Run, Step
+from leakscope.run.model import Collection, Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import EndKind, RecordingEnded
 
 STEPS = (3, 5, 9, 10)
@@ -30,7 +30,7 @@ def losses(count: int, label: str = "list losses", size: int = TENSOR) -> str:
 
 
 def rank(number: int, heaps: Sequence[str], full: Sequence[int] = (), steps: Sequence[int] = STEPS) -> Rank:
-    looks = [Look(s, "step", heap_from(text), None, 0) for s, text in zip(steps, heaps, strict=True)]
+    looks = [HeapSnapshot(s, "step", heap_from(text), None, 0) for s, text in zip(steps, heaps, strict=True)]
     done = [Step(k, 0.1, None, None, (Collection(2, 0.1, 5, TENSOR),) if k in full else ()) for k in range(1, 11)]
     return Rank(number, tuple(done), tuple(looks), Ended("finished", 0, 10))
 
@@ -82,14 +82,14 @@ def test_growth_every_few_steps_is_spread_over_all_of_them() -> None:
     assert [f.severity for f in seen_twice.findings] == ["note"]
     assert (seen_twice.verdict, seen_twice.exit_status) == ("inconclusive", 0)
     assert "too few snapshots to tell growth of train.losses" in why_text(seen_twice)
-    ended = Look(24, "end", heap_from(losses(8)), None, 0)
+    ended = HeapSnapshot(24, "end", heap_from(losses(8)), None, 0)
     one = rank(0, [losses(s // 3) for s in (3, 5, 7, 9)], steps=(3, 5, 7, 9))
     assert judge(run(replace(one, looks=(*one.looks, ended)))).verdict == "leaks"
 
 
 def test_what_is_no_larger_at_the_end_has_come_to_rest() -> None:
     one = rank(0, [losses(s) for s in STEPS])
-    ended = Look(16, "end", heap_from(losses(10)), None, 0)
+    ended = HeapSnapshot(16, "end", heap_from(losses(10)), None, 0)
     assert judge(run(replace(one, looks=(*one.looks, ended)))).verdict == "clean"
     for later in (
         replace(ended, heap=heap_from(losses(16))),
@@ -386,7 +386,7 @@ def test_a_gap_that_rises_once_is_a_note_and_one_that_goes_on_is_a_leak(
     counted: tuple[float, ...], severity: str
 ) -> None:
     looks = tuple(
-        Look(s, "step", heap_from("module train -> .x -> tensor x"), int(c * TENSOR), 0)
+        HeapSnapshot(s, "step", heap_from("module train -> .x -> tensor x"), int(c * TENSOR), 0)
         for s, c in zip(STEPS, counted, strict=True)
     )
     done = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
@@ -399,7 +399,7 @@ def test_what_is_let_go_of_once_hides_no_growth_after_it() -> None:
     done = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 13))
     for counted, told in (((30, 10, 11, 12, 13, 14), ["leak"]), ((30, 10, 11, 12, 13, 9), [])):
         looks = tuple(
-            Look(s, "step", heap_from("module train -> .x -> tensor x"), c * TENSOR, 0)
+            HeapSnapshot(s, "step", heap_from("module train -> .x -> tensor x"), c * TENSOR, 0)
             for s, c in zip((3, 5, 7, 9, 11, 12), counted, strict=True)
         )
         assert [f.severity for f in judge(run(Rank(0, done, looks, Ended("finished", 0, 12)))).findings] == told
@@ -409,7 +409,7 @@ def test_a_gap_while_shapes_are_new_at_each_look_is_a_note_that_says_so() -> Non
     done = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
     for shapes, severity in (((1, 2, 3, 4), "note"), ((1, 2, 3, 3), "leak")):
         looks = tuple(
-            Look(s, "step", heap_from(f"module train -> .x -> tensor x{shape}"), (10 + s) * TENSOR, 0)
+            HeapSnapshot(s, "step", heap_from(f"module train -> .x -> tensor x{shape}"), (10 + s) * TENSOR, 0)
             for s, shape in zip(STEPS, shapes, strict=True)
         )
         found = judge(run(Rank(0, done, looks, Ended("finished", 0, 10))))
@@ -423,7 +423,7 @@ def test_counts_of_two_devices_make_no_gap() -> None:
     """The script put its accelerator to use after two looks: until then the host's bytes were counted."""
     heap = heap_from("module train -> .x -> tensor x")
     counts = zip(STEPS, (10, 12, 40, 60), ("cpu", "cpu", "cuda", "cuda"), strict=True)
-    looks = tuple(Look(step, "step", heap, size * TENSOR, 0, counted_on=on) for step, size, on in counts)
+    looks = tuple(HeapSnapshot(step, "step", heap, size * TENSOR, 0, counted_on=on) for step, size, on in counts)
     done = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
     assert judge(run(Rank(0, done, looks, Ended("finished", 0, 10)))).findings == ()
 

@@ -19,7 +19,7 @@ from leakscope.findings.model import NO_GROWTH, Findings, LineKind, Reason, Why,
 from leakscope.report import FORMATS
 from leakscope.report.messages.held import held_text
 from leakscope.report.messages.verdict import next_text, why_text
-from leakscope.run.model import Collection, Ended, Look, Rank, Run, Step
+from leakscope.run.model import Collection, Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import EndKind, LifetimesUnjudged, MemoryThere, Occasion
 from leakscope.units import parse_bytes
 
@@ -85,9 +85,9 @@ def history(parts: Sequence[Part], looked_at: Sequence[int], steps: int, noise: 
     def counted(step: int) -> int:
         return BASE + sum(part.bytes_at(step) for part in parts) + (noise[step % len(noise)] if noise else 0)
 
-    def look(step: int) -> Look:
+    def look(step: int) -> HeapSnapshot:
         heap = heap_from("".join(part.text_at(step, f"p{k}") for k, part in enumerate(parts)))
-        return Look(step, Occasion.STEP, heap, counted(step), int(heap.bytes[heap.storages].sum()))
+        return HeapSnapshot(step, Occasion.STEP, heap, counted(step), int(heap.bytes[heap.storages].sum()))
 
     rank = Rank(
         0,

@@ -8,14 +8,14 @@ from dataclasses import fields, replace
 import pytest
 from support.heap_text import heap_from
 
-from leakscope.findings.facts import Beside, BufferKind, CameToRest, CommBuffers
+from leakscope.findings.facts import AlsoFreed, BufferKind, CommBuffers, Plateaued
 from leakscope.findings.judge import judge
 from leakscope.findings.merge import MERGED, MERGED_CUT, merge_findings
 from leakscope.findings.model import Cut, Finding, Sighting
 from leakscope.findings.rules.dist_autograd_context import OpenContextsFacts
 from leakscope.report.messages.sentences import title
 from leakscope.report.messages.verdict import cut_in_short
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 9, 10)
 MIB = 1 << 20
@@ -48,7 +48,7 @@ def found_in(*heaps: Callable[[int], str]) -> tuple[Finding, ...]:
     steps = tuple(Step(step, 0.1, None, None) for step in range(1, 11))
     ranks = []
     for number, heap in enumerate(heaps):
-        looks = tuple(Look(step, "step", heap_from(heap(step)), None, 0) for step in STEPS)
+        looks = tuple(HeapSnapshot(step, "step", heap_from(heap(step)), None, 0) for step in STEPS)
         ranks.append(Rank(number, steps, looks, Ended("finished", 0, 10)))
     return judge(Run(("train.py",), tuple(ranks), len(ranks), "cpu", "2.13.0", "0", min_bytes=64 * 1024)).findings
 
@@ -126,23 +126,23 @@ def test_what_two_ranks_found_is_summed() -> None:
     (one,) = found_in(lambda count: parents(count, 0, MIB))
     buffers = CommBuffers(2, MIB, 1, (BufferKind(2, "send", 1, 0, "train.py:4"),))
     one = replace(
-        one, before_bytes=5, host_bytes=6, counted_bytes=7, settled_by=CameToRest(9), comm_buffers=buffers,
-        beside=(Beside(100, "numpy array"),), facts=OpenContextsFacts(3, ()), made_at=("train.py:1",),
+        one, before_bytes=5, host_bytes=6, counted_bytes=7, settled_by=Plateaued(9), comm_buffers=buffers,
+        beside=(AlsoFreed(100, "numpy array"),), facts=OpenContextsFacts(3, ()), made_at=("train.py:1",),
     )  # fmt: skip
     other = replace(
         one, sightings=tuple(replace(s, rank=1) for s in one.sightings), retained_bytes=2 * one.retained_bytes,
-        beside=(Beside(11, "numpy array"), Beside(1, "bytes object")), settled_by=None, keeps_graphs=True,
+        beside=(AlsoFreed(11, "numpy array"), AlsoFreed(1, "bytes object")), settled_by=None, keeps_graphs=True,
         cut_in=frozenset(), made_at=("train.py:2",),
     )  # fmt: skip
     both = merge_findings([one, other])
     assert both.ranks == (0, 1) and both.retained_bytes == 3 * one.retained_bytes
     assert (both.before_bytes, both.host_bytes, both.counted_bytes, both.count) == (10, 12, 14, 2 * one.count)
-    assert both.beside == (Beside(111, "numpy array"), Beside(1, "bytes object"))
+    assert both.beside == (AlsoFreed(111, "numpy array"), AlsoFreed(1, "bytes object"))
     assert both.comm_buffers == CommBuffers(4, 2 * MIB, 2, (BufferKind(4, "send", 1, 0, "train.py:4"),))
     assert both.facts == OpenContextsFacts(3, ())
     assert (both.settled_by, both.keeps_graphs, both.cut_in) == (None, True, one.cut_in)
     assert both.made_at == ("train.py:2", "train.py:1"), "the larger one's first"
-    assert merge_findings([one, one]).settled_by == CameToRest(9)
+    assert merge_findings([one, one]).settled_by == Plateaued(9)
 
 
 def cycles(kinds: str, sizes: dict[str, int]) -> Callable[[int], str]:

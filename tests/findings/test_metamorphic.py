@@ -11,7 +11,7 @@ from support.heap_text import heap_from
 
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Findings
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import EndKind, MemoryThere, Occasion
 
 STEPS = (3, 5, 7, 9)
@@ -59,7 +59,8 @@ class Leak:
 
 def rank_of(leaks: Sequence[Leak], number: int = 0) -> Rank:
     looks = tuple(
-        Look(step, Occasion.STEP, heap_from("".join(leak.text(step) for leak in leaks)), None, 0) for step in STEPS
+        HeapSnapshot(step, Occasion.STEP, heap_from("".join(leak.text(step) for leak in leaks)), None, 0)
+        for step in STEPS
     )
     steps = tuple(Step(k, 0.1, None, None) for k in range(1, STEPS[-1] + 1))
     ended = Ended(EndKind.FINISHED, 0, STEPS[-1])
@@ -144,7 +145,7 @@ BY_VARIABLE = "module train -> .m -> network Linear#1\n"
 
 
 def _of_hooks(way: str) -> list[tuple[str, int]]:
-    looks = tuple(Look(step, Occasion.STEP, heap_from(_hooked(step, way)), None, 0) for step in STEPS)
+    looks = tuple(HeapSnapshot(step, Occasion.STEP, heap_from(_hooked(step, way)), None, 0) for step in STEPS)
     steps = tuple(Step(k, 0.1, None, None) for k in range(1, STEPS[-1] + 1))
     findings = judged(Rank(0, steps, looks, Ended(EndKind.FINISHED, 0, STEPS[-1])))
     return [(f.cut.written, f.cut.frees_bytes) for f in findings.findings if f.cut is not None]

@@ -10,7 +10,7 @@ from support.heap_text import heap_from
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
 from leakscope.findings.thresholds import COUNTED, USUAL_MEMORY, Thresholds
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import EndKind, MemoryThere, Occasion
 
 GIB = 1 << 30
@@ -42,7 +42,9 @@ def cycles(step: int, size: int) -> str:
 
 
 def run_of(*heaps: str, memory: int = 24 * GIB, **options: int) -> Run:
-    looks = tuple(Look(step, Occasion.STEP, heap_from(text), None, 0) for step, text in zip(STEPS, heaps, strict=True))
+    looks = tuple(
+        HeapSnapshot(step, Occasion.STEP, heap_from(text), None, 0) for step, text in zip(STEPS, heaps, strict=True)
+    )
     steps = tuple(Step(number, 0.1, None, None) for number in range(1, STEPS[-1] + 1))
     ended = Ended(EndKind.FINISHED, 0, STEPS[-1])
     rank = Rank(0, steps, looks, ended, host_memory=(MemoryThere("the host's memory", memory),))

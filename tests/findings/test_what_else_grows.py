@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.recorded_rows import rows
 
-from leakscope.findings.counters import AlsoGrows, Counted, also_grows
+from leakscope.findings.counters import AlsoGrows, CountKind, also_grows
 from leakscope.report.messages.sentences import run_text
 from leakscope.run.model import Ended, Rank
 from leakscope.run.rows import EndKind
@@ -32,7 +32,7 @@ def descriptors(counts: Sequence[int]) -> tuple[AlsoGrows, ...]:
 
 def test_a_trend_is_told_with_what_grows_and_the_limit() -> None:
     (grown,) = descriptors([5 + 3 * step for step in STEPS])
-    assert (grown.what, grown.rank, grown.before, grown.now) == (Counted.DESCRIPTORS, 3, 18, 81)
+    assert (grown.what, grown.rank, grown.before, grown.now) == (CountKind.DESCRIPTORS, 3, 18, 81)
     assert grown.by == (("socket to node0:80", 63),)
     (text,) = run_text([grown])
     assert text.startswith("Rank 3: 63 more file descriptors from step 3 to 24, 81 in total (limit 1024)")
@@ -101,7 +101,7 @@ def test_pinned_memory_and_private_pools_are_told_from_min_bytes_a_step_on() -> 
         ]
         return {"counts": [{"step": step, "pinned_bytes": each * step} for step in STEPS], "device": steps}
 
-    assert [grown.what for grown in judged(**of_device(MIB))] == [Counted.PINNED_MEMORY, Counted.PRIVATE_POOLS]
+    assert [grown.what for grown in judged(**of_device(MIB))] == [CountKind.PINNED_MEMORY, CountKind.PRIVATE_POOLS]
     assert judged(**of_device(1 << 15)) == ()
     texts = run_text(judged(**of_device(MIB)))
     assert "21.00 MiB more pinned host memory from step 3 to 24, 24.00 MiB in total" in texts[0]

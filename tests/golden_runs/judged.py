@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from leakscope.findings.holders import alive_now, ways_to
+from leakscope.findings.holders import live_memory, paths_to
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings, by_kind
 from leakscope.run.model import Ended, Rank, Run
@@ -25,7 +25,7 @@ from leakscope.run.rows import EndKind, Occasion
 HERE = Path(__file__).parent
 EXPECTED = HERE / "expected.json"
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in HERE.glob("*.tar.xz"))
-SENTENCES = {("See", "does"), ("See", "lines")}
+SENTENCES = {("BackwardHint", "does"), ("BackwardHint", "lines")}
 """Fields that are text for a reader."""
 INDEXES = {
     ("CutReference", "indexes"), ("Hop", "index"), ("Hop", "references"), ("Finding", "storages"),
@@ -131,7 +131,7 @@ def held(run: Run) -> Any:
     if not tensors:
         return {}
     largest = max(tensors, key=lambda tensor: graph.bytes[graph.held[graph.out_of(tensor)]].max())
-    return {"holders": plain(alive_now(graph, 8)), "paths": plain(ways_to(graph, largest, 5))}
+    return {"holders": plain(live_memory(graph, 8)), "paths": plain(paths_to(graph, largest, 5))}
 
 
 PARTS = {whole: NAMES, varied: VARIED, held: VARIED}

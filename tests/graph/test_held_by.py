@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leakscope.graph.walks import HeldBy, in_rows, occurrences
+from leakscope.graph.walks import ReferrerIndex, in_rows, occurrences
 
 COUNT = 9
 places = st.integers(0, COUNT - 1)
@@ -24,7 +24,7 @@ def test_what_holds_some_objects_is_all_that_holds_them(
 ) -> None:
     holder, held = (np.array([pair[k] for pair in references], dtype=np.int32) for k in (0, 1))
     monkeypatch.setenv("LEAKSCOPE_PURE", pure)
-    held_by = HeldBy(COUNT, holder, held)
+    held_by = ReferrerIndex(COUNT, holder, held)
     into = held_by.into(np.array(sorted(asked), dtype=np.int64))
     assert Counter(zip(*(column.tolist() for column in into), strict=True)) == Counter(
         pair for pair in references if pair[1] in asked

@@ -20,7 +20,7 @@ from support.runs.asked import TRAINING, at_step_20, job, let_go_on
 
 from leakscope.run import status
 from leakscope.run.live import RecordingProcess, live_ranks, this_process
-from leakscope.run.status import RankStanding, RunStanding, standing_of
+from leakscope.run.status import RankStatus, RunStatus, status_of
 
 Write = Callable[..., Path]
 
@@ -49,7 +49,7 @@ def recorded(folder: Path, steps: int, process: RecordingProcess, since: float =
 def test_the_trend_is_that_of_the_last_steps_after_warmup(
     tmp_path: Path, steps: int, since: float, state: str, over: int
 ) -> None:
-    (rank,) = standing_of(recorded(tmp_path / "run", steps, this_process(), since)).ranks
+    (rank,) = status_of(recorded(tmp_path / "run", steps, this_process(), since)).ranks
     assert (rank.step, rank.state, rank.over_steps, rank.counted_bytes) == (steps, state, over, steps * MIB)
     assert rank.bytes_per_step == pytest.approx(MIB)
     assert rank.since_step == pytest.approx(since, abs=5)
@@ -61,7 +61,7 @@ def test_a_process_that_is_gone_is_lost_and_one_of_another_machine_is_not(tmp_pa
         (replace(here, began=here.began - 1), "lost"),  # its number is another's now
         (replace(here, machine="another", number=1), "running"),
     ):
-        assert standing_of(recorded(tmp_path / state, 8, process)).ranks[0].state == state
+        assert status_of(recorded(tmp_path / state, 8, process)).ranks[0].state == state
 
 
 def test_ranks_of_machines_with_a_folder_of_their_own_are_not_waited_for(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_of_a_long_run_only_the_end_is_read(tmp_path: Path, monkeypatch: pytest.
         return os.pread(file, size, offset)
 
     monkeypatch.setattr("leakscope.run.live.os", type("", (), {**vars(os), "pread": staticmethod(reading)}))
-    assert standing_of(folder).ranks[0].step == 4000
+    assert status_of(folder).ranks[0].step == 4000
     assert sum(read) <= 1 << 16
     assert status._STEPS_READ * 200 < 1 << 16  # a row takes about 150 bytes
 
@@ -88,7 +88,7 @@ def test_of_a_long_run_only_the_end_is_read(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.unit
 @pytest.mark.parametrize("columns", [60, 80, 100, 150])
 def test_its_table_is_no_wider_than_the_terminal(columns: int) -> None:
-    row = RankStanding(
+    row = RankStatus(
         rank=1023,
         process=4194304,
         machine="here",
@@ -106,7 +106,7 @@ def test_its_table_is_no_wider_than_the_terminal(columns: int) -> None:
         looking_seconds=1.0,
     )
     ranks = (row, replace(row, step=0, step_seconds=None))
-    text = as_text(RunStanding("run", ("train.py",), "", None, True, ranks, ""), columns)
+    text = as_text(RunStatus("run", ("train.py",), "", None, True, ranks, ""), columns)
     heads, *rows = text.splitlines()[3:6]
     assert max(map(len, (heads, *rows))) <= columns
     assert heads.split()[0] == "rank" and "state" in heads and "counted" in heads and "a step" in heads

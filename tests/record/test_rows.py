@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leakscope.comm.operations import Channel, Operation
-from leakscope.run.model import ROWS, Ended, Look, Rank
+from leakscope.comm.operations import Channel, LiveOperation
+from leakscope.run.model import ROWS, Ended, HeapSnapshot, Rank
 from leakscope.run.operations import FAILED, ISSUED, WAITED, WAITING
 from leakscope.run.rank_end import ended_from_json, ended_to_json
 from leakscope.run.reader import read_run
@@ -172,7 +172,7 @@ def test_rows_of_a_kind_that_only_a_newer_version_knows_are_passed_over(tmp_path
 
 @pytest.mark.parametrize("more", [{}, {"reused": 3.0, "dropped": True, "failed": "gone", "source": 2, "waited": 2.0}])
 def test_nothing_of_what_is_written_of_an_operation_is_lost(more: dict[str, Any]) -> None:
-    operation = Operation(
+    operation = LiveOperation(
         4, Channel("send", None if "source" in more else 1, 0, "default"), 5, ("train.py:1 go", "train.py:9 <module>")
     )
     operation.issued, operation.microbatch = 1.5, 0
@@ -205,7 +205,7 @@ def test_the_packed_words_are_the_states() -> None:
 
 def test_what_a_look_says_of_objects_is_read_as_it_was_written(tmp_path: Path) -> None:
     heap = heap_from("module train -> .log -> list log 3")
-    look = Look(
+    look = HeapSnapshot(
         step=7,
         occasion=Occasion.STEP,
         heap=heap,
@@ -224,7 +224,7 @@ def test_what_a_look_says_of_objects_is_read_as_it_was_written(tmp_path: Path) -
 def test_a_look_of_an_earlier_version_says_nothing_of_objects(tmp_path: Path) -> None:
     write_run(tmp_path, {"command": ["train.py"], "ranks": 1})
     folder = RankFolder(tmp_path, 0)
-    folder.look(Look(7, Occasion.STEP, heap_from(""), None, 0))
+    folder.look(HeapSnapshot(7, Occasion.STEP, heap_from(""), None, 0))
     (path,) = folder.path.glob("heap_*.json")
     earlier = {name: value for name, value in json.loads(path.read_text()).items() if name != "containers"}
     path.write_text(json.dumps(earlier))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support.examples import clean, cycle_finding, growth_finding
 
-from leakscope.findings.facts import Bounded, CameToRest, Facts, RuleName, Said, Severity
+from leakscope.findings.facts import Bounded, Facts, Plateaued, RuleName, Severity, StaticText
 from leakscope.findings.model import Cut, CutReference, Finding, HeapId, Suggestion
 from leakscope.findings.rules.frame_hold import CallsFacts
 from leakscope.findings.rules.tensor_cycle import Closing, CycleFacts, InLibrary, MadeClass
@@ -97,7 +97,7 @@ def test_a_clean_verdict_names_what_goes_on_growing_in_its_own_line() -> None:
     for shown, grows in (
         ((small,), True),
         ((replace(small, settled_by=Bounded(3, 10, 1000)),), True),
-        ((replace(small, settled_by=CameToRest(9)),), False),
+        ((replace(small, settled_by=Plateaued(9)),), False),
         ((), False),
     ):
         found = replace(findings, findings=shown)
@@ -131,7 +131,7 @@ def test_what_the_first_cut_mends_as_well_is_no_other_leak() -> None:
 def test_a_class_of_each_step_is_to_be_made_once() -> None:
     finding = replace(cycle_finding(), facts=LOCAL, cut=None)
     assert first_cut((finding,)) == "Create class Local once instead of in each step (1.50 MiB awaiting gc)"
-    assert first_cut((replace(finding, facts=Said("", "")),)) == "Read the first leak below"
+    assert first_cut((replace(finding, facts=StaticText("", "")),)) == "Read the first leak below"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_class_of_each_step_is_to_be_made_once() -> None:
             CallsFacts(10, "wait", "batch"),
             "no single cut is enough: each running call retains its own locals",
         ),
-        (RuleName.NATIVE_HOLD, Said("", ""), "unknown, because the referrer is unknown"),
+        (RuleName.NATIVE_HOLD, StaticText("", ""), "unknown, because the referrer is unknown"),
     ],
 )
 def test_why_there_is_no_cut(rule: RuleName, facts: Facts, said: str) -> None:

@@ -16,7 +16,7 @@ from leakscope.graph.model import KINDS
 from leakscope.report import FORMATS
 from leakscope.report.messages.sentences import run_text
 from leakscope.report.messages.verdict import next_text
-from leakscope.run.model import Ended, Look, Rank, Run
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run
 from leakscope.run.rows import AllocationFailure
 
 MIB = examples.MIB
@@ -40,9 +40,9 @@ def heap(cache: int, weight: int = 2) -> Any:
     return found
 
 
-def look(step: int, occasion: str, cache: int, weight: int = 2) -> Look:
+def look(step: int, occasion: str, cache: int, weight: int = 2) -> HeapSnapshot:
     graph = heap(cache, weight)
-    return Look(step, occasion, graph, None, int(graph.bytes.sum()))
+    return HeapSnapshot(step, occasion, graph, None, int(graph.bytes.sum()))
 
 
 def run_out(weight: int = 2, cache: int = 7) -> Run:

@@ -10,7 +10,7 @@ import pytest
 from support import examples
 
 from leakscope.errors import LeakscopeError
-from leakscope.findings.facts import Said
+from leakscope.findings.facts import StaticText
 from leakscope.findings.model import Finding, Hop
 from leakscope.report import FORMATS, write
 from leakscope.report.escape import cleaned
@@ -92,7 +92,7 @@ def test_numbers_are_listed_as_ranges() -> None:
 
 def finding(*hops: tuple[str, str]) -> Finding:
     trace = tuple(Hop("object", "t", "instance", "", status, reference) for status, reference in hops)
-    return Finding("step-growth", Said("", ""), "00000000", "leak", "program", 0, 0.0, trace, None)
+    return Finding("step-growth", StaticText("", ""), "00000000", "leak", "program", 0, 0.0, trace, None)
 
 
 def test_suspects_lie_between_the_last_expected_and_the_first_leaked_object() -> None:

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from leakscope.findings.backward_hint import SEES, Fault
-from leakscope.findings.facts import AliveAtEnd, Said
+from leakscope.findings.facts import AliveAtEnd, StaticText
 from leakscope.findings.model import (
+    BackwardHint,
     Cut,
     CutReference,
     CycleReference,
@@ -15,12 +16,11 @@ from leakscope.findings.model import (
     Findings,
     Hop,
     RankSummary,
-    See,
     Sighting,
     Unjudged,
 )
 from leakscope.graph.model import build
-from leakscope.run.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
+from leakscope.run.model import Collection, Ended, GcDiff, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import CommOperation
 
 KIB = 1024
@@ -46,8 +46,8 @@ def steps(count: int, start: int, growth: int, peak: bool = False) -> tuple[Step
     )
 
 
-def look(step: int, explained: int, counted: int, unjudged: tuple[str, ...] = ()) -> Look:
-    return Look(
+def look(step: int, explained: int, counted: int, unjudged: tuple[str, ...] = ()) -> HeapSnapshot:
+    return HeapSnapshot(
         step=step,
         occasion="step",
         heap=build([], []),
@@ -100,7 +100,7 @@ def cycle_finding() -> Finding:
     alone, held = "unreachable: kept alive by the cycle", "referenced by the cycle"
     return Finding(
         rule="tensor-cycle",
-        facts=Said(
+        facts=StaticText(
             title="closure `extract` in stage_backward_weight holds itself and every intermediate of the step",
             advice="Make `extract` a module-level function, "
             "or walk the graph with a list of nodes instead of recursion.",
@@ -171,7 +171,7 @@ def cycle_finding() -> Finding:
 def growth_finding(name: str = ".losses") -> Finding:
     return Finding(
         rule="step-growth",
-        facts=Said(
+        facts=StaticText(
             title=f"`trainer{name}` gains 2 tensors each step",
             advice="Append `loss.item()`, or clear the list at the end of each step.",
         ),
@@ -202,7 +202,7 @@ def growth_finding(name: str = ".losses") -> Finding:
 def library_finding() -> Finding:
     return Finding(
         rule="hook-pileup",
-        facts=Said(
+        facts=StaticText(
             title="torch.distributed.pipelining keeps hooks on its receive buffers",
             advice="Known upstream as pytorch issue 185331; nothing to do in your code.",
         ),
@@ -221,7 +221,9 @@ def library_finding() -> Finding:
 def note_finding() -> Finding:
     return Finding(
         rule="step-growth",
-        facts=Said(title="`history` gains one detached scalar each step", advice="Nothing to do below --min-bytes."),
+        facts=StaticText(
+            title="`history` gains one detached scalar each step", advice="Nothing to do below --min-bytes."
+        ),
         fingerprint="12345678",
         severity="note",
         freed_by="program",
@@ -344,7 +346,7 @@ def of_a_dropped_work() -> tuple[Run, Findings]:
     """A note on what happened between ranks: it keeps no memory."""
     note = Finding(
         rule="p2p-buffer",
-        facts=Said(title="the Work of 116 send operations was dropped", advice="Keep the Work."),
+        facts=StaticText(title="the Work of 116 send operations was dropped", advice="Keep the Work."),
         fingerprint="00000001",
         severity="note",
         freed_by="program",
@@ -376,7 +378,7 @@ def hostile(bad: str = HOSTILE) -> tuple[Run, Findings]:
     hop = Hop(bad, bad, "instance", f"{bad}.py:3", "unknown", bad, bad + "\x1b[31m\u202e", 5)
     finding = Finding(
         rule="step-growth",
-        facts=Said(title=bad, advice=bad),
+        facts=StaticText(title=bad, advice=bad),
         fingerprint="deadbeef",
         severity="leak",
         freed_by="program",
@@ -386,7 +388,7 @@ def hostile(bad: str = HOSTILE) -> tuple[Run, Findings]:
         cut=Cut((CutReference(bad, f"{bad}.py:3", indexes=(12,), trace=2),), 5, None, bad),
         made_at=(bad,),
         sightings=(Sighting(0, 3, 5),),
-        see=See(bad, (bad,), bad),
+        see=BackwardHint(bad, (bad,), bad),
         cycle=(CycleReference(bad, bad, "b", 0, 10, 1), CycleReference("b", bad, bad, 1, 12, 0)),
     )
     words: dict[str, Any] = dict.fromkeys(("issued_at", "group", "dtype", "direction", "tag"), bad + "\x1b\u202e")

@@ -11,7 +11,7 @@ import torch
 from leakscope.findings.model import Finding, Unjudged
 from leakscope.findings.peak import PeakOfStep, peak_of
 from leakscope.findings.rules.late_release import LateReleaseFacts, late_release_findings, late_release_unjudged
-from leakscope.heap.snapshot import LookContext, inspect
+from leakscope.heap.snapshot import SnapshotContext, inspect
 from leakscope.process.patches import Patches
 from leakscope.recorder.lifetimes.tracker import LifetimeTracker
 from leakscope.run.model import Ended, Rank
@@ -49,7 +49,7 @@ def watched(step: Callable[[], object], times: int = 8, min_bytes: int = 0) -> L
     rows: list[Any] = []
     looks: list[Any] = []
     watch = LifetimeTracker(
-        0, lambda number, occasion: inspect(number, occasion, LookContext(hidden=(watch, rows, looks)))
+        0, lambda number, occasion: inspect(number, occasion, SnapshotContext(hidden=(watch, rows, looks)))
     )
     patches = Patches()
     watch.install(patches, comm=False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from leakscope.graph.model import CommUse, HeapGraph, Object, Reference, build
-from leakscope.run.model import Ended, Look, Rank
+from leakscope.run.model import Ended, HeapSnapshot, Rank
 from leakscope.run.rows import EndKind, IdleStorage, Occasion, Phase, WatchedStep
 
 KIB = 1024
@@ -126,7 +126,7 @@ def peak_rank(graph: HeapGraph, idle: Sequence[int], backward: bool = False) -> 
         )
         for s in idle
     ]
-    look = Look(5, Occasion.PEAK, graph, None, 0)
+    look = HeapSnapshot(5, Occasion.PEAK, graph, None, 0)
     return Rank(0, (), (look,), Ended(EndKind.FINISHED, 0, 10), lifetimes=(step, *rows))
 
 

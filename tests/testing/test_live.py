@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from leakscope.findings.live_objects import Kept
+from leakscope.findings.live_objects import RetentionKind
 from leakscope.testing import live_tensors
 
 
@@ -61,7 +61,7 @@ def test_garbage_is_counted_as_what_waits_for_gc() -> None:
     del kept
     after = live_tensors()
     [held] = after.diff(before).lines
-    assert (held.kept, held.bytes) == (Kept.WAITS_FOR_GC, 400)
+    assert (held.kept, held.bytes) == (RetentionKind.WAITS_FOR_GC, 400)
     gc.collect()
     assert gone() is None  # a count holds nothing
     assert not live_tensors().diff(before)

@@ -12,7 +12,7 @@ from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.naming import fingerprint
 from leakscope.findings.oom import DeviceLook, caught, device_looks
 from leakscope.findings.rules.rule import Rule
-from leakscope.run.model import Look, Rank
+from leakscope.run.model import HeapSnapshot, Rank
 from leakscope.run.rows import DeviceFigures
 from leakscope.units import bytes_text
 
@@ -137,7 +137,7 @@ class CaughtFacts(Facts):
         )
 
 
-def allocator_findings(rank: Rank, looks: Sequence[Look]) -> list[Finding]:
+def allocator_findings(rank: Rank, looks: Sequence[HeapSnapshot]) -> list[Finding]:
     """Notes on one rank's devices, from the counters of each step and from the snapshots."""
     rows = rank.device_steps
     at = {(look.step, look.occasion) for look in looks}

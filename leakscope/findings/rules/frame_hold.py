@@ -23,7 +23,7 @@ _KINDS = (
 )
 
 
-class Keeper(StrEnum):
+class LocalsHolder(StrEnum):
     """What keeps the locals."""
 
     EXCEPTION = "exception"
@@ -35,9 +35,9 @@ class Keeper(StrEnum):
 
 
 _KEEPERS = {
-    ObjectKind.GENERATOR: Keeper.GENERATOR,
-    ObjectKind.FUTURE: Keeper.FUTURE,
-    ObjectKind.THREAD: Keeper.THREAD,
+    ObjectKind.GENERATOR: LocalsHolder.GENERATOR,
+    ObjectKind.FUTURE: LocalsHolder.FUTURE,
+    ObjectKind.THREAD: LocalsHolder.THREAD,
 }
 
 
@@ -47,7 +47,7 @@ class FrameFacts(Facts):
 
     SUMMED = ("alike",)
 
-    keeper: Keeper
+    keeper: LocalsHolder
     label: str
     alike: int
     """Similar objects that keep storages of the group."""
@@ -73,15 +73,14 @@ class FrameFacts(Facts):
         collector = self.collector or finding.subject
         instead = "str(error) or traceback.format_exc()" if self.is_text else "error.with_traceback(None)"
         return {
-            Keeper.EXCEPTION: f"Store {instead} in {collector} instead of the exception: its traceback references "
-            "every "
-            "frame that it passed and all their locals.",
-            Keeper.GENERATOR: f"Exhaust or close() the generator, and drop it from {collector}: a suspended generator "
-            "retains all its locals.",
-            Keeper.TASK: "Await or cancel() these tasks, or start fewer: a pending task retains all locals of its "
-            f"coroutine, and is itself retained by what it awaits, even if it is dropped from {collector}.",
-            Keeper.FUTURE: f"Drop finished futures from {collector}: each retains its result.",
-            Keeper.THREAD: f"Drop the finished thread from {collector}: it retains its attributes and arguments.",
+            LocalsHolder.EXCEPTION: f"Store {instead} in {collector} instead of the exception: its traceback "
+            "references every frame that it passed and all their locals.",
+            LocalsHolder.GENERATOR: f"Exhaust or close() the generator, and drop it from {collector}: a suspended "
+            "generator retains all its locals.",
+            LocalsHolder.TASK: "Await or cancel() these tasks, or start fewer: a pending task retains all locals of "
+            f"its coroutine, and is itself retained by what it awaits, even if it is dropped from {collector}.",
+            LocalsHolder.FUTURE: f"Drop finished futures from {collector}: each retains its result.",
+            LocalsHolder.THREAD: f"Drop the finished thread from {collector}: it retains its attributes and arguments.",
         }[self.keeper]
 
 
@@ -141,11 +140,11 @@ def _local_of(candidate: Candidate, frame: Object | None) -> str:
     return next(locals_, "")
 
 
-def _keeper(candidate: Candidate, position: int) -> Keeper:
+def _keeper(candidate: Candidate, position: int) -> LocalsHolder:
     """For a future, whether it is a waiting task: a finished coroutine holds nothing."""
-    keeper = _KEEPERS.get(candidate.objects[position].kind, Keeper.EXCEPTION)
+    keeper = _KEEPERS.get(candidate.objects[position].kind, LocalsHolder.EXCEPTION)
     waits = any(o.kind == ObjectKind.GENERATOR for o in candidate.before_tensor[position + 1 :])
-    return Keeper.TASK if keeper == Keeper.FUTURE and waits else keeper
+    return LocalsHolder.TASK if keeper == LocalsHolder.FUTURE and waits else keeper
 
 
 def _last_frame(candidate: Candidate, position: int) -> Object | None:

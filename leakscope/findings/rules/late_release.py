@@ -10,7 +10,7 @@ import numpy as np
 
 from leakscope.findings.comm import crossed_count
 from leakscope.findings.cut import on_trace
-from leakscope.findings.facts import Facts, FreedBy, Origin, RuleName, Severity, Upstream
+from leakscope.findings.facts import Facts, FreedBy, LibraryIssue, Origin, RuleName, Severity
 from leakscope.findings.library import (
     LibraryDragFacts,
     LibraryRetention,
@@ -139,7 +139,7 @@ def _known(peak: PeakOfStep, kept: LibraryRetention, idle: Sequence[Idle]) -> Fi
         cut=on_trace(Cut((named,), frees), trace) if frees else None,
         origin=Origin.LIBRARY,
         library="torch",
-        upstream=Upstream(known.issue, known.what),
+        upstream=LibraryIssue(known.issue, known.what),
         made_at=_made_at(idle),
         sightings=(Sighting(peak.rank, peak.step.step, size),),
         count=len(idle),

@@ -13,7 +13,7 @@ from leakscope.findings.naming import fingerprint
 from leakscope.findings.oom import DeviceLook, device_looks
 from leakscope.findings.rules.rule import Match, Rule, ToCut
 from leakscope.graph.model import ObjectKind, RootKind
-from leakscope.run.model import Look, Rank
+from leakscope.run.model import HeapSnapshot, Rank
 from leakscope.units import bytes_text
 
 _KINDS = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.STORAGE, ObjectKind.GRAD_NODE)
@@ -136,7 +136,7 @@ _MOST_SITES = 6
 """Maximum allocation sites reported for native blocks. Heuristic."""
 
 
-def native_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Finding] | None:
+def native_findings(rank: Rank, looks: Sequence[HeapSnapshot], min_bytes: int) -> list[Finding] | None:
     """A native-hold finding if blocks without a storage grow at every snapshot; None if none were joined.
 
     Blocks joined by address need no estimate of a gap.

@@ -15,7 +15,7 @@ from leakscope.findings.rules.hook_pileup import collects_hooks, facts_of_object
 from leakscope.findings.rules.rule import Rule
 from leakscope.findings.rules.step_growth import end_text
 from leakscope.graph.model import ObjectKind
-from leakscope.run.model import Look
+from leakscope.run.model import HeapSnapshot
 from leakscope.units import bytes_text
 
 
@@ -89,7 +89,7 @@ def _gained_text(facts: ObjectFacts) -> str:
     return f"attributes ({gained})" if facts.collects == Collects.ATTRIBUTES else gained
 
 
-def of_objects(finding: Finding, candidate: Candidate, looks: Sequence[Look]) -> Finding:
+def of_objects(finding: Finding, candidate: Candidate, looks: Sequence[HeapSnapshot]) -> Finding:
     """A finding made by the rules for tensors, as one of objects; `looks` are the snapshots of the candidate."""
     by_step = {look.step: look for look in looks}
     gained = {step: _gained(by_step[step], storages) for step, storages in candidate.storages_at.items()}
@@ -120,17 +120,17 @@ def of_objects(finding: Finding, candidate: Candidate, looks: Sequence[Look]) ->
     )
 
 
-def counted_series(candidate: Candidate, looks: Sequence[Look]) -> tuple[int, ...]:
+def counted_series(candidate: Candidate, looks: Sequence[HeapSnapshot]) -> tuple[int, ...]:
     """The candidate's bytes at each snapshot, as `counted_of` returns them."""
     at = candidate.storages_at
     return tuple(sum(counted_of(look, row_of(look, s)) for s in at.get(look.step, ())) for look in looks)
 
 
-def _gained(look: Look, storages: Sequence[int]) -> int:
+def _gained(look: HeapSnapshot, storages: Sequence[int]) -> int:
     return sum(row_of(look, storage).gained for storage in storages)
 
 
-def _earlier(look: Look, storages: Sequence[int]) -> int:
+def _earlier(look: HeapSnapshot, storages: Sequence[int]) -> int:
     """Bytes of what the containers had when first seen: not part of the growth, but freed by a cut."""
     return sum(row_of(look, storage).earlier_bytes for storage in storages)
 

@@ -28,7 +28,7 @@ _SHARE_THRESHOLD = 0.5
 """Minimum share of a group's bytes in buffers for the rule to apply. Heuristic."""
 
 
-class HeldBy(StrEnum):
+class BufferHolder(StrEnum):
     """What keeps the buffers."""
 
     WORK = "work"
@@ -46,7 +46,7 @@ class BufferFacts(Facts):
 
     SUMMED = ("buffers",)
 
-    held_by: HeldBy
+    held_by: BufferHolder
     buffers: CommBuffers
     waited: bool
     """Whether all of their operations were waited for."""
@@ -57,18 +57,18 @@ class BufferFacts(Facts):
         """The retained buffers and their referrer."""
         what = buffers_text(self.buffers)
         return {
-            HeldBy.WORK: f"{finding.subject} retains Work handles past their step, each with its buffer: {what}",
-            HeldBy.REGISTRY: f"Functional collectives without a wait retain their buffers: {what}",
-            HeldBy.REGISTRY_AND_PROGRAM: f"{finding.subject} retains results of functional collectives "
+            BufferHolder.WORK: f"{finding.subject} retains Work handles past their step, each with its buffer: {what}",
+            BufferHolder.REGISTRY: f"Functional collectives without a wait retain their buffers: {what}",
+            BufferHolder.REGISTRY_AND_PROGRAM: f"{finding.subject} retains results of functional collectives "
             f"without a wait: {what}",
-            HeldBy.NATIVE: f"Communication buffer referenced only by native code: {what}",
-            HeldBy.PROGRAM: f"{finding.subject} retains communication buffers past their step: {what}",
+            BufferHolder.NATIVE: f"Communication buffer referenced only by native code: {what}",
+            BufferHolder.PROGRAM: f"{finding.subject} retains communication buffers past their step: {what}",
         }[self.held_by]
 
     def advice_for(self, finding: Finding) -> str:
         """When to drop the buffers, by their referrer."""
         cut = finding.subject
-        if self.held_by == HeldBy.WORK:
+        if self.held_by == BufferHolder.WORK:
             wait = "" if self.waited else " after waiting for them"
             return (
                 f"Drop the Work handles from {cut}{wait}, for example with {cut.partition(' in ')[0]}.clear() after "
@@ -76,14 +76,14 @@ class BufferFacts(Facts):
                 "last wait() of the step: a Work references the tensor that it sends, receives or reduces as long as "
                 "it is alive, even after wait()."
             )
-        if self.held_by in (HeldBy.REGISTRY, HeldBy.REGISTRY_AND_PROGRAM):
-            then = "" if self.held_by == HeldBy.REGISTRY else f" Then remove it from {cut}."
+        if self.held_by in (BufferHolder.REGISTRY, BufferHolder.REGISTRY_AND_PROGRAM):
+            then = "" if self.held_by == BufferHolder.REGISTRY else f" Then remove it from {cut}."
             return (
                 "Wait for each result (torch.distributed._functional_collectives.wait_tensor, or use the returned "
                 "tensor), even if it is discarded: until then torch retains the Work, and the Work its tensors."
                 f"{then}"
             )
-        if self.held_by == HeldBy.NATIVE:
+        if self.held_by == BufferHolder.NATIVE:
             return (
                 "Look for an operation that never completes, a Work kept by a future or a communication hook, or a C++ "
                 "extension that caches the buffer."
@@ -172,14 +172,14 @@ def _applies(candidate: Candidate) -> bool:
     )
 
 
-def _held_by(candidate: Candidate) -> HeldBy:
+def _held_by(candidate: Candidate) -> BufferHolder:
     if _by_work(candidate):
-        return HeldBy.WORK
+        return BufferHolder.WORK
     if _by_registry(candidate):
-        return HeldBy.REGISTRY
+        return BufferHolder.REGISTRY
     if _by_registry_too(candidate):
-        return HeldBy.REGISTRY_AND_PROGRAM
-    return HeldBy.NATIVE if _held_natively(candidate) else HeldBy.PROGRAM
+        return BufferHolder.REGISTRY_AND_PROGRAM
+    return BufferHolder.NATIVE if _held_natively(candidate) else BufferHolder.PROGRAM
 
 
 def _facts(candidate: Candidate, _cut: ToCut) -> BufferFacts:

@@ -17,7 +17,7 @@ from leakscope.findings.model import Finding, RankSummary, Sighting
 from leakscope.findings.naming import fingerprint
 from leakscope.findings.rules.rule import Rule
 from leakscope.findings.thresholds import Thresholds
-from leakscope.run.model import Look, Rank, Run
+from leakscope.run.model import HeapSnapshot, Rank, Run
 from leakscope.units import bytes_text
 
 NAME = RuleName.RANK_SKEW
@@ -142,7 +142,7 @@ def _holder(run: Run, rank: int, peers: _Peers) -> Finding | None:
     return build_finding(alone, Thresholds(run.min_bytes))
 
 
-def _last_look(rank: Rank) -> Look | None:
+def _last_look(rank: Rank) -> HeapSnapshot | None:
     looks = looks_after_steps(rank)
     return looks[-1] if looks else None
 

@@ -37,7 +37,7 @@ class OthersRule(Protocol):
     def facts(self, candidate: Candidate, cut: str) -> Facts:
         """The facts for the sentences about the candidate; `cut` is the reference to cut, as written in code.
 
-        Returns `Said`, or facts with their own `title_for` and `advice_for`.
+        Returns `StaticText`, or facts with their own `title_for` and `advice_for`.
         """
 
 

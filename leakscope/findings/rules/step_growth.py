@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from leakscope.findings.candidates import Candidate
-from leakscope.findings.facts import Bounded, CameToRest, EmptiedLater, Facts, RuleName
+from leakscope.findings.facts import Bounded, EmptiedLater, Facts, Plateaued, RuleName
 from leakscope.findings.model import Finding
 from leakscope.findings.naming import is_lru_cache
 from leakscope.findings.rules.rule import Match, Rule, ToCut
@@ -135,7 +135,7 @@ def end_text(finding: Finding) -> str:
         return " up to its bound"
     if isinstance(finding.settled_by, EmptiedLater):
         return f", {finding.settled_by.text}"
-    return ", then plateaus" if isinstance(finding.settled_by, CameToRest) else " and is never emptied"
+    return ", then plateaus" if isinstance(finding.settled_by, Plateaued) else " and is never emptied"
 
 
 def _cache_advice(finding: Finding, facts: GrowthFacts) -> str:

@@ -87,7 +87,7 @@ class WorkerGrowthFacts(Facts):
 
 
 @dataclass(frozen=True)
-class _Line:
+class _WorkerContainer:
     """One container in one worker, sample by sample."""
 
     batches: tuple[int, ...]
@@ -161,21 +161,21 @@ def _bytes(look: WorkerLook) -> int:
     return sum(row.bytes for row in look.grown)
 
 
-def _lines(looks: Sequence[WorkerLook], name: tuple[str, str]) -> list[_Line]:
+def _lines(looks: Sequence[WorkerLook], name: tuple[str, str]) -> list[_WorkerContainer]:
     """The container in each worker in which it keeps growing."""
     seen: dict[int, list[tuple[int, GrowingInWorker]]] = {}
     for look in looks:
         for row in look.grown:
             if (row.owner, row.written) == name:
                 seen.setdefault(look.worker, []).append((look.batches, row))
-    lines = (_Line(*map(tuple, zip(*each, strict=True))) for each in seen.values())
+    lines = (_WorkerContainer(*map(tuple, zip(*each, strict=True))) for each in seen.values())
     last = {look.worker: look.batches for look in looks}
     of_workers = zip(seen, lines, strict=True)
     return [line for worker, line in of_workers if line.goes_on and line.batches[-1] == last[worker]]
 
 
 def _named(
-    rank: int, life: Life, lines: Sequence[_Line], name: tuple[str, str], min_bytes: int, again: bool
+    rank: int, life: Life, lines: Sequence[_WorkerContainer], name: tuple[str, str], min_bytes: int, again: bool
 ) -> Finding | None:
     """The container as a finding; None if it gains too little, or in no worker to the end."""
     if not lines:

@@ -15,7 +15,7 @@ from leakscope.findings.facts import Bounded, EmptiedLater, FreedBy, Severity, T
 from leakscope.findings.model import CutReference, Finding, Hop
 from leakscope.findings.rules import rule_named
 from leakscope.findings.rules.worker_growth import WorkerGrowthFacts
-from leakscope.findings.source.index import Found, Scope, Sources, is_item, is_static, last_name, pairs
+from leakscope.findings.source.index import FoundNode, Scope, Sources, is_item, is_static, last_name, pairs
 from leakscope.findings.source.scopes import Meaning
 from leakscope.findings.source.stores import Store, files_naming, gaining, mentions, on_trace
 from leakscope.findings.source.uses import Uses
@@ -37,12 +37,12 @@ _CALLED_BY_LIBRARY = re.compile(r"on_\w+|\w+_(end|start|begin|step)|reset|comput
 """Methods that trainers and metrics call on subclasses of theirs: Lightning's hooks, torchmetrics' reset."""
 
 
-class Calls:
+class CallGraph:
     """The calls among the functions of the kept files."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._of: dict[int, tuple[Found, ...]] = {}
+        self._of: dict[int, tuple[FoundNode, ...]] = {}
         self._reached: dict[int, bool] = {}
 
     def is_reached(self, scope: Scope) -> bool:
@@ -84,7 +84,7 @@ class Calls:
             return own in _CALLED_BY_TORCH
         return bool(_CALLED_BY_LIBRARY.fullmatch(own)) or own in _CALLED_BY_TORCH
 
-    def of(self, scope: Scope) -> tuple[Found, ...]:
+    def of(self, scope: Scope) -> tuple[FoundNode, ...]:
         """The calls of a function by its name, in code that is run."""
         if id(scope) not in self._of:
             own = scope.name.rpartition(".")[2]
@@ -100,19 +100,19 @@ class Calls:
             )
         return self._of[id(scope)]
 
-    def ways(self, one: Found, deep: int = _DEEPEST) -> list[tuple[Found, ...]]:
+    def ways(self, one: FoundNode, deep: int = _DEEPEST) -> list[tuple[FoundNode, ...]]:
         """A line, the call of its function, the call of that function and so on, up to the module; for each caller."""
         callers = self.of(one.scope)[:_MOST] if deep and one.scope.outer is not None else ()
         if not callers:
             return [(one,)]
         return [(one, *way) for call in callers for way in self.ways(call, deep - 1)][:_MOST]
 
-    def is_followed(self, way: Sequence[Found]) -> bool:
+    def is_followed(self, way: Sequence[FoundNode]) -> bool:
         """Whether a call chain leads to the module: otherwise a library, thread or callback may be the caller."""
         return way[-1].scope.outer is None
 
 
-def loops_of(way: Sequence[Found]) -> list[tuple[ast.stmt, Scope]]:
+def loops_of(way: Sequence[FoundNode]) -> list[tuple[ast.stmt, Scope]]:
     """The loops in which a line runs through this call chain, innermost first."""
     return [(loop, one.scope) for one in way for loop in reversed(one.loops)]
 
@@ -222,7 +222,7 @@ def _given(name: str, owner: Scope, sources: Sources) -> Iterator[tuple[ast.expr
         yield default, owner.outer or owner
 
 
-def _calls_by_name(own: str, sources: Sources) -> Iterable[Found]:
+def _calls_by_name(own: str, sources: Sources) -> Iterable[FoundNode]:
     return (
         one
         for parsed in sources.containing(own)
@@ -295,7 +295,7 @@ class _Search:
     def __init__(self, meaning: Meaning, place: int, stores: Sequence[Store], sources: Sources) -> None:
         self._meaning, self._place, self._stores, self._sources = meaning, place, stores, sources
         self._files = files_naming(meaning, place, sources)
-        self._calls = Calls(sources)
+        self._calls = CallGraph(sources)
         trace = meaning.trace
         above = {place}
         while place and trace[place].kind == ObjectKind.CONTAINER and is_item(trace[place - 1].reference):
@@ -318,7 +318,7 @@ class _Search:
                 yield from self._of(one)
         yield from self._returned()
 
-    def _of(self, one: Found) -> Iterator[Emptying]:
+    def _of(self, one: FoundNode) -> Iterator[Emptying]:
         kind = self._kind(one)
         if kind is None or not self._calls.is_reached(one.scope):
             return
@@ -331,12 +331,12 @@ class _Search:
         if not any(self._runs_as_often(way) for way in ways) or kept is not None:
             yield from (found for way in ways if self._runs_between(way) for found in self._by_way(way, whole, kept))
 
-    def _runs_as_often(self, way: Sequence[Found]) -> bool:
+    def _runs_as_often(self, way: Sequence[FoundNode]) -> bool:
         """Whether each iteration of an adding loop removes something: what grows nevertheless is not bounded by it."""
         in_loop = any(loop in self._often for loop, _ in loops_of(way))
         return in_loop and not any(True for each in way for _ in self._tests(each))
 
-    def _runs_between(self, way: Sequence[Found]) -> bool:
+    def _runs_between(self, way: Sequence[FoundNode]) -> bool:
         """Whether it runs again between additions: in a loop that also adds. What a library calls, or what adds through
         a library, may.
         """
@@ -354,13 +354,13 @@ class _Search:
         others = (node for loop in mine for node in ast.walk(loop) if isinstance(node, ast.Call) and node not in own)
         return len(followed) < len(self._adding) and any(True for _ in others)
 
-    def _is_at_the_end(self, one: Found) -> bool:
+    def _is_at_the_end(self, one: FoundNode) -> bool:
         """Whether a line is in the `finally` of a `try`, which is left with it."""
         return any(
             isinstance(node, ast.Try) and below in node.finalbody for below, node in pairwise(self._parents(one))
         )
 
-    def _by_way(self, way: Sequence[Found], whole: bool, kept: int | None) -> Iterator[Emptying]:
+    def _by_way(self, way: Sequence[FoundNode], whole: bool, kept: int | None) -> Iterator[Emptying]:
         """A line that removes something, by its enclosing tests, for one call chain."""
         one = way[0]
         where = f"{one.scope.file}:{getattr(one.node, 'lineno', one.statement.lineno)}"
@@ -384,7 +384,7 @@ class _Search:
             return Emptying(where, every=periods[0])
         return Emptying(where, every=None if is_tested else self._length_of_adding_loop(), is_decided=not is_tested)
 
-    def _kind(self, one: Found) -> tuple[bool, int | None] | None:
+    def _kind(self, one: FoundNode) -> tuple[bool, int | None] | None:
         """(whether everything is removed, items left by a slice) for a statement that removes something from the
         container; None for others.
         """
@@ -401,7 +401,7 @@ class _Search:
                 return kind
         return None
 
-    def _of_call(self, node: ast.Call, one: Found) -> tuple[bool, int | None] | None:
+    def _of_call(self, node: ast.Call, one: FoundNode) -> tuple[bool, int | None] | None:
         name = last_name(node.func)
         if name in ("heappop", "heappushpop", "heapreplace", "delattr"):
             given = node.args[0] if node.args else None
@@ -416,7 +416,7 @@ class _Search:
             return None
         return (name in _ALL or self._in_own_loop(one), None)
 
-    def _deleted(self, target: ast.expr, one: Found) -> tuple[bool, int | None] | None:
+    def _deleted(self, target: ast.expr, one: FoundNode) -> tuple[bool, int | None] | None:
         if isinstance(target, ast.Subscript) and self._means(target.value, one.scope):
             if not isinstance(target.slice, ast.Slice):
                 return self._in_own_loop(one), None
@@ -426,13 +426,15 @@ class _Search:
             return True, None
         return None
 
-    def _deleted_attribute(self, node: ast.Call, one: Found) -> tuple[bool, int | None] | None:
+    def _deleted_attribute(self, node: ast.Call, one: FoundNode) -> tuple[bool, int | None] | None:
         if len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
             attribute = ast.Attribute(node.args[0], str(node.args[1].value), ast.Store())
             return (True, None) if self._is_bound(attribute, one) else None
         return None
 
-    def _rebound(self, target: ast.Name | ast.Attribute, value: ast.expr, one: Found) -> tuple[bool, int | None] | None:
+    def _rebound(
+        self, target: ast.Name | ast.Attribute, value: ast.expr, one: FoundNode
+    ) -> tuple[bool, int | None] | None:
         """`x = []` unless it is the initial binding; `x = x[-9:]`, `x = [row for row in x if row.new]`."""
         sliced = value
         if (
@@ -452,10 +454,10 @@ class _Search:
             return None if not filters or not self._is_bound(target, one) or not self._tests_any(one) else (True, None)
         return (True, None) if self._is_bound(target, one) and not self._begins(one, target) else None
 
-    def _tests_any(self, one: Found) -> bool:
+    def _tests_any(self, one: FoundNode) -> bool:
         return any(True for _ in self._tests(one))
 
-    def _begins(self, one: Found, target: ast.expr) -> bool:
+    def _begins(self, one: FoundNode, target: ast.expr) -> bool:
         """Whether a binding is the initial one: in `__init__`, in a class body, before all loops, or under a test for
         absence: `if not hasattr(module, "seen"): module.seen = []`.
         """
@@ -469,7 +471,7 @@ class _Search:
             if isinstance(node, ast.If) and below is not node.test
         )
 
-    def _is_bound(self, target: ast.expr, one: Found) -> bool:
+    def _is_bound(self, target: ast.expr, one: FoundNode) -> bool:
         return bool(self._meaning.bound_by(target, one.scope) & self._named)
 
     def _means(self, node: ast.expr, scope: Scope) -> bool:
@@ -479,7 +481,7 @@ class _Search:
         near = self._meaning.trace[max(self._place - 1, 0) : self._place + 2]
         return any(hop.type.rpartition(".")[2] in QUEUES for hop in near)
 
-    def _left(self, cut: ast.Slice, one: Found) -> int | None:
+    def _left(self, cut: ast.Slice, one: FoundNode) -> int | None:
         """Items left by `del x[cut]`; None if unknown."""
         if cut.lower is None and cut.upper is None:
             return 0
@@ -491,7 +493,7 @@ class _Search:
             return number if number is not None and number >= 0 else None
         return None
 
-    def _kept(self, part: ast.Slice, one: Found) -> int | None:
+    def _kept(self, part: ast.Slice, one: FoundNode) -> int | None:
         """Maximum items of `x[part]`."""
         if part.lower is not None and part.upper is None:
             number = number_of(part.lower, one.scope, self._sources)
@@ -501,7 +503,7 @@ class _Search:
             return number if number is not None and number >= 0 else None
         return None
 
-    def _in_own_loop(self, one: Found) -> bool:
+    def _in_own_loop(self, one: FoundNode) -> bool:
         """Whether the innermost loop around a line iterates over the container, or runs until it is empty."""
         if not one.loops:
             return False
@@ -517,7 +519,7 @@ class _Search:
             return False
         return any(self._means(node, one.scope) for node in ast.walk(over) if isinstance(node, ast.expr))
 
-    def _tests(self, one: Found) -> Iterator[ast.AST]:
+    def _tests(self, one: FoundNode) -> Iterator[ast.AST]:
         """The tests and handlers around a line, up to its function, that do not enclose the lines that add."""
         around = {id(node) for store in self._stores for node in self._parents(store.found)}
         own = one.loops[-1] if one.loops and self._in_own_loop(one) else None
@@ -536,14 +538,14 @@ class _Search:
             if isinstance(statement, ast.If) and any(isinstance(leaf, _LEAVES) for leaf in statement.body[-1:]):
                 yield statement.test
 
-    def _before(self, one: Found) -> Iterator[ast.stmt]:
+    def _before(self, one: FoundNode) -> Iterator[ast.stmt]:
         """Statements before a line in its enclosing blocks, within its function, that do not also precede the lines
         that add.
         """
         ours = {id(s) for store in self._stores for s in _earlier(self._parents(store.found))}
         return (s for s in _earlier(self._parents(one)) if id(s) not in ours)
 
-    def _parents(self, one: Found) -> list[ast.AST]:
+    def _parents(self, one: FoundNode) -> list[ast.AST]:
         parsed = self._sources.file(one.scope.file)
         return [one.node, *(parsed.above(one.node) if parsed is not None else ())]
 

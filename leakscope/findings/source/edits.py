@@ -12,7 +12,7 @@ from functools import cached_property
 from leakscope.findings.facts import RuleName
 from leakscope.findings.model import CutReference, Finding, Hop, Suggestion
 from leakscope.findings.source.bounds import QUEUES
-from leakscope.findings.source.index import Found, ParsedFile, Sources, class_of, is_cell, key_of, last_name
+from leakscope.findings.source.index import FoundNode, ParsedFile, Sources, class_of, is_cell, key_of, last_name
 from leakscope.findings.source.stores import (
     CACHE,
     PACK,
@@ -103,7 +103,7 @@ def _factor(value: ast.expr | None) -> ast.expr | None:
     return value
 
 
-def _part(value: ast.expr, reference: str, found: Found) -> ast.expr | None:
+def _part(value: ast.expr, reference: str, found: FoundNode) -> ast.expr | None:
     """The part of a tuple or dict that a reference of the trace leads to; without a known position the only part that
     may hold memory.
     """
@@ -116,7 +116,7 @@ def _part(value: ast.expr, reference: str, found: Found) -> ast.expr | None:
     return parts[0] if len(parts) == 1 and not isinstance(parts[0], ast.Starred) else None
 
 
-def _is_count(value: ast.expr, found: Found) -> bool:
+def _is_count(value: ast.expr, found: FoundNode) -> bool:
     """Whether a name is the variable of a loop over `range`."""
     owner = found.scope.owner(value.id) if isinstance(value, ast.Name) else None
     if owner is None or not isinstance(value, ast.Name):
@@ -136,7 +136,7 @@ def _is_cut_off(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and last_name(value.func) in _CUTS_OFF
 
 
-def _branch(value: ast.expr, found: Found) -> ast.expr | None:
+def _branch(value: ast.expr, found: FoundNode) -> ast.expr | None:
     """The branch of `a if test else b` that may hold memory."""
     while isinstance(value, ast.IfExp):
         parts = [part for part in (value.body, value.orelse) if may_hold(part, found) and not _is_cut_off(part)]
@@ -302,7 +302,7 @@ _EXPANDING = ("expand", "expand_as", "broadcast_to")
 
 
 @dataclass(frozen=True)
-class Case:
+class StoreCase:
     """One store of one reference of a finding's cut, and its value."""
 
     finding: Finding
@@ -392,7 +392,7 @@ def _of_reference(
         stores = [store for store in stores if not _is_bound_once(store)]
     for store in stores if place is not None else ():
         parsed = sources.file(store.found.scope.file)
-        case = Case(finding, trace, place or 0, store, parsed, sources) if parsed is not None else None
+        case = StoreCase(finding, trace, place or 0, store, parsed, sources) if parsed is not None else None
         if case is not None and _is_mended(case):
             continue
         edit = _edit(case) if case is not None else None
@@ -437,7 +437,7 @@ def _of_cycle(finding: Finding, trace: tuple[Hop, ...], place: int, sources: Sou
         parsed = sources.file(stores[0].found.scope.file) if len(stores) == 1 else None
         if parsed is None or stores[0].how != How.BINDS:
             continue
-        if (edit := _not_kept(Case(finding, trace, other, stores[0], parsed, sources))) is not None:
+        if (edit := _not_kept(StoreCase(finding, trace, other, stores[0], parsed, sources))) is not None:
             return edit
     return None
 
@@ -471,7 +471,7 @@ _PARAMETERS = ("parameters", "named_parameters", "state_dict", "buffers", "named
 _IN_PLACE = ("mul_", "add_", "sub_", "div_", "lerp_", "copy_", "addcmul_")
 
 
-def _is_recorded(parsed: ParsedFile, one: Found, named: set[str]) -> bool:
+def _is_recorded(parsed: ParsedFile, one: FoundNode, named: set[str]) -> bool:
     """Whether autograd records a statement of only in-place updates of one of some names or their items, as far as the
     source shows.
     """
@@ -510,7 +510,7 @@ def _chain(value: ast.expr) -> set[str]:
     return names
 
 
-def _is_mended(case: Case) -> bool:
+def _is_mended(case: StoreCase) -> bool:
     """Whether a line already stores a copy, or a value without graph or traceback, as the edit would."""
     value = case.value
     if not isinstance(value, ast.Call):
@@ -521,7 +521,7 @@ def _is_mended(case: Case) -> bool:
     return graph and not {"detach", "item", "float", "tolist", "zeros", "ones", "empty"}.isdisjoint(_chain(value))
 
 
-def _edit(case: Case) -> Suggestion | None:
+def _edit(case: StoreCase) -> Suggestion | None:
     """The edit of one line, by the kind of value."""
     if case.store.name == "def":
         return _forgetting(case)
@@ -532,7 +532,7 @@ def _edit(case: Case) -> Suggestion | None:
     return _of_value(case)
 
 
-def _of_value(case: Case) -> Suggestion | None:
+def _of_value(case: StoreCase) -> Suggestion | None:
     """The edit of a line that stores a value."""
     if any(hop.type == CACHE for hop in case.trace[case.place : case.at]):
         return None  # its lines are calls, and the key holds their arguments
@@ -554,7 +554,7 @@ def _of_value(case: Case) -> Suggestion | None:
     return _not_kept(case) or _evicting(case) or _of_the_last(case) if growth else None
 
 
-def _not_kept(case: Case) -> Suggestion | None:
+def _not_kept(case: StoreCase) -> Suggestion | None:
     """Remove the statement that stores it, if nothing reads the target; calls in it are kept."""
     store, statement = case.store, case.store.found.statement
     if not _is_a_store(store) or _may_be_read_elsewhere(case):
@@ -582,7 +582,7 @@ def _is_a_store(store: Store) -> bool:
     return isinstance(statement, ast.AugAssign) and node is statement
 
 
-def _may_be_read_elsewhere(case: Case) -> bool:
+def _may_be_read_elsewhere(case: StoreCase) -> bool:
     """Whether the target may be read outside the kept files: by a later notebook cell, by a library whose class has the
     attribute, or by code that reads variables without naming them.
     """
@@ -609,7 +609,7 @@ def _is_plain(name: str, sources: Sources) -> bool:
     return sources.has_class(name) and all(sources.has_class(base) or base in _PLAIN_BASES for base in bases)
 
 
-def _is_never_named(case: Case) -> bool:
+def _is_never_named(case: StoreCase) -> bool:
     """Whether the start of a name that a program generates, `dbg_` of `f"dbg_{step}"`, occurs nowhere else in it."""
     key = case.store.key
     if isinstance(key, ast.BinOp):
@@ -664,7 +664,7 @@ _PLAIN_BASES = frozenset({
 """Base classes that read only their own attributes of subclasses."""
 
 
-def _dropped_when_waited_for(case: Case) -> Suggestion | None:
+def _dropped_when_waited_for(case: StoreCase) -> Suggestion | None:
     """Empty the container after the loop that waits for everything in it."""
     loop = case.uses.waited_for()
     parsed = case.sources.file(case.store.found.scope.file)
@@ -683,7 +683,7 @@ def _contains(parsed: ParsedFile, node: ast.AST) -> bool:
     return next(parsed.above(node), None) is not None
 
 
-def _of_the_last(case: Case) -> Suggestion | None:
+def _of_the_last(case: StoreCase) -> Suggestion | None:
     """`del rows[:-1]` after the line that adds to a list of which only the last items are read."""
     store, statement = case.store, case.store.found.statement
     if store.name not in ("", "append", "extend"):
@@ -703,7 +703,7 @@ def _of_the_last(case: Case) -> Suggestion | None:
     return with_lines_after(case.parsed, statement, "", f"del {text}[:-{back}]") if back and text else None
 
 
-def _with_maxlen(case: Case, back: int) -> Suggestion | None:
+def _with_maxlen(case: StoreCase, back: int) -> Suggestion | None:
     """`deque(maxlen=1)` at the initial binding of a deque of which only the last items are read."""
     target = case.store.target
     if isinstance(target, ast.Name):
@@ -719,7 +719,7 @@ def _with_maxlen(case: Case, back: int) -> Suggestion | None:
     return with_text(case.parsed, begun, f"{text_of(case.parsed, begun.func)}(maxlen={back})")
 
 
-def _evicting(case: Case) -> Suggestion | None:
+def _evicting(case: StoreCase) -> Suggestion | None:
     """Remove the oldest entry of a cache before adding one, if missing entries are recomputed."""
     store, statement = case.store, case.store.found.statement
     gains = case.trace[store.gains] if store.gains is not None else None
@@ -750,7 +750,7 @@ def _reads_by_name(parsed: ParsedFile) -> bool:
     return not _BY_NAME.isdisjoint(parsed.reads)
 
 
-def _without_graph(case: Case) -> Suggestion | None:
+def _without_graph(case: StoreCase) -> Suggestion | None:
     """`loss.item()` for a number; `out.detach()` for larger tensors, and for one that is made from
     itself at each step.
     """
@@ -770,14 +770,14 @@ def _without_graph(case: Case) -> Suggestion | None:
     return with_method(case.parsed, value, "item" if as_number else "detach")
 
 
-def _is_piled_up(case: Case) -> bool:
+def _is_piled_up(case: StoreCase) -> bool:
     """Whether the tensors themselves accumulate, one more at each step: without their graphs they still do."""
     gains = case.store.gains
     piled = gains is not None and case.trace[gains].reference == "[i]"
     return piled and case.held.reference == "storage" and not case.held.object.endswith("[]")
 
 
-def _guarded(case: Case, value: ast.expr) -> Suggestion | None:
+def _guarded(case: StoreCase, value: ast.expr) -> Suggestion | None:
     """`x.detach() if isinstance(x, torch.Tensor) else x`, for a name, in a file that has `torch`."""
     torch = case.parsed.module.imported.get("torch") == "torch"
     if not torch or not isinstance(value, ast.Name):
@@ -802,7 +802,7 @@ def _steps_in_loop(store: Store) -> bool:
     )
 
 
-def _copied(case: Case) -> Suggestion | None:
+def _copied(case: StoreCase) -> Suggestion | None:
     """A copy of only what is used: of a view with its own memory, not of one whose data was removed."""
     value = case.value
     names = {last_name(node) for node in ast.walk(value) if isinstance(node, ast.expr)} if value is not None else set()
@@ -813,7 +813,7 @@ def _copied(case: Case) -> Suggestion | None:
     return with_method(case.parsed, value, "copy") if case.held.type == "numpy.ndarray" else None
 
 
-def _without_traceback(case: Case) -> Suggestion | None:
+def _without_traceback(case: StoreCase) -> Suggestion | None:
     """`str(error)`; if the program goes on to use it as an exception, that without its traceback."""
     name = case.value
     if not isinstance(name, ast.Name) or not _is_caught(name, case):
@@ -825,7 +825,7 @@ def _without_traceback(case: Case) -> Suggestion | None:
     return with_text(case.parsed, name, f"{name.id}.with_traceback(None)") if own else None
 
 
-def _is_caught(name: ast.Name, case: Case) -> bool:
+def _is_caught(name: ast.Name, case: StoreCase) -> bool:
     """Whether the line is in the `except ... as name` that binds the name and raises nothing again."""
     return any(
         isinstance(node, ast.ExceptHandler)
@@ -836,7 +836,7 @@ def _is_caught(name: ast.Name, case: Case) -> bool:
     )
 
 
-def _with_handle(case: Case) -> Suggestion | None:
+def _with_handle(case: StoreCase) -> Suggestion | None:
     """Keep the handle, and remove it after the statement that runs the hook; None if another line keeps it, or if no
     statement of the same block is known to run the hook or the block may be left earlier.
     """
@@ -853,7 +853,7 @@ def _with_handle(case: Case) -> Suggestion | None:
     return with_lines_around(case.parsed, one.statement, span[-1], "handle = ", "handle.remove()")
 
 
-def _with_handles(case: Case) -> Suggestion | None:
+def _with_handles(case: StoreCase) -> Suggestion | None:
     """Keep the handles of hooks registered in a loop in a list, and remove them after the statement that runs the
     hooks.
     """
@@ -879,7 +879,7 @@ def _with_handles(case: Case) -> Suggestion | None:
     return replace(begun, also=(kept, removed))
 
 
-def _packed_detached(case: Case) -> Suggestion | None:
+def _packed_detached(case: StoreCase) -> Suggestion | None:
     """`return t.detach()` for the single line on which a pack hook returns its argument."""
     value, scope = case.store.target, case.store.found.scope
     returned = [node for node in ast.walk(scope.node) if isinstance(node, ast.Return)]
@@ -901,7 +901,7 @@ def _behind(statement: ast.stmt, inside: ast.AST) -> list[ast.stmt]:
     return []
 
 
-def _saved_for_backward(case: Case) -> Suggestion | None:
+def _saved_for_backward(case: StoreCase) -> Suggestion | None:
     """`ctx.save_for_backward(out)` for `ctx.out = out`, if `out` is returned by forward."""
     store, value = case.store, case.value
     forward, target = store.found.scope.node, store.target
@@ -925,7 +925,7 @@ def _saved_for_backward(case: Case) -> Suggestion | None:
     )
 
 
-def _reads_in_backward(case: Case, name: str) -> list[ast.Attribute] | None:
+def _reads_in_backward(case: StoreCase, name: str) -> list[ast.Attribute] | None:
     """Where the Function's other methods read an attribute of ctx; None if one also sets it."""
     around = case.store.found.scope.outer
     if around is None:
@@ -935,7 +935,7 @@ def _reads_in_backward(case: Case, name: str) -> list[ast.Attribute] | None:
     return others if all(isinstance(node.ctx, ast.Load) for node in others) else None
 
 
-def _forgetting(case: Case) -> Suggestion | None:
+def _forgetting(case: StoreCase) -> Suggestion | None:
     """`del walk` after the last call of a function that refers to itself, which empties the cell that
     closes the cycle.
     """

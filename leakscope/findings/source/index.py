@@ -83,7 +83,7 @@ class Scope:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class FoundNode:
     """One node of a file and its position."""
 
     node: ast.AST
@@ -99,7 +99,7 @@ class ParsedFile:
 
     name: str
     lines: tuple[str, ...]
-    found: tuple[Found, ...]
+    found: tuple[FoundNode, ...]
     """Every call, assignment, `del`, function and `with`, in file order."""
     scopes: tuple[Scope, ...]
     reads: Mapping[str, Sequence[tuple[ast.expr, Scope]]]
@@ -151,7 +151,7 @@ def parse(name: str, text: str) -> ParsedFile | None:
         if isinstance(node, ast.stmt):
             statement = node
         if statement is not None and isinstance(node, _KEPT):
-            found.append(Found(node, scope, statement, loops))
+            found.append(FoundNode(node, scope, statement, loops))
         if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
             reads.setdefault(node.id if isinstance(node, ast.Name) else node.attr, []).append((node, scope))
         _bind(node, scope)

@@ -13,7 +13,7 @@ from leakscope.findings.model import Hop
 from leakscope.findings.source.index import (
     ADDERS,
     OWNERS,
-    Found,
+    FoundNode,
     ParsedFile,
     Scope,
     Sources,
@@ -266,7 +266,7 @@ class Meaning:
             files = list(dict.fromkeys([*files, *more]))
         return list(files)
 
-    def _hand(self, one: Found, call: ast.AST) -> None:
+    def _hand(self, one: FoundNode, call: ast.AST) -> None:
         called = last_name(call.func) if isinstance(call, ast.Call) else ""
         if not isinstance(call, ast.Call) or not called or called in ADDERS:
             return

@@ -16,7 +16,7 @@ from leakscope.findings.rules.uncollectable_cycle import ClosedBy, Uncollectable
 from leakscope.findings.source.index import (
     ADDERS,
     BY_NAME,
-    Found,
+    FoundNode,
     ParsedFile,
     Scope,
     Sources,
@@ -44,7 +44,7 @@ class How(StrEnum):
 class Store:
     """One place that stores something."""
 
-    found: Found
+    found: FoundNode
     how: How
     target: ast.expr
     """What gains it, or is bound to it."""
@@ -85,7 +85,7 @@ def stores_of(parsed: ParsedFile) -> Iterator[Store]:
                 yield from _of_pair(found, target, value)
 
 
-def _of_call(found: Found, node: ast.Call) -> Iterator[Store]:
+def _of_call(found: FoundNode, node: ast.Call) -> Iterator[Store]:
     given = node.args
     for method in (*given, *(keyword.value for keyword in node.keywords)):
         # `loop.call_later(1, rows.append, x)`, `map(rows.append, losses)`
@@ -131,7 +131,7 @@ def _is_unbound(function: ast.expr) -> bool:
     return function.value.id in _TYPES_THAT_ADD and (function.attr in ADDERS or function.attr == "__setitem__")
 
 
-def _alias(function: ast.Name, found: Found) -> ast.Attribute | None:
+def _alias(function: ast.Name, found: FoundNode) -> ast.Attribute | None:
     """The original of an alias: `rows.append` for `add` after `add = rows.append`."""
     owner = found.scope.owner(function.id)
     bound = owner.bound.get(function.id, []) if owner is not None else []
@@ -145,7 +145,7 @@ def _first(given: Sequence[ast.expr]) -> ast.expr | None:
     return given[0] if given else None
 
 
-def _of_pair(found: Found, target: ast.expr, value: ast.expr) -> Iterator[Store]:
+def _of_pair(found: FoundNode, target: ast.expr, value: ast.expr) -> Iterator[Store]:
     if isinstance(target, ast.Subscript):
         if (
             not isinstance(target.slice, ast.Slice)
@@ -190,7 +190,7 @@ _PLAIN = (
 _EMPTY = ("list", "dict", "set", "tuple", "deque", "defaultdict", "OrderedDict", "Counter", "Queue", "LifoQueue")
 
 
-def may_hold(value: ast.expr, found: Found) -> bool:
+def may_hold(value: ast.expr, found: FoundNode) -> bool:
     """Whether the value of an expression may hold memory, as far as it shows: not a number, a string or something
     empty.
 
@@ -375,10 +375,10 @@ def _returns(call: Store, sources: Sources) -> Iterator[Store]:
             returned = (node for node in ast.walk(scope.node) if isinstance(node, ast.Return))
             for node in sorted(returned, key=lambda one: one.lineno):
                 if node.value is not None:
-                    yield Store(Found(node, scope, node, ()), How.BINDS, node.value, (node.value,), PACK)
+                    yield Store(FoundNode(node, scope, node, ()), How.BINDS, node.value, (node.value,), PACK)
 
 
-def _is_at(one: Found, line: int) -> bool:
+def _is_at(one: FoundNode, line: int) -> bool:
     """Whether a function is defined on this line; its decorators are above it."""
     return isinstance(one.node, (ast.FunctionDef, ast.AsyncFunctionDef)) and one.node.lineno == line
 
@@ -409,7 +409,7 @@ def _files(hop: Hop, sources: Sources) -> list[ParsedFile]:
     return sources.containing("lambda" if own == "<lambda>" else own)
 
 
-def _functions(hop: Hop, parsed: ParsedFile, variable: str = "") -> list[Found]:
+def _functions(hop: Hop, parsed: ParsedFile, variable: str = "") -> list[FoundNode]:
     """The functions of this qualified name; of several lambdas those that read the variable."""
     alike = [
         one
@@ -424,18 +424,18 @@ def _functions(hop: Hop, parsed: ParsedFile, variable: str = "") -> list[Found]:
     return [one for one in chosen if place is not None and getattr(one.node, "lineno", 0) == place.line]
 
 
-def _name(one: Found) -> str:
+def _name(one: FoundNode) -> str:
     own = "<lambda>" if isinstance(one.node, ast.Lambda) else str(getattr(one.node, "name", ""))
     return qualified(one.scope, own)
 
 
-def _written(function: Found) -> Store:
+def _written(function: FoundNode) -> Store:
     node = function.node
     value = node if isinstance(node, ast.Lambda) else ast.Name(getattr(node, "name", ""), ast.Load())
     return Store(function, How.BINDS, value, (value,), "def")
 
 
-def _stored(function: Found, parsed: ParsedFile, sources: Sources) -> list[Store]:
+def _stored(function: FoundNode, parsed: ParsedFile, sources: Sources) -> list[Store]:
     """The places that pass it to something that keeps it, or assign it to something other than a local: in the
     enclosing function, and where that is called if it returns it.
     """
@@ -445,13 +445,13 @@ def _stored(function: Found, parsed: ParsedFile, sources: Sources) -> list[Store
         isinstance(node, ast.Return) and node.value is not None and _is(node.value, function)
         for node in ast.walk(maker)
     ):
-        made = Found(ast.Name(maker.name, ast.Load()), function.scope, function.statement, ())
+        made = FoundNode(ast.Name(maker.name, ast.Load()), function.scope, function.statement, ())
         for other in sources.containing(maker.name):
             found += _kept_by(made, other.found)
     return found
 
 
-def _kept_by(function: Found, places: Iterable[Found]) -> list[Store]:
+def _kept_by(function: FoundNode, places: Iterable[FoundNode]) -> list[Store]:
     found = []
     for one in places:
         node = one.node
@@ -476,7 +476,7 @@ def _given(call: ast.Call) -> list[ast.expr]:
     return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
-def _is(value: ast.expr, function: Found) -> bool:
+def _is(value: ast.expr, function: FoundNode) -> bool:
     """Whether a value is the function, or wraps it."""
     if value is function.node:
         return True

@@ -12,14 +12,14 @@ import numpy as np
 
 from leakscope.graph.model import ObjectKind
 from leakscope.heap.referents import held_by_frame
-from leakscope.heap.snapshot import Live
+from leakscope.heap.snapshot import LiveSnapshot
 from leakscope.heap.storages import storage_object
 from leakscope.process.frames import arguments_of_running_calls, running_frames, unread_globals, unread_variables
 from leakscope.process.raw_types import mro
 from leakscope.process.torch_compat import StorageBase, address_of_storage
 from leakscope.process.user_code import is_users
 from leakscope.recorder.lifetimes.storage_table import GONE, Key, Record, Table
-from leakscope.run.model import Look
+from leakscope.run.model import HeapSnapshot
 from leakscope.run.rows import (
     AlikeStorage,
     DraggedStorage,
@@ -35,7 +35,7 @@ _INTERFACE: Any = np.ndarray.__dict__["__array_interface__"].__get__
 
 
 @dataclass
-class Peak:
+class StepPeak:
     """The peak of a step."""
 
     operation: int
@@ -56,7 +56,7 @@ class Peak:
     """
 
 
-def begin_peak(peak: Peak, table: Table) -> None:
+def begin_peak(peak: StepPeak, table: Table) -> None:
     """Record what is alive now, at the peak of the second step."""
     peak.live = table.live
     for record in table.alive.values():
@@ -64,7 +64,7 @@ def begin_peak(peak: Peak, table: Table) -> None:
     peak.arguments = arguments_of_running_calls()
 
 
-def match_live(live: Live, peak: Peak, table: Table) -> None:
+def match_live(live: LiveSnapshot, peak: StepPeak, table: Table) -> None:
     """Match the storages of the peak snapshot with records; those without one are unseen. Find the variables that are
     not read again.
     """
@@ -79,7 +79,7 @@ def match_live(live: Live, peak: Peak, table: Table) -> None:
     _note_shared(live, table)
 
 
-def _note_shared(live: Live, table: Table) -> None:
+def _note_shared(live: LiveSnapshot, table: Table) -> None:
     """Mark the unused storages that others may use unseen, whose memory outlives them: that of an array
     (torch.from_numpy), and memory shared with other processes.
     """
@@ -99,7 +99,7 @@ def _note_shared(live: Live, table: Table) -> None:
                 borrowed[at].handed_out = True
 
 
-def _unread(live: Live) -> Iterator[tuple[int, str]]:
+def _unread(live: LiveSnapshot) -> Iterator[tuple[int, str]]:
     """Variables that lead to memory, of the user's running functions and of the script while it runs as `__main__`."""
     graph, objects = live.look.heap, live.objects
     frames = {id(objects[index]): index for index in graph.of_kind(ObjectKind.FRAME).tolist()}
@@ -133,7 +133,7 @@ class Lifetimes:
 
     rows: tuple[LifetimeRow, ...]
     """For `RankFolder.append`: one for the step, then one for each storage; or the reason why there are none."""
-    look: Look | None = None
+    look: HeapSnapshot | None = None
     """The heap snapshot at the peak."""
 
 
@@ -142,7 +142,7 @@ def unjudged(step: int, why: str) -> Lifetimes:
     return Lifetimes((LifetimesUnjudged(step, why),))
 
 
-def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[LifetimeRow]:
+def rows_of(table: Table, second: int, peak: StepPeak, step: int) -> Iterator[LifetimeRow]:
     """A row for the step, then rows for storages that neither step touched, for those unused after the peak, and for
     the largest dead times.
 

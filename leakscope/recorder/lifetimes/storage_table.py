@@ -66,7 +66,7 @@ class Record:
     reference: StorageRef | None = None
 
 
-class Operation(NamedTuple):
+class TensorOperation(NamedTuple):
     """One operation run by the dispatcher."""
 
     name: str
@@ -101,7 +101,7 @@ def kind_of(kind: type) -> int:
     return SEQUENCE if list in bases or tuple in bases else OTHER
 
 
-class Kinds(dict[type, int]):
+class ValueKinds(dict[type, int]):
     """A cache of `kind_of`."""
 
     def __missing__(self, kind: type) -> int:
@@ -109,7 +109,7 @@ class Kinds(dict[type, int]):
         return known
 
 
-def each_tensor(value: Any, kinds: Kinds, take: Callable[[Any], None]) -> None:
+def each_tensor(value: Any, kinds: ValueKinds, take: Callable[[Any], None]) -> None:
     """Pass on the tensors of a value, at any depth of lists and tuples."""
     kind = kinds[type(value)]
     if kind == TENSOR:
@@ -121,7 +121,7 @@ def each_tensor(value: Any, kinds: Kinds, take: Callable[[Any], None]) -> None:
 
 def tensors_alive() -> Iterator[Any]:
     """Every tensor that gc lists, and gradients that may exist in C++ only."""
-    kinds = Kinds()
+    kinds = ValueKinds()
     for obj in objects_listed():
         if kinds[type(obj)] == TENSOR:
             yield obj
@@ -213,7 +213,7 @@ class Table:
     def __init__(self, device: torch.device = _HOST, guard: Guard | None = None) -> None:
         self.device = device
         """The device whose memory counts: one accelerator, or all devices if none is in use."""
-        self.operations: list[Operation] = []
+        self.operations: list[TensorOperation] = []
         self.records: list[Record] = []
         self.alive: dict[int, Record] = {}
         self.live = 0
@@ -232,7 +232,7 @@ class Table:
         """Start a step: reset the sign."""
         self.sign = 0
 
-    def operation(self, operation: Operation) -> None:
+    def operation(self, operation: TensorOperation) -> None:
         """Record an operation; later uses and allocations belong to it."""
         self.operations.append(operation)
         self.sign = hash((self.sign, operation.name))

@@ -15,7 +15,7 @@ import torch
 from torch.nn.modules import module as hooks
 
 from leakscope.graph.model import HeapGraph
-from leakscope.heap.snapshot import Live, inspect
+from leakscope.heap.snapshot import LiveSnapshot, inspect
 from leakscope.heap.storages import storage_object, storage_of
 from leakscope.originals import _thread, os
 from leakscope.process.frames import waiting
@@ -33,23 +33,23 @@ from leakscope.process.torch_compat import (
 )
 from leakscope.process.user_code import is_users
 from leakscope.recorder.lifetimes.dispatch_mode import caller_of_operation, enter, name_of, watching_mode, why_not
-from leakscope.recorder.lifetimes.peak import Lifetimes, Peak, begin_peak, match_live, rows_of, unjudged
+from leakscope.recorder.lifetimes.peak import Lifetimes, StepPeak, begin_peak, match_live, rows_of, unjudged
 from leakscope.recorder.lifetimes.storage_table import (
     GONE,
     TENSOR,
-    Kinds,
-    Operation,
     RawAccess,
     Record,
     Table,
+    TensorOperation,
+    ValueKinds,
     each_tensor,
     tensors_alive,
 )
-from leakscope.run.model import Look
+from leakscope.run.model import HeapSnapshot
 from leakscope.run.rows import Occasion, Phase
 
 
-class Operations:
+class OperatorNames:
     """Names of operators and kinds of files, each determined once."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Operations:
         return None
 
 
-class CommBuffers:
+class BufferUses:
     """Counts a buffer as used until its Work is waited for.
 
     Which Work a wait is for is not seen, so every wait counts for all buffers sent since the last wait.
@@ -164,7 +164,7 @@ references of the tuple, the call and C++.
 ATTEMPTS = 3
 """Pairs of steps tried if two consecutive steps do not run the same operations. Heuristic."""
 
-Inspect = Callable[[int, Occasion], AbstractContextManager[Live]]
+Inspect = Callable[[int, Occasion], AbstractContextManager[LiveSnapshot]]
 """Type of `heap.inspect(step, occasion)`."""
 
 
@@ -199,12 +199,12 @@ class LifetimeTracker:
         self._second = -1
         """Number of the first operation of the second step; -1 during the first one."""
         self._step = 0
-        self._peak: Peak | None = None
-        self._look: Look | None = None
+        self._peak: StepPeak | None = None
+        self._look: HeapSnapshot | None = None
         self._failure = ""
-        self._buffers = CommBuffers()
-        self._kinds = Kinds()
-        self._operations = Operations()
+        self._buffers = BufferUses()
+        self._kinds = ValueKinds()
+        self._operations = OperatorNames()
 
     @property
     def watching(self) -> bool:
@@ -267,7 +267,7 @@ class LifetimeTracker:
         self._second = len(table.operations)
         start = table.live
         top = max(table.curve, key=lambda point: (point[1], -point[0]), default=(-1, 0, 0))
-        self._peak = Peak(top[0], top[2], start)
+        self._peak = StepPeak(top[0], top[2], start)
         table.begin()
         return None
 
@@ -354,7 +354,7 @@ class LifetimeTracker:
         called, number = ("", -1) if node is None else (node.name(), sequence_of(node))
         code, line = (None, 0) if frame is None else (frame.f_code, frame.f_lineno)
         module, now = self._modules.path, CLOCK.perf_counter()
-        self._table.operation(Operation(name, code, line, phase, called, module, now, number))
+        self._table.operation(TensorOperation(name, code, line, phase, called, module, now, number))
         sums = of_engine and name == _SUM and len(args) == _TERMS and not torch.is_grad_enabled()
         sums = sums and _references_to_first(args) <= _ARGUMENT_ALONE  # a hook of the user may keep it
         return self._table.summed(node, *args) if sums and self._are_known_tensors(args) else None
@@ -375,7 +375,7 @@ class LifetimeTracker:
                 if kinds[type(value)]:
                     each_tensor(value, kinds, used)
 
-    def _at_the_peak(self, peak: Peak) -> None:
+    def _at_the_peak(self, peak: StepPeak) -> None:
         if self._table.sign != peak.sign or self._in_forked_child:
             return
         begin_peak(peak, self._table)
@@ -433,7 +433,7 @@ _FORGET_EVERY = 1 << 16
 
 
 @dataclass(frozen=True)
-class Held:
+class PeakSnapshot:
     """A heap snapshot taken near a peak."""
 
     bytes: int
@@ -448,7 +448,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Rise:
+class PeakRise:
     """The peak, as plain data."""
 
     bytes: int
@@ -459,11 +459,11 @@ class Rise:
     """(where, bytes, storages) of live storages created since the watch began, the largest first; "" if the allocation
     was not seen: in another thread, by numpy, from a file.
     """
-    held: Held | None
+    held: PeakSnapshot | None
     """The last snapshot; None if the peak did not reach the threshold for one."""
 
 
-class RiseWatch(LifetimeTracker):
+class PeakWatch(LifetimeTracker):
     """Counts every storage between `begin` and `end`; takes heap snapshots above a threshold of live bytes.
 
     Counts storages on every device, not temporaries inside an operation or memory kept by an allocator.
@@ -474,7 +474,7 @@ class RiseWatch(LifetimeTracker):
         self._look_above, self._looks_left = look_above, _MOST_LOOKS
         self._start, self._top, self._at = 0, 0, -1
         self._there: list[Record] = []
-        self._held: Held | None = None
+        self._held: PeakSnapshot | None = None
 
     def begin(self) -> str:
         """Watch this thread from now on; return the reason why that would change what runs, else ""."""
@@ -485,7 +485,7 @@ class RiseWatch(LifetimeTracker):
             self._start, self._there = self._table.live, list(self._table.records)
         return reason
 
-    def end(self) -> Rise | str:
+    def end(self) -> PeakRise | str:
         """Return what was seen, or the reason why nothing was."""
         if self.compile_called:
             return why_not(True)
@@ -501,7 +501,7 @@ class RiseWatch(LifetimeTracker):
                 sizes[where] += record.bytes
                 counts[where] += 1
         made = tuple((where, size, counts[where]) for where, size in sizes.most_common() if size)
-        rise = Rise(self._top, table.operations[at].where() if at >= 0 else "", made, self._held)
+        rise = PeakRise(self._top, table.operations[at].where() if at >= 0 else "", made, self._held)
         self.forget()
         self._there.clear()
         return why or rise
@@ -538,7 +538,7 @@ class RiseWatch(LifetimeTracker):
                             found.append(index)
                         devices[str(StorageBase.device.__get__(storage))] += record.bytes
                 returning = self._table.operations[now].where(), returned
-                self._held = Held(risen, heap, tuple(found), returning, tuple(devices.most_common()))
+                self._held = PeakSnapshot(risen, heap, tuple(found), returning, tuple(devices.most_common()))
         except Exception as error:  # reported: an internal error must not fail the test
             if is_the_scripts(error):
                 raise

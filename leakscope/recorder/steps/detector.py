@@ -23,7 +23,7 @@ from leakscope.process.torch_compat import (
     NO_TASK,
     PARAMETERS,
     STEP_OF_OPTIMIZER,
-    Part,
+    RecordingPart,
     call_of_module,
     grad_of,
     graph_task,
@@ -227,7 +227,7 @@ def _is_library(file: str) -> bool:
     return _TORCH not in file and not is_ours(file)
 
 
-class Place(NamedTuple):
+class CallPlace(NamedTuple):
     """A line of the script that makes a call."""
 
     file: str
@@ -241,7 +241,7 @@ class ScriptCalls:
     """Call stacks of the script that led to some calls, as lines only."""
 
     def __init__(self) -> None:
-        self._chains: dict[tuple[Place, ...], None] = {}
+        self._chains: dict[tuple[CallPlace, ...], None] = {}
 
     def note(self, frame: FrameType | None) -> None:
         """Record the script's frames of the current call."""
@@ -253,7 +253,7 @@ class ScriptCalls:
             if is_users(code.co_filename):
                 module = frame.f_globals.get("__name__")
                 chain.append(
-                    Place(code.co_filename, frame.f_lineno, module if type(module) is str else "", code.co_qualname)
+                    CallPlace(code.co_filename, frame.f_lineno, module if type(module) is str else "", code.co_qualname)
                 )
             frame = frame.f_back
         self._chains[tuple(reversed(chain))] = None
@@ -266,7 +266,7 @@ class ScriptCalls:
         return tuple(dict.fromkeys(name for chain in self._chains for name in _called_in_loop(chain)))
 
 
-def _called_in_loop(chain: tuple[Place, ...]) -> Iterator[str]:
+def _called_in_loop(chain: tuple[CallPlace, ...]) -> Iterator[str]:
     for caller, called in pairwise(chain):
         if (caller.function.endswith(_COMPREHENSIONS) or _is_in_loop(caller)) and "<" not in called.function.replace(
             ".<locals>.", "."
@@ -276,7 +276,7 @@ def _called_in_loop(chain: tuple[Place, ...]) -> Iterator[str]:
             return
 
 
-def _is_in_loop(place: Place) -> bool:
+def _is_in_loop(place: CallPlace) -> bool:
     """Whether a line is in a loop of its own function."""
     try:
         tree = ast.parse(Path(place.file).read_text(encoding="utf-8"))
@@ -429,7 +429,7 @@ class Gradients:
     def backward_ended(self) -> None:
         """Record a gradient that exists now."""
         self._seen = None
-        if lacks(Part.BY_HAND):
+        if lacks(RecordingPart.BY_HAND):
             return
         with without_functions():
             self._seen = self._first_gradient()
@@ -446,7 +446,7 @@ class Gradients:
         """Whether the optimizers' first parameter has changed since the last call: a manual update with
         torch.autograd.grad, whose gradients no parameter has.
         """
-        if lacks(Part.BY_HAND):
+        if lacks(RecordingPart.BY_HAND):
             return False
         before, self._parameter = self._parameter, None
         with without_functions():
@@ -490,7 +490,7 @@ run of forty has none.
 """
 
 
-class Tick(NamedTuple):
+class StepEnd(NamedTuple):
     """The end of a step."""
 
     clock: ClockKind
@@ -498,7 +498,7 @@ class Tick(NamedTuple):
     """What ended it: `Adam`, `Net`, `train_step`; "" for a backward."""
 
 
-MARK = Tick(ClockKind.MARK, "")
+MARK = StepEnd(ClockKind.MARK, "")
 """A mark set by the program."""
 
 
@@ -527,10 +527,10 @@ class StepClock:
         """Record an optimizer that was created, copied or loaded."""
         self._optimizers.made(optimizer)
 
-    def optimizer_stepped(self, optimizer: object) -> Tick | None:
+    def optimizer_stepped(self, optimizer: object) -> StepEnd | None:
         """Called when an optimizer's step is ending."""
         ends = self._optimizers.ends_with(optimizer)
-        return Tick(ClockKind.OPTIMIZER, type_name(type(optimizer))) if ends else None
+        return StepEnd(ClockKind.OPTIMIZER, type_name(type(optimizer))) if ends else None
 
     def backward_began(self, accumulates: bool = True) -> None:
         """Called at the start of an outermost backward; one that accumulates leaves gradients on parameters."""
@@ -541,7 +541,7 @@ class StepClock:
         self._updated = not accumulates and self.optimizers_alive and self._gradients.parameters_changed()
         self._updates += self._updated
 
-    def backward_ended(self, frame: FrameType | None = None) -> Tick | None:
+    def backward_ended(self, frame: FrameType | None = None) -> StepEnd | None:
         """Called at the end of an outermost backward, which was called below `frame`."""
         if self._optimizers.ticks or in_optimizer_step():
             return None
@@ -552,16 +552,16 @@ class StepClock:
                 self.calls.note(frame)
                 return None
         ends = self._solver.is_first(frame) and self._step_alone()
-        return Tick(ClockKind.BACKWARD, "") if ends else None
+        return StepEnd(ClockKind.BACKWARD, "") if ends else None
 
     def module_made(self, module: Any) -> None:
         """Record that a module was given a parameter or a submodule."""
         self._modules.made(module)
 
-    def module_called(self, module: Any, builds_graph: bool, frame: FrameType | None = None) -> Tick | None:
+    def module_called(self, module: Any, builds_graph: bool, frame: FrameType | None = None) -> StepEnd | None:
         """Called when a module's outermost call, made below `frame`, is ending, in grad mode or not."""
         ends = not in_optimizer_step() and self._modules.ends_with(module, builds_graph, frame) and self._step_alone()
-        return Tick(ClockKind.CALL, type_name(type(module))) if ends else None
+        return StepEnd(ClockKind.CALL, type_name(type(module))) if ends else None
 
     @property
     def backwards(self) -> int:
@@ -580,7 +580,7 @@ class StepEvents:
     def __init__(
         self,
         clock: StepClock,
-        step_ended: Callable[[Tick], None],
+        step_ended: Callable[[StepEnd], None],
     ) -> None:
         """`step_ended` may raise to end the script, and only for that."""
         self._clock, self._step_ended = clock, step_ended
@@ -601,12 +601,12 @@ class StepEvents:
             patches.call_before(Optimizer, name, self._before_optimizer_is_made)
         begins = patches.guard.guarded("beginning of a backward", self._before_backward)
         ended = patches.guard.guarded("end of a backward", self._after_backward, self._step_ended)
-        if lacks(Part.BACKWARDS):  # a module's call ends a step only without a backward
+        if lacks(RecordingPart.BACKWARDS):  # a module's call ends a step only without a backward
             return
         owner, name = ENGINE
         patches.replace(owner, name, _Engine(getattr(owner, name), begins, ended))
         self._calls = patches.part()
-        if not lacks(Part.CALLS):
+        if not lacks(RecordingPart.CALLS):
             self._calls.hook("module call hook", register_module_forward_hook, self._after_call, self._step_ended)
             self._own_call_ended = patches.guard.guarded("call of a module", self._after_call, self._step_ended)
             for register in (register_module_module_registration_hook, register_module_parameter_registration_hook):
@@ -621,7 +621,7 @@ class StepEvents:
         self._calls.take_out()
         self._clock.optimizer_made(optimizer)
 
-    def _after_optimizer(self, optimizer: object, *_: object) -> Tick | None:
+    def _after_optimizer(self, optimizer: object, *_: object) -> StepEnd | None:
         return self._clock.optimizer_stepped(optimizer)
 
     def _after_registration(self, module: Any, *_: object) -> None:
@@ -635,10 +635,10 @@ class StepEvents:
         self._calls.take_out()
         self._clock.backward_began(accumulates)
 
-    def _after_backward(self) -> Tick | None:
+    def _after_backward(self) -> StepEnd | None:
         return self._clock.backward_ended(sys._getframe(1))
 
-    def _after_call(self, module: Any, *_: object) -> Tick | None:
+    def _after_call(self, module: Any, *_: object) -> StepEnd | None:
         if _thread.get_ident() != self._home:
             return None
         call = outermost_call()

@@ -9,7 +9,7 @@ import torch
 
 from leakscope.originals import _thread
 from leakscope.process.patches import Patches
-from leakscope.process.torch_compat import Part, lacks, without_functions
+from leakscope.process.torch_compat import RecordingPart, lacks, without_functions
 from leakscope.recorder.steps.detector import is_outermost
 
 _ALL, _EVERY = 16, 8
@@ -47,7 +47,7 @@ class StepInputs:
 
     def install(self, patches: Patches) -> None:
         """Start listening, until the script compiles or exports: dynamo traces global hooks into what it compiles."""
-        if lacks(Part.CALLS) or lacks(Part.LOOKS):
+        if lacks(RecordingPart.CALLS) or lacks(RecordingPart.LOOKS):
             return
         self._installed = patches.part()
         self._listen(self._installed, on=True)

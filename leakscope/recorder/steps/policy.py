@@ -155,7 +155,7 @@ _STEPS = 4
 """Steps until all ranks take a requested snapshot: they are notified two ahead. Heuristic."""
 
 
-class Asked:
+class SnapshotRequests:
     """Requests for snapshots of a run, and those that this rank has answered."""
 
     def __init__(

@@ -33,7 +33,7 @@ HANG_STATUS = 124
 
 
 @dataclass(eq=False)
-class Ends:
+class RankExit:
     """Writes `ended.json` and `about.json`, and informs the other ranks."""
 
     folder: RankFolder

@@ -13,7 +13,7 @@ from leakscope.findings.model import Findings
 from leakscope.report.escape import cleaned
 from leakscope.report.messages.ended import ended_badly, ended_text
 from leakscope.report.messages.sentences import title
-from leakscope.run.model import Look, Rank, Run, Step
+from leakscope.run.model import HeapSnapshot, Rank, Run, Step
 from leakscope.run.operations import column
 from leakscope.run.rows import CommOperation, Occasion
 
@@ -43,7 +43,7 @@ def steps_and_looks(rank: Rank) -> tuple[Interval, ...]:
     A step without a recorded start encloses the operations issued in it; one without any follows the previous interval.
     """
     issued = _issued(rank)
-    after: dict[int, list[Look]] = {}
+    after: dict[int, list[HeapSnapshot]] = {}
     for look in rank.looks:
         if look.occasion not in _WITHIN:
             after.setdefault(look.step, []).append(look)
@@ -71,7 +71,7 @@ def _issued(rank: Rank) -> _Issued:
     return {step: sorted(moments) for step, moments in issued.items()}
 
 
-def _first(rank: Rank, after: Mapping[int, Sequence[Look]], issued: _Issued) -> float:
+def _first(rank: Rank, after: Mapping[int, Sequence[HeapSnapshot]], issued: _Issued) -> float:
     """Start of the first step, derived from the first recorded time."""
     past = 0.0
     for step in rank.steps:
@@ -91,7 +91,7 @@ def _begin(step: Step, issued: _Issued, now: float) -> float:
     return min(max(now, moments[-1] - _length(step.seconds)), moments[0])
 
 
-def _look(look: Look, begin: float) -> Interval:
+def _look(look: HeapSnapshot, begin: float) -> Interval:
     told = (("counted bytes", look.counted_bytes), ("bytes in storages", look.explained_bytes))
     known = tuple((name, size) for name, size in told if size is not None)
     return Interval(look.step, begin, begin + _length(look.stopped_seconds), True, known)
@@ -102,7 +102,7 @@ def _known(step: Step) -> tuple[tuple[str, int], ...]:
     return tuple((name, size) for name, size in told if size is not None)
 
 
-def _inside(look: Look, step: Interval, issued: _Issued) -> Interval:
+def _inside(look: HeapSnapshot, step: Interval, issued: _Issued) -> Interval:
     """The middle of the longest time in which the step issued nothing: nothing happens during a snapshot."""
     moments = [step.begin, *(at for at in issued.get(look.step, ()) if step.begin < at < step.end), step.end]
     begin, end = max(pairwise(moments), key=lambda gap: gap[1] - gap[0])

@@ -27,7 +27,7 @@ from leakscope.report.html import markup
 from leakscope.report.messages.sections import leaks
 from leakscope.report.messages.verdict import line_text
 from leakscope.report.ranks import RankGroup, counted_steps
-from leakscope.run.model import Look, Rank, Run
+from leakscope.run.model import HeapSnapshot, Rank, Run
 from leakscope.run.operations import column
 from leakscope.run.rows import CommOperation, Occasion
 from leakscope.units import bytes_text, seconds_text
@@ -175,7 +175,7 @@ def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: S
     )
 
 
-def _looks(rank: Rank) -> list[Look]:
+def _looks(rank: Rank) -> list[HeapSnapshot]:
     """Snapshots at the end of a step, of the device counted last; the later of two at one step."""
     looks = [look for look in rank.looks if look.occasion in _STEP_ENDS]
     return list({look.step: look for look in looks if look.counted_on == looks[-1].counted_on}.values())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from leakscope.findings.counters import AlsoGrows, Counted
-from leakscope.findings.facts import Bounded, CameToRest, EmptiedLater, FollowsInput, HeldByCall, TooLarge
+from leakscope.findings.counters import AlsoGrows, CountKind
+from leakscope.findings.facts import Bounded, EmptiedLater, FollowsInput, HeldByCall, Plateaued, TooLarge
 from leakscope.run.rows import Recompiled
 from leakscope.units import bytes_text, plural
 
@@ -19,7 +19,7 @@ def would_show(emptied: EmptiedLater) -> str:
     return f"A run that continues past {emptied.where} shows whether this happens."
 
 
-def settled_advice(settled_by: Bounded | CameToRest | EmptiedLater | FollowsInput | HeldByCall) -> str:
+def settled_advice(settled_by: Bounded | Plateaued | EmptiedLater | FollowsInput | HeldByCall) -> str:
     """Why growth is not a leak."""
     if isinstance(settled_by, EmptiedLater):
         full = f"; it then holds {bytes_text(settled_by.full_bytes)}" if settled_by.full_bytes is not None else ""
@@ -126,9 +126,9 @@ def _pools(facts: AlsoGrows) -> str:
 
 
 _TEXTS = {
-    Counted.DESCRIPTORS: _descriptors,
-    Counted.SHARED_MEMORY: _shared,
-    Counted.COMPILED: _compiled,
-    Counted.PINNED_MEMORY: _pinned,
-    Counted.PRIVATE_POOLS: _pools,
+    CountKind.DESCRIPTORS: _descriptors,
+    CountKind.SHARED_MEMORY: _shared,
+    CountKind.COMPILED: _compiled,
+    CountKind.PINNED_MEMORY: _pinned,
+    CountKind.PRIVATE_POOLS: _pools,
 }

@@ -14,7 +14,7 @@ from leakscope.findings.gc_advice import (
     YoungSuffices,
 )
 from leakscope.findings.oom import (
-    Alive,
+    AliveAtFailure,
     AllocationFailed,
     CameNear,
     CaughtUnseen,
@@ -72,7 +72,7 @@ def near_text(facts: CameNear) -> str:
     return f"{when}, {bytes_text(facts.used_bytes)} of {facts.limit} of {bytes_text(facts.limit_bytes)} were in use."
 
 
-def alive_text(facts: Alive) -> tuple[str, ...]:
+def alive_text(facts: AliveAtFailure) -> tuple[str, ...]:
     """Live bytes when memory was short, then one line for each of the largest referrers."""
     when = "at that time"
     if facts.failed_rank is not None:

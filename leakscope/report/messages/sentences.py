@@ -17,7 +17,15 @@ from leakscope.findings.gc_advice import (
 )
 from leakscope.findings.known_leaks import saying_of
 from leakscope.findings.model import Finding
-from leakscope.findings.oom import Alive, AllocationFailed, CameNear, CaughtUnseen, DeviceFailed, NoRoomToLook, RoomThen
+from leakscope.findings.oom import (
+    AliveAtFailure,
+    AllocationFailed,
+    CameNear,
+    CaughtUnseen,
+    DeviceFailed,
+    NoRoomToLook,
+    RoomThen,
+)
 from leakscope.findings.peak import IdleAtPeak, LagUseDrag
 from leakscope.report.messages import comm, growth, memory
 from leakscope.run.model import Run
@@ -126,5 +134,5 @@ def run_text(facts: Iterable[RunFacts], groups: Sequence[Sequence[int]] = ()) ->
         sentence if fact.rank is None else f"R{like_text(fact.rank, told[type(fact)][fact.rank])[1:]}: {sentence}"
         for fact in listed
         if fact.rank is None or fact.rank in told[type(fact)]
-        for sentence in (memory.alive_text(fact) if isinstance(fact, Alive) else (OF_RUN[type(fact)](fact),))
+        for sentence in (memory.alive_text(fact) if isinstance(fact, AliveAtFailure) else (OF_RUN[type(fact)](fact),))
     )

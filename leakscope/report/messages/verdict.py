@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from leakscope.findings.comm import deadlock_cycle, ended_from_outside, first_to_blame, first_to_fail
 from leakscope.findings.counters import counted_rate
-from leakscope.findings.facts import CameToRest, FollowsInput, HeldByCall, Severity
+from leakscope.findings.facts import FollowsInput, HeldByCall, Plateaued, Severity
 from leakscope.findings.model import (
     NO_GROWTH,
     Finding,
     Findings,
-    Grown,
     Line,
     LineKind,
+    RankGrowth,
     Reason,
     RestedKind,
     Unjudged,
@@ -86,7 +86,7 @@ def line_text(line: Line) -> str:
     return f"{KINDS[line.kind]}: {line.holder}" if line.holder else KINDS[line.kind]
 
 
-def rose_text(grown: Grown, rate: bool = True) -> str:
+def rose_text(grown: RankGrowth, rate: bool = True) -> str:
     """`allocated memory rose 4.61 MiB over 6 snapshots, steps 3 to 14 (429.10 KiB per step)`, by the counters."""
     what = "allocated memory" if grown.is_counted else "tensor memory"
     what += f" of rank {grown.rank}" if grown.among > 1 else ""
@@ -142,7 +142,7 @@ def _kind_text(size: int, words: str) -> str:
 
 def ledger_table(
     findings: Findings, groups: Sequence[Sequence[int]] = ()
-) -> tuple[tuple[Grown, int, tuple[tuple[int, float, str], ...]], ...]:
+) -> tuple[tuple[RankGrowth, int, tuple[tuple[int, float, str], ...]], ...]:
     """Growth breakdown of each rank whose memory grew.
 
     Args:
@@ -168,7 +168,7 @@ def ledger_table(
     )
 
 
-def _worth_a_line(grown: Grown) -> tuple[Line, ...]:
+def _worth_a_line(grown: RankGrowth) -> tuple[Line, ...]:
     """All lines, with small lines summed by kind so that the total is exact."""
     least = max(_SHARE * sum(abs(line.bytes) for line in grown.lines), 1)
     large = [line for line in grown.lines if abs(line.bytes) >= least]
@@ -272,7 +272,7 @@ def growing_text(run: Run, findings: Findings) -> str:
         return ""
     seen = [f for f in (*notes(findings), *library(findings)) if f.bytes_per_step > 0]
     growing = [f for f in seen if not f.settled]
-    filling = [f for f in seen if f.settled and not isinstance(f.settled_by, CameToRest | FollowsInput | HeldByCall)]
+    filling = [f for f in seen if f.settled and not isinstance(f.settled_by, Plateaued | FollowsInput | HeldByCall)]
     told = growing or filling
     if not told:
         return ""

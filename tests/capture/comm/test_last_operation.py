@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakscope.comm.operations import Channel, CommFile, Group, LastOperationFile, Operation
-from leakscope.comm.tracking import DeathRef, OperationLog, StorageRef, TensorRef, moments
+from leakscope.comm.operations import Channel, CommFile, CommGroup, LastOperationFile, LiveOperation
+from leakscope.comm.tracking import CommStorageRef, DeathRef, OperationLog, TensorRef, moments
 from leakscope.run.operations import NAME, SIZE, WAITED, unpack
 from leakscope.run.reader import read_run
 from leakscope.run.rows import to_json
@@ -22,9 +22,9 @@ from leakscope.run.writer import RankFolder, write_run
 NO_ROW = (struct.pack("<8s4qdI", b"waits", 1, 1, 1, 1, 0.5, 4) + b"null").ljust(SIZE, b"\0")
 
 
-def operation(channel: Channel, number: int, line: str) -> Operation:
+def operation(channel: Channel, number: int, line: str) -> LiveOperation:
     channel.nth, channel.microbatch = 7, 2
-    made = Operation(number, channel, 5, (line, ""))
+    made = LiveOperation(number, channel, 5, (line, ""))
     made.issued, made.bytes = 1.25, 4096
     return made
 
@@ -52,9 +52,9 @@ def test_what_was_said_last_is_read_back(
 
 def test_the_newest_operation_is_marked_until_another_is_told_of(tmp_path: Path) -> None:
     log = OperationLog(CommFile(RankFolder(tmp_path, 0), 0.0), 0.0)
-    log._groups._by_name["default"] = Group("default", (0, 1))
+    log._groups._by_name["default"] = CommGroup("default", (0, 1))
 
-    def issue(direction: str) -> Operation:
+    def issue(direction: str) -> LiveOperation:
         issued = log.begin(direction, "default", 1, 0, [], None)
         assert issued is not None, log.why
         return issued
@@ -94,7 +94,7 @@ def test_deaths_have_their_moments_in_any_thread_and_in_gc() -> None:
         for _ in range(200):
             tensor = torch.empty(1)
             kept.append(TensorRef(tensor, died_at.__getitem__))
-            kept.append(StorageRef(tensor.untyped_storage(), died_at.__getitem__))
+            kept.append(CommStorageRef(tensor.untyped_storage(), died_at.__getitem__))
             if cyclic:
                 tensor.itself = tensor  # type: ignore[attr-defined]
 

@@ -14,7 +14,7 @@ from support.devices.fake_device import AUTOGRAD, block, segment
 from support.devices.fake_device_memory import FakeDeviceMemory, of_tensors
 
 from leakscope.findings.oom import DeviceLook, device_looks
-from leakscope.heap.snapshot import LookContext, look
+from leakscope.heap.snapshot import SnapshotContext, look
 from leakscope.memory_snapshot.model import Frame
 from leakscope.recorder.allocator_monitor import is_kept, made_where
 from leakscope.recorder.lifetimes import dispatch_mode as dispatching
@@ -197,7 +197,7 @@ def test_reading_sets_off_no_collection_of_the_programs(fake_device: Make) -> No
         before = len(seen)
         at.look(3)
         at_look = len(seen) - before
-        look(3, "step", LookContext(hidden=(at,)))
+        look(3, "step", SnapshotContext(hidden=(at,)))
         plain = len(seen) - at_look - before
     finally:
         gc.callbacks.pop()
@@ -217,7 +217,7 @@ def test_nothing_of_a_snapshot_is_kept_once_it_is_written(fake_device: Make, che
     mark = f"known by this {cheap}"
     at.state.snapshot[mark] = 1
     asked = at.memory.one_look()
-    look(3, "step", LookContext(hidden=(at,), blocks=asked))
+    look(3, "step", SnapshotContext(hidden=(at,), blocks=asked))
     whole = [obj for obj in gc.get_objects() if type(obj) is dict and mark in obj and obj is not at.state.snapshot]
     assert whole == [] and at.state.called("snapshot") == 1
 

@@ -12,7 +12,7 @@ from support.devices.fake_device import State, device_module, natives
 
 from leakscope.process.patches import Patches
 from leakscope.recorder.accelerator import Accelerator, described
-from leakscope.recorder.allocator_monitor import ENTRIES, OURS, OVER, THEIRS, WAITING, History
+from leakscope.recorder.allocator_monitor import ENTRIES, OURS, OVER, THEIRS, WAITING, MemoryHistory
 
 
 class Attached:
@@ -25,7 +25,7 @@ class Attached:
         self.notes: list[str] = []
         self.begun = 0
         self.patches = Patches()
-        self.history = History(self.device, wanted, self.notes.append, self._begin)
+        self.history = MemoryHistory(self.device, wanted, self.notes.append, self._begin)
         self.history.attach(self.patches)
 
     def _begin(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.run.processes import MAIN, Who, claim, link, numbered, processes_in, settle, write_who
+from leakscope.run.processes import MAIN, ProcessInfo, claim, link, numbered, processes_in, settle, write_who
 from leakscope.run.rank_end import ranks_in
 
 pytestmark = pytest.mark.unit
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 
 def add(folder: Path, name: str = "", started: float = 0.0, **said: object) -> str:
     name = name or claim(folder)
-    write_who(folder / name, Who(pid=1, parent=1, started=started, **said))  # type: ignore[arg-type]
+    write_who(folder / name, ProcessInfo(pid=1, parent=1, started=started, **said))  # type: ignore[arg-type]
     return name
 
 

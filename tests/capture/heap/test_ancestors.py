@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leakscope.graph.walks import HeldBy, reachable
+from leakscope.graph.walks import ReferrerIndex, reachable
 from leakscope.heap import garbage, liveness
 from leakscope.heap.autograd import Role
 from leakscope.heap.garbage import Unreachable, find_unreachable, freed_by
@@ -64,7 +64,7 @@ def heaps(draw: st.DrawFn) -> Heap:
     unexplained = np.zeros(COUNT, dtype=np.int32)
     unexplained[[*draw(seldom), *unheld]] = 1
     unexplained[idle] = 0
-    swept = HeldBy(OBJECTS, plain.holder, plain.held)
+    swept = ReferrerIndex(OBJECTS, plain.holder, plain.held)
     table = RefcountTable(OBJECTS, COUNT, unexplained, idle, swept, role, later)
     addresses = np.arange(OBJECTS, dtype=np.int64) * 100
     sweep = SimpleNamespace(addresses=addresses, type_list=np.array([0, 100, 7]), type_index=np.array(kinds))

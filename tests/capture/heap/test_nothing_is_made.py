@@ -21,7 +21,7 @@ import torch
 
 from leakscope.graph.model import HeapGraph
 from leakscope.heap import snapshot as heap
-from leakscope.heap.snapshot import LookContext
+from leakscope.heap.snapshot import SnapshotContext
 from leakscope.process.raw_types import LAYOUT_IS_KNOWN
 
 pytestmark = [
@@ -203,7 +203,7 @@ def zoo() -> list[tuple[str, Any, Callable[[Any], State]]]:
 
 def look_twice() -> HeapGraph:
     graph = heap.look(1, "step").heap
-    heap.look(2, "step", LookContext(explained=lambda found: None))
+    heap.look(2, "step", SnapshotContext(explained=lambda found: None))
     return graph
 
 

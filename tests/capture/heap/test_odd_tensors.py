@@ -16,7 +16,7 @@ from leakscope.heap import snapshot as heap
 from leakscope.heap.autograd import Types
 from leakscope.heap.garbage import Watched
 from leakscope.heap.to_graph import describe
-from leakscope.run.model import Look
+from leakscope.run.model import HeapSnapshot
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # prototype, beta, deprecated
 
@@ -91,7 +91,7 @@ ODD: dict[str, tuple[Callable[[], Any], int]] = {
 }
 
 
-def _look() -> Look:
+def _look() -> HeapSnapshot:
     watched: Watched = []
     look = heap.look(1, "last", watched=watched)
     assert len(watched) == len(look.heap.storages)

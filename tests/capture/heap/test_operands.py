@@ -12,9 +12,9 @@ import torch
 
 from leakscope.findings import judge
 from leakscope.heap.autograd import operands_of, own_memory
-from leakscope.heap.snapshot import LookContext, look
-from leakscope.recorder.verify_cut import prove
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.heap.snapshot import SnapshotContext, look
+from leakscope.recorder.verify_cut import verify_cuts
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 LOOKED_AT = (4, 6, 8)
 LAST = LOOKED_AT[-1]
@@ -61,7 +61,7 @@ def in_a_generator(step: Trained) -> None:
     ],
 )
 def test_the_variable_is_cut_and_frees_it_all(train: Callable[[Trained], None], holder: str) -> None:
-    looks: list[Look] = []
+    looks: list[HeapSnapshot] = []
     answers: dict[str, int | str] = {}
     number = 0
 
@@ -75,9 +75,9 @@ def test_the_variable_is_cut_and_frees_it_all(train: Callable[[Trained], None], 
         nonlocal number
         number += 1
         if number == LAST:
-            answers.update(prove(run({}), run({}).ranks[0], number, LookContext(hidden=(looks,))))
+            answers.update(verify_cuts(run({}), run({}).ranks[0], number, SnapshotContext(hidden=(looks,))))
         if number in LOOKED_AT:
-            looks.append(look(number, "last" if number == LAST else "step", LookContext(hidden=(looks,))))
+            looks.append(look(number, "last" if number == LAST else "step", SnapshotContext(hidden=(looks,))))
         return torch.ones(SIZE // 4)
 
     train(step)

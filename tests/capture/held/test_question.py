@@ -17,8 +17,8 @@ from corpus.left_behind import GARBAGE, KEPT
 import leakscope
 from leakscope.findings.model import Findings
 from leakscope.heap import fast_check
-from leakscope.heap.fast_check import Question, Seen, _objects_at, most_bytes
-from leakscope.heap.snapshot import LookContext, look
+from leakscope.heap.fast_check import RetentionCheck, WeakIdSet, _objects_at, retained_upper_bound
+from leakscope.heap.snapshot import SnapshotContext, look
 from leakscope.report.messages.verdict import why_text
 
 load()
@@ -29,15 +29,15 @@ COLLECTING = {"after_the_blocks_own_collection", "made_old_by_the_block"}
 """Free what others have left in the same block."""
 
 
-ONE = Question()
+ONE = RetentionCheck()
 
 
 @pytest.fixture
-def question() -> Question:
+def question() -> RetentionCheck:
     """One that knows what earlier tests have left for ever."""
     if not asked_before(ONE):
         garbage = [obj for obj in gc.get_objects() if id(obj) in ONE.doubtful or ONE._garbage.has(obj)]
-        ONE._garbage = Seen(garbage)
+        ONE._garbage = WeakIdSet(garbage)
         garbage.clear()
         ONE.looked_before({})
     assert asked_before(ONE)
@@ -50,7 +50,7 @@ def let_go() -> Iterator[None]:
     left_behind.let_go()
 
 
-def asked_before(question: Question) -> bool:
+def asked_before(question: RetentionCheck) -> bool:
     """Whether all is held once gc has freed what it can: some garbage takes several collections."""
     answer, doubtful = question.held_before(), None
     while not answer and question.doubtful != doubtful:
@@ -59,7 +59,7 @@ def asked_before(question: Question) -> bool:
     return answer
 
 
-def held(question: Question, *blocks: Callable[[], object]) -> bool:
+def held(question: RetentionCheck, *blocks: Callable[[], object]) -> bool:
     """Whether these blocks are found to leave no garbage; False where a look is needed, before them or after."""
     gc.disable()
     try:
@@ -72,9 +72,9 @@ def held(question: Question, *blocks: Callable[[], object]) -> bool:
 
 
 @pytest.mark.parametrize("name", GARBAGE)
-def test_what_can_be_left_at_most_is_never_less_than_a_look_finds(name: str, question: Question) -> None:
+def test_what_can_be_left_at_most_is_never_less_than_a_look_finds(name: str, question: RetentionCheck) -> None:
     assert not held(question, GARBAGE[name]())
-    most = most_bytes(_objects_at(question.doubtful) or [])
+    most = retained_upper_bound(_objects_at(question.doubtful) or [])
     with leakscope.watch() as watched:
         GARBAGE[name]()()
     left = sum(finding.retained_bytes for finding in watched.findings.findings)
@@ -103,7 +103,7 @@ def test_what_keeps_no_memory_needs_no_look_before_a_block_or_after_it() -> None
     assert (block.findings.verdict, block.run.ranks[0].looks) == ("clean", ())
 
 
-def test_ways_that_lead_to_no_tensor_are_forgotten(question: Question) -> None:
+def test_ways_that_lead_to_no_tensor_are_forgotten(question: RetentionCheck) -> None:
     many = [[k] for k in range(50_000)]
     question._paths |= {id(many), *map(id, many)}
     assert question.held_before()
@@ -124,27 +124,27 @@ def test_garbage_that_a_look_has_seen_is_not_asked_about_again() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(KEPT.keys() - HIDDEN))
-def test_what_is_held_near_the_block_needs_no_look(name: str, question: Question) -> None:
+def test_what_is_held_near_the_block_needs_no_look(name: str, question: RetentionCheck) -> None:
     assert held(question, KEPT[name]())
 
 
-def test_what_a_look_has_shown_the_way_to_needs_no_other(question: Question) -> None:
+def test_what_a_look_has_shown_the_way_to_needs_no_other(question: RetentionCheck) -> None:
     """The way is known by then, to other tensors of the same list as well."""
     block = KEPT["of_the_module"]()
     held(question, block)
-    look(0, "block", LookContext(explained=question.learn))
+    look(0, "block", SnapshotContext(explained=question.learn))
     assert held(question, block)
 
 
 @pytest.mark.parametrize("name", GARBAGE_OF_CORPUS[::4])
-def test_the_corpus_is_never_called_held(name: str, question: Question) -> None:
+def test_the_corpus_is_never_called_held(name: str, question: RetentionCheck) -> None:
     case = CASES[name](2003)
     assert not held(question, case.leak)
     case.end()
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_any_blocks_in_any_order(seed: int, question: Question) -> None:
+def test_any_blocks_in_any_order(seed: int, question: RetentionCheck) -> None:
     """Kept and garbage of the sorts that a collection frees, several to a block, some set up long before it."""
     chance = random.Random(seed)
     freed = sorted(GARBAGE.keys() - {name for name in GARBAGE if "its" in name or "identity" in name})
@@ -161,8 +161,10 @@ def test_any_blocks_in_any_order(seed: int, question: Question) -> None:
 def always_looked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patched:
         for name in ("held_before", "held_after"):
-            asked = getattr(Question, name)
-            patched.setattr(Question, name, lambda *args, asked=asked, **options: asked(*args, **options) and False)
+            asked = getattr(RetentionCheck, name)
+            patched.setattr(
+                RetentionCheck, name, lambda *args, asked=asked, **options: asked(*args, **options) and False
+            )
         yield
 
 
@@ -220,7 +222,7 @@ def test_blocks_within_blocks() -> None:
     assert {f.rule for f in outer.findings.findings} == {"tensor-cycle", "uncollectable-cycle"}
 
 
-def test_without_a_look_at_memory_nothing_is_missed(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_look_at_memory_nothing_is_missed(question: RetentionCheck, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the system has no /proc, an old tensor that is gone may as well be there."""
 
     @contextmanager

@@ -75,7 +75,7 @@ def test_a_rise_above_the_limit_has_names() -> None:
 
 def test_what_is_forgotten_on_the_way_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rise_of_capture, "_FORGET_EVERY", 4)
-    watch = rise_of_capture.RiseWatch(1 << 40)
+    watch = rise_of_capture.PeakWatch(1 << 40)
     assert watch.begin() == ""
     kept = [mib(1)]
     high = [mib(1) for _ in range(3)]

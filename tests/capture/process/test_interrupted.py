@@ -16,13 +16,13 @@ from support.interrupts import Interrupt, built, interrupted
 
 import leakscope
 from leakscope.process import gc_control
-from leakscope.process.gc_control import CollectionWatch, at_most, no_automatic_gc, paused
+from leakscope.process.gc_control import CollectionWatch, deadline, no_automatic_gc, paused
 from leakscope.process.guard import Guard
 from leakscope.process.patches import Patches
 from leakscope.process.torch_compat import past_modes, without_gradients
 from leakscope.recorder.accelerator import Counter
 from leakscope.recorder.memory_limits import more_room
-from leakscope.recorder.snapshots import Turns
+from leakscope.recorder.snapshots import SnapshotQueue
 from leakscope.recorder.steps.peers import RankStateFile
 from leakscope.run.live import Activity
 from leakscope.shield import Block, contextmanager, ending_with
@@ -55,7 +55,7 @@ WATCH = CollectionWatch(lambda: 0)
 SMALL = {
     "paused": in_block(paused),
     "no automatic gc": in_block(no_automatic_gc),
-    "at most": in_block(lambda: at_most(9.0)),
+    "at most": in_block(lambda: deadline(9.0)),
     "own work": in_block(WATCH.not_listening),
     "weightless": WATCH.weightless(lambda: [[] for _ in range(30)]),
     "past modes": in_block(past_modes),
@@ -85,7 +85,7 @@ def test_a_block_restores_what_it_switches(interrupts: ModuleType, name: str, co
 
 
 def test_rank_states_and_turns_are_given_back(interrupts: ModuleType, tmp_path: Path) -> None:
-    states, turns = RankStateFile(tmp_path / "states", 0, 1), Turns(tmp_path / "turns", ranks=2, cores=1)
+    states, turns = RankStateFile(tmp_path / "states", 0, 1), SnapshotQueue(tmp_path / "turns", ranks=2, cores=1)
 
     def call() -> None:
         with turns.turn(), states.looked_at():
@@ -94,7 +94,7 @@ def test_rank_states_and_turns_are_given_back(interrupts: ModuleType, tmp_path: 
     for check, _ in interrupted(interrupts, call, 400):
         assert states.mine.activity == Activity.RUNNING, f"after check {check}"
         assert states.states() == (states.mine,), "the file says the same"
-        took = Turns(tmp_path / "turns", ranks=2, cores=1)
+        took = SnapshotQueue(tmp_path / "turns", ranks=2, cores=1)
         with took.turn():  # would wait ten seconds
             pass
     states.close()

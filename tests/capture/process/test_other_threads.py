@@ -19,7 +19,7 @@ import torch
 from leakscope import Profiler
 from leakscope.graph.model import HeapGraph
 from leakscope.heap import snapshot as heap
-from leakscope.process.gc_control import CollectionWatch, TakesTooLong, at_most, go_on, paused
+from leakscope.process.gc_control import CollectionWatch, SnapshotTimeout, check_deadline, deadline, paused
 from leakscope.recorder import snapshots
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -209,18 +209,18 @@ def _garbage(graph: HeapGraph) -> Counter[int]:
 
 
 def test_what_takes_too_long_is_given_up_and_only_there() -> None:
-    with at_most(60.0):
-        with pytest.raises(TakesTooLong), at_most(-1.0):
-            go_on()
-        go_on()
-    go_on()
+    with deadline(60.0):
+        with pytest.raises(SnapshotTimeout), deadline(-1.0):
+            check_deadline()
+        check_deadline()
+    check_deadline()
 
 
 @pytest.mark.look
 def test_a_look_that_is_given_up_leaves_everything_as_found() -> None:
     gc.enable()
     interval = sys.getswitchinterval()
-    with pytest.raises(TakesTooLong), at_most(-1.0):
+    with pytest.raises(SnapshotTimeout), deadline(-1.0):
         heap.look(1, "step")
     assert gc.isenabled() and sys.getswitchinterval() == interval
     assert heap.look(2, "step").heap is not None

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from leakscope.findings import judge
 from leakscope.heap.snapshot import look
-from leakscope.recorder.verify_cut import _in_child, prove
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.recorder.verify_cut import _in_child, verify_cuts
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 SIZE = 512 * 64 * 4
 Leak = Callable[[Any, Tensor], None]
@@ -147,11 +147,11 @@ def proved(leak: Leak) -> list[tuple[str, int, int | None, str]]:
             looks.append(look(number, "last" if number == 10 else "step"))
     steps = tuple(Step(number, 0.1, None, None) for number in range(1, 11))
 
-    def rank(seen: list[Look]) -> Rank:
+    def rank(seen: list[HeapSnapshot]) -> Rank:
         return Rank(0, steps, tuple(seen), Ended("stopped", 0, 10))
 
     run = Run(("train.py",), (rank(looks),), 1, "cpu", "", "", min_bytes=4096)
-    answers = prove(run, rank(looks[:-1]), 10)
+    answers = verify_cuts(run, rank(looks[:-1]), 10)
     told = judge(replace(run, ranks=(replace(rank(looks), proved=answers),)))
     return [(f.rule, f.cut.frees_bytes, f.cut.proved_bytes, f.cut.unproved) for f in told.findings if f.cut is not None]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leakscope.recorder import snapshots
-from leakscope.recorder.snapshots import Turns
+from leakscope.recorder.snapshots import SnapshotQueue
 
 RANKS = 6
 
@@ -20,7 +20,7 @@ def _most_at_once(folder: Path, cores: int, ranks: int = RANKS) -> int:
     most: list[int] = []
 
     def look() -> None:
-        with Turns(folder, ranks, cores).turn():
+        with SnapshotQueue(folder, ranks, cores).turn():
             now.append(1)
             most.append(len(now))
             time.sleep(0.01)
@@ -41,26 +41,26 @@ def test_as_many_look_at_a_time_as_there_are_cores(tmp_path: Path, cores: int) -
 
 
 def test_nothing_is_locked_where_there_is_a_core_for_each(tmp_path: Path) -> None:
-    with Turns(tmp_path, 2, cores=2).turn():
+    with SnapshotQueue(tmp_path, 2, cores=2).turn():
         assert not list(tmp_path.iterdir())
 
 
 def test_one_that_never_ends_its_turn_holds_nobody_up_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "_TIMEOUT_S", 0.02)
-    with Turns(tmp_path, RANKS, cores=1).turn(), Turns(tmp_path, RANKS, cores=1).turn():
+    with SnapshotQueue(tmp_path, RANKS, cores=1).turn(), SnapshotQueue(tmp_path, RANKS, cores=1).turn():
         pass
 
 
 def test_where_no_file_can_be_made_it_is_always_ones_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "_TIMEOUT_S", 0.02)
     gone = tmp_path / "gone" / "too"
-    with Turns(gone, RANKS, cores=1).turn(), Turns(gone, RANKS, cores=1).turn():
+    with SnapshotQueue(gone, RANKS, cores=1).turn(), SnapshotQueue(gone, RANKS, cores=1).turn():
         pass
 
 
 def test_a_turn_ends_with_the_look_that_fails(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="look"), Turns(tmp_path, RANKS, cores=1).turn():
+    with pytest.raises(ValueError, match="look"), SnapshotQueue(tmp_path, RANKS, cores=1).turn():
         raise ValueError("look")
     began = time.monotonic()
-    with Turns(tmp_path, RANKS, cores=1).turn():
+    with SnapshotQueue(tmp_path, RANKS, cores=1).turn():
         assert time.monotonic() - began < snapshots._TIMEOUT_S / 2

@@ -10,7 +10,7 @@ from support.heap_text import heap_from
 from leakscope.findings.judge import judge
 from leakscope.findings.rules.step_growth import GrowsIn, GrowthFacts
 from leakscope.graph.model import KINDS, ROOTS, HeapGraph, ObjectKind, RootKind
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import EndKind, Occasion
 
 STEPS = (3, 5, 7, 9)
@@ -38,7 +38,7 @@ def kept_at_exit(step: int) -> HeapGraph:
 
 
 def test_the_exit_handler_is_to_cut_where_it_is_registered() -> None:
-    looks = tuple(Look(step, Occasion.STEP, kept_at_exit(step), None, 0) for step in STEPS)
+    looks = tuple(HeapSnapshot(step, Occasion.STEP, kept_at_exit(step), None, 0) for step in STEPS)
     steps = tuple(Step(number, 0.1, None, None) for number in range(1, STEPS[-1] + 1))
     rank = Rank(0, steps, looks, Ended(EndKind.FINISHED, 0, STEPS[-1]))
     run = Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0", sources={"train.py": tuple(SOURCE.splitlines())})

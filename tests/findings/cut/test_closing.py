@@ -14,7 +14,7 @@ from support.heap_text import heap_from
 
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.cut import best_cut
-from leakscope.findings.grouping import Group, group_storages
+from leakscope.findings.grouping import StorageGroup, group_storages
 from leakscope.findings.growth import series
 from leakscope.findings.model import Cut
 from leakscope.graph import retained
@@ -43,7 +43,7 @@ PATCHED_FORWARD = """
 """
 
 
-def candidate_of(graph: HeapGraph, group: Group) -> Candidate:
+def candidate_of(graph: HeapGraph, group: StorageGroup) -> Candidate:
     return Candidate(0, 3, graph, group, series((3,), {3: group.bytes}), 1.0, False)
 
 
@@ -198,7 +198,7 @@ def _alive(pairs: Collection[tuple[int, int]], count: int) -> set[int]:
         alive &= held
 
 
-def _frees(graph: HeapGraph, group: Group, cut: Collection[int]) -> int:
+def _frees(graph: HeapGraph, group: StorageGroup, cut: Collection[int]) -> int:
     left = [(int(graph.holder[r]), int(graph.held[r])) for r in range(len(graph.holder)) if r not in set(cut)]
     alive = _alive(left, len(graph))
     return sum(int(graph.bytes[s]) for s in group.storages if s not in alive)

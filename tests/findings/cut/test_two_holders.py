@@ -9,7 +9,7 @@ from leakscope.findings.facts import HopStatus
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding
 from leakscope.graph.model import ObjectKind
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 7, 9)
 TENSOR = 1 << 20
@@ -32,7 +32,7 @@ def found(more: str) -> Finding:
         lines = [line for k in range(step) for line in (HELD + more).format(k=k, count=step, size=TENSOR).splitlines()]
         return text + "\n".join(dict.fromkeys(lines))
 
-    looks = tuple(Look(step, "step", heap_from(heap(step)), None, 0) for step in STEPS)
+    looks = tuple(HeapSnapshot(step, "step", heap_from(heap(step)), None, 0) for step in STEPS)
     steps = tuple(Step(n, 0.1, None, None) for n in range(1, 21))
     run = Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 20)),), 1, "cpu", "2.13.0", "0")
     return max(judge(run).findings, key=lambda finding: finding.retained_bytes)

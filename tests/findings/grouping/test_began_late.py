@@ -9,7 +9,7 @@ from support.heap_text import heap_from
 
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings, Why
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 ITEM, EVERY = 64 << 10, 10
 
@@ -25,7 +25,7 @@ def kept(items: int) -> str:
 def judged(rose: Callable[[int], int], items: int = 10) -> Findings:
     """What is said where each snapshot but the last was taken before anything was kept."""
     looks = tuple(
-        Look(step, "step", heap_from(kept(items if step == 102 else 0)), None, 0) for step in (3, 5, 7, 9, 102)
+        HeapSnapshot(step, "step", heap_from(kept(items if step == 102 else 0)), None, 0) for step in (3, 5, 7, 9, 102)
     )
     steps = tuple(Step(n, 0.1, (1 << 24) + rose(n), None) for n in range(1, 201))
     return judge(Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 200)),), 1, "cpu", "2.13.0", "0"))
@@ -55,7 +55,7 @@ def test_what_one_snapshot_saw_is_no_leak_where_they_did_not(rose: Callable[[int
 
 def after_the_snapshots(rose: Callable[[int], int]) -> Findings:
     """What is said where the last snapshot was taken at step 9 of 300."""
-    looks = tuple(Look(step, "step", heap_from(kept(0)), None, 0) for step in (3, 5, 7, 9))
+    looks = tuple(HeapSnapshot(step, "step", heap_from(kept(0)), None, 0) for step in (3, 5, 7, 9))
     steps = tuple(Step(n, 0.1, (1 << 24) + rose(n), None) for n in range(1, 301))
     return judge(Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 300)),), 1, "cpu", "2.13.0", "0"))
 

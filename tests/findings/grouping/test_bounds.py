@@ -13,8 +13,8 @@ from leakscope.findings.growth import series
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings, Reason
 from leakscope.report.messages.sentences import advice, title
-from leakscope.report.messages.verdict import next_text, why_text
-from leakscope.run.model import Collection, Ended, Look, Rank, Run, Step
+from leakscope.report.messages.verdict import next_text
+from leakscope.run.model import Collection, Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import LifetimesUnjudged, MemoryThere
 
 STEPS = (3, 5, 7, 9)
@@ -29,7 +29,7 @@ def run_of(
     end: int = LAST,
 ) -> Run:
     """`heap` is what each look sees, `counted` the MiB counted at each step until the run's end."""
-    looks = tuple(Look(s, "step", heap_from(heap(s)), None, 0) for s in steps)
+    looks = tuple(HeapSnapshot(s, "step", heap_from(heap(s)), None, 0) for s in steps)
     sizes = [(n, counted(n)) for n in range(1, end + 1)]
     done = tuple(Step(n, 0.1, None if size is None else round(size * TENSOR), None) for n, size in sizes)
     return Run(("train.py",), (Rank(0, done, looks, Ended("finished", 0, end)),), 1, "cpu", "2.13.0", "0")
@@ -207,7 +207,9 @@ def test_what_is_in_host_memory_is_not_acquitted_by_what_the_device_counts() -> 
         )
         weight = next(int(s) for s in heap.storages if heap.bytes[s] == 8)
         looks.append(
-            Look(step, "step", replace(heap, device={weight: "cuda:0"}), min(step, 9) * TENSOR, 8, counted_on="cuda")
+            HeapSnapshot(
+                step, "step", replace(heap, device={weight: "cuda:0"}), min(step, 9) * TENSOR, 8, counted_on="cuda"
+            )
         )
     done = tuple(Step(n, 0.1, min(n, 9) * TENSOR, None, (), "cuda") for n in range(1, LAST + 1))
     found = judge(

@@ -11,7 +11,7 @@ from leakscope.findings.facts import FreedBy, RuleName
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Findings, LineKind, by_kind, grown_of
 from leakscope.report.messages.verdict import kinds_text
-from leakscope.run.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
+from leakscope.run.model import Collection, Ended, GcDiff, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import Occasion
 
 STEPS = (3, 5, 7, 9)
@@ -31,7 +31,7 @@ def rank_of(kind: str, freed: str = "") -> Rank:
             text += f"{tensor} t{k}{memory} -> storage -> storage s{k} {TENSOR}{memory}\n"
         return text
 
-    looks = tuple(Look(step, "last" if step == 9 else "step", heap_from(heap(step)), None, 0) for step in STEPS)
+    looks = tuple(HeapSnapshot(step, "last" if step == 9 else "step", heap_from(heap(step)), None, 0) for step in STEPS)
     return Rank(0, tuple(Step(n, 0.1, None, None) for n in range(1, 10)), looks, Ended("stopped", 0, 9))
 
 

@@ -15,7 +15,7 @@ from leakscope.findings.growth import Series
 from leakscope.findings.judge import judge
 from leakscope.findings.rules.native_hold import UnattributedFacts
 from leakscope.findings.source.stores import is_made_from_itself, variable_of
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 LOOKS = (3, 5, 7, 9)
 MIB = 1 << 20
@@ -29,7 +29,7 @@ def _run(
     new_shapes: Callable[[int], int] = lambda step: 0,
 ) -> Run:
     sizes = {n: None if counted is None else counted(n) for n in range(1, 13)}
-    looks = tuple(Look(s, "step", heap_from(heap(s)), sizes[s], 0) for s in LOOKS)
+    looks = tuple(HeapSnapshot(s, "step", heap_from(heap(s)), sizes[s], 0) for s in LOOKS)
     done = tuple(Step(n, 0.1, sizes[n], None, input_elements=given(n), new_shapes=new_shapes(n)) for n in range(1, 13))
     sources = {"train.py": tuple(source.splitlines())}
     return Run(

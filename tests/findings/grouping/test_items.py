@@ -9,7 +9,7 @@ from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
 from leakscope.report.messages.held import freed_text, would_be_freed
 from leakscope.report.messages.sentences import title
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 7, 9)
 TENSOR = 1 << 20
@@ -47,7 +47,7 @@ def judged(item: str, holder: str = "", large: int = TENSOR, small: int = TENSOR
             text += item.format(holder="list kept", k=k, large=large, small=small)
         return text
 
-    looks = tuple(Look(s, "step", heap_from(heap(s)), None, 0) for s in STEPS)
+    looks = tuple(HeapSnapshot(s, "step", heap_from(heap(s)), None, 0) for s in STEPS)
     steps = tuple(Step(n, 0.1, None, None) for n in range(1, 21))
     rank = Rank(0, steps, looks, Ended("finished", 0, 20))
     return judge(Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0", min_bytes=MIN_BYTES))

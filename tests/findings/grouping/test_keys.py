@@ -9,8 +9,8 @@ from support.heap_text import heap_from
 
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Findings
-from leakscope.findings.naming import without_ids
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.findings.naming import mask_ids
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 7, 9)
 TENSOR = 1 << 20
@@ -19,7 +19,7 @@ Keys = Callable[[int], Sequence[str | int]]
 
 
 def judged(heap: Callable[[int], str], looked_at: Sequence[int] = STEPS) -> Findings:
-    looks = tuple(Look(step, "step", heap_from(heap(step)), None, 0) for step in looked_at)
+    looks = tuple(HeapSnapshot(step, "step", heap_from(heap(step)), None, 0) for step in looked_at)
     steps = tuple(Step(n, 0.1, None, None) for n in range(1, 21))
     return judge(Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 20)),), 1, "cpu", "2.13.0", "0"))
 
@@ -169,7 +169,7 @@ def test_classes_made_by_each_step_are_one_leak_of_what_collects_them() -> None:
     ],
 )
 def test_what_is_a_names_in_one_run_alone_is_masked(name: str, masked: str) -> None:
-    assert without_ids(name) == masked
+    assert mask_ids(name) == masked
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from leakscope.findings.grouping import growing_names, shared
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
 from leakscope.report.messages.sentences import advice, title
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 7, 9)
 TENSOR = 1 << 20
@@ -32,7 +32,7 @@ def judged(names: Callable[[int], Sequence[str]], more: str = "") -> Findings:
 
 def judged_of(heap: Callable[[int], str]) -> Findings:
     """What is said of a module that the text tells of after each of the steps that are looked at."""
-    looks = tuple(Look(s, "step", heap_from(heap(s)), None, 0) for s in STEPS)
+    looks = tuple(HeapSnapshot(s, "step", heap_from(heap(s)), None, 0) for s in STEPS)
     steps = tuple(Step(n, 0.1, None, None) for n in range(1, 21))
     return judge(Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 20)),), 1, "cpu", "2.13.0", "0"))
 

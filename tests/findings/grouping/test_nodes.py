@@ -10,7 +10,7 @@ from support.heap_text import heap_from
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
 from leakscope.report.messages.sentences import advice, title
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 7, 9)
 A_NODE = 500
@@ -36,7 +36,8 @@ def judged(
 ) -> Findings:
     """What is said of heaps in which each step adds so many nodes, and `a_step` bytes to what is counted at steps."""
     looks = tuple(
-        Look(s, "step", heap_from(heap(s)), (1 << 20) + s * nodes * A_NODE if counts else None, 4100) for s in STEPS
+        HeapSnapshot(s, "step", heap_from(heap(s)), (1 << 20) + s * nodes * A_NODE if counts else None, 4100)
+        for s in STEPS
     )
     steps = tuple(Step(n, 0.1, None if a_step is None else (1 << 20) + n * a_step, None) for n in range(1, 21))
     run = Run(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from support.heap_text import heap_from
 
-from leakscope.findings.holders import alive_now
-from leakscope.findings.live_objects import Alive, Kept, LettingGo, Part
+from leakscope.findings.holders import live_memory
+from leakscope.findings.live_objects import LiveMemory, ModelPart, ReleasePlan, RetentionKind
 
 HEAP = """
     frame main -> local losses -> list losses
@@ -24,46 +24,46 @@ HEAP = """
 """
 
 
-def line(alive: Alive, name: str) -> LettingGo:
+def line(alive: LiveMemory, name: str) -> ReleasePlan:
     going = next(held.letting_go for held in alive.lines if held.name == name)
     assert going is not None
     return going
 
 
 def test_lines_add_up_to_all_memory_biggest_first() -> None:
-    alive = alive_now(heap_from(HEAP))
+    alive = live_memory(heap_from(HEAP))
     assert alive.bytes == 860
     assert [held.bytes for held in alive.lines] == [700, 90, 50, 20]
     assert alive.storages == sum(held.storages for held in alive.lines) == 5
 
 
 def test_holders_that_are_not_told_are_counted() -> None:
-    alive = alive_now(heap_from(HEAP), most=2)
+    alive = live_memory(heap_from(HEAP), most=2)
     assert (alive.smaller, alive.smaller_bytes) == (2, 70)
     assert sum(held.bytes for held in alive.lines) + alive.smaller_bytes == alive.bytes
 
 
 def test_one_reference_frees_what_it_alone_holds() -> None:
-    going = line(alive_now(heap_from(HEAP)), "losses in main()")
+    going = line(live_memory(heap_from(HEAP)), "losses in main()")
     assert (going.written, going.bytes, going.after_gc) == (("losses in main()",), 700, False)
 
 
 def test_shared_memory_is_told_with_all_that_has_to_go() -> None:
-    going = line(alive_now(heap_from(HEAP)), "x in main()")
+    going = line(live_memory(heap_from(HEAP)), "x in main()")
     assert (sorted(going.written), going.bytes) == (["train.cache['x']", "x in main()"], 90)
 
 
 def test_garbage_and_native_code_have_lines_of_their_own() -> None:
-    alive = alive_now(heap_from(HEAP))
+    alive = live_memory(heap_from(HEAP))
     kept = {held.kept: held for held in alive.lines}
-    assert kept[Kept.WAITS_FOR_GC].bytes == 50
-    assert kept[Kept.WAITS_FOR_GC].letting_go is not None
-    assert kept[Kept.NATIVE].bytes == 20
-    assert kept[Kept.NATIVE].letting_go is None
+    assert kept[RetentionKind.WAITS_FOR_GC].bytes == 50
+    assert kept[RetentionKind.WAITS_FOR_GC].letting_go is not None
+    assert kept[RetentionKind.NATIVE].bytes == 20
+    assert kept[RetentionKind.NATIVE].letting_go is None
 
 
 def test_a_model_is_one_holder_and_its_gradients_another() -> None:
-    alive = alive_now(
+    alive = live_memory(
         heap_from("""
         frame main -> local net -> network net
         network net -> .weight -> parameter weight
@@ -78,15 +78,15 @@ def test_a_model_is_one_holder_and_its_gradients_another() -> None:
     """)
     )
     assert [(held.name, held.part, held.bytes) for held in alive.lines] == [
-        ("net.seen in main()", Part.NONE, 500),
-        ("net in main()", Part.PARAMETERS, 72),
-        ("net in main()", Part.GRADIENTS, 64),
+        ("net.seen in main()", ModelPart.NONE, 500),
+        ("net in main()", ModelPart.PARAMETERS, 72),
+        ("net in main()", ModelPart.GRADIENTS, 64),
     ]
     assert [held.letting_go.bytes for held in alive.lines if held.letting_go] == [500, 72, 64]
 
 
 def test_what_an_error_keeps_is_freed_with_the_variable_that_has_the_error() -> None:
-    alive = alive_now(
+    alive = live_memory(
         heap_from("""
         frame main -> local error -> exception error
         exception error -> .__traceback__ -> object traceback
@@ -102,10 +102,10 @@ def test_what_an_error_keeps_is_freed_with_the_variable_that_has_the_error() -> 
 
 def test_what_the_allocator_alone_has_is_a_line() -> None:
     graph = heap_from("frame main -> local x -> tensor x\ntensor x -> storage -> storage x 90")
-    alive = alive_now(graph, device="cuda", counted_bytes=512)
-    assert (alive.bytes, [held.kept for held in alive.lines]) == (602, [Kept.UNSEEN, Kept.PROGRAM])
+    alive = live_memory(graph, device="cuda", counted_bytes=512)
+    assert (alive.bytes, [held.kept for held in alive.lines]) == (602, [RetentionKind.UNSEEN, RetentionKind.PROGRAM])
 
 
 def test_nothing_is_freed_where_the_look_hides_references() -> None:
-    alive = alive_now(heap_from(HEAP), hides=True)
+    alive = live_memory(heap_from(HEAP), hides=True)
     assert {held.letting_go for held in alive.lines} == {None}

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from support.heap_text import heap_from
 
-from leakscope.findings.holders import alive_now
-from leakscope.findings.live_objects import Keeper, Kept, is_interactive, keepers_of, last_error
+from leakscope.findings.holders import live_memory
+from leakscope.findings.live_objects import RetentionKind, SessionHolder, is_interactive, keepers_of, last_error
 from leakscope.graph.model import HeapGraph
 from leakscope.report.holders import OUTPUTS, to_type, together
 
@@ -57,9 +57,9 @@ def test_outputs_and_the_last_error_are_the_sessions(notebook: HeapGraph) -> Non
         keeper: [notebook.reference(r).name for r in references] for keeper, references in keepers_of(notebook).items()
     }
     assert keepers == {
-        Keeper.OUTPUTS: ["._", "._3", "[3]", "[2]", "['_']"],
-        Keeper.LAST_ERROR: [".last_value"],
-        Keeper.TRACEBACK: [".tb"],
+        SessionHolder.OUTPUTS: ["._", "._3", "[3]", "[2]", "['_']"],
+        SessionHolder.LAST_ERROR: [".last_value"],
+        SessionHolder.TRACEBACK: [".tb"],
     }
     assert last_error(notebook) == "error"
     assert is_interactive(notebook)
@@ -72,16 +72,16 @@ def test_underscores_of_a_script_are_its_own() -> None:
 
 
 def test_memory_is_named_by_the_program_before_the_session(notebook: HeapGraph) -> None:
-    alive = alive_now(notebook)
+    alive = live_memory(notebook)
     told = [(held.name, held.kept, held.where) for held in alive.lines]
-    assert ("x", Kept.PROGRAM, "") in told
-    assert ("Out[3], _, _3", Kept.OUTPUT, "In[3]") in told
-    assert any(kept == Kept.ERROR and "acts" in name for name, kept, _ in told)
+    assert ("x", RetentionKind.PROGRAM, "") in told
+    assert ("Out[3], _, _3", RetentionKind.OUTPUT, "In[3]") in told
+    assert any(kept == RetentionKind.ERROR and "acts" in name for name, kept, _ in told)
     assert alive.bytes == 207 == sum(held.bytes for held in alive.lines)
 
 
 def test_what_to_type_comes_in_an_order_in_which_it_frees(notebook: HeapGraph) -> None:
-    assert list(to_type(alive_now(notebook).typed)) == [
+    assert list(to_type(live_memory(notebook).typed)) == [
         ("\n".join(OUTPUTS), "40 B would be freed"),
         ("import sys; del sys.last_value\nget_ipython().InteractiveTB.tb = None", "60 B would be freed"),
         ("del x", "100 B would be freed"),
@@ -89,14 +89,14 @@ def test_what_to_type_comes_in_an_order_in_which_it_frees(notebook: HeapGraph) -
 
 
 def test_the_session_has_to_let_go_of_what_it_needs_to_and_no_more(notebook: HeapGraph) -> None:
-    needed = {held.name: held.letting_go.keepers for held in alive_now(notebook).lines if held.letting_go is not None}
-    assert needed["x"] == needed["Out[3], _, _3"] == (Keeper.OUTPUTS,)
-    assert Keeper.OUTPUTS not in next(keepers for name, keepers in needed.items() if "acts" in name)
+    needed = {held.name: held.letting_go.keepers for held in live_memory(notebook).lines if held.letting_go is not None}
+    assert needed["x"] == needed["Out[3], _, _3"] == (SessionHolder.OUTPUTS,)
+    assert SessionHolder.OUTPUTS not in next(keepers for name, keepers in needed.items() if "acts" in name)
 
 
 def test_nothing_is_typed_where_nobody_types() -> None:
     script = heap_from("module __main__ -> .x -> tensor x\ntensor x -> storage -> storage x 9")
-    assert not alive_now(script).typed
+    assert not live_memory(script).typed
 
 
 def test_garbage_is_collected_last() -> None:
@@ -113,7 +113,7 @@ def test_garbage_is_collected_last() -> None:
         tensor a -> storage -> storage a 9
     """
     )
-    typed = alive_now(as_ipython(heap_from(garbage))).typed
+    typed = live_memory(as_ipython(heap_from(garbage))).typed
     assert [(step.variables, step.collects, step.bytes) for step in typed] == [
         ((), False, 60), (("a",), False, 0), (("b",), False, 9), ((), True, 5),
     ]  # fmt: skip
@@ -126,7 +126,7 @@ def test_what_an_error_held_before_it_was_collected_holds_nothing_after() -> Non
     object frame -> local seen -> tensor seen
     tensor seen -> storage -> storage seen 8
     """
-    typed = alive_now(as_ipython(heap_from(NOTEBOOK + cycle))).typed
+    typed = live_memory(as_ipython(heap_from(NOTEBOOK + cycle))).typed
     assert [(step.variables, step.collects, step.bytes) for step in typed][1:] == [
         ((), True, 60), (("x",), False, 100), (("seen",), False, 8),
     ]  # fmt: skip
@@ -140,6 +140,6 @@ def test_what_the_cell_before_has_shown_is_no_error_and_goes_by_itself() -> None
     module __main__ -> .big -> tensor big
     tensor big -> storage -> storage big 500
     """
-    alive = alive_now(as_ipython(heap_from(NOTEBOOK + shown)))
+    alive = live_memory(as_ipython(heap_from(NOTEBOOK + shown)))
     assert together(alive.lines[0]) == "when big and outputs displayed by the session are all gone"
     assert [step.bytes for step in alive.typed if step.variables == ("big",)] == [500]

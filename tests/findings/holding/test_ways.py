@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from support.heap_text import heap_from
 
-from leakscope.findings.holders import ways_to
-from leakscope.findings.live_objects import Ways
+from leakscope.findings.holders import paths_to
+from leakscope.findings.live_objects import ReferencePaths
 from leakscope.graph.model import HeapGraph, ObjectKind
 
 HEAP = """
@@ -23,10 +23,10 @@ HEAP = """
 """
 
 
-def ways_of(graph: HeapGraph, name: str = "x", most: int = 12) -> Ways:
+def ways_of(graph: HeapGraph, name: str = "x", most: int = 12) -> ReferencePaths:
     storage = next(s for s in graph.of_kind(ObjectKind.STORAGE).tolist() if graph.object(s).label == f"storage {name}")
     tensor = int(graph.holder[graph.into(storage)[0]])
-    return ways_to(graph, tensor, most)
+    return paths_to(graph, tensor, most)
 
 
 def test_each_way_is_written_as_code_with_what_autograd_holds() -> None:

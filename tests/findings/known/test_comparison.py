@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.examples import growth_finding, look, rank, run
 
 from leakscope.findings.model import Finding, Findings, Sighting
-from leakscope.findings.suppressions import Change, Comparison, Judged, compare
+from leakscope.findings.suppressions import Change, Judged, RunComparison, compare
 from leakscope.run.model import Ended, Rank
 from leakscope.run.rows import EndKind
 from leakscope.run.suppression import Suppression
@@ -34,7 +34,7 @@ def judged(*findings: Finding, ranks: tuple[Rank, ...] = (rank(0), rank(1)), com
     return Judged(run(*ranks, command=(command,)), Findings(verdict, "so", 0, shown, suppressed=apart))
 
 
-def changes(comparison: Comparison) -> dict[str, str]:
+def changes(comparison: RunComparison) -> dict[str, str]:
     return {leak.finding.fingerprint: str(leak.change) for leak in comparison.leaks}
 
 

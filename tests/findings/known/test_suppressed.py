@@ -19,7 +19,7 @@ from leakscope.findings.model import Cut, CutReference, Finding, LineKind, by_ki
 from leakscope.findings.suppressions import Known, suppression_of
 from leakscope.report import FORMATS
 from leakscope.report.messages.verdict import next_text, why_text
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.reader import read_run
 from leakscope.run.rows import EndKind, Occasion
 from leakscope.run.suppression import NAME, Suppression, keep_suppressions, known_before, suppressions_in
@@ -44,7 +44,7 @@ def run(**bytes_a_step: int) -> Run:
     def counted(step: int) -> int:
         return (100 << 20) + step * sum(bytes_a_step.values())
 
-    def look(step: int) -> Look:
+    def look(step: int) -> HeapSnapshot:
         text = "".join(
             f"module train -> .{name} -> list {name}\nlist {name} -> [{k}] -> tensor {name}{k}\n"
             f"tensor {name}{k} -> storage -> storage {name}{k} {size}\n"
@@ -53,7 +53,7 @@ def run(**bytes_a_step: int) -> Run:
             if name != "native"
         )
         heap = heap_from(text)
-        return Look(step, Occasion.STEP, heap, counted(step), int(heap.bytes[heap.storages].sum()))
+        return HeapSnapshot(step, Occasion.STEP, heap, counted(step), int(heap.bytes[heap.storages].sum()))
 
     steps = tuple(Step(step, 0.1, counted(step), None) for step in range(1, 17))
     rank = Rank(0, steps, tuple(map(look, STEPS)), Ended(EndKind.FINISHED, 0, 16))

@@ -23,7 +23,7 @@ from leakscope.recorder import accelerator as device
 from leakscope.report import FORMATS
 from leakscope.report.messages.sentences import advice, run_text, title
 from leakscope.report.text.page import render as whole_text
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.reader import read_run
 from leakscope.run.rows import AllocationFailure, DeviceFigures
 from leakscope.run.writer import write_run
@@ -85,7 +85,7 @@ STEPS = (3, 5, 7, 9)
 
 
 def rank(blocks_at: list[dict[str, Any]] | None = None, **files: Any) -> Rank:
-    looks = tuple(Look(step, "step", heap(), 8 * MIB, 8 * MIB) for step in STEPS)
+    looks = tuple(HeapSnapshot(step, "step", heap(), 8 * MIB, 8 * MIB) for step in STEPS)
     steps = tuple(Step(k, 0.1, 8 * MIB, None) for k in range(1, 10))
     return Rank(0, steps, looks, Ended("finished", 0, 9), **rows(device_blocks=blocks_at or (), **files))
 
@@ -182,7 +182,7 @@ def ended_by_memory() -> Rank:
             {"step": 8, "error": "CUDA out of memory.", "wanted_bytes": 2 * GIB, "at": "train.py:41 forward"}
         ],
     )
-    look = Look(8, "oom", heap(), 8 * MIB, 8 * MIB)
+    look = HeapSnapshot(8, "oom", heap(), 8 * MIB, 8 * MIB)
     return replace(
         dead, looks=(*dead.looks, look), ended=Ended("raised", 1, 8, "torch.OutOfMemoryError: CUDA out of memory.")
     )

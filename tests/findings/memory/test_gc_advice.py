@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 
-from leakscope.findings.facts import Said
+from leakscope.findings.facts import StaticText
 from leakscope.findings.gc_advice import gc_advice
 from leakscope.findings.model import Cut, CutReference, Finding
 from leakscope.graph.model import build
 from leakscope.process.gc_control import CollectionWatch, freezing
 from leakscope.report.messages.sentences import run_text
-from leakscope.run.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
+from leakscope.run.model import Collection, Ended, GcDiff, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import GcFreeze
 
 MIB = 1 << 20
@@ -25,7 +25,7 @@ def rank_of(
     collections: tuple[Collection, ...] = (), diff: GcDiff | None = None, objects: tuple[int, ...] = ()
 ) -> Rank:
     steps = tuple(Step(number, 0.1, None, None, collections) for number in range(1, 11))
-    looks = tuple(Look(3 + k, "step", build([], []), None, 0, objects=count) for k, count in enumerate(objects))
+    looks = tuple(HeapSnapshot(3 + k, "step", build([], []), None, 0, objects=count) for k, count in enumerate(objects))
     return Rank(0, steps, looks, Ended("finished", 0, 10), gc_diff=diff)
 
 
@@ -118,7 +118,7 @@ def test_rare_full_collections_ask_for_no_freeze() -> None:
 
 def test_cutting_is_put_beside_collecting() -> None:
     finding = Finding(
-        "tensor-cycle", Said("", ""), "00000000", "leak", "gc", 6 * MIB, 2.0 * MIB, (),
+        "tensor-cycle", StaticText("", ""), "00000000", "leak", "gc", 6 * MIB, 2.0 * MIB, (),
         Cut((CutReference("closure collect", "train.py:218"),), MIB)
     )  # fmt: skip
     text = said(rank_of(), finding)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from leakscope.findings.build import build_finding
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import FreedBy
-from leakscope.findings.grouping import Group, group_storages
+from leakscope.findings.grouping import StorageGroup, group_storages
 from leakscope.findings.growth import series
 from leakscope.findings.model import Finding
 from leakscope.findings.thresholds import Thresholds
@@ -59,7 +59,7 @@ heaps = st.builds(
 )
 
 
-def findings_of(heap: HeapGraph) -> list[tuple[Group, Finding]]:
+def findings_of(heap: HeapGraph) -> list[tuple[StorageGroup, Finding]]:
     """Each group of storages as if it had grown."""
     return [
         (group, build_finding(Candidate(0, 3, heap, group, series((3,), {3: group.bytes}), 1.0, False), Thresholds(1)))
@@ -67,7 +67,7 @@ def findings_of(heap: HeapGraph) -> list[tuple[Group, Finding]]:
     ]
 
 
-def freed(heap: HeapGraph, group: Group, references: set[int]) -> int:
+def freed(heap: HeapGraph, group: StorageGroup, references: set[int]) -> int:
     """Bytes of the group that go when these references are gone: by counting, so what closes a cycle stays."""
 
     def kept(gone: set[int]) -> set[int]:

@@ -10,7 +10,7 @@ from support.heap_text import heap_from
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.grouping import group_storages
 from leakscope.findings.growth import series
-from leakscope.findings.library import whose
+from leakscope.findings.library import origin_of
 
 HOOK = """
 network test.Net where=test.py:3 freed=1 -> ._hooks -> dict d freed=1
@@ -60,10 +60,10 @@ def candidate(text: str, set_by: dict[str, str]) -> Candidate:
     ],
 )
 def test_a_cycle_is_of_whoever_closes_it(text: str, set_by: dict[str, str], whose_it_is: tuple[str, str]) -> None:
-    assert whose(candidate(text, set_by)) == whose_it_is
+    assert origin_of(candidate(text, set_by)) == whose_it_is
 
 
 def test_what_the_user_closes_beside_it_is_the_users_to_cut() -> None:
     found = candidate(STRATEGY + "network test.Net -> .mine -> network test.Net", {".strategy": "lib", ".model": "lib"})
     names = [found.graph.reference(index).name for index in range(len(found.graph.holder))]
-    assert whose(found, [names.index(".mine")]) == ("application", "")
+    assert origin_of(found, [names.index(".mine")]) == ("application", "")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.pipelining_heaps import KIB, SCHEDULES, Heap, peak_rank, storages, with_receive_buffers
 
-from leakscope.findings.facts import Said
+from leakscope.findings.facts import StaticText
 from leakscope.findings.judge import judge
 from leakscope.findings.known_leaks import KNOWN, known_leak, named_upstream, spoken
 from leakscope.findings.library import freed_by, holders_of, holds_of
@@ -18,13 +18,13 @@ from leakscope.graph.model import HeapGraph
 from leakscope.graph.ownership import users_side
 from leakscope.report.messages.sentences import advice, title
 from leakscope.report.messages.verdict import why_text
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 9, 10)
 
 
 def judged(*heaps: HeapGraph, occasion: str = "step", exit_status: int = 0) -> list[Finding]:
-    looks = tuple(Look(s, occasion, heap, None, 0) for s, heap in zip(STEPS, heaps, strict=False))
+    looks = tuple(HeapSnapshot(s, occasion, heap, None, 0) for s, heap in zip(STEPS, heaps, strict=False))
     steps = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
     found = judge(Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 10)),), 1, "cpu", "2.13.0", "0"))
     assert found.exit_status == exit_status, [title(f) for f in found.findings]
@@ -67,7 +67,7 @@ def test_what_grows_is_the_librarys_leak_and_counts() -> None:
 
 
 def test_what_a_library_leaks_decides_nothing_where_that_is_asked_for() -> None:
-    looks = tuple(Look(s, "step", with_receive_buffers(8 * s).graph(), None, 0) for s in STEPS)
+    looks = tuple(HeapSnapshot(s, "step", with_receive_buffers(8 * s).graph(), None, 0) for s in STEPS)
     steps = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
     run = Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 10)),), 1, "cpu", "2.13.0", "0")
     found = judge(run, ignore_library=True)
@@ -174,7 +174,7 @@ def test_hooks_that_pile_up_on_the_scripts_own_tensor_stay_the_scripts() -> None
         Hop("Holder object", "train.Holder", "instance", "train.py:3", "leaked", ".buffer"),
         Hop("Tensor", "torch.Tensor", "tensor", "", "leaked", "._backward_hooks"),
     )
-    finding = Finding("hook-pileup", Said("", "Register it once."), "1", "leak", "program", 1, 1.0, trace, None)
+    finding = Finding("hook-pileup", StaticText("", "Register it once."), "1", "leak", "program", 1, 1.0, trace, None)
     assert named_upstream(finding) == finding
 
 

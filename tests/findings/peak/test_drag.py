@@ -10,8 +10,8 @@ from torch import ones
 
 from leakscope.findings import judge
 from leakscope.findings.peak import drag
-from leakscope.recorder.lifetimes.peak import Peak, rows_of
-from leakscope.recorder.lifetimes.storage_table import GONE, Operation, Record, Table
+from leakscope.recorder.lifetimes.peak import StepPeak, rows_of
+from leakscope.recorder.lifetimes.storage_table import GONE, Record, Table, TensorOperation
 from leakscope.report import FORMATS
 from leakscope.report.messages.sentences import run_text
 from leakscope.report.text.page import render
@@ -22,7 +22,9 @@ from leakscope.run.rows import Phase, WatchedStep
 def table_of(*records: Record) -> Table:
     """Operations at 0, 1, 2, ... seconds; the second step begins at the fifth."""
     table = Table()
-    table.operations = [Operation("aten::op", None, 0, Phase.FORWARD, "", "", float(number)) for number in range(10)]
+    table.operations = [
+        TensorOperation("aten::op", None, 0, Phase.FORWARD, "", "", float(number)) for number in range(10)
+    ]
     table.records = list(records)
     return table
 
@@ -34,7 +36,7 @@ def test_lag_use_and_drag_are_counted_in_byte_seconds() -> None:
         3, 1, born=0, ordinal=1, first=2, last=2, died=4, born_seconds=0.0, died_seconds=4.0, handed_out=True
     )
     kept = Record(4, 1000, born=2, ordinal=0, first=3, last=3, died=GONE, born_seconds=2.0)
-    step = next(rows_of(table_of(used, never, native, kept), 5, Peak(-1, 0, 0), 3))
+    step = next(rows_of(table_of(used, never, native, kept), 5, StepPeak(-1, 0, 0), 3))
     assert isinstance(step, WatchedStep)
     assert step.storages == 3, "what still lives has no end to count to"
     assert step.lag_byte_seconds == 100 * 1 + 10 * 2 + 1 * 2

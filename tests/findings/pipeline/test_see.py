@@ -20,7 +20,7 @@ from leakscope.findings.judge import judge
 from leakscope.findings.merge import merge_findings
 from leakscope.findings.model import Finding, Hop
 from leakscope.graph.model import CommUse, HeapGraph
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.reader import read_run
 
 MIB = 1 << 20
@@ -104,7 +104,7 @@ def grown(line: str, crossed: str, *of_torch: str) -> Finding:
         uses = dict.fromkeys(graph.storages.tolist(), use) if crossed else {}
         return replace(graph, comm_uses=uses, strings=(*graph.strings, *of_torch))
 
-    looks = tuple(Look(step, "step", heap(step), None, 0) for step in LOOKS)
+    looks = tuple(HeapSnapshot(step, "step", heap(step), None, 0) for step in LOOKS)
     steps = tuple(Step(n, 0.1, None, None, ()) for n in range(1, 11))
     wire = rows(wire=[row(1, "send", 1, 1)])
     rank = Rank(0, steps, looks, Ended("finished", 0, 10), **wire)

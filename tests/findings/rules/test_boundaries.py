@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from support import examples
 
-from leakscope.findings.candidates import Course as GrowthCourse
+from leakscope.findings.candidates import CounterEvidence as GrowthCourse
 from leakscope.findings.candidates import _by_counters, _has_stopped, _to_the_end, course
 from leakscope.findings.capacity import AtEnd, at_end_of_run
-from leakscope.findings.counters import Counted, also_grows
+from leakscope.findings.counters import CountKind, also_grows
 from leakscope.findings.facts import FreedBy
 from leakscope.findings.growth import Series
-from leakscope.findings.library import Course, _course
+from leakscope.findings.library import Trend, _course
 from leakscope.findings.merge import _of_any_item
 from leakscope.findings.model import Sighting
 from leakscope.findings.rules.rank_skew import _median_of_others
@@ -73,14 +73,14 @@ def test_a_forecast_reaches_twenty_times_as_far_as_the_run(full: int, told: int)
 def test_descriptors_of_a_kind_that_was_not_there_count_from_none() -> None:
     rows = tuple(CountsAtStep(k, {"/dev/null": 1, **({"pipe": 3 * k} if k > 3 else {})}) for k in range(3, 10))
     (found,) = also_grows(replace(rank_of(*range(10)), counts=rows), 2, MIB)
-    assert (found.what, found.by, found.before, found.now) == (Counted.DESCRIPTORS, (("pipe", 27),), 1, 28)
+    assert (found.what, found.by, found.before, found.now) == (CountKind.DESCRIPTORS, (("pipe", 27),), 1, 28)
 
 
 @pytest.mark.parametrize(
     ("bytes_", "course"),
-    [((5, 5), Course.UNKNOWN), ((5, 5, 5), Course.STEADY), ((5, 7, 5), Course.VARIES), ((5, 6, 7, 8), Course.GROWS)],
+    [((5, 5), Trend.UNKNOWN), ((5, 5, 5), Trend.STEADY), ((5, 7, 5), Trend.VARIES), ((5, 6, 7, 8), Trend.GROWS)],
 )
-def test_the_course_of_what_a_library_keeps(bytes_: tuple[int, ...], course: Course) -> None:
+def test_the_course_of_what_a_library_keeps(bytes_: tuple[int, ...], course: Trend) -> None:
     assert _course(Series(tuple(range(3, 3 + len(bytes_))), bytes_)) == course
 
 

@@ -10,7 +10,7 @@ from support.heap_text import heap_from
 from leakscope.findings import judge
 from leakscope.findings.model import Finding, Findings, LineKind, by_kind
 from leakscope.findings.rules.object_growth import Collects, ObjectFacts
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import EndKind, GainingContainer, Occasion
 
 KIB = 1024
@@ -20,10 +20,10 @@ IN_A_LIST = "frame main -> local log -> list log {items}"
 
 def looks(
     gained: tuple[float, ...], heap: str = IN_A_LIST, counted: float = 1.0, item: str = "str"
-) -> tuple[Look, ...]:
+) -> tuple[HeapSnapshot, ...]:
     """One at each of the steps, at which the container has gained so many KiB, an item each 100."""
     return tuple(
-        Look(
+        HeapSnapshot(
             step=step,
             occasion=Occasion.STEP,
             heap=heap_from(heap.format(items=size // 100)),
@@ -41,13 +41,13 @@ def looks(
     )
 
 
-def judged(seen: tuple[Look, ...]) -> Findings:
+def judged(seen: tuple[HeapSnapshot, ...]) -> Findings:
     steps = tuple(Step(number, 0.1, None, None) for number in range(1, 12))
     rank = Rank(0, steps, seen, Ended(EndKind.FINISHED, 0, 11))
     return judge(Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0.1.0", warmup=2))
 
 
-def only(seen: tuple[Look, ...]) -> Finding:
+def only(seen: tuple[HeapSnapshot, ...]) -> Finding:
     (finding,) = judged(seen).findings
     return finding
 

@@ -12,12 +12,12 @@ from support.heap_text import heap_from
 
 from leakscope.findings import Findings, judge
 from leakscope.findings.candidates import Candidate
-from leakscope.findings.facts import Facts, Said
+from leakscope.findings.facts import Facts, StaticText
 from leakscope.findings.rules import rule, rule_named
 from leakscope.report import FORMATS
 from leakscope.report.messages.sentences import advice, title
 from leakscope.report.messages.verdict import unjudged_text
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 9, 10)
 TENSOR = 1 << 20
@@ -35,7 +35,7 @@ class Replay:
         return any("replay" in reference.name for reference in candidate.references)
 
     def facts(self, _candidate: Candidate, cut: str) -> Facts:
-        return Said(f"{cut} is a replay buffer without a bound", "Give it a capacity.")
+        return StaticText(f"{cut} is a replay buffer without a bound", "Give it a capacity.")
 
 
 class Raises(Replay):
@@ -76,7 +76,7 @@ def growing(name: str) -> Run:
         )
         return heap_from(f"module train -> .{name} -> list items\n{items}")
 
-    looks = tuple(Look(step, "step", heap(step), None, 0) for step in STEPS)
+    looks = tuple(HeapSnapshot(step, "step", heap(step), None, 0) for step in STEPS)
     steps = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
     rank = Rank(0, steps, looks, Ended("finished", 0, 10))
     return Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0", min_bytes=64 * 1024)

@@ -9,7 +9,7 @@ from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.retained_graph import GraphFacts
 from leakscope.findings.rules.uncollectable_cycle import ClosedBy, UncollectableFacts
-from leakscope.run.model import Ended, Look, Rank, Run, Step
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 7, 9)
 
@@ -17,7 +17,7 @@ STEPS = (3, 5, 7, 9)
 def found_in(one: str) -> Finding:
     """The finding of a run that gains one of these in each step; `#` is its number."""
     texts = {step: "".join(one.replace("#", f"#{k}") for k in range(step)) for step in STEPS}
-    looks = tuple(Look(step, "step", heap_from(text), None, 0) for step, text in texts.items())
+    looks = tuple(HeapSnapshot(step, "step", heap_from(text), None, 0) for step, text in texts.items())
     rank = Rank(0, tuple(Step(n, 0.1, None, None) for n in range(1, 10)), looks, Ended("stopped", 0, 9))
     (finding,) = judge(Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0")).findings
     return finding
@@ -80,6 +80,6 @@ def test_a_graph_that_the_key_of_a_cache_holds_is_no_result(by: str, by_argument
 @pytest.mark.parametrize(("freed", "never"), [("never", 1 << 20), ("1", 0)])
 def test_what_gc_never_frees_is_told_from_garbage_where_no_step_was_seen(freed: str, never: int) -> None:
     heap = heap_from(SAVED.replace("freed=never", f"freed={freed}"))
-    rank = Rank(0, (), (Look(0, "end", heap, None, 0),), Ended("finished", 0, 0))
+    rank = Rank(0, (), (HeapSnapshot(0, "end", heap, None, 0),), Ended("finished", 0, 0))
     (alive,) = judge(Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0")).listed
     assert (alive.categories["leaked"], alive.uncollectable_bytes) == (1 << 20, never)

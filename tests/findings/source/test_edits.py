@@ -11,7 +11,7 @@ from findings.source.traces import edit, finding, hops, kept
 from leakscope.findings.facts import FreedBy, RuleName
 from leakscope.findings.judge import with_lines
 from leakscope.findings.model import CutReference
-from leakscope.findings.rules.frame_hold import FrameFacts, Keeper
+from leakscope.findings.rules.frame_hold import FrameFacts, LocalsHolder
 from leakscope.findings.source.index import Sources
 
 LOSSES = """
@@ -374,7 +374,7 @@ def test_what_a_caller_does_with_an_error_decides_its_edit(use: str, edited: str
     text = CATCH.format(line="errors.append(error)", after="show(errors)") + f"\ndef show(given):\n    {use}\n"
     found = edit(finding(ERRORS, 0), train=text)
     assert found is not None and found.after == f"errors.append({edited})"
-    facts = FrameFacts(Keeper.EXCEPTION, "ValueError exception", 1, False, "", "", "errors")
+    facts = FrameFacts(LocalsHolder.EXCEPTION, "ValueError exception", 1, False, "", "", "errors")
     told = with_lines(finding(ERRORS, 0, facts=facts), Sources(kept(train=text))).facts
     assert isinstance(told, FrameFacts) and told.is_text == (edited == "str(error)")
 

@@ -10,7 +10,7 @@ from findings.source.test_lines import LIST_OF_MAIN
 from findings.source.traces import finding, kept
 
 from leakscope.findings.facts import FreedBy
-from leakscope.findings.judge import Case, find_lines, with_lines
+from leakscope.findings.judge import JudgeState, find_lines, with_lines
 from leakscope.findings.model import UnjudgedReason, WhyUnjudged
 from leakscope.findings.source.index import Sources
 from leakscope.findings.suppressions import known_of
@@ -87,7 +87,7 @@ def test_source_that_cannot_be_read_costs_the_lines_and_a_note_says_so(monkeypat
 
     monkeypatch.setattr(stage, "stores_for", raises)
     found, run = finding(SUM, 0), Run(("train.py",), (), 1, "cpu", "", "", sources=kept(train=SUMMED))
-    judged = find_lines(Case(run, known_of(run, ()), 23, (), findings=(found,)))
+    judged = find_lines(JudgeState(run, known_of(run, ()), 23, (), findings=(found,)))
     assert [each.fingerprint for each in judged.findings] == [found.fingerprint]
     (noted,) = judged.unjudged
     assert noted.rule == found.rule

@@ -12,7 +12,7 @@ from typing import Any
 
 from support.heap_text import _KINDS
 
-from leakscope.findings.facts import FreedBy, HopStatus, Said, Severity
+from leakscope.findings.facts import FreedBy, HopStatus, Severity, StaticText
 from leakscope.findings.judge import with_lines
 from leakscope.findings.model import Cut, CutReference, Finding, Hop, Suggestion
 from leakscope.findings.source.index import Sources
@@ -48,7 +48,7 @@ def finding(text: str, *places: int, freed_by: FreedBy = FreedBy.PROGRAM, **fiel
     trace = hops(text)
     cut = Cut(tuple(CutReference(trace[k].reference, "", f"{trace[k].reference}", trace=k) for k in places), 1 << 20)
     told = {
-        "rule": "step-growth", "facts": Said("it grows"), "fingerprint": "00000000", "severity": Severity.LEAK,
+        "rule": "step-growth", "facts": StaticText("it grows"), "fingerprint": "00000000", "severity": Severity.LEAK,
         "freed_by": freed_by, "retained_bytes": 1 << 20, "bytes_per_step": 1e5, "trace": trace, "cut": cut,
     } | fields  # fmt: skip
     return Finding(**told)

@@ -11,24 +11,26 @@ import torch.distributed as dist
 
 from leakscope.errors import LaunchFailed
 from leakscope.launch.elastic import loopback_store
-from leakscope.launch.start import Outside, outside_launcher
+from leakscope.launch.start import ExternalLauncher, outside_launcher
 
 
 @pytest.mark.parametrize(
     ("environment", "outside"),
     [
         ({}, None),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, Outside(1, 2)),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, ExternalLauncher(1, 2)),
         ({"RANK": "0", "WORLD_SIZE": "1"}, None),
         ({"RANK": "junk"}, None),
         ({"WORLD_SIZE": "4"}, None),
-        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, Outside(3, 4)),
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, ExternalLauncher(3, 4)),
         ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4"}, None),
-        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}, Outside(3, 4)),
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}, ExternalLauncher(3, 4)),
     ],
     ids=str,
 )
-def test_the_launcher_is_known_by_its_variables(environment: Mapping[str, str], outside: Outside | None) -> None:
+def test_the_launcher_is_known_by_its_variables(
+    environment: Mapping[str, str], outside: ExternalLauncher | None
+) -> None:
     assert outside_launcher(environment) == outside
 
 

@@ -13,7 +13,7 @@ from support import examples
 from support.examples import KIB, MIB
 
 from leakscope.findings.model import Findings, LedgerInterval, Line, LineKind
-from leakscope.memory_snapshot.analysis import Timeline
+from leakscope.memory_snapshot.analysis import MemoryTimeline
 from leakscope.report.charts import (
     SPARK_HEIGHT,
     SPARK_MARGIN,
@@ -28,7 +28,7 @@ from leakscope.report.html.chart_data import memory_of, timeline
 from leakscope.verdict import Verdict
 
 HOSTILE = "<img src=x> $x_1$ & --> #020000"
-HISTORY = Timeline(
+HISTORY = MemoryTimeline(
     at=(0.0, 1.0, 2.0),
     event=(0, 10, 40),
     alive=(0, 3 * MIB, 2 * MIB),
@@ -79,7 +79,7 @@ def test_what_a_run_says_is_text_and_no_markup(name: str) -> None:
 
 
 def test_without_a_history_there_is_no_chart() -> None:
-    empty = Timeline(True, (), (), (), ())
+    empty = MemoryTimeline(True, (), (), (), ())
     assert snapshot_chart("rank 0", empty, []) == snapshots_chart([("rank 0", empty)]) == ""
 
 

@@ -11,9 +11,9 @@ import pytest
 from support import examples
 from support.examples import HOSTILE, growth_finding, rank, run
 
-from leakscope.findings.facts import Said
+from leakscope.findings.facts import StaticText
 from leakscope.findings.model import Cut, CutReference, Finding, Findings, Suggestion
-from leakscope.findings.suppressions import Comparison, Judged, compare
+from leakscope.findings.suppressions import Judged, RunComparison, compare
 from leakscope.report.compare import FORMATS, headline, line_of, peaks_text, rate_text
 from leakscope.verdict import Verdict
 
@@ -25,7 +25,7 @@ def judged(*findings: Finding, name: str = "train.py", verdict: Verdict | None =
     return Judged(run(rank(0), rank(1), command=(name,), folder=folder), Findings(said, "why it is so", 0, findings))
 
 
-def changed() -> Comparison:
+def changed() -> RunComparison:
     """One leak of each kind."""
     grown = growth_finding()
     named = [replace(grown, fingerprint=name, bytes_per_step=256.0 * KIB) for name in ("new", "worse", "same", "gone")]
@@ -119,7 +119,7 @@ class _Tags(HTMLParser):
 
 
 def test_what_comes_from_a_run_is_text() -> None:
-    evil = replace(growth_finding(), facts=Said(HOSTILE, HOSTILE), fingerprint="f|f", subject=HOSTILE)
+    evil = replace(growth_finding(), facts=StaticText(HOSTILE, HOSTILE), fingerprint="f|f", subject=HOSTILE)
     found = compare(judged(folder=HOSTILE), judged(evil, name=HOSTILE, folder=HOSTILE))
     page = _Tags()
     page.feed(FORMATS["html"](found))

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from support.examples import KIB, MIB, cycle_finding, growth_finding, rank, run
 
-from leakscope.findings.facts import RuleName, Said, Severity
+from leakscope.findings.facts import RuleName, Severity, StaticText
 from leakscope.findings.model import Finding, Findings, RankSummary, Sighting
 from leakscope.report.ranks import MANY, RankGroup, rank_groups
 from leakscope.run.model import Ended, Run
@@ -117,7 +117,9 @@ def test_ranks_with_different_leaks_are_different_groups() -> None:
 
 
 def test_a_rank_of_which_a_finding_says_that_it_keeps_more_stands_alone() -> None:
-    skew = replace(_seen_on(growth_finding(), 2), rule=RuleName.RANK_SKEW, severity=Severity.NOTE, facts=Said("", ""))
+    skew = replace(
+        _seen_on(growth_finding(), 2), rule=RuleName.RANK_SKEW, severity=Severity.NOTE, facts=StaticText("", "")
+    )
     groups = rank_groups(_run([STOPPED] * 5), _findings([MIB] * 5, skew))
     assert _ranks(groups) == [(2,), (0, 1, 3, 4)]
     assert groups[0].apart == ("retains memory that other ranks release",)

@@ -10,7 +10,7 @@ from typing import Any
 
 from leakscope.graph.model import CommUse, HeapGraph
 from leakscope.memory_snapshot import DeviceLayout
-from leakscope.run.model import Collection, Ended, GcDiff, Look, Step
+from leakscope.run.model import Collection, Ended, GcDiff, HeapSnapshot, Step
 from leakscope.run.rows import (
     AlikeStorage,
     AllocationFailure,
@@ -108,9 +108,9 @@ def _end(number: int) -> Ended:
     return Ended(EndKind.RAISED, 1, STEPS, error=error, stack=("  File train.py, line 8",), at="train.py:8 train_step")
 
 
-def _look(step: int, occasion: Occasion, kind: str) -> Look:
+def _look(step: int, occasion: Occasion, kind: str) -> HeapSnapshot:
     heap = _heap(step, kind)
-    return Look(
+    return HeapSnapshot(
         step=step,
         occasion=occasion,
         heap=heap,

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from leakscope.heap.snapshot import LookContext, look
+from leakscope.heap.snapshot import SnapshotContext, look
 from leakscope.process.patches import Patches
 from leakscope.recorder.accelerator import Accelerator, described
 from leakscope.recorder.allocator_monitor import DeviceMemory
-from leakscope.run.model import Look
+from leakscope.run.model import HeapSnapshot
 from leakscope.run.writer import RankFolder
 from support.devices.fake_device import TRAIN, State, block, device_module, natives, segment
 
@@ -38,8 +38,8 @@ class FakeDeviceMemory:
     def _found(self) -> Accelerator:
         return described("cpu", self.module, (natives(self.state, "cpu"),))
 
-    def look(self, step: int, occasion: str = "step", counted: int = 0) -> Look:
+    def look(self, step: int, occasion: str = "step", counted: int = 0) -> HeapSnapshot:
         hidden = (self, *self.memory.__dict__.values())
-        seen = look(step, occasion, LookContext(counted, hidden=hidden, blocks=self.memory.one_look()))
+        seen = look(step, occasion, SnapshotContext(counted, hidden=hidden, blocks=self.memory.one_look()))
         self.folder.look(seen)
         return seen

@@ -20,7 +20,7 @@ import torch  # noqa: F401 - each run begins with it
 from leakscope.options import Options
 from leakscope.process.guard import Guard
 from leakscope.process.user_code import users_sources
-from leakscope.run.model import Look
+from leakscope.run.model import HeapSnapshot
 from leakscope.run.rows import Occasion
 from support.commands.preloaded import end_as
 from support.heap_text import heap_from
@@ -80,9 +80,9 @@ def be_the_rank(words: list[str], planted: Planted) -> None:
             Path("calls.json").write_text(json.dumps(planted.calls))
 
 
-def little_look(step: int, occasion: Occasion, *_: Any, **__: Any) -> Look:
+def little_look(step: int, occasion: Occasion, *_: Any, **__: Any) -> HeapSnapshot:
     """In the place of half a second's work: what is planted is planted elsewhere."""
-    return Look(step, occasion, heap_from("module train -> .x -> storage s 100"), None, 100)
+    return HeapSnapshot(step, occasion, heap_from("module train -> .x -> storage s 100"), None, 100)
 
 
 def no_look(*_: Any) -> NoReturn:

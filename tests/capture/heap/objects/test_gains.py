@@ -17,9 +17,9 @@ from leakscope.findings import judge
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.object_growth import ObjectFacts
 from leakscope.heap.growth import Gains
-from leakscope.heap.snapshot import LookContext, look
+from leakscope.heap.snapshot import SnapshotContext, look
 from leakscope.report.messages.sentences import advice, title
-from leakscope.run.model import Ended, Look, Rank, Run
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run
 from leakscope.run.rows import EndKind
 
 LOOKS = (3, 5, 7, 9)
@@ -119,7 +119,7 @@ STORIES: dict[str, tuple[Callable[[dict[str, Any], int], object], str, str]] = {
 class Lived:
     """All stories, lived in one process at once."""
 
-    looks: tuple[Look, ...]
+    looks: tuple[HeapSnapshot, ...]
     findings: dict[str, Finding]
     """By how the holder is written."""
     traced: dict[str, float]
@@ -152,7 +152,7 @@ def _traced() -> dict[str, float]:
     return {name: sum(sizes[LOOKS[0] :]) / len(sizes[LOOKS[0] :]) for name, sizes in traced.items()}
 
 
-def _live() -> tuple[Look, ...]:
+def _live() -> tuple[HeapSnapshot, ...]:
     gains, looks = Gains(), []
     texts: list[str] = []
     trainer = Trainer()
@@ -182,11 +182,11 @@ def _live() -> tuple[Look, ...]:
         batch = [float(step + k) for k in range(4000 * step)]  # a new list each step, at the address of the last
         del batch
         if step in LOOKS:
-            looks.append(look(step, "step", LookContext(hidden=(gains, looks), gains=gains)))
+            looks.append(look(step, "step", SnapshotContext(hidden=(gains, looks), gains=gains)))
     return tuple(looks)
 
 
-def _told(looks: tuple[Look, ...]) -> dict[str, Finding]:
+def _told(looks: tuple[HeapSnapshot, ...]) -> dict[str, Finding]:
     rank = Rank(0, (), tuple(replace(one, counted_bytes=None) for one in looks), Ended(EndKind.FINISHED, 0, 9))
     run = Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0.1.0", warmup=2, min_bytes=16 * 1024)
     return {finding.subject.partition(" in ")[0]: finding for finding in judge(run).findings}
@@ -239,7 +239,7 @@ def test_no_object_is_kept_alive() -> None:
     before = [gc.get_referrers(texts) and len(gc.get_referrers(texts))]
     for step in range(3):
         texts.append(_text(step, 5_000))
-        look(step, "step", LookContext(hidden=(gains,), gains=gains))
+        look(step, "step", SnapshotContext(hidden=(gains,), gains=gains))
 
     assert len(gc.get_referrers(texts)) == before[0]
     assert not {type(held) for held in gc.get_referents(gains._of)} - {int, type(next(iter(gains._of.values())))}
@@ -257,7 +257,7 @@ def test_hooks_that_keep_nothing_are_a_leak_however_small() -> None:
     for step in range(1, max(LOOKS) + 1):
         model.register_forward_hook(lambda *_, step=step: None)
         if step in LOOKS:
-            looks.append(look(step, "step", LookContext(hidden=(gains, looks), gains=gains)))
+            looks.append(look(step, "step", SnapshotContext(hidden=(gains, looks), gains=gains)))
     rank = Rank(0, (), tuple(replace(one, counted_bytes=None) for one in looks), Ended(EndKind.FINISHED, 0, 9))
     run = Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0.1.0", warmup=2)
     (finding,) = judge(run).findings
@@ -299,7 +299,7 @@ def test_no_code_of_the_users_runs() -> None:
     for step in range(3):
         list.append(in_list, Hostile(_text(step, 9_000)))
         dict.__setitem__(in_dict, Hostile(_text(step, 9_000)), HostileList())
-        looks.append(look(step, "step", LookContext(hidden=(gains, looks), gains=gains)))
+        looks.append(look(step, "step", SnapshotContext(hidden=(gains, looks), gains=gains)))
 
     assert {row.item for row in looks[-1].containers} >= {"Hostile", "HostileList"}
 
@@ -309,7 +309,7 @@ def test_another_list_at_the_address_of_the_last_has_gained_nothing() -> None:
     looks = []
     for step in range(4):
         batch = [float(step + k) for k in range(2000 * (step + 1))]
-        looks.append(look(step, "step", LookContext(hidden=(gains, looks), gains=gains)))
+        looks.append(look(step, "step", SnapshotContext(hidden=(gains, looks), gains=gains)))
         del batch
 
     assert not [row for row in looks[-1].containers if row.item == "float"]

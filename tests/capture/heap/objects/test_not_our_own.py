@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from leakscope.heap.growth import Gains
-from leakscope.heap.snapshot import LookContext, look
+from leakscope.heap.snapshot import SnapshotContext, look
 from leakscope.process.user_code import is_users
 from leakscope.run import rows
 from leakscope.run.rows import GainingContainer, Occasion
@@ -29,7 +29,7 @@ def test_a_module_of_ours_gains_nothing_and_what_is_noted_is_no_array(kept_by_us
     looks = []
     for step in range(3):
         kept_by_us.update({(step, k): "x" * 9000 + str((step, k)) for k in range(9)})
-        looks.append(look(step, Occasion.STEP, LookContext(gains=gains, hidden=(gains,))))
+        looks.append(look(step, Occasion.STEP, SnapshotContext(gains=gains, hidden=(gains,))))
     for seen in looks:
         labels = [seen.heap.object(index).label for index in range(len(seen.heap))]
         assert not [label for label in labels if label.startswith(("module leakscope", "Containers object"))]
@@ -47,6 +47,6 @@ def test_a_cache_of_a_function_of_ours_gains_nothing_and_that_of_another_does() 
         for k in range(200):
             is_users(f"/no/such/folder/{step}/{k}.py")
             theirs(f"{step} {k} " + "x" * 100)
-        told += look(step, Occasion.STEP, LookContext(gains=gains, hidden=(gains,))).containers
+        told += look(step, Occasion.STEP, SnapshotContext(gains=gains, hidden=(gains,))).containers
     assert is_users.cache_info().currsize >= 600
     assert [container.items for container in told] == [400, 600]

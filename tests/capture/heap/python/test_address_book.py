@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakscope.heap import address_index
-from leakscope.heap.address_index import AddressBook, addresses_of
+from leakscope.heap.address_index import PagedAddressIndex, addresses_of
 
 _HEAPS = st.lists(st.integers(1, 1 << 42), unique=True, max_size=60)
 
@@ -17,7 +17,7 @@ _HEAPS = st.lists(st.integers(1, 1 << 42), unique=True, max_size=60)
 def test_every_object_is_found_and_nothing_else(places: list[int], elsewhere: list[int], spacing: int) -> None:
     addresses = [place * spacing for place in places]
     index = {address: k for k, address in enumerate(addresses)}
-    book = AddressBook(np.asarray(addresses, dtype=np.int64))
+    book = PagedAddressIndex(np.asarray(addresses, dtype=np.int64))
     wanted = [*addresses, *elsewhere, *(address + 8 for address in addresses)]
     expected = [index.get(address, -1) for address in wanted]
     assert book.find(np.asarray(wanted, dtype=np.int64)).tolist() == expected
@@ -27,7 +27,7 @@ def test_every_object_is_found_and_nothing_else(places: list[int], elsewhere: li
 def test_objects_strewn_too_thinly_for_a_table_are_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(address_index, "_TABLE_LIMIT", 1)
     addresses = np.arange(1, 2000, dtype=np.int64) * 7_777_776
-    book = AddressBook(addresses)
+    book = PagedAddressIndex(addresses)
     assert book.find(addresses[::-1]).tolist() == list(range(len(addresses)))[::-1]
     assert book.find_one(7_777_776) == 0
     assert book.find_one(7_777_777) == -1
