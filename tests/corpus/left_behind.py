@@ -33,6 +33,19 @@ class Thing:
         self.me = self
 
 
+class KeepsOutput(torch.autograd.Function):
+    """Stores its output where it closes a cycle."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.output = x * 2
+        return ctx.output  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return grads[0]
+
+
 class Named(torch.Tensor):
     """A tensor of a class of its own."""
 
@@ -76,6 +89,37 @@ def list_of_itself() -> None:
 
 
 @garbage
+def recursive_closure() -> None:
+    held = tensor()
+
+    def again(depth: int) -> int:
+        return again(depth - 1) if depth else held.numel()
+
+    again(1)
+
+
+@garbage
+def context_of_its_output() -> object:
+    return KeepsOutput.apply(leaf())
+
+
+@garbage_of_setup
+def error_with_its_frame() -> Block:
+    def fail() -> None:
+        held = tensor()
+        raise ValueError(held.numel())
+
+    def block() -> None:
+        try:
+            fail()
+        except ValueError as error:
+            kept_error = error
+        assert kept_error.__traceback__ is not None
+
+    return block
+
+
+@garbage
 def suspended_generator() -> None:
     def one_by_one(own: list[Any]) -> Any:
         held = tensor()
@@ -91,6 +135,25 @@ def suspended_generator() -> None:
 def hook_over_its_tensor() -> None:
     hidden = leaf() * 2
     hidden.register_hook(lambda grad, own=hidden: grad + own)
+
+
+@garbage
+def metadata_of_its_node() -> None:
+    hidden = leaf() * 2
+    assert hidden.grad_fn is not None
+    hidden.grad_fn.metadata["own"] = hidden
+
+
+@garbage
+def saved_by_identity() -> None:
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        leaf().exp()
+
+
+@garbage
+def gradient_with_its_graph() -> None:
+    weight = leaf()
+    (weight**3).sum().backward(create_graph=True)
 
 
 @garbage
