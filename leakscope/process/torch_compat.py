@@ -117,7 +117,7 @@ def at(path: str) -> Any:
 
 
 def bind(path: str, part: RecordingPart, **more: Any) -> Any:
-    """The object at a path, recorded in the table with the other fields of its `Private`; a `MissingName` if missing."""
+    """The object at a path, recorded in the table with the fields of its `Private`; a `MissingName` if missing."""
     TABLE.append(Private(path, part, **more))
     found = at(path)
     return MissingName(path) if found is None else found

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from leakscope_cli import main
 from leakscope_cli.argv import Takes, missing_step_function, takes_arguments
 
-from leakscope.launch import Outside
+from leakscope.launch import ExternalLauncher
 from leakscope.options import Options
 from leakscope.verdict import Returned
 
@@ -31,7 +31,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Typed:
     monkeypatch.chdir(tmp_path)
     started: list[Options] = []
 
-    def record(options: Options, outside: Outside | None = None, returned: Returned = Returned.OWN) -> int:
+    def record(options: Options, outside: ExternalLauncher | None = None, returned: Returned = Returned.OWN) -> int:
         started.append(options)
         return 2 if "args.py" in options.script else 0
 

@@ -66,7 +66,7 @@ def test_the_report_says_who_waited_for_whom(
     assert time.monotonic() - began < 60
     told = " ".join(done.stdout.split())  # type: ignore[attr-defined]
     assert "never received by rank 1: send #3 to rank 1" in told
-    assert "recv #2 from rank 0 (number 1 of step 2, at train.py:20 exchange), done" in told
+    assert "recv #2 from rank 0 (number 1 of step 2, at train.py:18 exchange), done" in told
     sender = read_run(tmp_path / "run").ranks[0]
     spans = {step.number: (step.began or 0.0, (step.began or 0.0) + step.seconds) for step in sender.steps}
     over = [operation for operation in sender.operations if operation.step in spans]
@@ -117,7 +117,7 @@ def test_ctrl_c_tells_who_waited_for_whom(script: Callable[[str], Path], tmp_pat
     status, told, seconds = interrupted(script(SCRIPT), tmp_path / "run", "both")
     assert status == 130
     assert seconds < 20  # the launcher alone needs 30 to end two ranks that are stuck in native code
-    assert "last operation: send #3 to rank 1 (number 1 of step 3, at train.py:16 exchange), waiting" in told
+    assert "last operation: send #3 to rank 1 (number 1 of step 3, at train.py:14 exchange), waiting" in told
     assert "never sent by rank 0: recv #1 from rank 0, tag 9" in told
     for rank, function in ((0, "exchange"), (1, "spoil")):
         ended = json.loads((tmp_path / "run" / f"rank_{rank:04d}" / "ended.json").read_text())
