@@ -41,7 +41,7 @@ from leakscope.verdict import Returned
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
-    from leakscope.launch import Outcome, Outside
+    from leakscope.launch import Outcome, ExternalLauncher
     from leakscope.run.model import Run
     from leakscope.run.suppression import Suppression
 
@@ -166,7 +166,7 @@ def _astray(ctx: click.Context, options: Options) -> str:
     return told
 
 
-def _new_folder(options: Options, outside: Outside | None) -> Path:
+def _new_folder(options: Options, outside: ExternalLauncher | None) -> Path:
     if outside is not None or options.nnodes > 1:
         raise LeakscopeError("every rank must record into the same folder; give it with --output")
     name = options.module.replace(".", "_") if options.module else Path(options.script).stem
@@ -181,7 +181,7 @@ class _Known(NamedTuple):
     baseline: tuple[Suppression, ...]
 
 
-def record_and_report(options: Options, outside: Outside | None = None, returned: Returned = Returned.OWN) -> int:
+def record_and_report(options: Options, outside: ExternalLauncher | None = None, returned: Returned = Returned.OWN) -> int:
     """Launch, judge, write the report, print it; returns the exit status, which is `returned` by the command or not.
 
     Raises LeakscopeError where that cannot be done.
