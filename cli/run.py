@@ -41,7 +41,7 @@ from leakscope.verdict import Returned
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
-    from leakscope.launch import Outcome, ExternalLauncher
+    from leakscope.launch import ExternalLauncher, Outcome
     from leakscope.run.model import Run
     from leakscope.run.suppression import Suppression
 
@@ -181,7 +181,9 @@ class _Known(NamedTuple):
     baseline: tuple[Suppression, ...]
 
 
-def record_and_report(options: Options, outside: ExternalLauncher | None = None, returned: Returned = Returned.OWN) -> int:
+def record_and_report(
+    options: Options, outside: ExternalLauncher | None = None, returned: Returned = Returned.OWN
+) -> int:
     """Launch, judge, write the report, print it; returns the exit status, which is `returned` by the command or not.
 
     Raises LeakscopeError where that cannot be done.
