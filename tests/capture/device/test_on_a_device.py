@@ -377,7 +377,7 @@ def test_a_script_that_halves_its_batch_is_no_failure(train: Train) -> None:
     told, folder = train("--no-lifetimes", before=LIMIT, inside=inside)
     assert told.returncode == 0, told.stdout + told.stderr
     notes = [f for f in json.loads((folder / "findings.json").read_text())["findings"] if f["rule"] == "allocator"]
-    assert any("the script went on" in note["title"] and note["severity"] == "note" for note in notes)
+    assert any("the script continued" in note["title"] and note["severity"] == "note" for note in notes)
     assert "Memory   " not in told.stdout
 
 
