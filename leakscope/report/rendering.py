@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from io import StringIO
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -139,9 +138,11 @@ def width_of(table: RenderableType) -> int:
     return layout_console(UNLIMITED).measure(table).maximum
 
 
-@lru_cache(maxsize=8)
 def layout_console(width: int) -> Console:
-    """A console that renders plain text of a fixed width, independent of environment and terminal."""
+    """A console that renders plain text of a fixed width, independent of environment and terminal.
+
+    It is made anew each time: a test suite may import rich again, whose console takes no segments of the old one.
+    """
     from rich.console import Console
 
     return Console(

@@ -15,6 +15,7 @@ from leakscope.report import FORMATS
 from leakscope.report.messages.held import held_text
 from leakscope.report.ranks import counted_steps
 from leakscope.report.rendering import WIDTH
+from leakscope.report.text.finding import CLOSED
 from leakscope.report.text.page import render
 from leakscope.report.trace_marks import NO_TRACE
 from leakscope.run.model import Ended, Rank, Step
@@ -56,7 +57,7 @@ def test_suspect_references_are_underlined_to_their_length() -> None:
 
 def test_a_trace_that_went_round_says_so_and_repeats_no_reason() -> None:
     text = render(*examples.leaking(), verbose=True)
-    assert text.count("back to the start of the cycle; then:") == 1
+    assert text.count(CLOSED) == 1
     assert text.count("unreachable: kept alive by the cycle") == 1 and text.count(": referenced by the cycle") == 1
 
 

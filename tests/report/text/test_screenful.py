@@ -10,6 +10,7 @@ from support import SAMPLES, examples
 
 from leakscope.findings import judge
 from leakscope.findings.model import Cut, CutReference, Findings, Suggestion
+from leakscope.report.excerpt import SUGGESTION
 from leakscope.report.text.page import LEAST_IN_TEST, LISTED, TOLD, render, render_in_test
 from leakscope.run.model import Run
 from leakscope.run.reader import read_run
@@ -44,7 +45,7 @@ def test_it_names_the_line_what_cutting_frees_and_that_it_was_measured() -> None
         " holds 222 | def collect(output: Any, grad: Any) -> None:",
         "> edit 230 | collect(outputs, grads)",
         "measured 72.00 of 72.00 MiB",
-        "   Suggested fix (unverified): insert after train.py:230\n             + del collect\n",
+        f"   {SUGGESTION} insert after train.py:230\n             + del collect\n",
         "↓ closure collect   <- cut here\n",
         "(6 hops hidden)\n   ╰→ tensor memory",
     ):
@@ -75,7 +76,7 @@ def test_a_failing_test_counts_a_long_stretch_of_the_trace(more: int) -> None:
 def test_an_edit_says_what_becomes_of_the_line(before: str, after: str, said: str) -> None:
     run, findings = examples.leaking()
     edited = replace(examples.growth_finding(), suggestion=Suggestion("train.py:12", before, after))
-    assert f"   Suggested fix (unverified): {said}" in render(run, replace(findings, findings=(edited,)))
+    assert f"   {SUGGESTION} {said}" in render(run, replace(findings, findings=(edited,)))
 
 
 def test_of_many_leaks_the_first_are_told_and_the_others_have_a_line() -> None:
