@@ -12,11 +12,11 @@ ONE_LOOK = """
 import sys
 import torch
 from leakscope.recorder.accelerator import Counter
-from leakscope.heap.snapshot import LookContext, look
+from leakscope.heap.snapshot import SnapshotContext, look
 from leakscope.heap.growth import Gains
 counter, gains, loaded = Counter(), Gains(), set(sys.modules)
 before = counter.read().bytes
-look(1, "step", LookContext(gains=gains))
+look(1, "step", SnapshotContext(gains=gains))
 print([counter.read().bytes - before, sorted(set(sys.modules) - loaded)])
 """
 LEFT_BYTES = 425 * 1024

@@ -29,9 +29,9 @@ def standing():
 before = standing()
 
 from leakscope.comm.monitor import CommMonitor
-from leakscope.process.children import Joining
-from leakscope.process.children import hand_on
-from leakscope.process.children import who_am_i
+from leakscope.process.children import RankDiscovery
+from leakscope.process.children import follow_children
+from leakscope.process.children import current_process
 from leakscope.process.patches import Patches
 from leakscope.recorder.recorder import Recorder
 from leakscope.options import Options
@@ -43,9 +43,9 @@ options = Options(folder=folder, rank=0, world=1, process="process_0000")
 patches = Patches()
 recorder = Recorder(options, patches)
 recorder.attach()
-hand_on(options, patches)
+follow_children(options, patches)
 (folder / "process_0000").mkdir(exist_ok=True)
-Joining(folder, "process_0000", who_am_i(), lambda *_: None).install(patches)
+RankDiscovery(folder, "process_0000", current_process(), lambda *_: None).install(patches)
 dist.init_process_group("gloo", init_method=f"file://{folder / 'meet'}", rank=0, world_size=1)
 comm = CommMonitor(recorder._folder, patches)
 model = torch.nn.Linear(4, 4)

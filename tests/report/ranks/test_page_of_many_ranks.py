@@ -48,7 +48,7 @@ def test_a_row_for_each_group_with_the_numbers_of_its_ranks(thousand: str) -> No
 
 
 def test_each_rank_of_a_group_can_be_opened(thousand: str) -> None:
-    tables = thousand.split("<summary>Each of ranks")[1:]
+    tables = thousand.split("<summary>Each rank of ")[1:]
     numbers = [
         int(number) for table in tables for number in re.findall(r"<tr><td>(\d+)</td>", table.partition("</table>")[0])
     ]
