@@ -52,7 +52,7 @@ def test_the_graphs_are_told_with_what_keeps_them(
     if how != "other":
         assert finding["title"].startswith("losses gains tensors and their autograd graphs every step")
         assert finding["title"].endswith("so far" if how == "bounded" else "and is never emptied")
-        assert ("each item keeps a graph" in finding["advice"]) == (how == "bounded")
+        assert ("each item keeps an autograd graph" in finding["advice"]) == (how == "bounded")
         assert (
             finding["cut"]["references"][0]["reference"] == ".losses"
             and "losses.item()" not in finding["advice"]

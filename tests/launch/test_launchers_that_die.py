@@ -80,7 +80,7 @@ def test_ranks_end_with_a_launcher_that_is_killed(
     with pytest.raises(SystemExit):
         main(["report", str(tmp_path / "run")])
     told = " ".join(capfd.readouterr().out.split())
-    assert "was ended because leakscope's own process was killed, after" in told
+    assert "was terminated because the leakscope process was killed after" in told
     assert "INCONCLUSIVE" in told and "nothing was recorded" not in told
 
 

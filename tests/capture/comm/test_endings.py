@@ -146,7 +146,7 @@ def test_results_of_functional_collectives_that_nobody_waits_for_are_a_leak(
     assert done.returncode == 23, done.stdout + done.stderr  # type: ignore[attr-defined]
     (finding,) = json.loads((tmp_path / "run" / "findings.json").read_text())["findings"]
     assert finding["rule"] == "p2p-buffer" and finding["severity"] == "leak" and finding["ranks"] == [0, 1]
-    assert "nobody has waited for" in finding["title"] and "24 of all_reduce, at train.py:10" in finding["title"]
+    assert "without a wait" in finding["title"] and "24 of all_reduce, at train.py:10" in finding["title"]
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,6 @@ def test_the_peers_of_a_failing_rank_are_looked_at_too(
     assert "Rank 1: out of memory in step 3 at train.py:14 train when allocating 4096.00 TiB" in told[0]
     assert "4.00 MiB in 1 storage: mine in train(), train.py:12" in told[2]
     place = next(k for k, text in enumerate(told) if text.startswith("Rank 0: "))
-    assert told[place].startswith("Rank 0: when rank 1's allocation failed, storages of ")
+    assert told[place].startswith("Rank 0: when rank 1's allocation failed, ")
     assert told[place + 1] == "Rank 0: 1.00 MiB in 1 storage: mine in train(), train.py:12"
     assert not any(text.startswith("Rank 1: ") for text in told[place:]), "the failing rank first"
