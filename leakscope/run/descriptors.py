@@ -6,7 +6,7 @@ import errno
 import stat
 from contextlib import suppress
 
-from leakscope.originals import Path, fcntl, open_file, os
+from leakscope.originals import Path, _thread, fcntl, open_file, os
 
 _STDERR = 2
 OWNERS = 0o600
@@ -96,7 +96,8 @@ def write_whole(path: Path, data: bytes, mode: int = OWNERS) -> None:
 
     Raises OSError if it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # by thread too: at the end of a rank its watchdog may write the same file as the main thread
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{_thread.get_ident()}")
     try:
         file = Descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:

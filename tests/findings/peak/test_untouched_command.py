@@ -67,7 +67,7 @@ def test_a_checkpoint_and_a_stored_traceback_are_told_and_what_is_read_later_is_
     assert {f["severity"] for f in found.values()} == {"avoidable"}
     idle = {name: f["retained_bytes"] for name, f in found.items() if f["rule"] == "idle-memory"}
     assert idle == {"checkpoint in main()": 2 * MIB, "sys.last_value and sys.last_traceback": 8 * MIB}
-    assert "(del checkpoint) and the peak falls by 2.00 MiB" in found["checkpoint in main()"]["title"]
+    assert "`del checkpoint` lowers the peak by 2.00 MiB" in found["checkpoint in main()"]["title"]
     assert "in local variables of attempt() (returned)" in found["sys.last_value and sys.last_traceback"]["title"]
     assert "above the --fail-on-avoidable limit" in told["why"]
 
