@@ -127,4 +127,4 @@ def test_the_page_opens_with_it() -> None:
     assert page.index("<h2>Out of memory</h2>") < page.index('<nav class="findings-list')
     limit_near = CameNear(rank=0, step=3, inside=False, used_bytes=7, limit="the host's memory", limit_bytes=8)
     near = FORMATS["html"](examples.run(examples.rank(0)), replace(told(), out_of_memory=(limit_near,)))
-    assert "Out of memory" not in near and "Near the memory that there is" in near
+    assert "Out of memory" not in near and "Close to the memory limit" in near
