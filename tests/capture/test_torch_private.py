@@ -165,7 +165,7 @@ def test_a_stand_in_is_named_further_and_raises_when_it_is_called() -> None:
 def test_a_block_that_cannot_be_looked_at_is_not_called_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_compat, "TABLE", [Private("torch._C._no_such_count", RecordingPart.LOOKS)])
     warned = pytest.warns(
-        UserWarning, match=r"not looked at: this torch has no torch\._C\._no_such_count: what is alive"
+        UserWarning, match=r"not inspected: this torch has no torch\._C\._no_such_count: what is alive"
     )
     with warned, leakscope.watch(fail=True) as block:
         kept = torch.ones(3)

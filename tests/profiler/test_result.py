@@ -79,7 +79,7 @@ def test_a_notebook_is_told_what_the_text_tells() -> None:
     found = result("leaking")
     shown = " ".join(Seen(found._repr_html_()).text.split())
     assert shown.startswith("LEAKS 2 distinct leaks")
-    for words in ("Cut `", "would be freed", "stage.py:4"):
+    for words in ("Cut `", "frees 768.00 KiB", "stage.py:4"):
         assert words.strip("`") in shown
     assert examples.HOSTILE in Seen(result("hostile")._repr_html_()).text
 

@@ -117,7 +117,7 @@ _of_thread.rows = []
 
 
 CASES: dict[str, tuple[Callable[[], Any], Callable[[], None], str, str]] = {
-    "item": (_log, _tracker.metrics.clear, "{here}._tracker.metrics['loss']", "Empty {here}._tracker.metrics['loss']"),
+    "item": (_log, _tracker.metrics.clear, "{here}._tracker.metrics['loss']", "Clear {here}._tracker.metrics['loss']"),
     "lru_cache": (
         lambda: _features(next(_numbers)),
         _features.cache_clear,
@@ -131,8 +131,8 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], None], str, str]] = {
         "An entry of {here}._notes is removed when nothing else references its key",
     ),
     "replayed views": (_keep_views, _views.clear, "{here}._views", "Store clones in {here}._views"),
-    "jagged": (_keep_jagged, _jagged.clear, "{here}._jagged", "Empty {here}._jagged"),
-    "partials": (_keep_calls, _calls.clear, "{here}._calls", "Empty {here}._calls"),
+    "jagged": (_keep_jagged, _jagged.clear, "{here}._jagged", "Clear {here}._jagged"),
+    "partials": (_keep_calls, _calls.clear, "{here}._calls", "Clear {here}._calls"),
     "finalizers": (
         _finalize,
         _objects.clear,
@@ -143,13 +143,13 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], None], str, str]] = {
         lambda: _one(torch.ones(1 << 16)),
         lambda: _forget(_one),
         "{here}._one[2].seen",
-        "Empty {here}._one[2].seen",
+        "Clear {here}._one[2].seen",
     ),
     "each of many": (
         lambda: _each(torch.ones(1 << 16)),
         lambda: _forget(_each),
         "{here}._each[i].seen",
-        "Empty {here}._each[i].seen",
+        "Clear {here}._each[i].seen",
     ),
     "default": (
         lambda: _by_default(),  # noqa: PLW0108 - called by itself, the step would be the function that keeps
@@ -167,9 +167,9 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], None], str, str]] = {
         lambda: _of_thread.rows.append(torch.ones(1 << 16)),
         lambda: _of_thread.rows.clear(),  # noqa: PLW0108 - a bound method would hold the list
         "{here}._of_thread.rows",
-        "Empty {here}._of_thread.rows",
+        "Clear {here}._of_thread.rows",
     ),
-    "sparse": (_keep_sparse, _sparse.clear, "{here}._sparse", "Empty {here}._sparse"),
+    "sparse": (_keep_sparse, _sparse.clear, "{here}._sparse", "Clear {here}._sparse"),
 }
 
 

@@ -199,7 +199,7 @@ def test_what_gains_is_told_with_its_holder_and_its_rate(lived: Lived, name: str
     finding = lived.findings[holder]
 
     assert (finding.rule, finding.severity) == ("object-growth", "leak")
-    assert f" gains {gained} a step" in title(finding)
+    assert f" gains {gained} per step" in title(finding)
     assert title(finding).endswith(" per step, and is never emptied")
     assert holder in advice(finding)
     assert finding.cut is not None and finding.cut.written == finding.subject
