@@ -159,7 +159,7 @@ def test_what_the_running_backward_has_just_used_could_be_let_go_before_it() -> 
     lived = watched(step)
     assert lived.avoidable >= BIG
     (finding,) = lived.told
-    assert "(del hidden)" in title(finding)
+    assert "`del hidden`" in title(finding)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
