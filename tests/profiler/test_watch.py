@@ -45,7 +45,7 @@ def test_each_call_of_a_decorated_function_is_watched_and_what_it_returns_is_no_
     assert left(watched.findings) == CYCLE
     failing = leakscope.watch(fail=True)(leave_a_cycle)
     for _ in range(2):
-        with pytest.raises(leakscope.LeaksFound, match=r"4.00 KiB left behind"):
+        with pytest.raises(leakscope.LeaksFound, match=r"4.00 KiB retained"):
             failing()
     assert gc.isenabled()
 
@@ -170,4 +170,4 @@ def test_what_a_library_closes_is_a_note_of_a_block_and_its_report_says_so() -> 
     found = block.findings
     assert left(found) == CYCLE and found.findings[0].origin == "library"
     assert (found.verdict, found.failed, found.leaks) == ("clean", False, ())
-    assert "distinct leak" not in str(found) and "libraries left 4.00 KiB" in str(found)
+    assert "Leaks (" not in str(found) and "libraries retained 4.00 KiB" in str(found)
