@@ -77,7 +77,8 @@ def test_fixtures_are_judged_on_request(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("-p", "no:asyncio", "--leakscope", "--leakscope-fixtures")
     result.assert_outcomes(passed=7, failed=2, errors=5)
     errors = {}
-    for section in result.stdout.str().split("ERROR at teardown of ")[1:]:
+    reports, _, _ = result.stdout.str().partition("short test summary info")
+    for section in reports.split("ERROR at teardown of ")[1:]:
         name, _, rest = section.partition(" ")
         errors[name] = [
             line.partition(": 1 tensor leak")[0] for line in rest.splitlines() if ": 1 tensor leak, " in line

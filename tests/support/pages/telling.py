@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 VARYING = (
     (re.compile(r"^\[W\d{4} [^\n]*TCPStore\.cpp.*?^<omitting python frames>\n", re.MULTILINE | re.DOTALL), ""),
+    (re.compile(r"^\[leakscope\] step \d[^\n]*\n", re.MULTILINE), ""),
     (re.compile(r"\d{8}_\d{6}"), "20261123_080000"),
     (re.compile(r"\d+(?:\.\d+)? ?(?:ms|s)\b"), "1.0 s"),
     (re.compile(r"\d+ snapshots \("), "7 snapshots ("),
