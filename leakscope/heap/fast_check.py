@@ -25,7 +25,7 @@ from leakscope.heap.autograd import (
     saved_holds,
     tensor_holds,
 )
-from leakscope.heap.garbage import ExplainedHeap
+from leakscope.heap.liveness import Liveness
 from leakscope.heap.native_graph import deepest_walk
 from leakscope.heap.referents import held_by_frame
 from leakscope.heap.storages import is_meta, sparse_parts, storage_bytes, storage_object, storage_of, tensor_over
@@ -539,13 +539,13 @@ def _storages(obj: Any) -> dict[int, int]:
     return {at: storage_bytes(part) for at, part in parts if at is not None}
 
 
-def garbage_among(heap: ExplainedHeap, kinds: tuple[type, ...]) -> Iterator[Any]:
+def garbage_among(heap: Liveness, kinds: tuple[type, ...]) -> Iterator[Any]:
     """Unreachable objects of these types and their subclasses that lead to tensor memory.
 
     If all tensors are requested, memory without a tensor is reported as its storage object. Classes are compared by
     address: `isinstance` would run user code.
     """
-    n, native = heap.refcounts.objects, heap.native
+    n, native = heap.native.references.objects, heap.native
     dead = heap.pruned.objects[heap.freed != 0]
     for k in dead[dead < n].tolist():
         bases = mro(type(native.sweep.objects[k]))
@@ -553,8 +553,7 @@ def garbage_among(heap: ExplainedHeap, kinds: tuple[type, ...]) -> Iterator[Any]
             yield native.sweep.objects[k]
     if not any(TensorBase in mro(kind)[:2] for kind in kinds):
         return
-    storages = list(native.storages.values())
-    for storage in (storages[k - n] for k in dead[dead >= n].tolist()):
+    for storage in (native.storages[k - n] for k in dead[dead >= n].tolist()):
         if not any(native.role[k] == Role.TENSOR for k in storage.holders):
             yield native.sweep.objects[storage.holders[0]]
 
@@ -630,19 +629,18 @@ class RetentionCheck:
         """Whether the snapshot before the block found this object to be uncollectable garbage."""
         return self._garbage.has(obj)
 
-    def learn(self, heap: ExplainedHeap) -> None:
+    def learn(self, heap: Liveness) -> None:
         """Learn from a heap snapshot what leads to tensors."""
         objects = heap.pruned.objects
-        self._paths.update(heap.native.sweep.addresses[objects[objects < heap.refcounts.objects]].tolist())
+        self._paths.update(heap.native.sweep.addresses[objects[objects < heap.native.references.objects]].tolist())
 
-    def learn_before(self, heap: ExplainedHeap) -> None:
+    def learn_before(self, heap: Liveness) -> None:
         """As `learn`, including existing garbage."""
         self.learn(heap)
-        n, native = heap.refcounts.objects, heap.native
+        n, native = heap.native.references.objects, heap.native
         never = heap.pruned.objects[heap.freed == IMMORTAL]
         found = [native.sweep.objects[k] for k in never[never < n].tolist()]
-        storages = list(native.storages.values())
-        for storage in (storages[k - n] for k in never[never >= n].tolist()):
+        for storage in (native.storages[k - n] for k in never[never >= n].tolist()):
             # the Python object that the snapshot may have created is freed with it
             found.append(storage_object(tensor_over(native.sweep.objects[storage.holders[0]], storage.address)))
         self._garbage = WeakIdSet(found)

@@ -18,8 +18,7 @@ import torch
 from leakscope.graph.model import ReferenceKind
 from leakscope.heap.address_index import Places
 from leakscope.heap.autograd import Role, is_grad_node
-from leakscope.heap.liveness import PrunedHeap, RefcountTable
-from leakscope.heap.native_graph import NativeReferences
+from leakscope.heap.liveness import Liveness
 from leakscope.heap.referents import (
     ATTRIBUTE,
     CLOSURE,
@@ -71,11 +70,10 @@ class Style(Enum):
 class FoldedContainers:
     """The folded containers of a pruned heap; `groups` are the kept referents of each referrer."""
 
-    def __init__(
-        self, objects: Sequence[Any], refcounts: RefcountTable, pruned: PrunedHeap, groups: Sequence[Group]
-    ) -> None:
-        self._objects, self._refcounts, self._pruned = objects, refcounts, pruned
-        self._index = {id(objects[k]): k for k in pruned.objects.tolist() if k < refcounts.objects}
+    def __init__(self, heap: Liveness, groups: Sequence[Group]) -> None:
+        self._objects, self._refcounts, self._pruned = heap.native.sweep.objects, heap.refcounts, heap.pruned
+        objects, first_storage = self._objects, heap.native.references.objects
+        self._index = {id(objects[k]): k for k in heap.pruned.objects.tolist() if k < first_storage}
         self._metaclass: dict[int, bool] = {}
         self._foldable: dict[int, bool] = {}
         self._into: dict[int, int] = {}
@@ -292,18 +290,17 @@ _Names = dict[int, list[tuple[ReferenceKind, str]]]
 class ReferenceNames:
     """Names every reference of the pruned heap, with containers folded that code does not show."""
 
-    def __init__(self, native: NativeReferences, refcounts: RefcountTable, pruned: PrunedHeap) -> None:
+    def __init__(self, heap: Liveness) -> None:
+        native, pruned = heap.native, heap.pruned
         self._objects, self._alone = native.sweep.objects, native.sweep.alone
-        self._extra = native.extra
-        self._refcounts = refcounts
-        self._pruned = pruned
+        self._extra, self._pruned = native.extra, pruned
         self._role = native.role.tobytes()
         self._lines: dict[tuple[int, str, bool], str] = {}
         """Lines of attributes by instance type, of closure variables by the function's code."""
         references = pruned.references
-        self._plain = (references.extra < 0) & (references.held < refcounts.objects)
+        self._plain = (references.extra < 0) & (references.held < len(self._role))
         self._groups = _by_holder(references.holder[self._plain], references.held[self._plain])
-        self._folds = FoldedContainers(self._objects, refcounts, pruned, self._groups)
+        self._folds = FoldedContainers(heap, self._groups)
 
     def stands_for(self, index: int) -> int:
         """Index of the object that one is folded into, or its own."""
@@ -393,7 +390,7 @@ class ReferenceNames:
         if kind is not ATTRIBUTE and kind is not LOCAL and kind is not CLOSURE:
             return ""
         owner, value = self._objects[self.stands_for(holder)], self.stands_for(held)
-        last = value < self._refcounts.objects and self._role[value] == Role.TENSOR
+        last = value < len(self._role) and self._role[value] == Role.TENSOR
         if kind is not ATTRIBUTE:
             if type(owner) is not types.FunctionType:
                 return line_of_variable(owner, kind, name, last)
