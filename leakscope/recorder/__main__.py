@@ -20,7 +20,7 @@ from leakscope.process import script_runner
 from leakscope.process.children import bootstrap_module, current_process, follow_children
 from leakscope.process.gc_control import no_automatic_gc
 from leakscope.process.guard import Guard, in_forked_child
-from leakscope.process.patches import AfterImport, Patches, without_compiling
+from leakscope.process.patches import Patches, without_compiling
 from leakscope.process.user_code import adopt_script
 from leakscope.process.watchdog import end_with_launcher, known_launcher, launcher_is_gone, let_threads_go_on
 from leakscope.recorder.steps.step_function import StepFunction
@@ -61,7 +61,7 @@ class _Rank:
             None if function is None else self._compiled,
         )
         self.guard.call("place of the script", adopt_script, prepared[0].co_filename, options.module or "")
-        AfterImport("torch", self.begin).install(self.patches)
+        self.patches.after_import("torch", self.begin)
         if options.process:
             self.guard.call("following of children", self._follow)
         return prepared

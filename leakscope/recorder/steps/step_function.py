@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
-from leakscope.process.patches import AfterImport, Patches
+from leakscope.process.patches import Patches
 
 _DECORATOR = "__leakscope_step__"
 """The builtin name under which the compiled script finds the decorator: its own names stay as they are."""
@@ -60,7 +60,7 @@ class StepFunction:
     def _await(self, parts: Sequence[str]) -> None:
         for count in range(1, len(parts)):
             module, rest = ".".join(parts[:count]), parts[count:]
-            AfterImport(module, functools.partial(self._wrap_in, module, rest)).install(self._patches)
+            self._patches.after_import(module, functools.partial(self._wrap_in, module, rest))
 
     def _wrap_in(self, module: str, rest: Sequence[str]) -> None:
         owner: Any = sys.modules.get(module)
