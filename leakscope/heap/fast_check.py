@@ -33,7 +33,7 @@ from leakscope.heap.sweep import listed, listed_at
 from leakscope.originals import gc
 from leakscope.process.frames import running_frames
 from leakscope.process.gc_control import no_automatic_gc
-from leakscope.process.raw_types import mro
+from leakscope.process.raw_types import TypeCache, mro
 from leakscope.process.torch_compat import (
     SAVED_TENSOR,
     SAVED_TENSORS_TELL,
@@ -347,7 +347,7 @@ class Walk:
         """Remaining number of objects to read."""
         self._words: Words
         self._types = Types()
-        self._kinds: dict[int, Kind] = {}
+        self._kind = TypeCache(KINDS.of).of
 
     def run(self, frames: list[FrameType], values: Collection[Any] = ()) -> None:
         """Walk until nothing is missing or the limits are reached; `frames` are running, innermost first, and `values`
@@ -438,7 +438,7 @@ class Walk:
 
     def _go_through(self, obj: Any) -> None:
         self._reach_all(gc.get_referents(obj), id(obj))
-        if self._kind(obj) is Kind.ARRAY:
+        if self._kind(type(obj)) is Kind.ARRAY:
             self._reach_all([*untracked_referents(obj)], id(obj))
 
     def _reach_all(self, objects: Collection[Any], above: int) -> None:
@@ -455,7 +455,7 @@ class Walk:
             for obj in {id(obj): obj for obj in objects if id(obj) in near}.values():
                 alike.setdefault(id(type(obj)), []).append(obj)
             for several in alike.values():
-                self._await(self._kind(several[0]), several)
+                self._await(self._kind(type(several[0])), several)
 
     def _ask_for_storages(self) -> None:
         stored, self._stored = self._stored, []
@@ -464,7 +464,7 @@ class Walk:
             self.missing.difference_update(map(id, map(TensorBase.untyped_storage, filter(has_storage, stored))))
 
     def _held_in_native(self, obj: Any) -> Iterator[Any]:
-        kind = self._kind(obj)
+        kind = self._kind(type(obj))
         if kind is Kind.TENSOR:
             yield from (part for _, part in sparse_parts(obj))
         yield from (held.target for held in held_in_native(obj, kind, self._types, [], self._words))
@@ -473,7 +473,7 @@ class Walk:
         address = id(obj)
         if address in self._above:
             return
-        kind, named = self._kind(obj), address in self._hints
+        kind, named = self._kind(type(obj)), address in self._hints
         if kind is Kind.LEAF and not named:
             return
         self._above[address] = above
@@ -493,12 +493,6 @@ class Walk:
             self._stored.extend(objects)
         if kind is not Kind.STORAGE:
             self._unasked.extend(objects)
-
-    def _kind(self, obj: Any) -> Kind:
-        kind = self._kinds.get(id(type(obj)))
-        if kind is None:
-            kind = self._kinds[id(type(obj))] = KINDS.of(type(obj))
-        return kind
 
 
 def retained_upper_bound(doubtful: Iterable[Any]) -> int | None:

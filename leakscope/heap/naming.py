@@ -35,7 +35,16 @@ from leakscope.heap.referents import (
 from leakscope.originals import gc
 from leakscope.process import user_code as source
 from leakscope.process.gc_control import check_deadline
-from leakscope.process.raw_types import all_keys_are, instance_dict, mro, mro_tuple, type_dict, type_name, type_qualname
+from leakscope.process.raw_types import (
+    TypeCache,
+    all_keys_are,
+    instance_dict,
+    mro,
+    mro_tuple,
+    type_dict,
+    type_name,
+    type_qualname,
+)
 from leakscope.process.torch_compat import BACKWARD_OF, BUFFERS, HOOKS_OF_TENSOR, MODULE_DICTS, TensorBase
 from leakscope.process.user_code import is_of_session, newest_first
 
@@ -74,8 +83,9 @@ class FoldedContainers:
         self._objects, self._refcounts, self._pruned = heap.native.sweep.objects, heap.refcounts, heap.pruned
         objects, first_storage = self._objects, heap.native.references.objects
         self._index = {id(objects[k]): k for k in heap.pruned.objects.tolist() if k < first_storage}
-        self._metaclass: dict[int, bool] = {}
-        self._foldable: dict[int, bool] = {}
+        self.is_class = TypeCache(_is_class).of
+        """Whether instances of a type are classes."""
+        may_fold = TypeCache(_may_fold).of
         self._into: dict[int, int] = {}
         self.style: dict[int, Style] = {}
         """By index of a folded container."""
@@ -84,11 +94,7 @@ class FoldedContainers:
         self.with_dict: set[int] = set()
         """Indexes of the objects whose own dict is folded into them."""
         for holder, helds in groups:
-            kind = type(objects[holder])
-            foldable = self._foldable.get(id(kind))
-            if foldable is None:
-                foldable = self._foldable[id(kind)] = self._may_fold(kind)
-            if foldable:
+            if may_fold(type(objects[holder])):
                 self._fold(holder, helds)
         self.final = {index: self._stands_for(index) for index in self._into}
         """Index of each folded object, mapped to the object it is folded into."""
@@ -99,22 +105,6 @@ class FoldedContainers:
                 break
             index = self._into[index]
         return index
-
-    def _may_fold(self, kind: type) -> bool:
-        """Whether anything is folded for objects of a type."""
-        return (
-            any(kind is folding for folding in _FOLDING)
-            or type_name(kind) in CONTEXT_PARTS
-            or self.is_class(kind)
-            or any("__dict__" in type_dict(base) for base in mro(kind))
-        )
-
-    def is_class(self, kind: type) -> bool:
-        """Whether instances of a type are classes."""
-        known = self._metaclass.get(id(kind))
-        if known is None:
-            known = self._metaclass[id(kind)] = type in mro(kind)
-        return known
 
     def _fold(self, holder: int, places: Sequence[int]) -> None:
         obj = self._objects[holder]
@@ -189,6 +179,20 @@ class FoldedContainers:
             return None
         own: dict[str, Any] | None = _dict_of_class(obj) if self.is_class(kind) else instance_dict(obj, kind)
         return own
+
+
+def _is_class(kind: type) -> bool:
+    return type in mro(kind)
+
+
+def _may_fold(kind: type) -> bool:
+    """Whether anything is folded for objects of a type."""
+    return (
+        any(kind is folding for folding in _FOLDING)
+        or type_name(kind) in CONTEXT_PARTS
+        or _is_class(kind)
+        or any("__dict__" in type_dict(base) for base in mro(kind))
+    )
 
 
 def _dict_of_class(kind: type) -> Any:

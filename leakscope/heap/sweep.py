@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from leakscope.graph.model import Ints
 from leakscope.heap import _sweep_fallback
-from leakscope.heap._sweep_fallback import HANDLES, LARGE, leads_on, untracked_referents
+from leakscope.heap._sweep_fallback import HANDLES, LARGE, leads_on, may_hold_tracked, untracked_referents
 from leakscope.heap.address_index import (
     LIST_BASELINE,
     MOST_COUNTED,
@@ -31,7 +31,7 @@ from leakscope.heap.address_index import (
 from leakscope.native import gc_heap
 from leakscope.originals import FROZEN_BY_PYTHON, gc
 from leakscope.process.frames import is_alone
-from leakscope.process.raw_types import qualified_name
+from leakscope.process.raw_types import TypeCache, qualified_name
 
 _PLACES = ("type_index", "type_first", "counts", "lengths", "starts", "holder", "held", "arrays")
 _ADDRESSES = ("addresses", "type_list", "firsts")
@@ -224,7 +224,7 @@ def _with_referents_of_arrays(heap: Sweep, arrays: Places) -> Sweep:
     waiting = (heap.tracked + arrays).tolist()
     holders: list[int] = []
     helds: list[int] = []
-    leading: dict[int, bool] = {}
+    may_hold = TypeCache(may_hold_tracked).of
     for k in waiting:  # it grows during the loop
         for referent in untracked_referents(objects[k]):
             at = index.get(id(referent))
@@ -232,7 +232,7 @@ def _with_referents_of_arrays(heap: Sweep, arrays: Places) -> Sweep:
                 at = find(id(referent))
                 if at < 0 and type(referent) is tuple:
                     at = take_back(heap, referent)
-                if at < 0 and leads_on(referent, leading):
+                if at < 0 and leads_on(referent, may_hold):
                     at = index[id(referent)] = len(objects)
                     objects.append(referent)
                     waiting.append(at)
