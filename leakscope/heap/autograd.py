@@ -25,7 +25,7 @@ from leakscope.process.torch_compat import (
     OWNED_FLAGS,
     RAW_SAVED,
     SAVED_TENSOR,
-    SAVED_TENSORS_TELL,
+    SAVED_TENSORS_READABLE,
     MissingName,
     TensorBase,
     agent_is_set,
@@ -319,7 +319,7 @@ def saved_of(
         saved = told[0] if told else ()
         several = isinstance(saved, (tuple, list))
         tensors = [each for each in (saved if several else (saved,)) if type(each) is SAVED_TENSOR]
-        if tensors and not SAVED_TENSORS_TELL:
+        if tensors and not SAVED_TENSORS_READABLE:
             gaps[_NOT_READ] = None
             return
         asked = at_rest.ask_each(node, getter, _CONTENTS) if several and tensors else []

@@ -36,7 +36,7 @@ from leakscope.process.gc_control import no_automatic_gc
 from leakscope.process.raw_types import TypeCache, mro
 from leakscope.process.torch_compat import (
     SAVED_TENSOR,
-    SAVED_TENSORS_TELL,
+    SAVED_TENSORS_READABLE,
     RecordingPart,
     StorageBase,
     TensorBase,
@@ -109,7 +109,7 @@ def held_in_native(obj: Any, kind: Kind, types: Types, problems: list[str], word
         yield from tensor_holds(obj, problems)
     elif kind is Kind.GRAD_NODE:
         yield from node_holds(obj, types, words)
-    elif kind is Kind.SAVED and SAVED_TENSORS_TELL:
+    elif kind is Kind.SAVED and SAVED_TENSORS_READABLE:
         yield from saved_holds(obj, "", types, words)
     elif kind is Kind.SAVED:
         problems.append(UNTOLD)

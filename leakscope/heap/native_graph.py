@@ -39,7 +39,7 @@ from leakscope.process.gc_control import check_deadline
 from leakscope.process.raw_types import container_base, is_leakscopes
 from leakscope.process.torch_compat import (
     SAVED_TENSOR,
-    SAVED_TENSORS_TELL,
+    SAVED_TENSORS_READABLE,
     RecordingPart,
     StorageBase,
     address_of_storage,
@@ -364,7 +364,7 @@ class _Walk:
     def walk(self) -> None:
         """Walk the C++ references of every tensor and grad node, without recursion."""
         with without_functions(), own_memory() as words:
-            walked = (self._flags & ROLE > 0) | (SAVED_TENSORS_TELL & (self._sweep.type_list == id(SAVED_TENSOR)))
+            walked = (self._flags & ROLE > 0) | (SAVED_TENSORS_READABLE & (self._sweep.type_list == id(SAVED_TENSOR)))
             special = np.flatnonzero(walked[self._sweep.type_index])
             self._known.update(zip(self._sweep.addresses[special].tolist(), special.tolist(), strict=True))
             waiting = special.tolist() + list(range(self._first_new, len(self._objects)))
@@ -459,7 +459,7 @@ class _Walk:
             elif role is _GRAD_NODE:
                 for held in node_holds(obj, self._types, words):
                     self._note(index, held)
-            elif SAVED_TENSORS_TELL and type(obj) is SAVED_TENSOR:
+            elif SAVED_TENSORS_READABLE and type(obj) is SAVED_TENSOR:
                 for held in saved_holds(obj, "saved tensor", self._types, words):
                     self._note(index, held)
             elif role is _STORAGE and not is_meta(obj):

@@ -34,7 +34,7 @@ from leakscope.native import gc_heap, walks
 from leakscope.process import user_code as source
 from leakscope.process.frames import is_alone, running_frames
 from leakscope.process.gc_control import check_deadline, paused
-from leakscope.process.guard import CLOCK, unheard
+from leakscope.process.guard import CLOCK, untraced
 from leakscope.process.raw_types import is_of_leakscope
 from leakscope.process.torch_compat import without_functions
 from leakscope.run.model import HeapSnapshot
@@ -98,7 +98,7 @@ class LiveSnapshot:
     """Every object of the heap. Clear this list and `objects` to release them early."""
 
 
-@unheard
+@untraced
 def look(
     step: int, occasion: Occasion, context: SnapshotContext = _NOTHING_KNOWN, *, watched: Watched | None = None
 ) -> HeapSnapshot:

@@ -112,7 +112,7 @@ class Patches:
 
     def listen(self, name: str, listeners: list[Any], function: Callable[..., object]) -> None:
         """Append a function to a list of callbacks."""
-        heard = self.guard.callback(name, function)
+        heard = self.guard.finalizer_safe(name, function)
         self.add(name, lambda: listeners.remove(heard) if heard in listeners else None)
         listeners.append(heard)
 
@@ -153,8 +153,8 @@ class Patches:
         if module in sys.modules:
             then()
             return
-        deaf = self.guard.deaf
-        hook = ImportHook(module, then, lambda: not deaf)
+        disabled = self.guard.disabled
+        hook = ImportHook(module, then, lambda: not disabled)
         hook.install()
         self.add(f"import hook for {module}", hook.remove)
 
@@ -170,7 +170,7 @@ class Patches:
             try:
                 gone = entry.take_out() is not False
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
-                self.guard.fault(f"taking out {entry.name}", error)
+                self.guard.internal_error(f"taking out {entry.name}", error)
                 gone = True
             if gone:
                 with suppress(ValueError):  # another thread has it
@@ -208,10 +208,10 @@ def calling_before(
     guard: Guard, name: str, before: Callable[..., object], called: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Return a wrapper that calls `before` with the same arguments before `called`."""
-    before, deaf, fault = guard.entry(name, before), guard.deaf, guard.fault
+    before, disabled, fault = guard.untraced(name, before), guard.disabled, guard.internal_error
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if not deaf:
+        if not disabled:
             try:
                 before(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
@@ -227,11 +227,11 @@ def calling_after(
     guard: Guard, name: str, after: Callable[..., object], called: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Return a wrapper that calls `after` with the result and arguments of `called`."""
-    after, deaf, fault = guard.entry(name, after), guard.deaf, guard.fault
+    after, disabled, fault = guard.untraced(name, after), guard.disabled, guard.internal_error
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         result = called(*args, **kwargs)
-        if not deaf:
+        if not disabled:
             try:
                 after(result, *args, **kwargs)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
@@ -241,7 +241,7 @@ def calling_after(
     return wrapper
 
 
-def leave_us_out(patches: Patches, tell: Callable[[str], object]) -> None:
+def exclude_from_dynamo(patches: Patches, tell: Callable[[str], object]) -> None:
     """Make dynamo skip leakscope's folders once the script has loaded dynamo; `tell` receives the
     reason if that fails.
     """

@@ -58,7 +58,7 @@ def why_no_look() -> str:
     """Why no heap snapshot of this process can be taken; "" if it can."""
     from leakscope.process.torch_compat import RecordingPart, lacks, sentences
 
-    return "; ".join(sentences()) if lacks(RecordingPart.LOOKS) else ""
+    return "; ".join(sentences()) if lacks(RecordingPart.SNAPSHOTS) else ""
 
 
 def run_of_rank(rank: Rank, made_by: MadeBy, warmup: int = 0, min_bytes: int = 0) -> Run:

@@ -37,7 +37,7 @@ class StepFunction:
     def install(self, patches: Patches) -> None:
         """Wait for the modules that the name may begin with."""
         self._patches = patches
-        self._around = patches.guard.entry("definition of the step function", self.around)
+        self._around = patches.guard.untraced("definition of the step function", self.around)
         patches.replace(builtins, _DECORATOR, self._defined)
         self._await(self._parts)
 
@@ -76,12 +76,12 @@ class StepFunction:
     def _defined(self, value: Any) -> Any:
         """As `around`; called by the script's code, which gets its own function if this fails."""
         guard = self._patches.guard
-        if guard.deaf:
+        if guard.disabled:
             return value
         try:
             return self._around(value)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
-            guard.fault("definition of the step function", error)
+            guard.internal_error("definition of the step function", error)
             return value
 
     def around(self, value: Any) -> Any:

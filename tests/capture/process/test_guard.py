@@ -103,7 +103,7 @@ def test_a_forked_child_is_deaf_and_says_nothing(told: Told) -> None:
     child = os.fork()
     if child == 0:
         os._exit(Owner().call(40) + len(told.heard) + len(told.said))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 41 and not told.guard.deaf
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 41 and not told.guard.disabled
 
 
 class TooSlow(Exception):
@@ -177,7 +177,7 @@ def test_an_interrupt_that_python_would_drop_comes_again(told: Told) -> None:
         raise KeyboardInterrupt
 
     owner = Owner()
-    reference = weakref.ref(owner, told.guard.callback("death", interrupted))
+    reference = weakref.ref(owner, told.guard.finalizer_safe("death", interrupted))
     with handled(signal.SIGINT, signal.default_int_handler), pytest.raises(KeyboardInterrupt):
         del owner
         time.sleep(5)
