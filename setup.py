@@ -18,7 +18,7 @@ setup(
             depends=[f"{_HEAP}/_address_table.h"],
             optional=True,
         ),
-        Extension("leakscope.process._unheard", ["leakscope/process/_unheard.c"], optional=True),
+        Extension("leakscope.process._untraced", ["leakscope/process/_untraced.c"], optional=True),
         Extension("leakscope._shield", ["leakscope/_shield.c"], optional=True),
         Extension("leakscope.graph._walks", ["leakscope/graph/_walks.c"], optional=True),
     ],

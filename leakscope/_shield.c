@@ -288,12 +288,12 @@ typedef struct {
     PyObject_HEAD
     PyObject *function, *count, *restore;
     vectorcallfunc vectorcall;
-} Weightless;
+} GcNeutral;
 
 static PyObject *
-weightless_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
+gc_neutral_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names)
 {
-    Weightless *self = (Weightless *)object;
+    GcNeutral *self = (GcNeutral *)object;
     Py_INCREF(self);
     int collecting = PyGC_Disable();
     PyObject *count = PyObject_CallNoArgs(self->count), *result = NULL;
@@ -310,24 +310,24 @@ weightless_call(PyObject *object, PyObject *const *args, size_t nargsf, PyObject
 }
 
 static PyObject *
-weightless_new(PyTypeObject *type, PyObject *args, PyObject *named)
+gc_neutral_new(PyTypeObject *type, PyObject *args, PyObject *named)
 {
     static char *names[] = {"function", "count", "restore", NULL};
     PyObject *function, *count, *restore;
-    if (!PyArg_ParseTupleAndKeywords(args, named, "OOO:Weightless", names, &function, &count, &restore))
+    if (!PyArg_ParseTupleAndKeywords(args, named, "OOO:GcNeutral", names, &function, &count, &restore))
         return NULL;
-    Weightless *self = (Weightless *)type->tp_alloc(type, 0);
+    GcNeutral *self = (GcNeutral *)type->tp_alloc(type, 0);
     if (self != NULL) {
         self->function = Py_NewRef(function);
         self->count = Py_NewRef(count);
         self->restore = Py_NewRef(restore);
-        self->vectorcall = weightless_call;
+        self->vectorcall = gc_neutral_call;
     }
     return (PyObject *)self;
 }
 
 static int
-weightless_traverse(Weightless *self, visitproc visit, void *arg)
+gc_neutral_traverse(GcNeutral *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->function);
     Py_VISIT(self->count);
@@ -336,7 +336,7 @@ weightless_traverse(Weightless *self, visitproc visit, void *arg)
 }
 
 static int
-weightless_clear(Weightless *self)
+gc_neutral_clear(GcNeutral *self)
 {
     Py_CLEAR(self->function);
     Py_CLEAR(self->count);
@@ -345,31 +345,31 @@ weightless_clear(Weightless *self)
 }
 
 static void
-weightless_dealloc(Weightless *self)
+gc_neutral_dealloc(GcNeutral *self)
 {
     PyObject_GC_UnTrack(self);
-    weightless_clear(self);
+    gc_neutral_clear(self);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMemberDef weightless_members[] = {
-    {"__wrapped__", T_OBJECT, offsetof(Weightless, function), READONLY, "The function."},
+static PyMemberDef gc_neutral_members[] = {
+    {"__wrapped__", T_OBJECT, offsetof(GcNeutral, function), READONLY, "The function."},
     {NULL},
 };
 
-static PyTypeObject WeightlessType = {
+static PyTypeObject GcNeutralType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "leakscope._shield.Weightless",
-    .tp_doc = "Weightless(function, count, restore): the same function, of which gc's count of young objects shows nothing.",
-    .tp_basicsize = sizeof(Weightless),
+    .tp_name = "leakscope._shield.GcNeutral",
+    .tp_doc = "GcNeutral(function, count, restore): the same function, of which gc's count of young objects shows nothing.",
+    .tp_basicsize = sizeof(GcNeutral),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_new = weightless_new,
-    .tp_dealloc = (destructor)weightless_dealloc,
-    .tp_traverse = (traverseproc)weightless_traverse,
-    .tp_clear = (inquiry)weightless_clear,
+    .tp_new = gc_neutral_new,
+    .tp_dealloc = (destructor)gc_neutral_dealloc,
+    .tp_traverse = (traverseproc)gc_neutral_traverse,
+    .tp_clear = (inquiry)gc_neutral_clear,
     .tp_call = PyVectorcall_Call,
-    .tp_vectorcall_offset = offsetof(Weightless, vectorcall),
-    .tp_members = weightless_members,
+    .tp_vectorcall_offset = offsetof(GcNeutral, vectorcall),
+    .tp_members = gc_neutral_members,
 };
 
 /* A method that always ends with another one, as `__exit__` has to. */
@@ -568,7 +568,7 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC
 PyInit__shield(void)
 {
-    PyTypeObject *types[] = {&BlockType, &GeneratedType, &WeightlessType, &MethodType, &LaterType};
+    PyTypeObject *types[] = {&BlockType, &GeneratedType, &GcNeutralType, &MethodType, &LaterType};
     PyObject *made = PyModule_Create(&module);
     for (size_t k = 0; made != NULL && k < sizeof types / sizeof *types; k++)
         if (PyModule_AddType(made, types[k]) < 0)

@@ -14,7 +14,7 @@ _PURE = "LEAKSCOPE_PURE"
 _UNPACKING_S = 60
 """Seconds, chosen, in which an installer writes all files of a package, in whatever order."""
 _GC_HEAP, _WALKS = "leakscope.heap._gc_heap", "leakscope.graph._walks"
-_UNHEARD, _SHIELD = "leakscope.process._unheard", "leakscope._shield"
+_UNTRACED, _SHIELD = "leakscope.process._untraced", "leakscope._shield"
 
 
 def gc_heap() -> Any:
@@ -27,9 +27,9 @@ def walks() -> Any:
     return _wanted(_WALKS)
 
 
-def unheard() -> Any:
-    """The module `_unheard`; None as for `gc_heap`."""
-    return _wanted(_UNHEARD)
+def untraced() -> Any:
+    """The module `_untraced`; None as for `gc_heap`."""
+    return _wanted(_UNTRACED)
 
 
 def shield() -> Any:

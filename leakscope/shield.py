@@ -105,14 +105,14 @@ def ending_with(leave: Callable[[Any], object]) -> Callable[[Callable[P, T]], Ca
 _NAMES = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__")
 
 
-def weightless(function: Callable[P, T], count: Callable[[], int], restore: Callable[[int], object]) -> Callable[P, T]:
+def gc_neutral(function: Callable[P, T], count: Callable[[], int], restore: Callable[[int], object]) -> Callable[P, T]:
     """The same function with automatic gc off, and with what `count` gives before it restored after it.
 
     Nothing that gc tracks is made while gc is on: that alone could set off a collection.
     """
     in_c = built()
     if in_c is not None:
-        return cast("Callable[P, T]", in_c.Weightless(function, count, restore))
+        return cast("Callable[P, T]", in_c.GcNeutral(function, count, restore))
 
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
         collecting, before = gc.isenabled(), None

@@ -1,4 +1,4 @@
-"""Functions of leakscope's that stand in the place of others, in every namespace and under the original's identity.
+"""Replacements of functions, in every namespace and under the original's identity, and callbacks after imports.
 
 Every followed process imports this module first. It loads nothing that an interpreter has not loaded at its start.
 """
@@ -111,3 +111,57 @@ def put_everywhere(*exchanges: tuple[object, object]) -> None:
                 old, new = wanted[id(there)]
                 if names.get(name) is old:  # another thread may have put something else there
                     names[name] = new
+
+
+class ImportHook:
+    """A finder, first in `sys.meta_path`, that calls a function after the code of a module has run."""
+
+    def __init__(self, name: str, then: Callable[[], object], is_active: Callable[[], object]) -> None:
+        self._name, self._then, self._is_active = name, then, is_active
+
+    def install(self) -> None:
+        """Wait for the import."""
+        sys.meta_path.insert(0, self)
+
+    def remove(self) -> None:
+        """Stop waiting."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The module's spec from the other finders, with its loader wrapped; None for other modules."""
+        if name != self._name or not self._is_active():
+            return None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: Any = None if find is None else find(name, path, target)
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader, self)
+                return spec
+        return None
+
+    def imported(self) -> None:
+        """Called after the module's code has run."""
+        self.remove()
+        self._then()
+
+
+class _Loader:
+    """Wraps the module's loader to report when it is done; restores the original first."""
+
+    def __init__(self, real: Any, hook: ImportHook) -> None:
+        self._real, self._hook = real, hook
+
+    def create_module(self, spec: Any) -> Any:
+        return self._real.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._real
+        module.__loader__ = self._real
+        self._real.exec_module(module)
+        self._hook.imported()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)

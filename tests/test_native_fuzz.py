@@ -9,7 +9,7 @@ from support import native_fuzz
 from leakscope import native
 
 needs_c = pytest.mark.skipif(
-    None in (native.gc_heap(), native.walks(), native.unheard()), reason="the parts in C were not built"
+    None in (native.gc_heap(), native.walks(), native.untraced()), reason="the parts in C were not built"
 )
 
 
@@ -41,5 +41,5 @@ def test_the_last_reference_to_a_call_may_go_while_it_runs() -> None:
         held.clear()
         return [1]
 
-    held = [native.unheard().Call(lets_go)]
+    held = [native.untraced().Call(lets_go)]
     assert held[0]() == [1] and not held

@@ -14,7 +14,7 @@ from leakscope.comm.rpc import ContextMonitor
 from leakscope.comm.tracking import OperationLog
 from leakscope.graph.model import CommUse
 from leakscope.process.guard import CLOCK
-from leakscope.process.patches import AfterImport, Patches, leave_us_out
+from leakscope.process.patches import Patches, exclude_from_dynamo
 from leakscope.process.torch_compat import Future, RecordingPart, c10d, lacks
 from leakscope.run.operations import NAME as LAST_OPERATION
 from leakscope.run.writer import RankFolder
@@ -51,12 +51,12 @@ class CommMonitor:
         self._log = OperationLog(self._file, now)
         self._calls = CommPatches(self._log, self.patches)
         self._contexts: ContextMonitor | None = None
-        leave_us_out(self.patches, folder.note)
+        exclude_from_dynamo(self.patches, folder.note)
         self._calls.install()
         if not lacks(RecordingPart.FUNCTIONAL):
             comm_patches.install(self._log, self._calls, self.patches)
         if torch.distributed.rpc.is_available() and not lacks(RecordingPart.CONTEXTS):
-            AfterImport("torch.distributed.autograd", self._watch_contexts).install(self.patches)
+            self.patches.after_import("torch.distributed.autograd", self._watch_contexts)
         patches.add("records of comm operations", self.remove)
         patches.guard.at_end.append(self._lost)
 

@@ -78,14 +78,16 @@ class WaitHooks:
     def wait(self, called: Call) -> Call:
         """Replacement for `wait` and `synchronize` of a Work."""
         log, works, last, waits, guard = self._log, self._log.works, self._log.last, self._log.waits, self._guard
-        deaf, failed = guard.deaf, guard.entry("failure of Work.wait", log.failed)
-        begins, ended = (guard.entry(f"{moment} of Work.wait", CLOCK.perf_counter) for moment in ("beginning", "end"))
+        disabled, failed = guard.disabled, guard.untraced("failure of Work.wait", log.failed)
+        begins, ended = (
+            guard.untraced(f"{moment} of Work.wait", CLOCK.perf_counter) for moment in ("beginning", "end")
+        )
 
         # written out: code after a wait runs with cold caches
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             work = args[0]
             handle = works.get(id(work))
-            if handle is None or handle() is not work or deaf:
+            if handle is None or handle() is not work or disabled:
                 del work
                 return called(*args, **kwargs)
             try:
@@ -95,7 +97,7 @@ class WaitHooks:
                 else:
                     last.update(handle.operations[-1], WAITING)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
-                guard.fault("Work.wait", error)
+                guard.internal_error("Work.wait", error)
             try:
                 result = called(*args, **kwargs)
             except BaseException as error:
@@ -112,7 +114,7 @@ class WaitHooks:
                 else:
                     last.update(handle.operations[-1], WAITED)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
-                guard.fault("Work.wait", error)
+                guard.internal_error("Work.wait", error)
             return result
 
         return wrapper
@@ -120,12 +122,12 @@ class WaitHooks:
     def wait_for_future(self, called: Call) -> Call:
         """Replacement for `wait` of a future."""
         log, guard, name = self._log, self._guard, "Future.wait"
-        deaf, failed = guard.deaf, guard.entry(f"failure of {name}", log.failed)
+        disabled, failed = guard.disabled, guard.untraced(f"failure of {name}", log.failed)
         begins = guard.guarded(f"beginning of {name}", self._future_waits)
         ended = guard.guarded(f"end of {name}", log.waited)
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            operations = None if deaf else begins(args[0])
+            operations = None if disabled else begins(args[0])
             if not operations:
                 return called(*args, **kwargs)
             try:
@@ -170,12 +172,12 @@ class WaitHooks:
 
 def fail(guard: Guard, name: str, failed: Callable[..., object], about: Any, error: BaseException) -> None:
     """Record that a call has raised; the script's error continues."""
-    if guard.deaf:
+    if guard.disabled:
         return
     try:
         failed(about, error)
     except Exception as ours:  # noqa: BLE001 - whatever it is, it must not become the script's
-        guard.fault(name, ours)
+        guard.internal_error(name, ours)
 
 
 def _of(handles: dict[int, Any], handle_of: Any) -> Any:
@@ -248,7 +250,7 @@ class CommPatches:
 
     def passes(self) -> bool:
         """Whether a call is not recorded: in a forked child, or part of a recorded one."""
-        return bool(self.guard.deaf) or _thread.get_ident() in self.inside
+        return bool(self.guard.disabled) or _thread.get_ident() in self.inside
 
     # Python classes: their own methods override the wrapped ones
 
@@ -297,13 +299,13 @@ class CommPatches:
     def _point_to_point(self, name: str, called: Call) -> Call:
         guard = self.guard
         begin, issued, refused = _entries(guard, name, self._log)
-        inside, deaf, fault = self.inside, guard.deaf, guard.fault
+        inside, disabled, fault = self.inside, guard.disabled, guard.internal_error
         direction, anybody = _POINT_TO_POINT[name], name == "recv_anysource"
         rank_name, tag_place = "dstRank" if direction == Direction.SEND else "srcRank", 2 if anybody else 3
         plain = PLAIN
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if deaf or (inside and _thread.get_ident() in inside):
+            if disabled or (inside and _thread.get_ident() in inside):
                 return called(*args, **kwargs)
             group = tensors = buffers = operation = None
             try:
@@ -338,11 +340,11 @@ class CommPatches:
     def _collective(self, name: str, called: Call) -> Call:
         guard = self.guard
         begin, issued, refused = _entries(guard, name, self._log)
-        inside, deaf, fault = self.inside, guard.deaf, guard.fault
+        inside, disabled, fault = self.inside, guard.disabled, guard.internal_error
         direction, alone, plain = name.strip("_"), name in _ONE_LIST, PLAIN
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if deaf or (inside and _thread.get_ident() in inside):
+            if disabled or (inside and _thread.get_ident() in inside):
                 return called(*args, **kwargs)
             buffers = operation = None
             try:
@@ -383,9 +385,9 @@ class CommPatches:
 def _entries(guard: Guard, name: str, log: OperationLog) -> tuple[Call, Call, Call]:
     """Callbacks for the start, success and failure of an operation; call them inside `try`."""
     return (
-        guard.entry(f"beginning of {name}", log.begin),
-        guard.entry(f"issue of {name}", log.issued),
-        guard.entry(f"refusal of {name}", log.refused),
+        guard.untraced(f"beginning of {name}", log.begin),
+        guard.untraced(f"issue of {name}", log.issued),
+        guard.untraced(f"refusal of {name}", log.refused),
     )
 
 
@@ -480,11 +482,11 @@ def _noting(
     `ended` receives that and the result, `failed` that and the error.
     """
     guard, alone = calls.guard, calls.alone(called)
-    begin, deaf = guard.guarded(f"beginning of {name}", begin), guard.deaf
-    ended, failed = guard.guarded(f"end of {name}", ended), guard.entry(f"failure of {name}", failed)
+    begin, disabled = guard.guarded(f"beginning of {name}", begin), guard.disabled
+    ended, failed = guard.guarded(f"end of {name}", ended), guard.untraced(f"failure of {name}", failed)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        noted = None if deaf or calls.passes() else begin(sys._getframe(1), *args, **kwargs)
+        noted = None if disabled or calls.passes() else begin(sys._getframe(1), *args, **kwargs)
         if noted is None:
             return called(*args, **kwargs)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, compress, filterfalse, repeat
@@ -27,7 +27,7 @@ from leakscope.heap.address_index import (
 )
 from leakscope.originals import FROZEN_BY_PYTHON, gc
 from leakscope.process.gc_control import check_deadline
-from leakscope.process.raw_types import has_gc, mro, type_name
+from leakscope.process.raw_types import TypeCache, has_gc, mro, type_name
 
 LARGE = 4096
 """Minimum size in bytes at which non-tensor memory is considered: one page. Smaller objects occur by the million."""
@@ -129,7 +129,7 @@ def read_further(untracked: UntrackedContainers, book: AddressIndex, tracked: in
     helds = [index[address] for _, address in untracked.references]
     objects = list(untracked.objects.values())
     untracked.objects.clear()
-    leading: dict[int, bool] = {}
+    may_hold = TypeCache(may_hold_tracked).of
     arrays: list[int] = []
     for k, obj in enumerate(objects):  # it grows during the loop
         if is_array(type(obj)):
@@ -139,7 +139,7 @@ def read_further(untracked: UntrackedContainers, book: AddressIndex, tracked: in
             at = index.get(id(referent))
             if at is None:
                 at = book.find_one(id(referent))
-                if at < 0 and leads_on(referent, leading):
+                if at < 0 and leads_on(referent, may_hold):
                     at = index[id(referent)] = tracked + len(objects)
                     objects.append(referent)
             if at >= 0:
@@ -170,21 +170,18 @@ def untracked_referents(obj: Any) -> Iterable[Any]:
     return gc.get_referents(obj)
 
 
-def leads_on(obj: Any, holding: dict[int, bool]) -> bool:
+def leads_on(obj: Any, may_hold: Callable[[type], bool]) -> bool:
     """Whether an untracked object leads to memory: an array, a frozen object, or a container of one.
 
-    `holding` caches the answer for each type, by its address.
+    `may_hold` is `may_hold_tracked`, cached.
     """
     waiting = [obj]
     seen = {id(obj)}
     while waiting:
         inner = waiting.pop()
         kind = type(inner)
-        holds = holding.get(id(kind))
-        if holds is None:
-            holds = holding[id(kind)] = may_hold_tracked(kind)
         if (
-            holds
+            may_hold(kind)
             or _is_large(inner)
             or (inner is obj and any(kind is plain for plain in _PLAIN) and gc.is_tracked(inner))
         ):

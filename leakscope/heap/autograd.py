@@ -20,12 +20,12 @@ from leakscope.originals import _thread, open_file, os
 from leakscope.process import torch_compat
 from leakscope.process.frames import is_alone
 from leakscope.process.guard import CLOCK, CODE_OF_CALLS
-from leakscope.process.raw_types import mro, type_dict
+from leakscope.process.raw_types import TypeCache, mro, type_dict
 from leakscope.process.torch_compat import (
     OWNED_FLAGS,
     RAW_SAVED,
     SAVED_TENSOR,
-    SAVED_TENSORS_TELL,
+    SAVED_TENSORS_READABLE,
     MissingName,
     TensorBase,
     agent_is_set,
@@ -319,7 +319,7 @@ def saved_of(
         saved = told[0] if told else ()
         several = isinstance(saved, (tuple, list))
         tensors = [each for each in (saved if several else (saved,)) if type(each) is SAVED_TENSOR]
-        if tensors and not SAVED_TENSORS_TELL:
+        if tensors and not SAVED_TENSORS_READABLE:
             gaps[_NOT_READ] = None
             return
         asked = at_rest.ask_each(node, getter, _CONTENTS) if several and tensors else []
@@ -416,23 +416,15 @@ class Types:
         """What could not be read, in words."""
         self.at_rest = EngineGuard()
         """Reads grad nodes when that is safe."""
-        self._known: dict[int, Role] = {}
-        self._saved: dict[int, tuple[str, ...]] = {}
-
-    def role(self, kind: type) -> Role:
-        """The role of objects of this type."""
-        role = self._known.get(id(kind))
-        if role is None:
-            role = self._known[id(kind)] = role_of(kind)
-        return role
-
-    def saved_names(self, kind: type) -> tuple[str, ...]:
+        self.role = TypeCache(role_of).of
+        """The role of objects of a type."""
+        self.saved_names = TypeCache(_saved_names).of
         """Getters of a grad node type that return saved tensors without running an unpack hook."""
-        names = self._saved.get(id(kind))
-        if names is None:
-            getters = [name for base in mro(kind) for name in type_dict(base) if name.startswith(RAW_SAVED)]
-            names = self._saved[id(kind)] = tuple(dict.fromkeys(getters))
-        return names
+
+
+def _saved_names(kind: type) -> tuple[str, ...]:
+    getters = [name for base in mro(kind) for name in type_dict(base) if name.startswith(RAW_SAVED)]
+    return tuple(dict.fromkeys(getters))
 
 
 def role_of(kind: type) -> Role:

@@ -25,7 +25,7 @@ from leakscope.heap.autograd import (
     saved_holds,
     tensor_holds,
 )
-from leakscope.heap.garbage import ExplainedHeap
+from leakscope.heap.liveness import Liveness
 from leakscope.heap.native_graph import deepest_walk
 from leakscope.heap.referents import held_by_frame
 from leakscope.heap.storages import is_meta, sparse_parts, storage_bytes, storage_object, storage_of, tensor_over
@@ -33,10 +33,10 @@ from leakscope.heap.sweep import listed, listed_at
 from leakscope.originals import gc
 from leakscope.process.frames import running_frames
 from leakscope.process.gc_control import no_automatic_gc
-from leakscope.process.raw_types import mro
+from leakscope.process.raw_types import TypeCache, mro
 from leakscope.process.torch_compat import (
     SAVED_TENSOR,
-    SAVED_TENSORS_TELL,
+    SAVED_TENSORS_READABLE,
     RecordingPart,
     StorageBase,
     TensorBase,
@@ -109,7 +109,7 @@ def held_in_native(obj: Any, kind: Kind, types: Types, problems: list[str], word
         yield from tensor_holds(obj, problems)
     elif kind is Kind.GRAD_NODE:
         yield from node_holds(obj, types, words)
-    elif kind is Kind.SAVED and SAVED_TENSORS_TELL:
+    elif kind is Kind.SAVED and SAVED_TENSORS_READABLE:
         yield from saved_holds(obj, "", types, words)
     elif kind is Kind.SAVED:
         problems.append(UNTOLD)
@@ -347,7 +347,7 @@ class Walk:
         """Remaining number of objects to read."""
         self._words: Words
         self._types = Types()
-        self._kinds: dict[int, Kind] = {}
+        self._kind = TypeCache(KINDS.of).of
 
     def run(self, frames: list[FrameType], values: Collection[Any] = ()) -> None:
         """Walk until nothing is missing or the limits are reached; `frames` are running, innermost first, and `values`
@@ -438,7 +438,7 @@ class Walk:
 
     def _go_through(self, obj: Any) -> None:
         self._reach_all(gc.get_referents(obj), id(obj))
-        if self._kind(obj) is Kind.ARRAY:
+        if self._kind(type(obj)) is Kind.ARRAY:
             self._reach_all([*untracked_referents(obj)], id(obj))
 
     def _reach_all(self, objects: Collection[Any], above: int) -> None:
@@ -455,7 +455,7 @@ class Walk:
             for obj in {id(obj): obj for obj in objects if id(obj) in near}.values():
                 alike.setdefault(id(type(obj)), []).append(obj)
             for several in alike.values():
-                self._await(self._kind(several[0]), several)
+                self._await(self._kind(type(several[0])), several)
 
     def _ask_for_storages(self) -> None:
         stored, self._stored = self._stored, []
@@ -464,7 +464,7 @@ class Walk:
             self.missing.difference_update(map(id, map(TensorBase.untyped_storage, filter(has_storage, stored))))
 
     def _held_in_native(self, obj: Any) -> Iterator[Any]:
-        kind = self._kind(obj)
+        kind = self._kind(type(obj))
         if kind is Kind.TENSOR:
             yield from (part for _, part in sparse_parts(obj))
         yield from (held.target for held in held_in_native(obj, kind, self._types, [], self._words))
@@ -473,7 +473,7 @@ class Walk:
         address = id(obj)
         if address in self._above:
             return
-        kind, named = self._kind(obj), address in self._hints
+        kind, named = self._kind(type(obj)), address in self._hints
         if kind is Kind.LEAF and not named:
             return
         self._above[address] = above
@@ -493,12 +493,6 @@ class Walk:
             self._stored.extend(objects)
         if kind is not Kind.STORAGE:
             self._unasked.extend(objects)
-
-    def _kind(self, obj: Any) -> Kind:
-        kind = self._kinds.get(id(type(obj)))
-        if kind is None:
-            kind = self._kinds[id(type(obj))] = KINDS.of(type(obj))
-        return kind
 
 
 def retained_upper_bound(doubtful: Iterable[Any]) -> int | None:
@@ -539,13 +533,13 @@ def _storages(obj: Any) -> dict[int, int]:
     return {at: storage_bytes(part) for at, part in parts if at is not None}
 
 
-def garbage_among(heap: ExplainedHeap, kinds: tuple[type, ...]) -> Iterator[Any]:
+def garbage_among(heap: Liveness, kinds: tuple[type, ...]) -> Iterator[Any]:
     """Unreachable objects of these types and their subclasses that lead to tensor memory.
 
     If all tensors are requested, memory without a tensor is reported as its storage object. Classes are compared by
     address: `isinstance` would run user code.
     """
-    n, native = heap.refcounts.objects, heap.native
+    n, native = heap.native.references.objects, heap.native
     dead = heap.pruned.objects[heap.freed != 0]
     for k in dead[dead < n].tolist():
         bases = mro(type(native.sweep.objects[k]))
@@ -553,8 +547,7 @@ def garbage_among(heap: ExplainedHeap, kinds: tuple[type, ...]) -> Iterator[Any]
             yield native.sweep.objects[k]
     if not any(TensorBase in mro(kind)[:2] for kind in kinds):
         return
-    storages = list(native.storages.values())
-    for storage in (storages[k - n] for k in dead[dead >= n].tolist()):
+    for storage in (native.storages[k - n] for k in dead[dead >= n].tolist()):
         if not any(native.role[k] == Role.TENSOR for k in storage.holders):
             yield native.sweep.objects[storage.holders[0]]
 
@@ -630,19 +623,18 @@ class RetentionCheck:
         """Whether the snapshot before the block found this object to be uncollectable garbage."""
         return self._garbage.has(obj)
 
-    def learn(self, heap: ExplainedHeap) -> None:
+    def learn(self, heap: Liveness) -> None:
         """Learn from a heap snapshot what leads to tensors."""
         objects = heap.pruned.objects
-        self._paths.update(heap.native.sweep.addresses[objects[objects < heap.refcounts.objects]].tolist())
+        self._paths.update(heap.native.sweep.addresses[objects[objects < heap.native.references.objects]].tolist())
 
-    def learn_before(self, heap: ExplainedHeap) -> None:
+    def learn_before(self, heap: Liveness) -> None:
         """As `learn`, including existing garbage."""
         self.learn(heap)
-        n, native = heap.refcounts.objects, heap.native
+        n, native = heap.native.references.objects, heap.native
         never = heap.pruned.objects[heap.freed == IMMORTAL]
         found = [native.sweep.objects[k] for k in never[never < n].tolist()]
-        storages = list(native.storages.values())
-        for storage in (storages[k - n] for k in never[never >= n].tolist()):
+        for storage in (native.storages[k - n] for k in never[never >= n].tolist()):
             # the Python object that the snapshot may have created is freed with it
             found.append(storage_object(tensor_over(native.sweep.objects[storage.holders[0]], storage.address)))
         self._garbage = WeakIdSet(found)

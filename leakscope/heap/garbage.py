@@ -1,9 +1,8 @@
-"""What only gc can free, computed from reference counts; at the end, what collecting freed."""
+"""A simulation of garbage collection, and the measurement of a real one."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,6 @@ from numpy.typing import NDArray
 from leakscope.graph.model import IMMORTAL, Ints
 from leakscope.graph.walks import reachable
 from leakscope.heap.autograd import Role
-from leakscope.heap.liveness import (
-    MOST_LEVELS,
-    PrunedHeap,
-    RefcountTable,
-    References,
-    explain_refcounts,
-    find_hook_owners,
-    prune,
-    together,
-)
-from leakscope.heap.native_graph import NativeReferences, changed
 from leakscope.originals import gc
 from leakscope.process.gc_control import check_deadline
 from leakscope.process.guard import CLOCK
@@ -36,86 +24,7 @@ _FULL = 2
 """The generation whose collection includes the younger ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unreachable:
-    """The unreachable objects of the pruned heap, and all their ancestors."""
-
-    objects: Ints
-    """Indexes in ascending order."""
-    references: References
-    """All references among them."""
-
-
-def find_unreachable(refcounts: RefcountTable, pruned: PrunedHeap) -> Unreachable:
-    """Follow `deduce_unreachable` in CPython's gcmodule.c: an object with more references than were found is alive.
-
-    Whatever a live object or a root of the pruned heap reaches is alive too. Ancestors of memory have only ancestors as
-    referrers, so nothing else is visited.
-    """
-    alive = refcounts.unexplained > 0
-    alive |= pruned.roots
-    alive[_reached(pruned.objects, pruned.references, alive)] = True
-    members, parts = _holders_of(refcounts, pruned.objects[~alive[pruned.objects]], alive)
-    references = together(parts) if parts else pruned.references.at(np.zeros(0, dtype=np.int64))
-    alive[_reached(members, references, alive)] = True
-    dead = members[~alive[members]]
-    return Unreachable(dead, references.at(~alive[references.holder] & ~alive[references.held]))
-
-
-def _reached(objects: Ints, references: References, alive: NDArray[np.bool_]) -> Ints:
-    """Which of the objects (ascending) can be reached from the live ones among them."""
-    holder, held = np.searchsorted(objects, references.holder), np.searchsorted(objects, references.held)
-    reached: Ints = objects[reachable(len(objects), holder, held, np.flatnonzero(alive[objects]))]
-    return reached
-
-
-def _holders_of(refcounts: RefcountTable, objects: Ints, alive: NDArray[np.bool_]) -> tuple[Ints, list[References]]:
-    """Return (these objects with all ancestors up to live ones, every reference to the unreachable among them)."""
-    members = np.zeros(refcounts.count, dtype=bool)
-    parts: list[References] = []
-    level = objects
-    for _ in range(MOST_LEVELS):
-        check_deadline()
-        members[level] = True
-        level = level[~alive[level]]
-        if len(level) == 0:
-            return np.flatnonzero(members), parts
-        parts.append(refcounts.into(level))
-        level = np.unique(parts[-1].holder[~members[parts[-1].holder]])
-    return np.arange(refcounts.count), [refcounts.into(np.arange(refcounts.count))]
-
-
-def freed_by(refcounts: RefcountTable, unreachable: Unreachable, native: NativeReferences, objects: Ints) -> Ints:
-    """For each object 0 if it is alive, k if the k-th full collection frees it, else IMMORTAL.
-
-    Reference counting then frees what only freed objects held. The next collection sees more, because a tensor shows
-    its grad_fn only while C++ does not own it too (pytorch#7343).
-    """
-    freed = np.zeros(len(objects), dtype=np.int64)
-    dead, references = unreachable.objects, unreachable.references
-    if len(dead) == 0:
-        return freed
-    role = np.zeros(len(dead), dtype=np.int8)
-    python = dead < refcounts.objects
-    role[python] = native.role[dead[python]]
-    garbage = _Garbage(
-        count=len(dead),
-        holder=np.searchsorted(dead, references.holder),
-        held=np.searchsorted(dead, references.held),
-        python=references.python,
-        seen=references.seen,
-        plain=references.extra < 0,
-        tracked=(dead < native.sweep.tracked) | (role > 0),
-        role=role,
-    )
-    rounds = garbage.rounds()
-    place = np.minimum(np.searchsorted(dead, objects), len(dead) - 1)
-    among = dead[place] == objects
-    freed[among] = rounds[place[among]]
-    return freed
-
-
-class _Garbage:
+class Garbage:
     """The unreachable part of the heap, and a simulation of its collection."""
 
     def __init__(
@@ -219,50 +128,3 @@ def real_diff(
         full = 1  # a full collection would have freed at once what the young generations freed
     gone = tuple(index for index, (storage, _) in zip(storages, before, strict=False) if storage.expired())
     return GcDiff(tuple(freed), full, tuple(seconds), predicted_bytes, after, gone)
-
-
-@dataclass(frozen=True)
-class ExplainedHeap:
-    """The references of the heap, the pruned heap, and the garbage in it."""
-
-    native: NativeReferences
-    refcounts: RefcountTable
-    pruned: PrunedHeap
-    running: Mapping[int, str]
-    """Index of each running frame, mapped to its function's name."""
-    freed: Ints
-    """The result of `freed_by` for each object of the pruned heap."""
-    gaining: Collection[int] = ()
-    """Indexes of containers that keep gaining non-tensor objects."""
-
-
-def explain(
-    native: NativeReferences, running: dict[int, str], own: set[int], gaining: Collection[int] = ()
-) -> ExplainedHeap:
-    """Compare references found with reference counts; `own` are indexes of leakscope's objects."""
-    refcounts = explain_refcounts(native)
-    pruned = prune(native, refcounts, running, own, gaining)
-    if find_hook_owners(native, refcounts, pruned):
-        refcounts = explain_refcounts(native)
-        pruned = prune(native, refcounts, running, own, gaining)
-    unreachable = find_unreachable(refcounts, pruned)
-    if _leave_unjudged_what_changed(native, refcounts, unreachable):
-        pruned = prune(native, refcounts, running, own, gaining)
-        unreachable = find_unreachable(refcounts, pruned)
-    freed = freed_by(refcounts, unreachable, native, pruned.objects)
-    return ExplainedHeap(native, refcounts, pruned, running, freed, gaining)
-
-
-def _leave_unjudged_what_changed(native: NativeReferences, refcounts: RefcountTable, unreachable: Unreachable) -> bool:
-    """Treat objects that changed since the sweep as alive: another thread has or had them.
-
-    A changed object becomes a root and is counted as not judgeable. So is an object that the Python reader counted
-    after its last owner had released it.
-    """
-    dead = unreachable.objects[unreachable.objects < native.sweep.tracked]
-    moved = np.union1d(changed(native, dead), dead[native.sweep.counts[dead] == 0])
-    if len(moved) == 0:
-        return False
-    refcounts.unexplained[moved] = 1
-    native.problems.append(f"{len(moved)} objects changed while they were looked at and are left unjudged")
-    return True

@@ -18,7 +18,7 @@ from leakscope.graph.walks import in_rows, reachable
 from leakscope.heap._sweep_fallback import LARGE
 from leakscope.heap.address_index import UntrackedDicts, in_own_pages
 from leakscope.heap.autograd import Role
-from leakscope.heap.native_graph import GAINING, OURS, NativeReferences
+from leakscope.heap.native_graph import GAINING, OURS, NativeGraph
 from leakscope.heap.referents import LRU_CACHE
 from leakscope.heap.sizeof import Item, Measure, item_text, newest_items, oldest_items, size_of
 from leakscope.heap.sweep import Sweep
@@ -155,7 +155,7 @@ class LinkedTypes:
         self._of: dict[int, Gain] = {}
         """By the address of the type."""
 
-    def tell(self, native: NativeReferences, measure: Measure) -> list[tuple[int, Gain]]:
+    def tell(self, native: NativeGraph, measure: Measure) -> list[tuple[int, Gain]]:
         """Yield (index of an object without a referrer of its type, growth of the type); ends the snapshot."""
         sweep = native.sweep
         kinds = sweep.type_index[: sweep.tracked]
@@ -190,18 +190,18 @@ class LinkedTypes:
         before: Ints = np.where(self._types[place] == types, self._counts[place], 0)
         return before
 
-    def _heads(self, native: NativeReferences, at: Ints) -> Ints:
+    def _heads(self, native: NativeGraph, at: Ints) -> Ints:
         """The objects of one type that no other object of it holds, directly or through its dict."""
         mine = np.zeros(len(native.sweep.objects), dtype=bool)
         mine[at] = True
-        holder, held = native.held_by.into(at)
+        holder, held = native.referrers.into(at)
         dicts = np.unique(holder[native.sweep.type_list[native.sweep.type_index[holder]] == id(dict)])
-        of_dicts, own = native.held_by.into(dicts)
+        of_dicts, own = native.referrers.into(dicts)
         linked = held[mine[holder] | np.isin(holder, own[mine[of_dicts]])]
         return np.setdiff1d(at, linked)
 
 
-def _may_be_linked(kind: type, native: NativeReferences) -> bool:
+def _may_be_linked(kind: type, native: NativeGraph) -> bool:
     """Whether objects of the type are the program's records: not tensors, containers, classes or leakscope's."""
     return (
         made_in_python(kind)
@@ -212,7 +212,7 @@ def _may_be_linked(kind: type, native: NativeReferences) -> bool:
     )
 
 
-def _add_link(gain: Gain, native: NativeReferences, at: Ints, measure: Measure) -> None:
+def _add_link(gain: Gain, native: NativeGraph, at: Ints, measure: Measure) -> None:
     """Add the new objects; a sample, measured without what they link to, stands for all."""
     more = len(at) - gain.items
     chosen = [native.sweep.objects[k] for k in at[:: max(len(at) // _SAMPLED, 1)].tolist()]
@@ -381,13 +381,13 @@ _NAMED = (RootKind.MODULE, RootKind.FRAME, RootKind.CALLBACK, RootKind.THREAD, R
 """Roots of the program: an object without one is held by leakscope's own objects only."""
 
 
-def gaining_containers(native: NativeReferences, gains: Gains, own: Iterable[int]) -> dict[int, Gain]:
+def gaining_containers(native: NativeGraph, gains: Gains, own: Iterable[int]) -> dict[int, Gain]:
     """Index of each container that gained most, with its growth; leakscope's `own` are excluded.
 
     Ends the snapshot for the growth of containers.
     """
     sweep = native.sweep
-    found = gains.growing(sweep, (native.verdicts & GAINING > 0)[sweep.type_index[: sweep.tracked]])
+    found = gains.growing(sweep, (native.flags & GAINING > 0)[sweep.type_index[: sweep.tracked]])
     lengths = dict(zip(found.tolist(), sweep.lengths[found].tolist(), strict=True))
     untracked = np.flatnonzero(sweep.type_list[sweep.type_index[sweep.tracked :]] == id(dict)) + sweep.tracked
     lengths |= {k: len(sweep.objects[k]) for k in untracked.tolist() if gains.has_grown(sweep.objects[k])}
@@ -397,12 +397,11 @@ def gaining_containers(native: NativeReferences, gains: Gains, own: Iterable[int
     return {**dict(gains.tell(grown, measure)), **dict(gains.linked.tell(native, measure))}
 
 
-def _below(native: NativeReferences, own: Iterable[int]) -> Ints:
+def _below(native: NativeGraph, own: Iterable[int]) -> Ints:
     """Indexes of leakscope's own objects and of the containers in them."""
-    sweep, extra = native.sweep, native.extra
-    tops = set(own)
-    below = [held for holder, held in zip(extra.holder, extra.held, strict=True) if holder in tops]
-    goes_on = (native.verdicts & (GAINING | OURS) > 0) | (sweep.type_list == id(tuple))
+    sweep, tops = native.sweep, set(own)
+    below = [held for holder, held in zip(native.extra.holder, native.extra.held, strict=True) if holder in tops]
+    goes_on = (native.flags & (GAINING | OURS) > 0) | (sweep.type_list == id(tuple))
     caches = sweep.type_list == id(LRU_CACHE)
     ours = np.zeros(len(sweep.objects), dtype=bool)
     level = np.unique(np.array([*tops, *below], dtype=np.int64))
@@ -416,7 +415,7 @@ def _below(native: NativeReferences, own: Iterable[int]) -> Ints:
     return np.flatnonzero(ours)
 
 
-def _held_by(native: NativeReferences, holders: Ints) -> Ints:
+def _held_by(native: NativeGraph, holders: Ints) -> Ints:
     """Referents of some objects, according to the sweep."""
     sweep = native.sweep
     tracked = holders[holders < sweep.tracked]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
-from itertools import chain, repeat
+from itertools import repeat
 from operator import is_
 from types import ModuleType
 from typing import Any
@@ -16,11 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.graph.model import HeapGraph, Ints, ReferenceKind
-from leakscope.graph.walks import ReferrerIndex, in_rows, occurrences, reachable
+from leakscope.graph.walks import occurrences, reachable
 from leakscope.heap._sweep_fallback import LARGE
 from leakscope.heap.address_index import Places
 from leakscope.heap.autograd import Role, dicts_of_node, node_layout, own_memory
-from leakscope.heap.native_graph import NativeReferences, uses_of_storages
+from leakscope.heap.garbage import Garbage
+from leakscope.heap.native_graph import (
+    CppReferences,
+    NativeGraph,
+    References,
+    ReferenceTable,
+    changed,
+    together,
+    uses_of_storages,
+)
 from leakscope.heap.referents import globals_of_spawned_main, module_dict
 from leakscope.heap.sweep import Sweep
 from leakscope.process.gc_control import check_deadline
@@ -34,135 +43,40 @@ _OF_A_REPLAY = 16
 
 
 @dataclass(frozen=True, slots=True)
-class References:
-    """References of the heap in columns."""
+class Refcounts:
+    """Reference counts that the references found do not explain, by object and storage."""
 
-    holder: Places
-    held: Places
-    python: Places
-    """Python references that each entry accounts for; 0 if C++ owns the C++ object."""
-    extra: Places
-    """Index into the extra references, -1 if CPython's traversal reported it."""
-    seen: NDArray[np.bool_]
-    """Whether gc's own traversal reports the entry."""
-
-    def at(self, places: NDArray[Any]) -> References:
-        """Those at these positions."""
-        return References(
-            self.holder[places], self.held[places], self.python[places], self.extra[places], self.seen[places]
-        )
-
-
-def together(parts: list[References]) -> References:
-    """Concatenate references."""
-    names = ("holder", "held", "python", "extra", "seen")
-    return References(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-
-
-@dataclass(frozen=True, slots=True)
-class RefcountTable:
-    """The referrers of each object of the heap, and reference counts that they do not explain.
-
-    Objects are numbered as in the sweep; storages follow, in the order of `NativeReferences.storages`.
-    """
-
-    objects: int
-    """Number of Python objects; the indexes of storages start here."""
-    count: int
-    """Number of objects and storages."""
     unexplained: Places
     """References counted but not found; above 0, something unseen holds the object."""
     idle: Places
     """Indexes of storage objects that only C++ keeps: they hold nothing and are freed with the storage."""
-    _swept: ReferrerIndex
-    _role: NDArray[np.int8]
-    _later: References
-    """What the walk found beyond the sweep, by referent."""
-
-    def into(self, objects: NDArray[np.integer]) -> References:
-        """Every reference to one of these objects or storages."""
-        holder, held = self._swept.into(objects)
-        twice = _shown_by_cpp(self._role, holder, held)
-        if twice.any():
-            holder, held = holder[~twice], held[~twice]
-        first, last = (np.searchsorted(self._later.held, objects, side) for side in ("left", "right"))
-        later = self._later.at(in_rows(first, last - first))
-        return together([_plain(holder, held), later])
 
 
-def explain_refcounts(native: NativeReferences) -> RefcountTable:
+def explain_refcounts(native: NativeGraph) -> Refcounts:
     """Compare every reference count with the references found.
 
     A tensor, a grad node and a storage keep one Python reference for all their C++ owners together
     (c10/util/intrusive_ptr.h: the Python object is increfed when the use count goes from 1 to 2). Their C++ owners are
     counted separately: `_use_count` of tensors and storages less one for the Python object.
     """
-    sweep, role, swept = native.sweep, native.role, native.held_by
-    n = len(sweep.objects)
-    unexplained = np.zeros(n + len(native.storages), dtype=np.int32)
-    unexplained[:n] = sweep.counts
+    sweep, role, references = native.sweep, native.role, native.references
+    swept, further = references.swept, references.further
+    unexplained = np.zeros(references.count, dtype=np.int32)
+    unexplained[: references.objects] = sweep.counts
     unexplained[: swept.count] -= swept.times()
-    later, twice = _later(native)
-    np.add.at(unexplained, twice, 1)
-    np.subtract.at(unexplained, later.held, later.python)
+    np.add.at(unexplained, references.twice, 1)
+    np.subtract.at(unexplained, further.held, further.python)
     wrappers = np.flatnonzero(role == Role.STORAGE)
     lone = wrappers[unexplained[wrappers] == sweep.counts[wrappers]]  # no Python reference to it was found
-    owned = np.sort(later.held[(later.python == 0) & (later.extra >= 0)])
+    owned = further.held[(further.python == 0) & (further.extra >= 0)]
     _explain_tensors_and_nodes(native, owned, unexplained)
-    memory_holder, memory_held = _explain_storages(native, unexplained)
+    _explain_storages(native, unexplained)
     np.maximum(unexplained, 0, out=unexplained)
-    memory = len(memory_holder)
-    nothing, none = np.zeros(memory, dtype=np.int32), np.full(memory, -1, dtype=np.int32)
-    later = together([later, References(memory_holder, memory_held, nothing, none, np.zeros(memory, dtype=bool))])
-    idle = lone[unexplained[lone] == 0].astype(np.int32)
-    by_held = later.at(np.argsort(later.held, kind="stable"))
-    return RefcountTable(n, len(unexplained), unexplained, idle, swept, role, by_held)
+    return Refcounts(unexplained, lone[unexplained[lone] == 0].astype(np.int32))
 
 
-def _shown_by_cpp(role: NDArray[np.int8], holder: Places, held: Places) -> NDArray[np.bool_]:
-    """Which references from a tensor or node to a node are C++ references that gc reports and the
-    extra ones include.
-    """
-    to_node: NDArray[np.bool_] = role[held] == Role.GRAD_NODE
-    of = role[holder[to_node]]
-    to_node[to_node] = (of == Role.TENSOR) | (of == Role.GRAD_NODE)
-    return to_node
-
-
-def _plain(holder: Places, held: Places) -> References:
-    count = len(holder)
-    ones, none = np.ones(count, dtype=np.int32), np.full(count, -1, dtype=np.int32)
-    return References(holder, held, ones, none, np.ones(count, dtype=bool))
-
-
-def _later(native: NativeReferences) -> tuple[References, Places]:
-    """What the walk found beyond the sweep, and for each reference of the sweep the extra one that it duplicates."""
-    role, extra, n = native.role, native.extra, len(native.sweep.objects)
-    nodes = np.flatnonzero(role == Role.GRAD_NODE)
-    swept_holder, swept_held = native.held_by.into(nodes)
-    twice = _shown_by_cpp(role, swept_holder, swept_held)
-    new_holder, new_held = (np.asarray(column, dtype=np.int32) for column in native.later)
-    new_twice = _shown_by_cpp(role, new_holder, new_held)
-    pairs = _pairs(
-        np.append(swept_holder[twice], new_holder[new_twice]), np.append(swept_held[twice], new_held[new_twice]), n
-    )
-    holder, held = np.asarray(extra.holder, dtype=np.int32), np.asarray(extra.held, dtype=np.int32)
-    extras = References(
-        holder,
-        held,
-        np.asarray(extra.python, dtype=np.int32),
-        np.arange(len(holder), dtype=np.int32),
-        np.isin(_pairs(holder, held, n), pairs),
-    )
-    return together([_plain(new_holder[~new_twice], new_held[~new_twice]), extras]), swept_held[twice]
-
-
-def _pairs(holder: Places, held: Places, n: int) -> Ints:
-    return holder.astype(np.int64) * n + held
-
-
-def _explain_tensors_and_nodes(native: NativeReferences, owned: Places, unexplained: Places) -> None:
-    """Compare the C++ owners found with those that C++ counts; `owned` lists an object once per owner found."""
+def _explain_tensors_and_nodes(native: NativeGraph, owned: Places, unexplained: Places) -> None:
+    """Compare the C++ owners found with those that C++ counts; `owned` lists an object once per owner, in order."""
     objects = native.sweep.objects
     tensors = np.flatnonzero(native.role == Role.TENSOR)
     uses = np.fromiter(map(uses_of_tensor, map(objects.__getitem__, tensors.tolist())), np.int64, len(tensors))
@@ -175,16 +89,11 @@ def _explain_tensors_and_nodes(native: NativeReferences, owned: Places, unexplai
     unexplained[nodes] -= occurrences(owned, nodes) > 0
 
 
-def _explain_storages(native: NativeReferences, unexplained: Places) -> tuple[Places, Places]:
-    """Compare the tensors found over each storage with its C++ owners, and subtract them from its Python object.
-
-    Returns the references to storages.
-    """
-    first, many = len(native.sweep.objects), len(native.storages)
-    holders = [storage.holders for storage in native.storages.values()]
-    lengths = np.fromiter(map(len, holders), np.int64, many)
-    holder = np.fromiter(chain.from_iterable(holders), np.int32, int(lengths.sum()))
-    storage = np.repeat(np.arange(many), lengths)
+def _explain_storages(native: NativeGraph, unexplained: Places) -> None:
+    """Compare the tensors found over each storage with its C++ owners, and subtract them from its Python object."""
+    references, many = native.references, len(native.storages)
+    first = np.searchsorted(references.further.held, references.objects)
+    holder, storage = references.further.holder[first:], references.further.held[first:] - references.objects
     uses = uses_of_storages(native)
     wrapper = native.role[holder] == Role.STORAGE
     of_cpp = uses[storage[wrapper]] > 1
@@ -195,14 +104,13 @@ def _explain_storages(native: NativeReferences, unexplained: Places) -> tuple[Pl
         of_replays = np.bincount(storage[np.isin(holder, list(native.replayed))], minlength=many) > 0
         unseen[of_replays & (unseen <= _OF_A_REPLAY)] = 0
     unseen[uses < 0] = 1
-    unexplained[first:] = unseen
-    return holder, (storage + first).astype(np.int32)
+    unexplained[references.objects :] = unseen
 
 
 _OF_ARRAY: Any = np.ndarray.__dict__
 
 
-def arrays_of(native: NativeReferences, refcounts: RefcountTable) -> dict[int, int]:
+def arrays_of(native: NativeGraph, refcounts: Refcounts) -> dict[int, int]:
     """Map the index of each object that exclusively owns at least LARGE bytes to the bytes.
 
     Objects that native code holds too are excluded: `torch.from_numpy` keeps the array as long as the tensor
@@ -217,17 +125,17 @@ def arrays_of(native: NativeReferences, refcounts: RefcountTable) -> dict[int, i
     places = places[refcounts.unexplained[places] == 0]
     owned = {k: owned_bytes(sweep.objects[k]) for k in places.tolist()}
     large = np.array([k for k, size in owned.items() if size >= LARGE], dtype=np.int64)
-    return {k: owned[k] for k in large[~_of_earlier_looks(native, refcounts, large)].tolist()}
+    return {k: owned[k] for k in large[~_of_earlier_snapshots(native, large)].tolist()}
 
 
-def _of_earlier_looks(native: NativeReferences, refcounts: RefcountTable, places: Ints) -> NDArray[np.bool_]:
+def _of_earlier_snapshots(native: NativeGraph, places: Ints) -> NDArray[np.bool_]:
     """Which of these a HeapGraph owns, directly or through its dict: `check` keeps its snapshots until
     it judges them.
     """
     graphs, dicts = (np.flatnonzero(native.sweep.type_list == id(kind)) for kind in (HeapGraph, dict))
     kinds = native.sweep.type_index
-    into = refcounts.into(places)
-    of_dicts = refcounts.into(np.unique(into.holder[np.isin(kinds[into.holder], dicts)]))
+    into = native.references.into(places)
+    of_dicts = native.references.into(np.unique(into.holder[np.isin(kinds[into.holder], dicts)]))
     of_graphs = of_dicts.held[np.isin(kinds[of_dicts.holder], graphs)]
     kept = np.isin(kinds[into.holder], graphs) | np.isin(into.holder, of_graphs)
     return np.isin(places, into.held[kept])
@@ -269,7 +177,7 @@ class PrunedHeap:
     """Objects that are alive regardless of referrers: module namespaces, running frames, leakscope's own."""
 
 
-def module_namespaces(native: NativeReferences) -> dict[int, str]:
+def module_namespaces(native: NativeGraph) -> dict[int, str]:
     """Index and name of every loaded module's `__dict__`; calls no module `__getattr__`."""
     loaded = [
         (name, id(module_dict(module)))
@@ -280,101 +188,93 @@ def module_namespaces(native: NativeReferences) -> dict[int, str]:
     if spawned is not None:
         loaded.append(("__main__", id(spawned)))
     names: dict[int, str] = {}
-    for (name, _), index in zip(loaded, native.places([address for _, address in loaded]), strict=True):
+    for (name, _), index in zip(loaded, native.find_all([address for _, address in loaded]), strict=True):
         if index >= 0:
             names.setdefault(index, name)
     return names
 
 
-def prune(
-    native: NativeReferences,
-    refcounts: RefcountTable,
-    frames: dict[int, str],
-    own: set[int],
-    gaining: Collection[int] = (),
-) -> PrunedHeap:
+def prune(native: NativeGraph, refcounts: Refcounts, own: set[int], gaining: Collection[int] = ()) -> PrunedHeap:
     """Keep the ancestors of storages, of arrays that own memory, and of containers that are `gaining` other objects.
 
     Module namespaces and running frames are roots. `own` are indexes of leakscope's objects, which are left out. The
     reference from an instance to its class is not followed: otherwise every instance would lead to the memory that the
     class holds.
     """
-    modules = module_namespaces(native)
-    stops = np.zeros(refcounts.count, dtype=bool)
-    stops[list(modules) + list(frames)] = True
-    out = np.zeros(refcounts.count, dtype=bool)
+    references, modules = native.references, module_namespaces(native)
+    stops = np.zeros(references.count, dtype=bool)
+    stops[[*modules, *native.running]] = True
+    out = np.zeros(references.count, dtype=bool)
     out[list(own)] = True
     arrays = arrays_of(native, refcounts)
-    memory = np.append(np.arange(refcounts.objects, refcounts.count), np.asarray([*arrays, *gaining], dtype=np.int64))
-    objects, references = ancestors(native.sweep, refcounts, memory, stops, out)
-    return PrunedHeap(objects, references, modules, arrays, stops | out)
+    memory = np.append(np.arange(references.objects, references.count), np.asarray([*arrays, *gaining], dtype=np.int64))
+    objects, kept = ancestors(native.sweep, references, refcounts.idle, memory, stops, out)
+    return PrunedHeap(objects, kept, modules, arrays, stops | out)
 
 
 def ancestors(
-    heap: Sweep, refcounts: RefcountTable, memory: Ints, stops: NDArray[np.bool_], out: NDArray[np.bool_]
+    heap: Sweep, every: ReferenceTable, idle: Places, memory: Ints, stops: NDArray[np.bool_], out: NDArray[np.bool_]
 ) -> tuple[Ints, References]:
     """All ancestors of memory except `out`, in ascending order, and their references by referrer.
 
-    Paths start at `stops`. Visits level by level as long as there are few levels.
+    Paths start at `stops`, and none leads through `idle` storage objects. Visits level by level as long as there are
+    few levels.
     """
-    kept = np.zeros(refcounts.count, dtype=bool)
-    parts = [_paths(heap, refcounts, memory[:0], stops, out)]
+
+    def paths(held: Ints) -> References:
+        """The references to some objects that are part of paths."""
+        references = every.into(held[~stops[held] & ~out[held]])
+        usable = ~out[references.holder]
+        usable &= ~np.isin(references.holder, idle)
+        objects = np.flatnonzero(references.held < every.objects)
+        kinds = heap.type_index[references.holder[objects]]
+        usable[objects[heap.addresses[references.held[objects]] == heap.type_list[kinds]]] = False
+        return references.at(usable)
+
+    kept = np.zeros(every.count, dtype=bool)
+    parts = [paths(memory[:0])]
     level = np.unique(memory[~out[memory]])
     for _ in range(MOST_LEVELS):
         if len(level) == 0:
             break
         check_deadline()
         kept[level] = True
-        parts.append(_paths(heap, refcounts, level, stops, out))
+        parts.append(paths(level))
         holders = parts[-1].holder
         level = np.unique(holders[~kept[holders]])
     else:
-        everywhere = _paths(heap, refcounts, np.arange(refcounts.count), stops, out)
-        kept |= reachable(refcounts.count, everywhere.held, everywhere.holder, np.append(np.flatnonzero(kept), level))
+        everywhere = paths(np.arange(every.count))
+        kept |= reachable(every.count, everywhere.held, everywhere.holder, np.append(np.flatnonzero(kept), level))
         parts = [everywhere.at(kept[everywhere.held])]
     references = together(parts)
     return np.flatnonzero(kept), references.at(np.lexsort((references.held, references.holder)))
 
 
-def _paths(
-    heap: Sweep, refcounts: RefcountTable, held: Ints, stops: NDArray[np.bool_], out: NDArray[np.bool_]
-) -> References:
-    """The references to some objects that are part of paths."""
-    references = refcounts.into(held[~stops[held] & ~out[held]])
-    usable = ~out[references.holder]
-    usable &= ~np.isin(references.holder, refcounts.idle)
-    objects = np.flatnonzero(references.held < refcounts.objects)
-    kinds = heap.type_index[references.holder[objects]]
-    usable[objects[heap.addresses[references.held[objects]] == heap.type_list[kinds]]] = False
-    return references.at(usable)
-
-
-def find_hook_owners(native: NativeReferences, refcounts: RefcountTable, pruned: PrunedHeap) -> bool:
-    """Find the grad nodes behind hook and metadata dicts without a known owner; True if any were found.
+def find_hook_owners(native: NativeGraph, refcounts: Refcounts, pruned: PrunedHeap) -> NativeGraph:
+    """Find the grad nodes behind hook and metadata dicts without a known owner; the same graph if there are none.
 
     The dicts are searched in the memory of the nodes: `node.metadata` and `node.register_hook` would create missing
     ones.
     """
-    objects = native.sweep.objects
+    objects, first = native.sweep.objects, native.references.objects
     unexplained = pruned.objects[refcounts.unexplained[pruned.objects] > 0].tolist()
-    missing = {id(objects[k]): k for k in unexplained if k < refcounts.objects and _may_hang_on_node(objects[k])}
+    missing = {id(objects[k]): k for k in unexplained if k < first and _may_hang_on_node(objects[k])}
     nodes = np.flatnonzero(native.role == Role.GRAD_NODE).tolist()
     if not missing or not nodes:
-        return False
-    found = False
+        return native
+    found = CppReferences()
     with own_memory() as words:
         layout = node_layout(words)
         if not layout.pre_hooks:
-            native.problems.append("the hooks of grad nodes cannot be read in this torch")
+            return replace(native, problems=(*native.problems, "the hooks of grad nodes cannot be read in this torch"))
         for index in nodes:
             for name, address in dicts_of_node(objects[index], layout, words):
                 at = missing.get(address)
                 if at is not None and (name == "metadata" or _is_hook_dict(objects[at])):
-                    native.extra.add(index, at, ReferenceKind.HOOK, name, 1)
-                    found = True
+                    found.add(index, at, ReferenceKind.HOOK, name, 1)
                     if name != "tensor hook":  # several nodes may keep the hooks of one tensor
                         del missing[address]
-    return found
+    return replace(native, extra=native.extra + found) if found.holder else native
 
 
 def _may_hang_on_node(obj: Any) -> bool:
@@ -393,3 +293,127 @@ def _is_metadata(obj: Any) -> bool:
 
 def _exact_dict(obj: Any) -> bool:
     return type(obj) is dict or type(obj) is OrderedDict
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """The unreachable objects of the pruned heap, and all their ancestors."""
+
+    objects: Ints
+    """Indexes in ascending order."""
+    references: References
+    """All references among them."""
+
+
+def find_unreachable(references: ReferenceTable, refcounts: Refcounts, pruned: PrunedHeap) -> Unreachable:
+    """Follow `deduce_unreachable` in CPython's gcmodule.c: an object with more references than were found is alive.
+
+    Whatever a live object or a root of the pruned heap reaches is alive too. Ancestors of memory have only ancestors as
+    referrers, so nothing else is visited.
+    """
+    alive = refcounts.unexplained > 0
+    alive |= pruned.roots
+    alive[_reached(pruned.objects, pruned.references, alive)] = True
+    members, parts = _holders_of(references, pruned.objects[~alive[pruned.objects]], alive)
+    among = together(parts) if parts else pruned.references.at(np.zeros(0, dtype=np.int64))
+    alive[_reached(members, among, alive)] = True
+    dead = members[~alive[members]]
+    return Unreachable(dead, among.at(~alive[among.holder] & ~alive[among.held]))
+
+
+def _reached(objects: Ints, references: References, alive: NDArray[np.bool_]) -> Ints:
+    """Which of the objects (ascending) can be reached from the live ones among them."""
+    holder, held = np.searchsorted(objects, references.holder), np.searchsorted(objects, references.held)
+    reached: Ints = objects[reachable(len(objects), holder, held, np.flatnonzero(alive[objects]))]
+    return reached
+
+
+def _holders_of(references: ReferenceTable, objects: Ints, alive: NDArray[np.bool_]) -> tuple[Ints, list[References]]:
+    """Return (these objects with all ancestors up to live ones, every reference to the unreachable among them)."""
+    members = np.zeros(references.count, dtype=bool)
+    parts: list[References] = []
+    level = objects
+    for _ in range(MOST_LEVELS):
+        check_deadline()
+        members[level] = True
+        level = level[~alive[level]]
+        if len(level) == 0:
+            return np.flatnonzero(members), parts
+        parts.append(references.into(level))
+        level = np.unique(parts[-1].holder[~members[parts[-1].holder]])
+    return np.arange(references.count), [references.into(np.arange(references.count))]
+
+
+def freed_by(native: NativeGraph, unreachable: Unreachable, objects: Ints) -> Ints:
+    """For each object 0 if it is alive, k if the k-th full collection frees it, else IMMORTAL.
+
+    Reference counting then frees what only freed objects held. The next collection sees more, because a tensor shows
+    its grad_fn only while C++ does not own it too (pytorch#7343).
+    """
+    freed = np.zeros(len(objects), dtype=np.int64)
+    dead, references = unreachable.objects, unreachable.references
+    if len(dead) == 0:
+        return freed
+    role = np.zeros(len(dead), dtype=np.int8)
+    python = dead < native.references.objects
+    role[python] = native.role[dead[python]]
+    garbage = Garbage(
+        count=len(dead),
+        holder=np.searchsorted(dead, references.holder),
+        held=np.searchsorted(dead, references.held),
+        python=references.python,
+        seen=references.seen,
+        plain=references.extra < 0,
+        tracked=(dead < native.sweep.tracked) | (role > 0),
+        role=role,
+    )
+    rounds = garbage.rounds()
+    place = np.minimum(np.searchsorted(dead, objects), len(dead) - 1)
+    among = dead[place] == objects
+    freed[among] = rounds[place[among]]
+    return freed
+
+
+@dataclass(frozen=True, eq=False)
+class Liveness:
+    """What is alive and why: the third phase of a snapshot."""
+
+    native: NativeGraph
+    refcounts: Refcounts
+    pruned: PrunedHeap
+    freed: Ints
+    """The result of `freed_by` for each object of the pruned heap."""
+    gaining: Collection[int]
+    """Indexes of containers that keep gaining non-tensor objects."""
+    problems: tuple[str, ...]
+    """What could not be judged, in sentences."""
+
+
+def find_liveness(native: NativeGraph, own: set[int], gaining: Collection[int] = ()) -> Liveness:
+    """Compare references found with reference counts; `own` are indexes of leakscope's objects."""
+    refcounts = explain_refcounts(native)
+    pruned = prune(native, refcounts, own, gaining)
+    with_hooks = find_hook_owners(native, refcounts, pruned)
+    if with_hooks.extra is not native.extra:
+        refcounts = explain_refcounts(with_hooks)
+        pruned = prune(with_hooks, refcounts, own, gaining)
+    native, problems = with_hooks, with_hooks.problems
+    unreachable = find_unreachable(native.references, refcounts, pruned)
+    moved = _changed_since(native, unreachable)
+    if len(moved):
+        unexplained = refcounts.unexplained.copy()
+        unexplained[moved] = 1
+        refcounts = replace(refcounts, unexplained=unexplained)
+        problems = (*problems, f"{len(moved)} objects changed while they were looked at and are left unjudged")
+        pruned = prune(native, refcounts, own, gaining)
+        unreachable = find_unreachable(native.references, refcounts, pruned)
+    freed = freed_by(native, unreachable, pruned.objects)
+    return Liveness(native, refcounts, pruned, freed, gaining, problems)
+
+
+def _changed_since(native: NativeGraph, unreachable: Unreachable) -> Ints:
+    """Objects that seem unreachable and have changed since the sweep, or that the Python reader counted after their
+    last owner had released them: another thread has or had them, so they count as alive.
+    """
+    dead = unreachable.objects[unreachable.objects < native.sweep.tracked]
+    return np.union1d(changed(native, dead), dead[native.sweep.counts[dead] == 0])

@@ -18,8 +18,7 @@ import torch
 from leakscope.graph.model import ReferenceKind
 from leakscope.heap.address_index import Places
 from leakscope.heap.autograd import Role, is_grad_node
-from leakscope.heap.liveness import PrunedHeap, RefcountTable
-from leakscope.heap.native_graph import NativeReferences
+from leakscope.heap.liveness import Liveness
 from leakscope.heap.referents import (
     ATTRIBUTE,
     CLOSURE,
@@ -36,7 +35,16 @@ from leakscope.heap.referents import (
 from leakscope.originals import gc
 from leakscope.process import user_code as source
 from leakscope.process.gc_control import check_deadline
-from leakscope.process.raw_types import all_keys_are, instance_dict, mro, mro_tuple, type_dict, type_name, type_qualname
+from leakscope.process.raw_types import (
+    TypeCache,
+    all_keys_are,
+    instance_dict,
+    mro,
+    mro_tuple,
+    type_dict,
+    type_name,
+    type_qualname,
+)
 from leakscope.process.torch_compat import BACKWARD_OF, BUFFERS, HOOKS_OF_TENSOR, MODULE_DICTS, TensorBase
 from leakscope.process.user_code import is_of_session, newest_first
 
@@ -71,13 +79,13 @@ class Style(Enum):
 class FoldedContainers:
     """The folded containers of a pruned heap; `groups` are the kept referents of each referrer."""
 
-    def __init__(
-        self, objects: Sequence[Any], refcounts: RefcountTable, pruned: PrunedHeap, groups: Sequence[Group]
-    ) -> None:
-        self._objects, self._refcounts, self._pruned = objects, refcounts, pruned
-        self._index = {id(objects[k]): k for k in pruned.objects.tolist() if k < refcounts.objects}
-        self._metaclass: dict[int, bool] = {}
-        self._foldable: dict[int, bool] = {}
+    def __init__(self, heap: Liveness, groups: Sequence[Group]) -> None:
+        self._objects, self._refcounts, self._pruned = heap.native.sweep.objects, heap.refcounts, heap.pruned
+        objects, first_storage = self._objects, heap.native.references.objects
+        self._index = {id(objects[k]): k for k in heap.pruned.objects.tolist() if k < first_storage}
+        self.is_class = TypeCache(_is_class).of
+        """Whether instances of a type are classes."""
+        may_fold = TypeCache(_may_fold).of
         self._into: dict[int, int] = {}
         self.style: dict[int, Style] = {}
         """By index of a folded container."""
@@ -86,11 +94,7 @@ class FoldedContainers:
         self.with_dict: set[int] = set()
         """Indexes of the objects whose own dict is folded into them."""
         for holder, helds in groups:
-            kind = type(objects[holder])
-            foldable = self._foldable.get(id(kind))
-            if foldable is None:
-                foldable = self._foldable[id(kind)] = self._may_fold(kind)
-            if foldable:
+            if may_fold(type(objects[holder])):
                 self._fold(holder, helds)
         self.final = {index: self._stands_for(index) for index in self._into}
         """Index of each folded object, mapped to the object it is folded into."""
@@ -101,22 +105,6 @@ class FoldedContainers:
                 break
             index = self._into[index]
         return index
-
-    def _may_fold(self, kind: type) -> bool:
-        """Whether anything is folded for objects of a type."""
-        return (
-            any(kind is folding for folding in _FOLDING)
-            or type_name(kind) in CONTEXT_PARTS
-            or self.is_class(kind)
-            or any("__dict__" in type_dict(base) for base in mro(kind))
-        )
-
-    def is_class(self, kind: type) -> bool:
-        """Whether instances of a type are classes."""
-        known = self._metaclass.get(id(kind))
-        if known is None:
-            known = self._metaclass[id(kind)] = type in mro(kind)
-        return known
 
     def _fold(self, holder: int, places: Sequence[int]) -> None:
         obj = self._objects[holder]
@@ -191,6 +179,20 @@ class FoldedContainers:
             return None
         own: dict[str, Any] | None = _dict_of_class(obj) if self.is_class(kind) else instance_dict(obj, kind)
         return own
+
+
+def _is_class(kind: type) -> bool:
+    return type in mro(kind)
+
+
+def _may_fold(kind: type) -> bool:
+    """Whether anything is folded for objects of a type."""
+    return (
+        any(kind is folding for folding in _FOLDING)
+        or type_name(kind) in CONTEXT_PARTS
+        or _is_class(kind)
+        or any("__dict__" in type_dict(base) for base in mro(kind))
+    )
 
 
 def _dict_of_class(kind: type) -> Any:
@@ -292,18 +294,17 @@ _Names = dict[int, list[tuple[ReferenceKind, str]]]
 class ReferenceNames:
     """Names every reference of the pruned heap, with containers folded that code does not show."""
 
-    def __init__(self, native: NativeReferences, refcounts: RefcountTable, pruned: PrunedHeap) -> None:
+    def __init__(self, heap: Liveness) -> None:
+        native, pruned = heap.native, heap.pruned
         self._objects, self._alone = native.sweep.objects, native.sweep.alone
-        self._extra = native.extra
-        self._refcounts = refcounts
-        self._pruned = pruned
+        self._extra, self._pruned = native.extra, pruned
         self._role = native.role.tobytes()
         self._lines: dict[tuple[int, str, bool], str] = {}
         """Lines of attributes by instance type, of closure variables by the function's code."""
         references = pruned.references
-        self._plain = (references.extra < 0) & (references.held < refcounts.objects)
+        self._plain = (references.extra < 0) & (references.held < len(self._role))
         self._groups = _by_holder(references.holder[self._plain], references.held[self._plain])
-        self._folds = FoldedContainers(self._objects, refcounts, pruned, self._groups)
+        self._folds = FoldedContainers(heap, self._groups)
 
     def stands_for(self, index: int) -> int:
         """Index of the object that one is folded into, or its own."""
@@ -393,7 +394,7 @@ class ReferenceNames:
         if kind is not ATTRIBUTE and kind is not LOCAL and kind is not CLOSURE:
             return ""
         owner, value = self._objects[self.stands_for(holder)], self.stands_for(held)
-        last = value < self._refcounts.objects and self._role[value] == Role.TENSOR
+        last = value < len(self._role) and self._role[value] == Role.TENSOR
         if kind is not ATTRIBUTE:
             if type(owner) is not types.FunctionType:
                 return line_of_variable(owner, kind, name, last)

@@ -1,4 +1,4 @@
-"""References that only C++ knows, added to the sweep, and objects that changed during it."""
+"""References that only C++ holds, added to the sweep, and objects that changed during it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from types import FrameType
 from typing import Any
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from leakscope.graph.model import Ints, ReferenceKind
 from leakscope.graph.walks import ReferrerIndex, in_rows
-from leakscope.heap.address_index import LIST_BASELINE, Growing, counts_of, dicts_of, in_own_pages
+from leakscope.heap.address_index import LIST_BASELINE, Growing, Places, dicts_of, in_own_pages
 from leakscope.heap.autograd import (
     NativeReference,
     Role,
@@ -32,13 +33,13 @@ from leakscope.heap.autograd import (
 )
 from leakscope.heap.referents import FRAMES_CAN_BE_READ, frame_contents
 from leakscope.heap.storages import is_meta, sparse_parts, storage_bytes, storage_of, storage_uses
-from leakscope.heap.sweep import Sweep, append, take_back
+from leakscope.heap.sweep import Sweep, completed, take_back
 from leakscope.originals import gc, referents_in_c, resource
 from leakscope.process.gc_control import check_deadline
 from leakscope.process.raw_types import container_base, is_leakscopes
 from leakscope.process.torch_compat import (
     SAVED_TENSOR,
-    SAVED_TENSORS_TELL,
+    SAVED_TENSORS_READABLE,
     RecordingPart,
     StorageBase,
     address_of_storage,
@@ -68,7 +69,7 @@ class _TypeFlags:
     """
 
     addresses: Ints
-    verdicts: Ints
+    flags: Ints
     types: tuple[weakref.ref[type], ...]
     """Drop freed types, whose address may belong to another type.
 
@@ -80,7 +81,7 @@ class _TypeFlags:
         """Those at these positions, in this order."""
         return _TypeFlags(
             in_own_pages(self.addresses[places]),
-            in_own_pages(self.verdicts[places]),
+            in_own_pages(self.flags[places]),
             tuple(self.types[place] for place in places),
         )
 
@@ -88,7 +89,7 @@ class _TypeFlags:
         """These and further judged types, by their addresses."""
         both = _TypeFlags(
             np.append(self.addresses, np.fromiter(types, np.int64, len(types))),
-            np.append(self.verdicts, [_judge(kind) for kind in types.values()]),
+            np.append(self.flags, [_judge(kind) for kind in types.values()]),
             (*self.types, *map(weakref.ref, types.values())),
         )
         return both.only(np.argsort(both.addresses).tolist())
@@ -97,7 +98,7 @@ class _TypeFlags:
 _known = _TypeFlags(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), ())
 
 
-def verdicts_on(kinds: Iterable[type]) -> NDArray[np.int8]:
+def flags_of_types(kinds: Iterable[type]) -> NDArray[np.int8]:
     """The flags of each of these types."""
     global _known  # noqa: PLW0603 - one for the process, whose types they are
     known = _known
@@ -110,7 +111,7 @@ def verdicts_on(kinds: Iterable[type]) -> NDArray[np.int8]:
     if new:
         known = known.and_also(new)
     _known = known
-    return known.verdicts[np.searchsorted(known.addresses, addresses)].astype(np.int8)
+    return known.flags[np.searchsorted(known.addresses, addresses)].astype(np.int8)
 
 
 def _judge(kind: type) -> int:
@@ -134,9 +135,9 @@ _BETWEEN = 256
 _TENSOR, _GRAD_NODE, _STORAGE = Role.TENSOR, Role.GRAD_NODE, Role.STORAGE  # bound once: the walk visits every object
 
 
-@dataclass
-class ExtraReferences:
-    """References beyond CPython's own, in columns."""
+@dataclass(frozen=True)
+class CppReferences:
+    """References beyond those that CPython's traversal reports, in columns."""
 
     holder: list[int] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
@@ -146,63 +147,227 @@ class ExtraReferences:
     """Python references each accounts for; 0 if C++ owns the C++ object."""
 
     def add(self, holder: int, held: int, kind: ReferenceKind, name: str, python: int) -> None:
-        """Add one reference, between indexes."""
+        """Add one reference, between indexes, while the columns are being read."""
         self.holder.append(holder)
         self.held.append(held)
         self.kind.append(kind)
         self.name.append(name)
         self.python.append(python)
 
+    def __add__(self, other: CppReferences) -> CppReferences:
+        columns = ("holder", "held", "kind", "name", "python")
+        return CppReferences(*(getattr(self, name) + getattr(other, name) for name in columns))
 
-@dataclass
+
+@dataclass(frozen=True)
 class Storage:
     """One storage, its owners and bytes."""
 
     address: int
     bytes: int
-    holders: list[int] = field(default_factory=list)
+    holders: list[int]
     """Indexes of its tensors and Python storage objects."""
 
 
-class NativeReferences:
-    """Adds C++ references to a sweep; indexes continue after those of the sweep."""
+@dataclass(frozen=True, slots=True)
+class References:
+    """References of the heap in columns."""
+
+    holder: Places
+    held: Places
+    python: Places
+    """Python references that each entry accounts for; 0 if C++ owns the C++ object."""
+    extra: Places
+    """Index into the `CppReferences`, -1 if CPython's traversal reported it and for those to storages."""
+    seen: NDArray[np.bool_]
+    """Whether gc's own traversal reports the entry."""
+
+    def at(self, places: NDArray[Any]) -> References:
+        """Those at these positions."""
+        return References(
+            self.holder[places], self.held[places], self.python[places], self.extra[places], self.seen[places]
+        )
+
+
+def together(parts: list[References]) -> References:
+    """Concatenate references."""
+    names = ("holder", "held", "python", "extra", "seen")
+    return References(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+def _plain(holder: Places, held: Places) -> References:
+    count = len(holder)
+    ones, none = np.ones(count, dtype=np.int32), np.full(count, -1, dtype=np.int32)
+    return References(holder, held, ones, none, np.ones(count, dtype=bool))
+
+
+@dataclass(frozen=True)
+class ReferenceTable:
+    """All references of the heap. Objects are numbered as in the sweep; storages follow."""
+
+    objects: int
+    """Number of Python objects; the indexes of storages start here."""
+    count: int
+    """Number of objects and storages."""
+    role: NDArray[np.int8]
+    """Role of each object."""
+    swept: ReferrerIndex
+    """Those that the sweep found."""
+    further: References
+    """All others, by referent."""
+    twice: Places
+    """Referents of those that `swept` and `further` both have."""
+
+    def into(self, objects: NDArray[np.integer]) -> References:
+        """Every reference to one of these objects or storages."""
+        holder, held = self.swept.into(objects)
+        twice = _shown_by_cpp(self.role, holder, held)
+        if twice.any():
+            holder, held = holder[~twice], held[~twice]
+        first, last = (np.searchsorted(self.further.held, objects, side) for side in ("left", "right"))
+        return together([_plain(holder, held), self.further.at(in_rows(first, last - first))])
+
+
+def _shown_by_cpp(role: NDArray[np.int8], holder: Places, held: Places) -> NDArray[np.bool_]:
+    """Which references from a tensor or node to a node are C++ references that gc reports and that `CppReferences`
+    include.
+    """
+    to_node: NDArray[np.bool_] = role[held] == Role.GRAD_NODE
+    of = role[holder[to_node]]
+    to_node[to_node] = (of == Role.TENSOR) | (of == Role.GRAD_NODE)
+    return to_node
+
+
+@dataclass(frozen=True, eq=False)
+class NativeGraph:
+    """The sweep and what only C++ holds: the second phase of a snapshot."""
+
+    sweep: Sweep
+    """All objects, including those found since the sweep."""
+    types: Types
+    flags: NDArray[np.int8]
+    """The flags of each type of the sweep."""
+    role: NDArray[np.int8]
+    """Role of each object."""
+    extra: CppReferences
+    storages: tuple[Storage, ...]
+    replayed: frozenset[int]
+    """Tensors that functions of a view hold and nothing lists: the base and intermediate views."""
+    running: Mapping[int, str]
+    """Index of each running frame, mapped to its function's name."""
+    problems: tuple[str, ...]
+    """What could not be read, in sentences."""
+    hides: bool
+    """Whether some C++ references cannot be read."""
+    referrers: ReferrerIndex
+    """The references that the sweep found, by referent."""
+    _of_new: tuple[Places, Places]
+    """(referrer, referent) that CPython's traversal reports for objects found since the sweep."""
+    _known: Mapping[int, int]
+    """Address of each object that is not in the sweep's index, or was visited, mapped to its index."""
+
+    @cached_property
+    def references(self) -> ReferenceTable:
+        """All references."""
+        role, extra, n = self.role, self.extra, len(self.role)
+        swept_holder, swept_held = self.referrers.into(np.flatnonzero(role == Role.GRAD_NODE))
+        twice = _shown_by_cpp(role, swept_holder, swept_held)
+        new_holder, new_held = self._of_new
+        new_twice = _shown_by_cpp(role, new_holder, new_held)
+        shown = _pairs(
+            np.append(swept_holder[twice], new_holder[new_twice]), np.append(swept_held[twice], new_held[new_twice]), n
+        )
+        holder, held = np.asarray(extra.holder, dtype=np.int32), np.asarray(extra.held, dtype=np.int32)
+        of_cpp = References(
+            holder,
+            held,
+            np.asarray(extra.python, dtype=np.int32),
+            np.arange(len(holder), dtype=np.int32),
+            np.isin(_pairs(holder, held, n), shown),
+        )
+        further = together([_plain(new_holder[~new_twice], new_held[~new_twice]), of_cpp, self._to_storages()])
+        by_held = further.at(np.argsort(further.held, kind="stable"))
+        return ReferenceTable(n, n + len(self.storages), role, self.referrers, by_held, swept_held[twice])
+
+    def _to_storages(self) -> References:
+        holders = [storage.holders for storage in self.storages]
+        lengths = np.fromiter(map(len, holders), np.int64, len(holders))
+        holder = np.fromiter(chain.from_iterable(holders), np.int32, int(lengths.sum()))
+        held = (np.repeat(np.arange(len(holders)), lengths) + len(self.role)).astype(np.int32)
+        nothing, none = np.zeros(len(holder), dtype=np.int32), np.full(len(holder), -1, dtype=np.int32)
+        return References(holder, held, nothing, none, np.zeros(len(holder), dtype=bool))
+
+    def of_type(self, kind: type) -> Ints:
+        """Indexes of the objects of exactly this type."""
+        for number in np.flatnonzero(self.sweep.type_list == id(kind)).tolist():
+            return np.flatnonzero(self.sweep.type_index == number)
+        return np.zeros(0, dtype=np.int64)
+
+    def find(self, address: int) -> int:
+        """Index of the object at an address, -1 if it is not in the graph."""
+        index = self._known.get(address)
+        return self.sweep.address_book.find_one(address) if index is None else index
+
+    def find_all(self, addresses: list[int]) -> list[int]:
+        """Index of the object at each address, -1 if it is not in the graph."""
+        swept = self.sweep.address_book.find(np.array(addresses, dtype=np.int64)).tolist()
+        return [at if at >= 0 else self._known.get(address, -1) for at, address in zip(swept, addresses, strict=True)]
+
+
+def _pairs(holder: Places, held: Places, n: int) -> Ints:
+    return holder.astype(np.int64) * n + held
+
+
+def read_native_graph(
+    heap: Sweep,
+    frames: Sequence[FrameType],
+    growing: Growing | None = None,
+    comm_holds: Iterable[tuple[Any, Any, str]] = (),
+) -> NativeGraph:
+    """Read what only C++ holds, and the variables and operands of the running frames.
+
+    `growing` selects the untracked dicts that are wanted. `comm_holds` are owners in C++ known to the comm monitor:
+    (Work, tensor, name of the reference).
+    """
+    walk = _Walk(heap)
+    for holder, held, name in comm_holds:
+        walk.extra.add(walk.index_of(holder), walk.index_of(held), ReferenceKind.COMM, name, 0)
+    walk.walk()
+    check_deadline()
+    running = walk.read_frames(frames, growing)
+    return walk.result(running)
+
+
+class _Walk:
+    """The walk through C++ references; what it finds beside the sweep is appended to the sweep's objects."""
 
     def __init__(self, heap: Sweep) -> None:
-        self.sweep = heap
-        self.types = Types()
-        self.extra = ExtraReferences()
-        self.storages: dict[int, Storage] = {}
-        self.replayed: set[int] = set()
-        """Tensors that functions of a view hold and nothing lists: the base and intermediate views."""
+        self._sweep, self._objects = heap, heap.objects
+        self._types = Types()
+        self.extra = CppReferences()
+        self._storages: dict[int, Storage] = {}
+        self._replayed: set[int] = set()
         self._views: dict[int, list[tuple[int, bool]]] = {}
         """Base, mapped to its views, each with whether C++ keeps functions with it."""
-        self.problems: list[str] = []
-        self.hides = lacks(RecordingPart.NATIVE)
-        """Whether some C++ references cannot be read."""
+        self._problems: list[str] = []
+        self._hides = lacks(RecordingPart.NATIVE)
         self._sparse: list[tuple[int, str, int]] = []
         """(sparse tensor, name, storage) of the parts that C++ keeps in tensors of its own."""
         self._hollow: set[int] = set()
         """Storages of wrapper subclasses and fake tensors, which have a size but own no memory."""
-        self.new: list[Any] = []
-        """Objects found during the walk that are not in the sweep."""
         self._first_new = len(heap.objects)
         untracked = range(heap.tracked, self._first_new)
         self._known: dict[int, int] = {id(heap.objects[k]): k for k in untracked}
-        self.held_by = ReferrerIndex(self._first_new, heap.holder, heap.held)
-        """References of the sweep; `later` has those of objects added since."""
-        self.later: tuple[list[int], list[int]] = [], []
-        """(referrer, referent) that CPython's traversal reports for the new objects."""
-        self.verdicts = self._judged(0)
-        """For each type of the sweep its flags."""
-        self.role: NDArray[np.int8] = (self.verdicts & ROLE)[heap.type_index]
-        """Role of each object."""
+        self._swept = ReferrerIndex(self._first_new, heap.holder, heap.held)
+        self._flags = _flags_of_each(heap, 0)
 
     def walk(self) -> None:
         """Walk the C++ references of every tensor and grad node, without recursion."""
         with without_functions(), own_memory() as words:
-            special = np.flatnonzero(self._is_walked()[self.sweep.type_index])
-            self._known.update(zip(self.sweep.addresses[special].tolist(), special.tolist(), strict=True))
-            waiting = special.tolist() + [self._first_new + k for k in range(len(self.new))]
+            walked = (self._flags & ROLE > 0) | (SAVED_TENSORS_READABLE & (self._sweep.type_list == id(SAVED_TENSOR)))
+            special = np.flatnonzero(walked[self._sweep.type_index])
+            self._known.update(zip(self._sweep.addresses[special].tolist(), special.tolist(), strict=True))
+            waiting = special.tolist() + list(range(self._first_new, len(self._objects)))
             deepest = deepest_walk()
             for _ in range(deepest):
                 if not waiting:
@@ -210,48 +375,96 @@ class NativeReferences:
                 waiting = self._visit(waiting, words)
                 check_deadline()
             if waiting:
-                self.problems.append(
+                self._problems.append(
                     f"an autograd graph more than {deepest} references deep was not walked to its end; "
                     "what lies behind is unexplained"
                 )
             self._replay_views()
             self._join_parts(words)
             for address in self._hollow:  # their Python storage objects, found by the sweep, own nothing either
-                self.storages.pop(address, None)
-            self.read_new(0)
-            self.problems += self.types.gaps
+                self._storages.pop(address, None)
 
-    def _is_walked(self) -> NDArray[np.bool_]:
-        """For each type whether C++ holds something for its objects."""
-        walked: NDArray[np.bool_] = (self.verdicts & ROLE > 0) | (
-            SAVED_TENSORS_TELL & (self.sweep.type_list == id(SAVED_TENSOR))
+    def read_frames(self, frames: Sequence[FrameType], growing: Growing | None) -> dict[int, str]:
+        """Read locals and operands of running frames; return the index of each frame with its function's name.
+
+        CPython reports nothing for a running frame (`frame_traverse` skips what the interpreter owns).
+        """
+        with own_memory() as words:
+            operands = [operands_of(frame, words) for frame in frames]
+        if not FRAMES_CAN_BE_READ:
+            self._problems.append("the variables of running functions cannot be read in this build of Python")
+        let_go = self._sweep.let_go
+        running: dict[int, str] = {}
+        for frame, addresses in zip(frames, operands, strict=True):
+            check_deadline()
+            index = self.index_of(frame)
+            running[index] = frame.f_code.co_qualname
+            for at in filter(lambda at: at >= 0, (let_go.get(at, self._find(at)) for at in addresses)):
+                self.extra.add(index, at, ReferenceKind.OPERAND, "an operand", 1)
+            for name, value in _variables_of(frame):
+                at = self._find(id(value))
+                if at < 0 and type(value) is tuple and not self._sweep.alone and gc.is_tracked(value):
+                    at = self.index_of(value)  # held by the frame: nobody is filling it
+                if at < 0 and growing is not None and type(value) is dict and value and len(growing(dicts_of([value]))):
+                    at = self.index_of(value)
+                if at >= 0:
+                    kind = ReferenceKind.ATTRIBUTE if name == _NAMESPACE else ReferenceKind.LOCAL
+                    self.extra.add(index, at, kind, name, 1)
+                del value
+        return running
+
+    def result(self, running: Mapping[int, str]) -> NativeGraph:
+        """The graph, with CPython's references of the objects found beside the sweep."""
+        holders: list[int] = []
+        helds: list[int] = []
+        for k in range(self._first_new, len(self._objects)):
+            for referent in gc.get_referents(self._objects[k]):
+                at = self._find(id(referent))
+                if at >= 0:
+                    holders.append(k)
+                    helds.append(at)
+                del referent
+        heap = completed(self._sweep)
+        flags = np.append(self._flags, _flags_of_each(heap, len(self._flags)))
+        return NativeGraph(
+            sweep=heap,
+            types=self._types,
+            flags=flags,
+            role=(flags & ROLE)[heap.type_index],
+            extra=self.extra,
+            storages=tuple(self._storages.values()),
+            replayed=frozenset(self._replayed),
+            running=running,
+            problems=(*self._problems, *self._types.gaps),
+            hides=self._hides,
+            referrers=self._swept,
+            _of_new=(np.asarray(holders, dtype=np.int32), np.asarray(helds, dtype=np.int32)),
+            _known=self._known,
         )
-        return walked
 
     def _visit(self, indexes: list[int], words: Words) -> list[int]:
-        start = len(self.new)
+        start = len(self._objects)
         for count, index in enumerate(indexes):
             if count % _BETWEEN == 0:
                 check_deadline()
-            obj = self._object(index)
-            role = self.types.role(type(obj))
+            obj = self._objects[index]
+            role = self._types.role(type(obj))
             if role is _TENSOR:
                 self._note_storage(index, obj)
-                for held in tensor_holds(obj, self.problems):
+                for held in tensor_holds(obj, self._problems):
                     self._note(index, held)
                     if held.name == "._base":
-                        self._views.setdefault(self.index_of(held.target), []).append(
-                            (index, replays(obj, held.target))
-                        )
+                        view = index, replays(obj, held.target)
+                        self._views.setdefault(self.index_of(held.target), []).append(view)
             elif role is _GRAD_NODE:
-                for held in node_holds(obj, self.types, words):
+                for held in node_holds(obj, self._types, words):
                     self._note(index, held)
-            elif SAVED_TENSORS_TELL and type(obj) is SAVED_TENSOR:
-                for held in saved_holds(obj, "saved tensor", self.types, words):
+            elif SAVED_TENSORS_READABLE and type(obj) is SAVED_TENSOR:
+                for held in saved_holds(obj, "saved tensor", self._types, words):
                     self._note(index, held)
             elif role is _STORAGE and not is_meta(obj):
                 self._add_holder(index, int(address_of_storage(obj)), obj, _nbytes)
-        return [self._first_new + k for k in range(start, len(self.new))]
+        return list(range(start, len(self._objects)))
 
     def _replay_views(self) -> None:
         """Join views that are held only by the functions of another view of the same base to that view."""
@@ -260,24 +473,21 @@ class NativeReferences:
             return
         known = Counter(held for held, python in zip(self.extra.held, self.extra.python, strict=True) if python == 0)
         for base, members in views.items():
-            unseen = {index for index, _ in members if uses_of_tensor(self._object(index)) - 1 > known[index]}
+            unseen = {index for index, _ in members if uses_of_tensor(self._objects[index]) - 1 > known[index]}
             holders = [index for index, replaying in members if replaying and index not in unseen]
             if holders:
-                self.replayed |= {base, *unseen}
+                self._replayed |= {base, *unseen}
                 for holder in holders:
                     for index in unseen:
                         self.extra.add(holder, index, ReferenceKind.MEMORY, "._view_func", 0)
 
-    def _object(self, index: int) -> Any:
-        return self.sweep.objects[index] if index < self._first_new else self.new[index - self._first_new]
-
     def _note(self, index: int, held: NativeReference) -> None:
         holder = index if held.of is None else self.index_of(held.of)
-        at = self.index_of(held.target) if held.target is not None else self.find(held.at)
+        at = self.index_of(held.target) if held.target is not None else self._find(held.at)
         if at >= 0:
             self.extra.add(holder, at, held.kind, held.name, held.python)
         elif held.target is None and not held.at:
-            self.hides = True
+            self._hides = True
 
     def _note_storage(self, index: int, tensor: Any) -> None:
         address = storage_of(tensor)
@@ -299,69 +509,38 @@ class NativeReferences:
         same memory (`SparseCsrTensorImpl::set_member_tensors` in aten/src/ATen/SparseCsrTensorImpl.cpp).
         """
         for index, name, address in self._sparse:
-            kept = words(int(address_of_tensor(self._object(index))), _SPARSE_IMPL)
-            for part in self.storages[address].holders if address in self.storages else ():
-                obj = self._object(part)
-                if part != index and self.types.role(type(obj)) is _TENSOR and int(address_of_tensor(obj)) in kept:
+            kept = words(int(address_of_tensor(self._objects[index])), _SPARSE_IMPL)
+            for part in self._storages[address].holders if address in self._storages else ():
+                obj = self._objects[part]
+                if part != index and self._types.role(type(obj)) is _TENSOR and int(address_of_tensor(obj)) in kept:
                     self.extra.add(index, part, ReferenceKind.ATTRIBUTE, name, 0)
 
     def _add_holder(self, index: int, address: int, obj: Any, size: Callable[[Any], int]) -> None:
-        entry = self.storages.get(address)
+        entry = self._storages.get(address)
         if entry is None:
-            entry = self.storages[address] = Storage(address, size(obj))
+            entry = self._storages[address] = Storage(address, size(obj), [])
         entry.holders.append(index)
 
-    def of_type(self, kind: type) -> Ints:
-        """Indexes of the objects of exactly this type."""
-        for number in np.flatnonzero(self.sweep.type_list == id(kind)).tolist():
-            return np.flatnonzero(self.sweep.type_index == number)
-        return np.zeros(0, dtype=np.int64)
-
-    def find(self, address: int) -> int:
-        """Index of the object at an address, -1 if it is not in the graph."""
+    def _find(self, address: int) -> int:
         index = self._known.get(address)
-        if index is None:
-            index = self.sweep.address_book.find_one(address)
-        return index
+        return self._sweep.address_book.find_one(address) if index is None else index
 
     def index_of(self, obj: Any) -> int:
         """Index of an object, added to the graph if new."""
-        index = self.find(id(obj))
+        index = self._find(id(obj))
         if index < 0 and type(obj) is tuple:
-            index = take_back(self.sweep, obj)
+            index = take_back(self._sweep, obj)
         if index < 0:
-            index = self._first_new + len(self.new)
-            self.new.append(obj)
+            index = len(self._objects)
+            self._objects.append(obj)
         self._known[id(obj)] = index
         return index
 
-    def read_new(self, first: int) -> None:
-        """Read CPython's references of the new objects, starting at this one."""
-        holders, helds = self.later
-        for k, obj in enumerate(self.new[first:], start=self._first_new + first):
-            for referent in gc.get_referents(obj):
-                at = self.find(id(referent))
-                if at >= 0:
-                    holders.append(k)
-                    helds.append(at)
 
-    def absorb_new(self) -> None:
-        """Merge the new objects into those of the sweep."""
-        new, self.new = self.new, []
-        self._first_new += len(new)
-        append(self.sweep, new, counts_of(new), (), ())
-        self.verdicts = np.append(self.verdicts, self._judged(len(self.verdicts)))
-        self.role = np.append(self.role, (self.verdicts & ROLE)[self.sweep.type_index[len(self.role) :]])
-
-    def _judged(self, first: int) -> NDArray[np.int8]:
-        """Flags of the sweep's types, starting at this one."""
-        one_of_each = map(self.sweep.objects.__getitem__, self.sweep.type_first[first:].tolist())
-        return verdicts_on(map(type, one_of_each))
-
-    def places(self, addresses: list[int]) -> list[int]:
-        """Index of the object at each address, -1 if it is not in the graph."""
-        swept = self.sweep.address_book.find(np.array(addresses, dtype=np.int64)).tolist()
-        return [at if at >= 0 else self._known.get(address, -1) for at, address in zip(swept, addresses, strict=True)]
+def _flags_of_each(heap: Sweep, first: int) -> NDArray[np.int8]:
+    """Flags of the sweep's types, starting at this one."""
+    one_of_each = map(heap.objects.__getitem__, heap.type_first[first:].tolist())
+    return flags_of_types(map(type, one_of_each))
 
 
 def deepest_walk() -> int:
@@ -372,40 +551,6 @@ def deepest_walk() -> int:
 
 def _nbytes(storage: Any) -> int:
     return int(StorageBase.nbytes(storage))
-
-
-def read_frames(native: NativeReferences, frames: list[FrameType], growing: Growing | None = None) -> dict[int, str]:
-    """Add locals and operands of running frames; return the index of each frame with its function's name.
-
-    `growing` selects the untracked dicts that are wanted. CPython reports nothing for a running frame (`frame_traverse`
-    skips what the interpreter owns).
-    """
-    with own_memory() as words:
-        operands = [operands_of(frame, words) for frame in frames]
-    if not FRAMES_CAN_BE_READ:
-        native.problems.append("the variables of running functions cannot be read in this build of Python")
-    let_go = native.sweep.let_go
-    first = len(native.new)
-    running: dict[int, str] = {}
-    for frame, addresses in zip(frames, operands, strict=True):
-        check_deadline()
-        index = native.index_of(frame)
-        running[index] = frame.f_code.co_qualname
-        for at in filter(lambda at: at >= 0, (let_go.get(at, native.find(at)) for at in addresses)):
-            native.extra.add(index, at, ReferenceKind.OPERAND, "an operand", 1)
-        for name, value in _variables_of(frame):
-            at = native.find(id(value))
-            if at < 0 and type(value) is tuple and not native.sweep.alone and gc.is_tracked(value):
-                at = native.index_of(value)  # held by the frame: nobody is filling it
-            if at < 0 and growing is not None and type(value) is dict and value and len(growing(dicts_of([value]))):
-                at = native.index_of(value)
-            if at >= 0:
-                kind = ReferenceKind.ATTRIBUTE if name == _NAMESPACE else ReferenceKind.LOCAL
-                native.extra.add(index, at, kind, name, 1)
-            del value
-    native.read_new(first)
-    native.absorb_new()
-    return running
 
 
 _NAMESPACE = ".f_locals"
@@ -420,7 +565,7 @@ def _variables_of(frame: FrameType) -> Iterator[tuple[str, Any]]:
         yield _NAMESPACE, contents.namespace
 
 
-def uses_of_storages(native: NativeReferences) -> Ints:
+def uses_of_storages(native: NativeGraph) -> Ints:
     """Number of C++ owners of each storage, -1 if its tensor has since exchanged it for another.
 
     A storage without owners must not be read: its memory may be reused. Storages of tensors are read through their
@@ -428,10 +573,10 @@ def uses_of_storages(native: NativeReferences) -> Ints:
     """
     objects, tensors, places = native.sweep.objects, [], []
     uses = np.zeros(len(native.storages), dtype=np.int64)
-    for place, (address, storage) in enumerate(native.storages.items()):
+    for place, storage in enumerate(native.storages):
         tensor = next((objects[k] for k in storage.holders if native.role[k] == Role.TENSOR), None)
         if tensor is None or not has_storage(tensor):  # a Python storage keeps it for good; a part of a sparse tensor
-            uses[place] = storage_uses(address)
+            uses[place] = storage_uses(storage.address)
         else:
             tensors.append(tensor)
             places.append(place)
@@ -440,12 +585,12 @@ def uses_of_storages(native: NativeReferences) -> Ints:
         np.int64,
         2 * len(tensors),
     )
-    addresses = np.fromiter(native.storages, np.int64, len(native.storages))
+    addresses = np.fromiter((storage.address for storage in native.storages), np.int64, len(native.storages))
     uses[places] = np.where(told[: len(tensors)] == addresses[places], told[len(tensors) :], -1)
     return uses
 
 
-def changed(native: NativeReferences, indexes: Ints) -> Ints:
+def changed(native: NativeGraph, indexes: Ints) -> Ints:
     """Which of some tracked objects have another reference count or other referents than at the sweep.
 
     Counts and references are read in one C call. An unchanged object still has the same referrers: if they are garbage,

@@ -17,7 +17,7 @@ from leakscope.heap._sweep_fallback import LARGE
 from leakscope.heap.autograd import Role, Types
 from leakscope.heap.referents import items_of
 from leakscope.originals import gc, os
-from leakscope.process.raw_types import container_base, has_gc, made_in_python, mro, type_dict, type_name
+from leakscope.process.raw_types import TypeCache, container_base, has_gc, made_in_python, mro, type_dict, type_name
 
 _CORE = "ImagingCore"
 """Type name of Pillow's C image, the `.im` of a PIL image (Pillow src/_imaging.c)."""
@@ -160,7 +160,10 @@ class Measure:
     _counted: float = 0.0
     _arenas: int = field(default_factory=_arenas_serve)
     _seen: set[int] = field(default_factory=set)
-    _of_kinds: dict[int, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        role = self.known.role  # not `self`: the cycle would wait for gc
+        self._has_bytes = TypeCache(lambda kind: role(kind) is Role.PLAIN and not _is_nobodys(kind)).of
 
     def taken(self) -> tuple[float, float]:
         """Return and reset (bytes, those in blocks that Python allocates by malloc) added since the last call."""
@@ -202,13 +205,10 @@ class Measure:
         if block > self._arenas:
             self._counted += size
 
-    def _has_bytes(self, kind: type) -> bool:
-        known = self._of_kinds.get(id(kind))
-        if known is None:
-            bases = mro(kind)
-            nobodys = any(nobody in bases for nobody in _NOBODYS)
-            known = self._of_kinds[id(kind)] = self.known.role(kind) is Role.PLAIN and not nobodys
-        return known
+
+def _is_nobodys(kind: type) -> bool:
+    bases = mro(kind)
+    return any(nobody in bases for nobody in _NOBODYS)
 
 
 def size_of(obj: Any, kind: type) -> int:

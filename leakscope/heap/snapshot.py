@@ -1,14 +1,14 @@
-"""The live heap becomes a HeapGraph, pruned to the paths to tensor memory.
+"""The live heap as a HeapGraph, pruned to the paths to tensor memory.
 
-A look goes, while the process is paused (`process.pause`):
+While the process is paused (`gc_control.paused`), a snapshot passes through four phases. Each returns a value that the
+next one reads:
 
-1. `source.user_frames`: which frames run;
-2. `python.gc_heap`: one sweep over all that gc tracks, as numbers;
-3. `native.references`: what only C++ holds, walked from tensors and grad nodes; the locals of the running frames;
-4. the accelerator's allocator, where there is one: which block is which storage, and who made it;
-5. `explain`: references counted and not found (`refcounts`, `hook_owners`), the paths to memory (`prune`), `garbage`;
-6. `to_graph`: containers folded away (`fold`), references named (`reference_names`), objects described (`describe`);
-7. everything live is let go.
+1. `sweep`: everything that gc tracks, as numbers -> `Sweep`;
+2. `native_graph`: what only C++ holds, and the variables of running frames -> `NativeGraph`;
+3. `liveness`: reference counts, the ancestors of memory, garbage -> `Liveness`;
+4. `to_graph`: internal containers folded, references named, objects described -> `HeapGraph`.
+
+Afterwards all live objects are released.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from typing import Any, Protocol
 
 import numpy.ma  # noqa: F401 - np.unique of numpy 2.4 imports it at its first call, see below
 
-from leakscope.graph.model import CommUse, ReferenceKind
+from leakscope.graph.model import CommUse
 from leakscope.heap.address_index import Growing
-from leakscope.heap.garbage import ExplainedHeap, Watched, explain, watch_storage
+from leakscope.heap.garbage import Watched, watch_storage
 from leakscope.heap.growth import Gains, gaining_containers, rows_of
-from leakscope.heap.native_graph import NativeReferences, Storage, read_frames
+from leakscope.heap.liveness import Liveness, find_liveness
+from leakscope.heap.native_graph import NativeGraph, Storage, read_native_graph
 from leakscope.heap.storages import device_of, storage_object, tensor_over
-from leakscope.heap.sweep import sweep, type_counts
+from leakscope.heap.sweep import Sweep, sweep, type_counts
 from leakscope.heap.to_graph import GivenRoot, PathStarts, StorageFacts, callback_frames, given_places, to_heap_graph
 from leakscope.native import gc_heap, walks
 from leakscope.process import user_code as source
 from leakscope.process.frames import is_alone, running_frames
 from leakscope.process.gc_control import check_deadline, paused
-from leakscope.process.guard import CLOCK, unheard
+from leakscope.process.guard import CLOCK, untraced
+from leakscope.process.raw_types import is_of_leakscope
 from leakscope.process.torch_compat import without_functions
 from leakscope.run.model import HeapSnapshot
 from leakscope.run.rows import Occasion
@@ -78,7 +80,7 @@ class SnapshotContext:
     """Names given by the user."""
     gains: Gains | None = None
     """Growth of containers over earlier snapshots; None if not requested."""
-    explained: Callable[[ExplainedHeap], None] | None = None
+    explained: Callable[[Liveness], None] | None = None
     """Callback with the analysed heap, called while the process is paused; must keep no live object."""
 
 
@@ -92,11 +94,11 @@ class LiveSnapshot:
     look: HeapSnapshot
     objects: list[Any]
     """The live object of each node of the graph; for a storage, a tensor over it."""
-    holding: tuple[list[Any], ...]
-    """Every list through which the snapshot holds live objects; clear them to release early."""
+    swept: list[Any]
+    """Every object of the heap. Clear this list and `objects` to release them early."""
 
 
-@unheard
+@untraced
 def look(
     step: int, occasion: Occasion, context: SnapshotContext = _NOTHING_KNOWN, *, watched: Watched | None = None
 ) -> HeapSnapshot:
@@ -118,27 +120,26 @@ def inspect(step: int, occasion: Occasion, context: SnapshotContext = _NOTHING_K
     """As `look`, with the live objects available while the block runs."""
     started = CLOCK.perf_counter()
     frames = running_frames()
-    native: NativeReferences | None = None
+    heap: Sweep | None = None
     live: LiveSnapshot | None = None
     try:
         with paused(), without_functions():
-            native = NativeReferences(sweep(_growing(context), alone=is_alone()))
-            live = _inspect(native, frames, step, occasion, context, started)
+            heap = sweep(_growing(context), alone=is_alone())
+            live = _inspect(heap, frames, step, occasion, context, started)
             yield live
     finally:
         # A frame listed in a list that it holds is a cycle, and nothing may outlive the snapshot. What other
         # threads have released meanwhile is freed by this, and may have finalizers.
         frames.clear()
-        if native is not None:
-            native.sweep.objects.clear()
-            native.new.clear()
+        if heap is not None:
+            heap.objects.clear()
         source.forget()
         if live is not None:
             live.objects.clear()
 
 
 def _inspect(
-    native: NativeReferences,
+    heap: Sweep,
     frames: list[FrameType],
     step: int,
     occasion: Occasion,
@@ -146,23 +147,19 @@ def _inspect(
     started: float,
 ) -> LiveSnapshot:
     """Take the snapshot without the pause around it; `started` is its start on the clock of `time.perf_counter`."""
-    for holder, held, name in context.comm_holds:
-        native.extra.add(native.index_of(holder), native.index_of(held), ReferenceKind.COMM, name, 0)
-    native.walk()
-    check_deadline()
-    running = read_frames(native, frames, _growing(context))
+    native = read_native_graph(heap, frames, _growing(context), context.comm_holds)
     callbacks = callback_frames(native)
     devices = None if context.counted_on == "cpu" else _devices(native)
-    of_blocks = {} if context.blocks is None else context.blocks.read(native.storages.values(), native.sweep.objects)
+    of_blocks = {} if context.blocks is None else context.blocks.read(native.storages, native.sweep.objects)
     facts = StorageFacts({**of_blocks, **context.made_at}, context.comm_uses, devices)
     own = _own(native, frames, context)
     gained = {} if context.gains is None else gaining_containers(native, context.gains, own)
     check_deadline()
-    explained = explain(native, running, own, gained)
+    liveness = find_liveness(native, own, gained)
     if context.explained is not None:
-        context.explained(explained)
+        context.explained(liveness)
     check_deadline()
-    graph, order, places = to_heap_graph(explained, facts, PathStarts(given_places(native, context.given), callbacks))
+    graph, order, places = to_heap_graph(liveness, facts, PathStarts(given_places(native, context.given), callbacks))
     types = type_counts(native.sweep)
     stopped = CLOCK.perf_counter() - started
     seen = HeapSnapshot(
@@ -177,23 +174,28 @@ def _inspect(
         objects=native.sweep.tracked,
         stopped_seconds=stopped,
         seconds=CLOCK.perf_counter() - started,
-        unjudged=tuple(dict.fromkeys(native.problems)),
+        unjudged=tuple(dict.fromkeys(liveness.problems)),
         containers=rows_of(gained, places, graph),
         hides=native.hides,
     )
+    objects, storages, first = native.sweep.objects, native.storages, native.references.objects
     if context.blocks is not None:
-        context.blocks.seen(seen, _places(native, order))
-    return _live(seen, native, order)
+        context.blocks.seen(seen, {storages[k - first].address: at for at, k in enumerate(order) if k >= first})
+    return LiveSnapshot(
+        look=seen,
+        objects=[objects[k] if k < first else _tensor_of(native, storages[k - first]) for k in order],
+        swept=objects,
+    )
 
 
 def _growing(context: SnapshotContext) -> Growing | None:
     return None if context.gains is None else context.gains.growing_dicts
 
 
-def _devices(native: NativeReferences) -> dict[int, str]:
+def _devices(native: NativeGraph) -> dict[int, str]:
     """The device, as `cuda:0`, by storage address, of each storage outside host memory."""
     devices = {}
-    for storage in native.storages.values():
+    for storage in native.storages:
         try:
             device = device_of(_tensor_of(native, storage))
         except RuntimeError:  # a type that does not report it
@@ -203,49 +205,23 @@ def _devices(native: NativeReferences) -> dict[int, str]:
     return devices
 
 
-def _bytes_on(kind: str, native: NativeReferences, devices: Mapping[int, str] | None) -> int:
+def _bytes_on(kind: str, native: NativeGraph, devices: Mapping[int, str] | None) -> int:
     """Bytes of all storages on one kind of device; of all storages if no accelerator is in use."""
     return sum(
         storage.bytes
-        for storage in native.storages.values()
+        for storage in native.storages
         if devices is None or devices.get(storage.address, "cpu").partition(":")[0] == kind
     )
 
 
-def _places(native: NativeReferences, order: Sequence[int]) -> dict[int, int]:
-    """Index in the graph of each storage, by address."""
-    storages, first = list(native.storages.values()), len(native.sweep.objects)
-    return {storages[k - first].address: place for place, k in enumerate(order) if k >= first}
-
-
-def _live(seen: HeapSnapshot, native: NativeReferences, order: Sequence[int]) -> LiveSnapshot:
-    objects, storages = native.sweep.objects, list(native.storages.values())
-    first = len(objects)
-    return LiveSnapshot(
-        look=seen,
-        objects=[objects[k] if k < first else _tensor_of(native, storages[k - first]) for k in order],
-        holding=(objects, native.new),
-    )
-
-
-def _tensor_of(native: NativeReferences, storage: Storage) -> Any:
+def _tensor_of(native: NativeGraph, storage: Storage) -> Any:
     """A tensor over a storage."""
     return tensor_over(native.sweep.objects[storage.holders[0]], storage.address)
 
 
-def _own(native: NativeReferences, frames: Sequence[FrameType], context: SnapshotContext) -> set[int]:
+def _own(native: NativeGraph, frames: Sequence[FrameType], context: SnapshotContext) -> set[int]:
     """Indexes of leakscope's own frames and objects."""
-    frames_of_ours = {native.index_of(frame) for frame in frames if _is_ours(frame.f_globals)}
-    modules = [module for name, module in sys.modules.copy().items() if _names_ours(name)]
-    namespaces = (vars(module) for module in modules if type(module) is ModuleType)
-    hidden = (native.find(id(obj)) for obj in (context, *context.hidden, *namespaces))
-    return frames_of_ours | {index for index in hidden if index >= 0}
-
-
-def _is_ours(names: Mapping[str, Any]) -> bool:
-    name = names.get("__name__")
-    return type(name) is str and _names_ours(name)
-
-
-def _names_ours(name: str) -> bool:
-    return name == "leakscope" or name.startswith(("leakscope.", "leakscope_cli"))
+    modules = [module for name, module in sys.modules.copy().items() if is_of_leakscope(name)]
+    hidden = (context, *context.hidden, *(vars(module) for module in modules if type(module) is ModuleType))
+    frames_of_ours = (frame for frame in frames if is_of_leakscope(frame.f_globals.get("__name__")))
+    return {index for obj in (*hidden, *frames_of_ours) if (index := native.find(id(obj))) >= 0}

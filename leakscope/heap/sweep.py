@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, compress, filterfalse, repeat
+from itertools import chain, compress, filterfalse, islice, repeat
 from operator import and_, call, is_, is_not, ne
 from typing import Any
 
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 
 from leakscope.graph.model import Ints
 from leakscope.heap import _sweep_fallback
-from leakscope.heap._sweep_fallback import HANDLES, LARGE, leads_on, untracked_referents
+from leakscope.heap._sweep_fallback import HANDLES, LARGE, leads_on, may_hold_tracked, untracked_referents
 from leakscope.heap.address_index import (
+    LIST_BASELINE,
     MOST_COUNTED,
     AddressIndex,
     Growing,
@@ -24,13 +26,12 @@ from leakscope.heap.address_index import (
     Listing,
     Places,
     UntrackedDicts,
-    counts_of,
     in_range,
 )
 from leakscope.native import gc_heap
 from leakscope.originals import FROZEN_BY_PYTHON, gc
 from leakscope.process.frames import is_alone
-from leakscope.process.raw_types import qualified_name
+from leakscope.process.raw_types import TypeCache, qualified_name
 
 _PLACES = ("type_index", "type_first", "counts", "lengths", "starts", "holder", "held", "arrays")
 _ADDRESSES = ("addresses", "type_list", "firsts")
@@ -142,11 +143,12 @@ _MAX_TYPES = 40
 """Types that a snapshot counts by name, the most frequent ones. Heuristic: keeps its file small."""
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Sweep:
-    """The heap at one moment: live objects in `objects` (drop it as soon as possible), the rest as numbers."""
+    """The heap at one moment: live objects in `objects`, which is cleared after the snapshot, the rest as numbers."""
 
     objects: list[Any]
+    """The only list through which a snapshot holds live objects; those found later are appended."""
     addresses: Ints
     type_index: Places
     """Position of each object's type in `type_list`."""
@@ -190,7 +192,6 @@ def sweep(growing: Growing | None = None, *, alone: bool = True) -> Sweep:
     read = _sweep_fallback.read if gc_heap() is None else read_natively
     columns = read(_list_all, growing is not None, alone=alone)
     objects = columns.objects
-    tracked = len(objects)
     heap = Sweep(
         objects=objects,
         addresses=columns.addresses,
@@ -203,54 +204,49 @@ def sweep(growing: Growing | None = None, *, alone: bool = True) -> Sweep:
         holder=columns.holder,
         held=columns.held,
         starts=columns.starts,
-        tracked=tracked,
+        tracked=len(objects),
         address_book=columns.book,
         let_go=columns.let_go,
         alone=alone,
     )
     objects.extend(columns.untracked)
-    _append_held_by_arrays(heap, columns)
-    if growing is not None:
-        _append_grown(heap, columns, growing)
     columns.untracked.clear()
-    return heap
+    heap = _with_referents_of_arrays(heap, columns.arrays)
+    return heap if growing is None else _with_grown_dicts(heap, columns.dicts, growing)
 
 
-def _append_held_by_arrays(heap: Sweep, columns: HeapColumns) -> None:
-    """Append the untracked referents of arrays, which may lead to tensors too, and their referents."""
-    if len(columns.arrays) == 0:
-        return
-    index = {id(obj): heap.tracked + k for k, obj in enumerate(columns.untracked)}
-    waiting = (heap.tracked + columns.arrays).tolist()
-    first = len(heap.objects)
-    objects: list[Any] = []
+def _with_referents_of_arrays(heap: Sweep, arrays: Places) -> Sweep:
+    """Add the untracked referents of arrays, which may lead to tensors too, and their referents."""
+    if len(arrays) == 0:
+        return heap
+    objects, find = heap.objects, heap.address_book.find_one
+    index = {address: heap.tracked + k for k, address in enumerate(heap.addresses[heap.tracked :].tolist())}
+    waiting = (heap.tracked + arrays).tolist()
     holders: list[int] = []
     helds: list[int] = []
-    leading: dict[int, bool] = {}
+    may_hold = TypeCache(may_hold_tracked).of
     for k in waiting:  # it grows during the loop
-        for referent in untracked_referents(heap.objects[k] if k < first else objects[k - first]):
+        for referent in untracked_referents(objects[k]):
             at = index.get(id(referent))
             if at is None:
-                at = heap.address_book.find_one(id(referent))
+                at = find(id(referent))
                 if at < 0 and type(referent) is tuple:
                     at = take_back(heap, referent)
-                if at < 0 and leads_on(referent, leading):
-                    at = index[id(referent)] = first + len(objects)
+                if at < 0 and leads_on(referent, may_hold):
+                    at = index[id(referent)] = len(objects)
                     objects.append(referent)
                     waiting.append(at)
             if at >= 0:
                 holders.append(k)
                 helds.append(at)
             del referent
-    append(heap, objects, counts_of(objects), holders, helds)
+    return completed(heap, holders, helds)
 
 
-def _append_grown(heap: Sweep, columns: HeapColumns, growing: Growing) -> None:
-    """Append the dicts that have grown; their referents lead to nothing."""
-    dicts = columns.dicts
-    untracked = set(heap.addresses[heap.tracked :].tolist())
+def _with_grown_dicts(heap: Sweep, dicts: UntrackedDicts, growing: Growing) -> Sweep:
+    """Add the dicts that have grown; their referents lead to nothing."""
+    objects, untracked = heap.objects, set(heap.addresses[heap.tracked :].tolist())
     index: dict[int, int] = {}
-    objects: list[Any] = []
     holders: list[int] = []
     helds: list[int] = []
     for place in growing(dicts).tolist():
@@ -258,19 +254,17 @@ def _append_grown(heap: Sweep, columns: HeapColumns, growing: Growing) -> None:
         if address in untracked:
             continue
         if address not in index:
-            found = _held_at(heap.objects[holder], address)
+            held = gc.get_referents(objects[holder])
+            found = next((each for each in held if id(each) == address and type(each) is dict), None)
+            del held
             if found is None:  # another thread has released it since
                 continue
-            index[address] = len(heap.objects) + len(objects)
+            index[address] = len(objects)
             objects.append(found)
             del found
         holders.append(holder)
         helds.append(index[address])
-    append(heap, objects, counts_of(objects), holders, helds)
-
-
-def _held_at(holder: Any, address: int) -> dict[Any, Any] | None:
-    return next((held for held in gc.get_referents(holder) if id(held) == address and type(held) is dict), None)
+    return completed(heap, holders, helds)
 
 
 def take_back(heap: Sweep, obj: tuple[Any, ...]) -> int:
@@ -287,33 +281,33 @@ def take_back(heap: Sweep, obj: tuple[Any, ...]) -> int:
     return at
 
 
-def _by_stand_ins(heap: Sweep, objects: Sequence[Any]) -> Ints:
-    """Number of references to each of these objects from tuples that stand in for others."""
+def completed(heap: Sweep, holders: Sequence[int] = (), helds: Sequence[int] = ()) -> Sweep:
+    """Add the numbers of the objects appended to `objects`, with their current counts and their references by index."""
+    first = len(heap.addresses)
+    count = len(heap.objects) - first
+    if not count and not holders:
+        return heap
+    counts = np.fromiter(map(sys.getrefcount, islice(heap.objects, first, None)), np.int64, count) - LIST_BASELINE
+    # the references of tuples that stand in for others are in no count
     stand_ins = (heap.objects[at] for address, at in heap.let_go.items() if id(heap.objects[at]) != address)
     times = Counter(map(id, chain.from_iterable(map(gc.get_referents, stand_ins))))
-    return np.fromiter(map(times.__getitem__, map(id, objects)), np.int64, len(objects))
-
-
-def append(heap: Sweep, objects: Sequence[Any], counts: Places, holders: Sequence[int], helds: Sequence[int]) -> None:
-    """Append objects that the gc list does not show, with their current counts and their references by index."""
-    if not objects and not holders:
-        return
-    _append_types(heap, np.fromiter(map(id, map(type, objects)), np.int64, len(objects)))
-    heap.objects.extend(objects)
-    heap.addresses = np.concatenate([heap.addresses, np.fromiter(map(id, objects), np.int64, len(objects))])
-    heap.counts = np.concatenate([heap.counts, in_range(counts - _by_stand_ins(heap, objects))])
-    heap.holder = np.concatenate([heap.holder, np.asarray(holders, dtype=np.int32)])
-    heap.held = np.concatenate([heap.held, np.asarray(helds, dtype=np.int32)])
-
-
-def _append_types(heap: Sweep, types: Ints) -> None:
+    addresses = np.fromiter(map(id, islice(heap.objects, first, None)), np.int64, count)
+    counts -= np.fromiter(map(times.__getitem__, addresses.tolist()), np.int64, count)
     numbers = {kind: k for k, kind in enumerate(heap.type_list.tolist())}
     known = len(numbers)
-    index = [numbers.setdefault(kind, len(numbers)) for kind in types.tolist()]
-    new, first = np.unique(np.asarray(index, dtype=np.int32), return_index=True)
-    heap.type_first = np.concatenate([heap.type_first, (len(heap.type_index) + first[new >= known]).astype(np.int32)])
-    heap.type_list = np.fromiter(numbers, np.int64, len(numbers))
-    heap.type_index = np.concatenate([heap.type_index, np.asarray(index, dtype=np.int32)])
+    types = map(id, map(type, islice(heap.objects, first, None)))
+    index = np.fromiter((numbers.setdefault(kind, len(numbers)) for kind in types), np.int32, count)
+    new, first_of = np.unique(index, return_index=True)
+    return replace(
+        heap,
+        addresses=np.concatenate([heap.addresses, addresses]),
+        type_index=np.concatenate([heap.type_index, index]),
+        type_list=np.fromiter(numbers, np.int64, len(numbers)),
+        type_first=np.concatenate([heap.type_first, (first + first_of[new >= known]).astype(np.int32)]),
+        counts=np.concatenate([heap.counts, in_range(counts)]),
+        holder=np.concatenate([heap.holder, np.asarray(holders, dtype=np.int32)]),
+        held=np.concatenate([heap.held, np.asarray(helds, dtype=np.int32)]),
+    )
 
 
 def type_counts(heap: Sweep) -> dict[str, int]:

@@ -30,7 +30,7 @@ from leakscope.graph.model import (
 )
 from leakscope.graph.walks import reachable
 from leakscope.heap.autograd import Role, Types
-from leakscope.heap.garbage import ExplainedHeap
+from leakscope.heap.liveness import Liveness
 from leakscope.heap.naming import NamedReference, ReferenceNames
 from leakscope.heap.native_graph import Storage
 from leakscope.heap.referents import LRU_CACHE, class_where, module_file, package_base, package_that_sets
@@ -50,7 +50,7 @@ from leakscope.process.torch_compat import IS_PARAMETER, TensorBase, without_fun
 from leakscope.process.user_code import is_users
 
 if TYPE_CHECKING:
-    from leakscope.heap.native_graph import NativeReferences
+    from leakscope.heap.native_graph import NativeGraph
 
 
 class Described(NamedTuple):
@@ -303,7 +303,7 @@ class PathStarts:
     """Functions of the user that a library called and that called leakscope."""
 
 
-def given_places(native: NativeReferences, given: Sequence[GivenRoot]) -> dict[int, str]:
+def given_places(native: NativeGraph, given: Sequence[GivenRoot]) -> dict[int, str]:
     """Index of each named object that is alive, with its name; the shorter of two names."""
     places: dict[int, str] = {}
     for name, of in sorted(given, key=lambda root: -len(root[0])):
@@ -313,7 +313,7 @@ def given_places(native: NativeReferences, given: Sequence[GivenRoot]) -> dict[i
     return places
 
 
-def callback_frames(native: NativeReferences) -> frozenset[int]:
+def callback_frames(native: NativeGraph) -> frozenset[int]:
     """Index of the frame that called leakscope and of the user's frames above it, if a library called the first of
     them.
 
@@ -387,10 +387,10 @@ def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> list[Sequence[Any]]
 
 
 def to_heap_graph(
-    heap: ExplainedHeap, facts: StorageFacts, beginnings: PathStarts
+    heap: Liveness, facts: StorageFacts, beginnings: PathStarts
 ) -> tuple[HeapGraph, list[int], dict[int, int]]:
     """Return the graph, the index in the sweep of each of its objects, and the index of each growing container."""
-    names = ReferenceNames(heap.native, heap.refcounts, heap.pruned)
+    names = ReferenceNames(heap)
     order = [k for k in heap.pruned.objects.tolist() if names.stands_for(k) == k]
     place = {k: i for i, k in enumerate(order)}
     references = sorted({r for r in names.references() if r.holder in place and r.held in place})
@@ -428,7 +428,7 @@ def to_heap_graph(
     return graph, order, {k: place[at] for k in heap.gaining if (at := names.stands_for(k)) in place}
 
 
-def _bases(order: Sequence[int], described: Sequence[Described], heap: ExplainedHeap) -> dict[str, str]:
+def _bases(order: Sequence[int], described: Sequence[Described], heap: Liveness) -> dict[str, str]:
     """The package's class from which each type of the user derives, for those that have one."""
     bases: dict[str, str] = {}
     for index, told in zip(order, described, strict=True):
@@ -438,7 +438,7 @@ def _bases(order: Sequence[int], described: Sequence[Described], heap: Explained
 
 
 def _set_by(
-    references: Sequence[NamedReference], place: Mapping[int, int], freed: Ints, heap: ExplainedHeap
+    references: Sequence[NamedReference], place: Mapping[int, int], freed: Ints, heap: Liveness
 ) -> dict[int, str]:
     """The package that sets each attribute of garbage that no line of the user sets."""
     known: dict[tuple[int, str], str] = {}
@@ -454,13 +454,13 @@ def _set_by(
     return packages
 
 
-def _freed(order: Sequence[int], heap: ExplainedHeap) -> Ints:
+def _freed(order: Sequence[int], heap: Liveness) -> Ints:
     return heap.freed[np.searchsorted(heap.pruned.objects, _ints(order))]
 
 
-def _storages_in(order: Sequence[int], heap: ExplainedHeap) -> dict[int, Storage]:
+def _storages_in(order: Sequence[int], heap: Liveness) -> dict[int, Storage]:
     """Index in the graph, mapped to the storage, for each storage."""
-    first, storages = heap.refcounts.objects, list(heap.native.storages.values())
+    first, storages = heap.native.references.objects, heap.native.storages
     return {i: storages[k - first] for i, k in enumerate(order) if k >= first}
 
 
@@ -469,7 +469,7 @@ def _of_storage(storage: Storage, facts: StorageFacts) -> Described:
     return Described(_STORAGE, _STORAGE_TEXT, facts.label(storage.address), _STORAGE_TEXT, made_at)
 
 
-def _of_object(index: int, heap: ExplainedHeap) -> Described:
+def _of_object(index: int, heap: Liveness) -> Described:
     check_deadline()
     pruned = heap.pruned
     if index in pruned.modules:
@@ -484,13 +484,13 @@ def _ints(values: Sequence[int]) -> Ints:
     return np.asarray(values, dtype=np.int64)
 
 
-def _roots(order: list[int], heap: ExplainedHeap, holder: Ints, held: Ints, callbacks: Collection[int]) -> Ints:
+def _roots(order: list[int], heap: Liveness, holder: Ints, held: Ints, callbacks: Collection[int]) -> Ints:
     """The GC root of each object; what is alive for a reason outside the pruned graph is a root of the interpreter."""
     codes = np.zeros(len(order), dtype=np.int64)
     for i, index in enumerate(order):
         if index in heap.pruned.modules:
             codes[i] = _ROOT_CODES[RootKind.MODULE]
-        elif index in heap.running:
+        elif index in heap.native.running:
             codes[i] = _ROOT_CODES[RootKind.CALLBACK if index in callbacks else RootKind.FRAME]
         elif heap.refcounts.unexplained[index] > 0:
             codes[i] = _ROOT_CODES[RootKind.NATIVE]

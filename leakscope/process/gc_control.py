@@ -11,7 +11,7 @@ from leakscope.process.guard import CLOCK
 from leakscope.process.patches import Patches
 from leakscope.run.model import Collection
 from leakscope.run.rows import GcFreeze
-from leakscope.shield import Block, PureBlock, weightless
+from leakscope.shield import Block, PureBlock, gc_neutral
 
 _SWITCH_INTERVAL_S = 0.005
 """Switch interval in seconds during a heap snapshot, CPython's default: with a long one a computing thread never
@@ -191,7 +191,7 @@ class CollectionWatch:
         freed = None if before is None or after is None else max(0, before - after)
         self._seen.append(Collection(generation, CLOCK.perf_counter() - began, collected, freed))
 
-    def not_listening(self) -> PureBlock[None]:
+    def suspended(self) -> PureBlock[None]:
         """Ignore collections during the block, which leakscope causes; blocks of several threads may overlap.
 
         Disables automatic gc, so that allocations of leakscope do not free the program's garbage unnoticed.
@@ -226,9 +226,9 @@ class CollectionWatch:
         """Whether this thread is in such a block, inside which a signal handler of the script may run."""
         return _thread.get_ident() in self._at_work
 
-    def weightless(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def gc_neutral(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same for a function that is called within a step and keeps some of its objects."""
-        return weightless(function, _young, self._restore)
+        return gc_neutral(function, _young, self._restore)
 
     def _restore(self, young: int) -> None:
         """Reset gc's count of young objects, so that the program's garbage is freed when it would be without leakscope.

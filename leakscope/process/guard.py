@@ -13,7 +13,7 @@ from functools import partial, wraps
 from types import CodeType, FunctionType, MethodType
 from typing import Any, ParamSpec, TypeVar, cast
 
-from leakscope.native import unheard as built
+from leakscope.native import untraced as built
 from leakscope.originals import _thread, os, signal, time
 from leakscope.shield import raised_later
 
@@ -63,7 +63,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def unheard(function: Callable[P, T], *, lasting: bool = False) -> Callable[P, T]:
+def untraced(function: Callable[P, T], *, lasting: bool = False) -> Callable[P, T]:
     """Return the function so that profile, trace and monitoring hooks do not see it and what it calls, in the calling
     thread.
 
@@ -76,11 +76,11 @@ def unheard(function: Callable[P, T], *, lasting: bool = False) -> Callable[P, T
     return _between(function, _enter, _leave, lasting)
 
 
-def heard(function: Callable[P, T]) -> Callable[P, T]:
+def traced(function: Callable[P, T]) -> Callable[P, T]:
     """Re-enable hooks for code of the script that is called through an untraced function."""
     in_c = built()
     if in_c is not None:
-        return cast("Callable[P, T]", in_c.Call(function, heard=True))
+        return cast("Callable[P, T]", in_c.Call(function, retrace=True))
     return _between(function, _leave, _enter)
 
 
@@ -136,7 +136,7 @@ CODE_OF_CALLS = frozenset({_between(operator.call, _enter, _leave).__code__})
 call.
 """
 
-call_heard = heard(operator.call)
+call_traced = traced(operator.call)
 """Call the given function with hooks enabled: one of the script, or of torch, which may call the script."""
 
 
@@ -172,17 +172,17 @@ _SOON_S = 0.001
 """Seconds after which an interrupt is raised again if it arrived where Python would drop it. Heuristic."""
 
 
-def say_on_stderr(text: str) -> None:
+def write_to_stderr(text: str) -> None:
     """Write a line of leakscope to the original stderr, regardless of the script's `sys.stderr`."""
     with suppress(OSError):  # the script may have closed it
         os.write(2, f"leakscope: {text}\n".encode())
 
 
 class Guard:
-    """Guards one recording. Test `deaf` before anything is done for it."""
+    """Guards one recording. Test `disabled` before anything is done for it."""
 
-    def __init__(self, say: Callable[[str], object] = say_on_stderr) -> None:
-        self.deaf = also_in_forked_child()
+    def __init__(self, say: Callable[[str], object] = write_to_stderr) -> None:
+        self.disabled = also_in_forked_child()
         """Whether recording has ended because of an internal error, or in a forked process."""
         self.lost = False
         """Whether recording has ended because of an internal error."""
@@ -198,18 +198,18 @@ class Guard:
         """Actions that were not possible then, such as removing an active dispatch mode; retried until they do not
         return False.
         """
-        self.weightless: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
+        self.gc_neutral: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
         """Wraps a function so that it does not change gc's count of young objects."""
         self._say = say
         self._once = _thread.allocate_lock()
 
     # functions that the script calls
 
-    def entry(self, name: str, function: Callable[P, T]) -> Callable[P, T]:
+    def untraced(self, name: str, function: Callable[P, T]) -> Callable[P, T]:
         """Register and untrace a function that the script can call; call it inside `try` only."""
-        return unheard(self.known(name, function))
+        return untraced(self.register(name, function))
 
-    def known(self, name: str, function: Callable[P, T]) -> Callable[P, T]:
+    def register(self, name: str, function: Callable[P, T]) -> Callable[P, T]:
         """Register a function under the name used to report an error in it."""
         self.entries.add(name)
         return function
@@ -222,51 +222,51 @@ class Guard:
         `then` is a guarded function too: it receives the result, unless None, after the arguments are released, so that
         a heap snapshot does not find them here.
         """
-        function, deaf = self.known(name, function), self.deaf
+        function, disabled = self.register(name, function), self.disabled
 
         def entered(*args: Any, **kwargs: Any) -> Any:
-            if deaf:
+            if disabled:
                 if self.later:
                     self.try_again()
                 return None
             try:
                 answer = function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
-                self.fault(name, error)
+                self.internal_error(name, error)
                 return None
             if then is None or answer is None:
                 return answer
             del args, kwargs
             return then(answer)
 
-        return unheard(entered)
+        return untraced(entered)
 
     def call(self, name: str, function: Callable[..., T], *args: Any, even_lost: bool = False) -> T | None:
         """Call the function; None after an error of leakscope or the end of recording."""
-        if self.deaf and not even_lost:
+        if self.disabled and not even_lost:
             return None
         try:
-            return self.entry(name, function)(*args)
+            return self.untraced(name, function)(*args)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
-            self.fault(name, error)
+            self.internal_error(name, error)
             return None
 
-    def callback(self, name: str, function: Callable[..., object]) -> Callable[..., None]:
+    def finalizer_safe(self, name: str, function: Callable[..., object]) -> Callable[..., None]:
         """As `guarded`, for callbacks whose exceptions Python prints and drops, such as those of weak references.
 
         An exception of the script, raised by its signal handler, is raised again in the script's next instructions.
         """
-        function, deaf = self.known(name, function), self.deaf
+        function, disabled = self.register(name, function), self.disabled
 
         def called(*args: Any) -> None:
-            if deaf:
+            if disabled:
                 return
             try:
                 function(*args)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
-                self.fault(name, error)
+                self.internal_error(name, error)
 
-        later = raised_later(unheard(called))
+        later = raised_later(untraced(called))
         if later is not None:
             return later
 
@@ -276,25 +276,25 @@ class Guard:
             except KeyboardInterrupt:  # the user's: raised again where that is possible
                 _thread.start_new_thread(_interrupt, ())
 
-        return unheard(interrupted)
+        return untraced(interrupted)
 
     def thread(self, name: str, run: Callable[[], object]) -> None:
         """Start a thread below `threading`, so that the script does not find it among its own."""
-        _thread.start_new_thread(unheard(self.guarded(name, run), lasting=True), ())
+        _thread.start_new_thread(untraced(self.guarded(name, run), lasting=True), ())
 
     # after an internal error
 
-    def fault(self, name: str, error: Exception) -> None:
+    def internal_error(self, name: str, error: Exception) -> None:
         """End the recording; called while handling the error of the named function.
 
         Raises the error again if it belongs to the script: its signal handler ran inside leakscope.
         """
         if is_the_scripts(error):
             raise error
-        if self.deaf or not self._once.acquire(blocking=False):
+        if self.disabled or not self._once.acquire(blocking=False):
             return
         self.lost = True
-        self.deaf.append(True)
+        self.disabled.append(True)
         try:
             self.why = sentence = f"recording ended at step {self.steps()}: {_told(error)} (in {name})"
             for end in self.at_end:
@@ -304,9 +304,9 @@ class Guard:
         except Exception:  # noqa: BLE001 - there is not even memory to tell it
             return
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """End the recording: disable all hooks and drop references."""
-        self.deaf.append(True)
+        self.disabled.append(True)
         self.steps = lambda: 0
         self.at_end.clear()
         self.later.clear()

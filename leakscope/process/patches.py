@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 from leakscope.bootstrap import RECORDING
 from leakscope.process.guard import Guard
-from leakscope.stand_ins import by_name, put_everywhere, stand_in
+from leakscope.stand_ins import ImportHook, by_name, put_everywhere, stand_in
 
 _ABSENT = object()
 
@@ -115,7 +112,7 @@ class Patches:
 
     def listen(self, name: str, listeners: list[Any], function: Callable[..., object]) -> None:
         """Append a function to a list of callbacks."""
-        heard = self.guard.callback(name, function)
+        heard = self.guard.finalizer_safe(name, function)
         self.add(name, lambda: listeners.remove(heard) if heard in listeners else None)
         listeners.append(heard)
 
@@ -150,6 +147,17 @@ class Patches:
         """Call `after` with the result and arguments of the function or method `owner.name`."""
         self.wrap(owner, name, functools.partial(calling_after, self.guard, name_of(owner, name), after))
 
+    def after_import(self, module: str, then: Callable[[], object]) -> None:
+        """Call `then`, guarded, after the import of a module; now if it is already imported."""
+        then = self.guard.guarded(f"import of {module}", then)
+        if module in sys.modules:
+            then()
+            return
+        disabled = self.guard.disabled
+        hook = ImportHook(module, then, lambda: not disabled)
+        hook.install()
+        self.add(f"import hook for {module}", hook.remove)
+
     def take_out(self) -> bool:
         """Undo all changes, latest first; False if some have to stay for now.
 
@@ -162,7 +170,7 @@ class Patches:
             try:
                 gone = entry.take_out() is not False
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
-                self.guard.fault(f"taking out {entry.name}", error)
+                self.guard.internal_error(f"taking out {entry.name}", error)
                 gone = True
             if gone:
                 with suppress(ValueError):  # another thread has it
@@ -200,10 +208,10 @@ def calling_before(
     guard: Guard, name: str, before: Callable[..., object], called: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Return a wrapper that calls `before` with the same arguments before `called`."""
-    before, deaf, fault = guard.entry(name, before), guard.deaf, guard.fault
+    before, disabled, fault = guard.untraced(name, before), guard.disabled, guard.internal_error
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if not deaf:
+        if not disabled:
             try:
                 before(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
@@ -219,11 +227,11 @@ def calling_after(
     guard: Guard, name: str, after: Callable[..., object], called: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Return a wrapper that calls `after` with the result and arguments of `called`."""
-    after, deaf, fault = guard.entry(name, after), guard.deaf, guard.fault
+    after, disabled, fault = guard.untraced(name, after), guard.disabled, guard.internal_error
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         result = called(*args, **kwargs)
-        if not deaf:
+        if not disabled:
             try:
                 after(result, *args, **kwargs)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
@@ -233,72 +241,7 @@ def calling_after(
     return wrapper
 
 
-class AfterImport(importlib.abc.MetaPathFinder):
-    """A finder that stays first in `sys.meta_path` until the module has been imported."""
-
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self._name, self._then, self._asking = name, then, False
-        self._guard = Guard()
-
-    def install(self, patches: Patches) -> None:
-        """Wait for the import; does nothing if the module is already imported."""
-        self._guard = patches.guard
-        self._then = self._guard.guarded(f"import of {self._name}", self._then)
-        if self._name in sys.modules:
-            self._then()
-        else:
-            sys.meta_path.insert(0, self)
-            patches.add(f"import hook for {self._name}", self._remove)
-
-    def _remove(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Ask the other finders for the awaited module, and wrap its loader."""
-        del path, target
-        if fullname != self._name or self._asking or self._guard.deaf:
-            return None
-        self._asking = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        except Exception:  # noqa: BLE001 - a finder's own: Python asks it next, and has it from there
-            return None
-        finally:
-            self._asking = False
-        if spec is not None and spec.loader is not None:
-            spec.loader = _NotifyingLoader(spec.loader, self)
-        return spec
-
-    def imported(self) -> None:
-        """Called after the module's code has run."""
-        self._remove()
-        self._then()
-
-
-class _NotifyingLoader(importlib.abc.Loader):
-    """Wraps the module's loader to report when it is done; restores the original first."""
-
-    def __init__(self, real: importlib.abc.Loader, finder: AfterImport) -> None:
-        self._real, self._finder = real, finder
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._real.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._real
-        module.__loader__ = self._real
-        self._real.exec_module(module)
-        self._finder.imported()
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._real, name)
-
-
-def leave_us_out(patches: Patches, tell: Callable[[str], object]) -> None:
+def exclude_from_dynamo(patches: Patches, tell: Callable[[str], object]) -> None:
     """Make dynamo skip leakscope's folders once the script has loaded dynamo; `tell` receives the
     reason if that fails.
     """
@@ -323,7 +266,7 @@ def leave_us_out(patches: Patches, tell: Callable[[str], object]) -> None:
                     folders.remove(folder)
             read_again()
 
-    AfterImport(DYNAMO_RULES, skip).install(patches)
+    patches.after_import(DYNAMO_RULES, skip)
 
 
 def without_compiling(call: Callable[[], object]) -> None:

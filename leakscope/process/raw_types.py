@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable
 from itertools import compress, repeat, takewhile
 from operator import attrgetter, is_, itemgetter
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from leakscope.errors import unsupported_python
 from leakscope.native import gc_heap
@@ -53,6 +53,30 @@ class Bases(tuple[type, ...]):
 
     def __contains__(self, kind: object) -> bool:
         return any(base is kind for base in self)
+
+
+T = TypeVar("T")
+
+
+class TypeCache(Generic[T]):
+    """Answers a question about types once for each, by address: a metaclass may define `__hash__` and `__eq__`.
+
+    Valid while the types live, as during a snapshot.
+    """
+
+    __slots__ = ("_answers", "_judge")
+
+    def __init__(self, judge: Callable[[type], T]) -> None:
+        self._judge = judge
+        self._answers: dict[int, T] = {}
+
+    def of(self, kind: type) -> T:
+        """The answer for a type."""
+        try:
+            return self._answers[id(kind)]
+        except KeyError:
+            answer = self._answers[id(kind)] = self._judge(kind)
+            return answer
 
 
 def mro(kind: type) -> Bases:

@@ -75,7 +75,7 @@ def prepare(
     return code, main
 
 
-def hide_us(words: int) -> None:
+def hide_from_orig_argv(words: int) -> None:
     """Make `sys.orig_argv` that of python alone; `words` follow the file that starts this process."""
     first = len(sys.orig_argv) - words
     if sys.orig_argv[first - 1 : first] == [FILE]:
@@ -165,7 +165,7 @@ def _status(code: object) -> int:
     return code & 0xFF if isinstance(code, int) else 1
 
 
-def words_of(end: End, error: BaseException | None, source: bool) -> tuple[str, str, tuple[str, ...]]:
+def error_details(end: End, error: BaseException | None, source: bool) -> tuple[str, str, tuple[str, ...]]:
     """(last line, place, stack) of the error that the script ended with; the stack has lines of code with `source`."""
     if end.how != EndKind.RAISED or error is None:
         return _what_it_said(end, error), "", ()

@@ -31,7 +31,7 @@ check_torch()
 class RecordingPart(StrEnum):
     """A part of the recording that needs private names; its value completes the sentence `this torch has no X: `."""
 
-    LOOKS = "what is alive, and who holds it, is not told"
+    SNAPSHOTS = "what is alive, and who holds it, is not told"
     NATIVE = "what only C++ holds may count as held by native code, and what a cut frees is not told"
     SPARSE = "the memory of sparse tensors is not told"
     COLLECTED = "what collecting and cutting really free is not told"
@@ -50,11 +50,11 @@ class RecordingPart(StrEnum):
 
 
 NEEDS = {
-    RecordingPart.COLLECTED: RecordingPart.LOOKS,
-    RecordingPart.WATCHED: RecordingPart.LOOKS,
-    RecordingPart.BLOCKS: RecordingPart.LOOKS,
-    RecordingPart.COMM: RecordingPart.LOOKS,
-    RecordingPart.BY_HAND: RecordingPart.LOOKS,
+    RecordingPart.COLLECTED: RecordingPart.SNAPSHOTS,
+    RecordingPart.WATCHED: RecordingPart.SNAPSHOTS,
+    RecordingPart.BLOCKS: RecordingPart.SNAPSHOTS,
+    RecordingPart.COMM: RecordingPart.SNAPSHOTS,
+    RecordingPart.BY_HAND: RecordingPart.SNAPSHOTS,
     RecordingPart.CALLS: RecordingPart.BACKWARDS,
     RecordingPart.FUNCTIONAL: RecordingPart.COMM,
     RecordingPart.CONTEXTS: RecordingPart.COMM,
@@ -158,7 +158,7 @@ def sentences() -> tuple[str, ...]:
 
 # reading without being observed
 
-without_functions = bind("torch._C.DisableTorchFunction", RecordingPart.LOOKS)
+without_functions = bind("torch._C.DisableTorchFunction", RecordingPart.SNAPSHOTS)
 """A block in which no `__torch_function__` runs."""
 without_dispatch = bind("torch._C._DisableTorchDispatch", RecordingPart.SPARSE)
 with_keys = bind("torch._C._ForceDispatchKeyGuard", RecordingPart.SPARSE)
@@ -195,28 +195,28 @@ def _probe() -> Any:
 
 # tensors and storages
 
-TensorBase = bind("torch._C.TensorBase", RecordingPart.LOOKS)
-StorageBase = bind("torch._C.StorageBase", RecordingPart.LOOKS)
-has_storage = bind("torch._C._has_storage", RecordingPart.LOOKS, works=lambda has: has(_probe()) is True)
+TensorBase = bind("torch._C.TensorBase", RecordingPart.SNAPSHOTS)
+StorageBase = bind("torch._C.StorageBase", RecordingPart.SNAPSHOTS)
+has_storage = bind("torch._C._has_storage", RecordingPart.SNAPSHOTS, works=lambda has: has(_probe()) is True)
 storage_address = bind(
-    "torch._C._storage_address", RecordingPart.LOOKS, works=lambda told: _address_is_told(told, _probe())
+    "torch._C._storage_address", RecordingPart.SNAPSHOTS, works=lambda told: _address_is_told(told, _probe())
 )
-address_of_tensor = getter("torch._C.TensorBase._cdata", RecordingPart.LOOKS)
+address_of_tensor = getter("torch._C.TensorBase._cdata", RecordingPart.SNAPSHOTS)
 address_of_storage = attrgetter("_cdata")
 """Address of a storage from its Python object; found with the previous name."""
-uses_of_tensor = bind("torch._C.TensorBase._use_count", RecordingPart.LOOKS, works=lambda uses: uses(_probe()) == 1)
+uses_of_tensor = bind("torch._C.TensorBase._use_count", RecordingPart.SNAPSHOTS, works=lambda uses: uses(_probe()) == 1)
 """Number of C++ owners of a tensor, its Python object counted as one."""
 uses_of_storage = bind(
-    "torch._C._storage_Use_Count", RecordingPart.LOOKS, works=lambda uses: _uses_are_told(uses, _probe())
+    "torch._C._storage_Use_Count", RecordingPart.SNAPSHOTS, works=lambda uses: _uses_are_told(uses, _probe())
 )
 """Number of owners of a storage by address, its Python object counted as one."""
 PYTHON, FUNCTIONALIZE, LAZY = (
-    bind(f"torch._C.DispatchKey.{name}", RecordingPart.LOOKS) for name in ("Python", "Functionalize", "Lazy")
+    bind(f"torch._C.DispatchKey.{name}", RecordingPart.SNAPSHOTS) for name in ("Python", "Functionalize", "Lazy")
 )
 dispatch_keys = bind(
-    "torch._C._dispatch_keys", RecordingPart.LOOKS, works=lambda keys: keys(_probe()).has(PYTHON) is False
+    "torch._C._dispatch_keys", RecordingPart.SNAPSHOTS, works=lambda keys: keys(_probe()).has(PYTHON) is False
 )
-no_dispatch_of_its_own = bind("torch._C._disabled_torch_dispatch_impl", RecordingPart.LOOKS)
+no_dispatch_of_its_own = bind("torch._C._disabled_torch_dispatch_impl", RecordingPart.SNAPSHOTS)
 """`__torch_dispatch__` of a type that does not define one."""
 sparse_indices = bind("torch._C.TensorBase._indices", RecordingPart.SPARSE)
 sparse_values = bind("torch._C.TensorBase._values", RecordingPart.SPARSE)
@@ -487,7 +487,7 @@ def _word(address: int, place: int = 0) -> int:
 SAVED_TENSOR = bind("torch._C._autograd.SavedTensor", RecordingPart.NATIVE)
 saved_data = getter("torch._C._autograd.SavedTensor.data", RecordingPart.NATIVE)
 saved_unpack_hook = getter("torch._C._autograd.SavedTensor.unpack_hook", RecordingPart.NATIVE)
-SAVED_TENSORS_TELL = nothing not in (saved_data, saved_unpack_hook)
+SAVED_TENSORS_READABLE = nothing not in (saved_data, saved_unpack_hook)
 """Whether a saved tensor exposes its content and unpack hook. Otherwise saved tensors are not read."""
 
 
@@ -497,7 +497,7 @@ def _flags_at() -> int | None:
     The flags are pybind11's (pybind11/detail/common.h, `struct instance`): the last word, whose lowest bit is `owned`.
     """
     make = at("torch._C._autograd._make_saved_tensor")
-    if make is None or not SAVED_TENSORS_TELL:
+    if make is None or not SAVED_TENSORS_READABLE:
         return None
     with (
         past_modes(),

@@ -98,7 +98,7 @@ class Watchdog:
                 self._leave()
 
 
-def let_threads_go_on() -> None:
+def yield_to_threads() -> None:
     """Release the GIL for a moment if the script has other threads.
 
     Threads wait for the GIL wherever they requested it. One that waits inside an operation of torch aborts the process

@@ -24,7 +24,7 @@ from leakscope.verdict import Verdict
 if TYPE_CHECKING:
     from leakscope.findings.model import Finding, Findings
     from leakscope.heap.fast_check import Mark
-    from leakscope.heap.garbage import ExplainedHeap
+    from leakscope.heap.liveness import Liveness
     from leakscope.run.model import HeapSnapshot, Run
 
 
@@ -256,13 +256,13 @@ class watch:
             return None
         return look_now(1, Occasion.BLOCK, explained=self._learn)
 
-    def _learn_before(self, heap: ExplainedHeap) -> None:
+    def _learn_before(self, heap: Liveness) -> None:
         """Called with the snapshot before the block, while the process is paused."""
         from leakscope.heap.fast_check import RETENTION_CHECK
 
         RETENTION_CHECK.learn_before(heap)
 
-    def _learn(self, heap: ExplainedHeap) -> None:
+    def _learn(self, heap: Liveness) -> None:
         """Called with the snapshot after the block, while the process is paused."""
         from leakscope.heap.fast_check import RETENTION_CHECK
 

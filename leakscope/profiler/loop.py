@@ -122,14 +122,14 @@ def _own() -> list[Started]:
 
 
 def _end(recording: Started, why: str) -> None:
-    from leakscope.process.guard import say_on_stderr
+    from leakscope.process.guard import write_to_stderr
 
     if why:
-        say_on_stderr(why)
+        write_to_stderr(why)
     try:
         recording.stop()
     except Exception as error:  # noqa: BLE001 - it was forgotten: nobody waits for what it found
-        say_on_stderr(f"the recording was not judged: {type(error).__name__}: {error}")
+        write_to_stderr(f"the recording was not judged: {type(error).__name__}: {error}")
     finally:
         stopped(recording)
 
@@ -353,7 +353,7 @@ class Profiler:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        from leakscope.process.guard import say_on_stderr
+        from leakscope.process.guard import write_to_stderr
         from leakscope.run.model import Ended
 
         assert self._recorder is not None
@@ -372,10 +372,10 @@ class Profiler:
         except Exception as problem:
             if error is None:
                 raise
-            say_on_stderr(f"the recording was not judged: {type(problem).__name__}: {problem}")
+            write_to_stderr(f"the recording was not judged: {type(problem).__name__}: {problem}")
 
     def _judge(self) -> None:
-        from leakscope.process.guard import say_on_stderr
+        from leakscope.process.guard import write_to_stderr
         from leakscope.report import write
         from leakscope.run.reader import read_run
 
@@ -390,7 +390,7 @@ class Profiler:
             try:
                 write(self.run, self.findings, self._output)
             except OSError as problem:  # the training has ended, and its findings are here
-                say_on_stderr(f"cannot write {self._output}: {problem.strerror}")
+                write_to_stderr(f"cannot write {self._output}: {problem.strerror}")
 
     def step(self) -> StepMark:
         """Mark one step: as a `with` block, which counts unless it raises, or as a plain call at the end of the step.
@@ -459,7 +459,7 @@ class _Call:
 
 def _prepare(folder: Path) -> None:
     """Make the folder, replacing an earlier run of a Profiler. Raises LeakscopeError if it holds something else."""
-    from leakscope.process.guard import say_on_stderr
+    from leakscope.process.guard import write_to_stderr
     from leakscope.run.model import read_header
     from leakscope.run.writer import prepare_folder, who_else_may_enter
 
@@ -472,4 +472,4 @@ def _prepare(folder: Path) -> None:
     prepare_folder(folder, force=own)
     others = who_else_may_enter(folder)
     if others:
-        say_on_stderr(others)
+        write_to_stderr(others)

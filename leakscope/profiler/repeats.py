@@ -263,7 +263,7 @@ def run_and_judge(
                     with sites.watched(is_first=number == 1) if number in (warmup, 1) else nullcontext():
                         take(train_step(*args, **kwargs), train_step, runner)
                 seconds, collected = time.perf_counter() - began, collections.taken()
-                with collections.not_listening():
+                with collections.suspended():
                     look = look_now(number, Occasion.STEP, counter, gains, made_at=sites.made_at)
                 # on the CPU the counted bytes include those of leakscope: too coarse for small allowances
                 looks.append(look if min_bytes >= _COUNTED_FROM else replace(look, counted_bytes=None))

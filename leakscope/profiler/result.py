@@ -18,8 +18,8 @@ from leakscope.verdict import Returned
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from leakscope.heap.garbage import ExplainedHeap
     from leakscope.heap.growth import Gains
+    from leakscope.heap.liveness import Liveness
     from leakscope.recorder.accelerator import Counter
     from leakscope.run.model import HeapSnapshot, Rank, Run
     from leakscope.run.rows import MadeBy, Occasion
@@ -30,7 +30,7 @@ def look_now(
     occasion: Occasion,
     counter: Counter | None = None,
     gains: Gains | None = None,
-    explained: Callable[[ExplainedHeap], None] | None = None,
+    explained: Callable[[Liveness], None] | None = None,
     made_at: Mapping[int, str] | None = None,
 ) -> HeapSnapshot:
     """Take a heap snapshot of this process; its own memory is not counted.
@@ -58,7 +58,7 @@ def why_no_look() -> str:
     """Why no heap snapshot of this process can be taken; "" if it can."""
     from leakscope.process.torch_compat import RecordingPart, lacks, sentences
 
-    return "; ".join(sentences()) if lacks(RecordingPart.LOOKS) else ""
+    return "; ".join(sentences()) if lacks(RecordingPart.SNAPSHOTS) else ""
 
 
 def run_of_rank(rank: Rank, made_by: MadeBy, warmup: int = 0, min_bytes: int = 0) -> Run:

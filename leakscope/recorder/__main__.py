@@ -20,9 +20,9 @@ from leakscope.process import script_runner
 from leakscope.process.children import bootstrap_module, current_process, follow_children
 from leakscope.process.gc_control import no_automatic_gc
 from leakscope.process.guard import Guard, in_forked_child
-from leakscope.process.patches import AfterImport, Patches, without_compiling
+from leakscope.process.patches import Patches, without_compiling
 from leakscope.process.user_code import adopt_script
-from leakscope.process.watchdog import end_with_launcher, known_launcher, launcher_is_gone, let_threads_go_on
+from leakscope.process.watchdog import end_with_launcher, known_launcher, launcher_is_gone, yield_to_threads
 from leakscope.recorder.steps.step_function import StepFunction
 from leakscope.run.processes import link, write_who
 from leakscope.run.rows import ClockKind, EndKind
@@ -61,7 +61,7 @@ class _Rank:
             None if function is None else self._compiled,
         )
         self.guard.call("place of the script", adopt_script, prepared[0].co_filename, options.module or "")
-        AfterImport("torch", self.begin).install(self.patches)
+        self.patches.after_import("torch", self.begin)
         if options.process:
             self.guard.call("following of children", self._follow)
         return prepared
@@ -114,7 +114,7 @@ class _Rank:
         ):
             end = script_runner.End(EndKind.STOPPED, 0)
             error = None
-        words = self._call_last("words of the error", script_runner.words_of, end, error, self.options.source)
+        words = self._call_last("words of the error", script_runner.error_details, end, error, self.options.source)
         message, at, stack = words or ("", "", ())
 
         def ended(steps: int) -> Ended:
@@ -157,7 +157,7 @@ def main(arguments: list[str]) -> int:
     options = Options.from_words(arguments)
     conceal(options.command)
     bootstrap_module().stop()  # for a run within another, the inner one records
-    script_runner.hide_us(len(arguments))
+    script_runner.hide_from_orig_argv(len(arguments))
     if options.under_elastic:
         options = replace(options, rank=int(os.environ["RANK"]), world=int(os.environ["WORLD_SIZE"]))
         for stream in (sys.stdout, sys.stderr):
@@ -181,7 +181,7 @@ def main(arguments: list[str]) -> int:
     if module is not None:
         _keep(module)
     sys.excepthook = script_runner.trimmed_excepthook()
-    let_threads_go_on()
+    yield_to_threads()
     if error is not None and end.how != EndKind.STOPPED:
         raise error
     return end.status

@@ -13,7 +13,7 @@ from leakscope.originals import atexit, os
 from leakscope.process import script_runner
 from leakscope.process.children import RankDiscovery, current_process, options_in
 from leakscope.process.gc_control import no_automatic_gc
-from leakscope.process.guard import Guard, in_forked_child, is_the_scripts, say_on_stderr
+from leakscope.process.guard import Guard, in_forked_child, is_the_scripts, write_to_stderr
 from leakscope.process.patches import Patches
 from leakscope.process.watchdog import Stop
 from leakscope.run.model import Ended
@@ -42,7 +42,7 @@ def attach(folder: str) -> None:
     except Exception as error:
         if is_the_scripts(error):
             raise
-        say_on_stderr(f"process {os.getpid()} is not recorded: {type(error).__name__}: {error}")
+        write_to_stderr(f"process {os.getpid()} is not recorded: {type(error).__name__}: {error}")
 
 
 class Followed:
@@ -110,7 +110,7 @@ class Followed:
         end = script_runner.End(EndKind.FINISHED, 0) if error is None else script_runner.end_of(error)
         if recorder.stopped or (end.status and recorder.is_over()):
             end, error = script_runner.End(EndKind.STOPPED, 0), None
-        how, (message, at, stack) = end, script_runner.words_of(end, error, self._options.source)
+        how, (message, at, stack) = end, script_runner.error_details(end, error, self._options.source)
 
         def ended(steps: int) -> Ended:
             return Ended(how.how, how.status, steps, message, stack, at=at)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from leakscope.graph.model import ReferenceKind
-from leakscope.heap.garbage import ExplainedHeap
+from leakscope.heap.liveness import Liveness
 from leakscope.heap.naming import named_referents
 from leakscope.heap.snapshot import SnapshotContext, look
 from leakscope.heap.to_graph import describe, namespace
@@ -55,7 +55,7 @@ class _Asked:
     def __init__(self, obj: object, max_depth: int, too_many: int) -> None:
         self.obj, self.max_depth, self.too_many, self.dot = obj, max_depth, too_many, ""
 
-    def draw(self, heap: ExplainedHeap) -> None:
+    def draw(self, heap: Liveness) -> None:
         """Draw during the pause of the snapshot."""
         referrers, written = _Referrers(heap), StringIO()
         starts = [self.obj, *referrers.memory_of(self.obj)]
@@ -73,7 +73,7 @@ class _StorageProxy:
 class _Referrers:
     """Referrers, referents and names in one snapshot."""
 
-    def __init__(self, heap: ExplainedHeap) -> None:
+    def __init__(self, heap: Liveness) -> None:
         self._heap, self._objects = heap, heap.native.sweep.objects
         self._names: dict[tuple[int, int], tuple[ReferenceKind, str]] = {}
         self._memory: dict[int, _StorageProxy] = {}
@@ -81,8 +81,8 @@ class _Referrers:
     def memory_of(self, obj: object) -> list[_StorageProxy]:
         """The storage of a tensor."""
         native = self._heap.native
-        index, first = native.find(id(obj)), self._heap.refcounts.objects
-        for place, storage in enumerate(native.storages.values()):
+        index, first = native.find(id(obj)), self._heap.native.references.objects
+        for place, storage in enumerate(native.storages):
             if index in storage.holders:
                 memory = self._memory[place] = _StorageProxy(first + place, storage.bytes)
                 return [memory]
@@ -95,9 +95,9 @@ class _Referrers:
         if index < 0:
             # a snapshot has no number for untracked objects such as `object()`; their referrers are older than it
             return [holder for holder in gc.get_referrers(target) if find(id(holder)) >= 0 and not _is_ours(holder)]
-        if index in self._heap.running:
+        if index in self._heap.native.running:
             return []
-        into = self._heap.refcounts.into(np.asarray([index]))
+        into = self._heap.native.references.into(np.asarray([index]))
         extra = self._heap.native.extra
         found: dict[int, Any] = {}
         for holder, known in zip(into.holder.tolist(), into.extra.tolist(), strict=True):
@@ -113,7 +113,7 @@ class _Referrers:
 
     def _is_held(self, index: int) -> bool:
         """Whether anything refers to it: a storage's Python object, once created, lives as long as the storage."""
-        return len(self._heap.refcounts.into(np.asarray([index])).holder) > 0
+        return len(self._heap.native.references.into(np.asarray([index])).holder) > 0
 
     def edge(self, source: object, target: object, shortnames: bool = True) -> str:  # noqa: ARG002 - as objgraph calls it
         """The label of an arrow."""

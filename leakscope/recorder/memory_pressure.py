@@ -54,13 +54,13 @@ class MemoryPressure:
         near = self.looks.limits.near()
         if near is None:
             return
-        with self.collections.not_listening():
+        with self.collections.suspended():
             self.folder.append(LimitNear(step, inside, near.limit, near.limit_bytes, near.used_bytes))
             self.look(step, Occasion.MEMORY)
 
     def look_for_peer(self, step: int, failing: int) -> None:
         """Take a snapshot for another rank whose allocation failed and which waits for it."""
-        with self.collections.not_listening():
+        with self.collections.suspended():
             self.folder.append(PeerOutOfMemory(step, of=failing))
             self.look(step, Occasion.MEMORY)
 
@@ -69,7 +69,7 @@ class MemoryPressure:
         if not self.looks.lock.acquire(blocking=False):
             return False
         try:
-            with self.collections.not_listening():
+            with self.collections.suspended():
                 self.rank_state.update(activity=Activity.LOOKING)
                 self.watchdog.extend(self.looks.take(step, Occasion.OOM, False))
                 self.rank_state.update(activity=Activity.RUNNING)

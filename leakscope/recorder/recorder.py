@@ -13,8 +13,8 @@ from leakscope.options import Options, When
 from leakscope.originals import Path, _thread
 from leakscope.process.children import OwnProcesses, is_followed
 from leakscope.process.gc_control import CollectionWatch
-from leakscope.process.guard import CLOCK, in_forked_child, unheard
-from leakscope.process.patches import Patches, leave_us_out
+from leakscope.process.guard import CLOCK, in_forked_child, untraced
+from leakscope.process.patches import Patches, exclude_from_dynamo
 from leakscope.process.torch_compat import RecordingPart, lacks
 from leakscope.process.watchdog import STACKS, HangDetector, Stop, Watchdog
 from leakscope.recorder.accelerator import Counter
@@ -178,12 +178,12 @@ class Recorder:
         self.steps = 0
         self.stopped = False
         self._guard = guard = self.patches.guard
-        self._step_over = guard.entry("end of a step", self._step)
+        self._step_over = guard.untraced("end of a step", self._step)
         self._folder = RankFolder(options.folder, options.rank, options.process)
         self._rank_state = RankStateFile(options.rank_state, options.rank, options.world)
         self._counter = Counter()
         self._collections = CollectionWatch(lambda: self._counter.read().bytes)
-        guard.weightless = self._collections.weightless
+        guard.gc_neutral = self._collections.gc_neutral
         self._schedule = Schedule(options.warmup, options.steps, options.budget)
         self._sites = AllocationSites(self.patches.part())
         self._looks = SnapshotTaker(options, self._folder, self._counter, self._sites, self._own_objects, given)
@@ -213,7 +213,7 @@ class Recorder:
             self._folder, self._rank_state, self._collections, self._looks, self._device.failures, self._peers,
             self._watchdog, self._look,
         )  # fmt: skip
-        self._look_at_uncaught = guard.entry("error of the script", self._shortages.look_at_uncaught)
+        self._look_at_uncaught = guard.untraced("error of the script", self._shortages.look_at_uncaught)
         self._home = _thread.get_ident()
         self._stepping = _thread.RLock()
         """Held while a step ends: several threads may end steps."""
@@ -231,7 +231,8 @@ class Recorder:
         if not options.by_hand:
             if options.step_function is not None:
                 self._handover.expect(options.step_function)
-                leave_us_out(self.patches, self._folder.note)  # the script may compile the function that ends its steps
+                # the script may compile the function that ends its steps
+                exclude_from_dynamo(self.patches, self._folder.note)
             else:
                 self._clock = StepClock(self._peers.step_alone, self._guard)
                 StepEvents(self._clock, self.step_ended).install(self.patches)
@@ -252,32 +253,32 @@ class Recorder:
 
     def step_ended(self, tick: StepEnd) -> None:
         """Called at the end of an inferred step; raises Stop as `boundary` does."""
-        if self._guard.deaf:
+        if self._guard.disabled:
             return
         self._home = _thread.get_ident()
         self.boundary(tick)
 
     def step_function_is_missing(self) -> None:
         """Called if the script has ended without defining or importing the step function."""
-        if not self._guard.deaf:
+        if not self._guard.disabled:
             self._handover.expect(self.options.step_function or "", missing=True)
 
-    @unheard
+    @untraced
     def boundary(self, tick: StepEnd = MARK) -> None:
         """Handle the end of a step: read the counters, take a snapshot if one is due, and stop if the run is over.
 
         Raises Stop if a run with `steps` is over.
         """
-        if self._guard.deaf or self._collections.is_within():
+        if self._guard.disabled or self._collections.is_within():
             return
         try:
-            with self._stepping, self._collections.not_listening():
+            with self._stepping, self._collections.suspended():
                 self._handover.note(tick, self.steps)
                 if self._schedule.steps is None or self.steps < self._schedule.steps:
                     self._step_over()
             over = self.is_over()
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
-            self._guard.fault("end of a step", error)
+            self._guard.internal_error("end of a step", error)
             return
         finally:
             self._began = CLOCK.perf_counter()
@@ -318,7 +319,7 @@ class Recorder:
     def _at_peak(self, step: int, occasion: Occasion) -> Iterator[LiveSnapshot]:
         """The heap in the middle of a step, for lifetimes."""
         began = CLOCK.perf_counter()
-        with self._collections.not_listening(), self._looks.lock, self._looks.inspect(step, occasion) as live:
+        with self._collections.suspended(), self._looks.lock, self._looks.inspect(step, occasion) as live:
             yield live
         seconds = CLOCK.perf_counter() - began
         self._watchdog.extend(seconds)
@@ -350,7 +351,7 @@ class Recorder:
     def _look_as_peer(self, step: int) -> None:
         if self.member.comm is not None:
             self.member.comm.step_ended(step)
-        with self._collections.not_listening():
+        with self._collections.suspended():
             self._look(step, Occasion.PEER)
 
     def _own_objects(self) -> tuple[object, ...]:
@@ -366,7 +367,7 @@ class Recorder:
             try:
                 self._ends.stopped(self.steps)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
-                self._guard.fault("stop of the run", error)
+                self._guard.internal_error("stop of the run", error)
         raise self.member.stop
 
     def _before_comm(self, *_: Any, **__: Any) -> None:
@@ -407,14 +408,14 @@ class Recorder:
 
     # the end
 
-    @unheard
+    @untraced
     def failed(self, error: BaseException | None) -> None:
         """The script's main code raised: snapshot a failed allocation while its traceback's frames are alive."""
         try:
-            if not self._guard.deaf:
+            if not self._guard.disabled:
                 self._look_at_uncaught(self.steps, error)
         except Exception as ours:  # noqa: BLE001 - whatever it is, it must not become the script's
-            self._guard.fault("error of the script", ours)
+            self._guard.internal_error("error of the script", ours)
 
     def abandon(self) -> None:
         """Remove everything from the process. Idempotent."""
@@ -424,9 +425,9 @@ class Recorder:
         self.patches.take_out()
         guard.call("closing of the folder", self._folder.close, even_lost=True)
         guard.call("closing of the rank's state", self._rank_state.close, even_lost=True)
-        guard.let_go()
+        guard.release()
 
-    @unheard
+    @untraced
     @ending_with(abandon)
     def finish(self, ended: Callable[[int], Ended], look: bool) -> None:
         """Take a last snapshot if requested, remove everything, and record how it ended; raises no

@@ -140,7 +140,7 @@ class SnapshotTaker:
 
     def take(self, step: int, occasion: Occasion, collect: bool) -> float:
         """Take one snapshot, and the real gc diff after it if requested; return the seconds. Failures become a note."""
-        if lacks(RecordingPart.LOOKS):  # reported when recording began
+        if lacks(RecordingPart.SNAPSHOTS):  # reported when recording began
             return 0.0
         collect = collect and not lacks(RecordingPart.COLLECTED)
         began, at_work, self.work = CLOCK.perf_counter(), CLOCK.thread_time(), 0.0

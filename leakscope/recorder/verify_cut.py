@@ -267,7 +267,7 @@ def _cut_one(live: LiveSnapshot, references: Sequence[int], storages: Sequence[i
         jobs.append((live.objects[r.holder], live.objects[r.held], r.kind, r.name))
     waiting = [id(live.objects[held]) for held in graph.held[over].tolist()]
     live.objects.clear()
-    _let_go_of_everything(live)
+    live.swept.clear()  # the list in the frames above that holds the whole heap
     while jobs:
         holder, held, kind, name = jobs.pop()
         problem = cut(holder, held, kind, name)
@@ -277,12 +277,6 @@ def _cut_one(live: LiveSnapshot, references: Sequence[int], storages: Sequence[i
     for address in waiting:  # the statement that waits in a frame never continues in this copy
         ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(address))
     return sum(size for storage, size in weak if storage.expired())
-
-
-def _let_go_of_everything(live: LiveSnapshot) -> None:
-    """Empty the lists of the snapshot in the frames above, which hold the whole heap."""
-    for holds in live.holding:
-        holds.clear()
 
 
 def _dangerous(graph: HeapGraph, objects: Sequence[Any], references: Sequence[int]) -> str:

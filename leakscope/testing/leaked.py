@@ -14,7 +14,7 @@ from leakscope.verdict import Verdict
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
     from leakscope.heap.fast_check import WeakIdSet
-    from leakscope.heap.garbage import ExplainedHeap
+    from leakscope.heap.liveness import Liveness
     from leakscope.run.model import Run
 
 
@@ -79,17 +79,17 @@ class check_leaked_tensors(watch):
         some = replace(self.findings, findings=self.findings.findings[: self._limit])
         return f"\n\n{render_in_test(self.run, some)}" if some.findings else ""
 
-    def _learn_before(self, heap: ExplainedHeap) -> None:
+    def _learn_before(self, heap: Liveness) -> None:
         super()._learn_before(heap)
         from leakscope.heap.fast_check import WeakIdSet
 
         self._before = WeakIdSet(self._garbage_among(heap))
 
-    def _learn(self, heap: ExplainedHeap) -> None:
+    def _learn(self, heap: Liveness) -> None:
         super()._learn(heap)
         self._leaked.extend(self._garbage_among(heap))
 
-    def _garbage_among(self, heap: ExplainedHeap) -> list[Any]:
+    def _garbage_among(self, heap: Liveness) -> list[Any]:
         """Objects of the requested types that are garbage now and were not before."""
         from leakscope.heap.fast_check import RETENTION_CHECK, garbage_among
 

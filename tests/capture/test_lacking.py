@@ -53,11 +53,11 @@ UNSEEN = {"budget": 0.0, "warmup": 8}
 ONE_OF_EACH = [
     [private for private in privates if private is not None]
     for privates in zip_longest(
-        *([p for p in TABLE if p.part is part] for part in RecordingPart if part is not RecordingPart.LOOKS)
+        *([p for p in TABLE if p.part is part] for part in RecordingPart if part is not RecordingPart.SNAPSHOTS)
     )
 ]
 """What is hidden together: one name of each part, but of looks, without which most else is left out too."""
-HIDDEN = [*([private] for private in TABLE[::3] if private.part is RecordingPart.LOOKS), *ONE_OF_EACH]
+HIDDEN = [*([private] for private in TABLE[::3] if private.part is RecordingPart.SNAPSHOTS), *ONE_OF_EACH]
 
 
 class Recorded(NamedTuple):

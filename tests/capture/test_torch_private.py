@@ -18,7 +18,7 @@ from support import ROOT
 import leakscope
 from leakscope.errors import LeakscopeError
 from leakscope.process import torch_compat
-from leakscope.process.patches import Patches, leave_us_out
+from leakscope.process.patches import Patches, exclude_from_dynamo
 from leakscope.process.torch_compat import NEEDS, TABLE, Private, RecordingPart, lacking, lacks, sentences
 from leakscope.recorder.accelerator import described, untold
 from leakscope.verdict import Verdict
@@ -163,7 +163,7 @@ def test_a_stand_in_is_named_further_and_raises_when_it_is_called() -> None:
 
 @pytest.mark.usefixtures("no_answers_kept")
 def test_a_block_that_cannot_be_looked_at_is_not_called_clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_compat, "TABLE", [Private("torch._C._no_such_count", RecordingPart.LOOKS)])
+    monkeypatch.setattr(torch_compat, "TABLE", [Private("torch._C._no_such_count", RecordingPart.SNAPSHOTS)])
     warned = pytest.warns(
         UserWarning, match=r"not inspected: this torch has no torch\._C\._no_such_count: what is alive"
     )
@@ -188,7 +188,7 @@ def test_a_dynamo_that_skips_folders_in_another_way_is_told_of(monkeypatch: pyte
     monkeypatch.setitem(sys.modules, torch_compat.DYNAMO_RULES, ModuleType("rules"))
     told: list[str] = []
     patches = Patches()
-    leave_us_out(patches, told.append)
+    exclude_from_dynamo(patches, told.append)
     assert [sentence.partition(": ")[0] for sentence in told] == [
         "this torch has no torch._dynamo.trace_rules.SKIP_DIRS"
     ]

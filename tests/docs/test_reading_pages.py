@@ -121,7 +121,7 @@ def test_a_wrong_page_is_told_what_happens(right: str, wrong: str, tmp_path: Pat
 def test_a_page_whose_python_fails_or_whose_block_would_not_run_is_refused(tmp_path: Path, copies: Copies) -> None:
     for name, page, said in (
         ("raises", "```python\n1 / 0\n```\n", "ZeroDivisionError"),
-        ("unheard", "```yaml\na: 1\n```\n", "never runs"),
+        ("untraced", "```yaml\na: 1\n```\n", "never runs"),
         ("unnamed", "```\nls\n```\n", "never runs"),
     ):
         (tmp_path / name).mkdir()

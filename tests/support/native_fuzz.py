@@ -37,7 +37,7 @@ from leakscope.process.guard import _between, _enter, _leave
 
 PARTS = {
     "leakscope.heap._gc_heap": "leakscope/heap/_gc_heap.c",
-    "leakscope.process._unheard": "leakscope/process/_unheard.c",
+    "leakscope.process._untraced": "leakscope/process/_untraced.c",
     "leakscope.graph._walks": "leakscope/graph/_walks.c",
 }
 ROOT = Path(__file__).parents[2]
@@ -336,7 +336,7 @@ def columns_fit(rng: Random, read: dict[str, Any]) -> None:
 
 
 def unheard_calls(rng: Random) -> None:
-    kind = native.unheard().Call
+    kind = native.untraced().Call
     heard = rng.random() < 0.3
     shown: list[object] = []
 
@@ -464,7 +464,7 @@ def main() -> None:
         sys.exit(run_sanitized(["--seconds", str(options.seconds), "--seed", str(options.seed)]))
     if options.built:
         load_from(options.built)
-    assert native.gc_heap() and native.walks() and native.unheard(), "the parts in C were not built"
+    assert native.gc_heap() and native.walks() and native.untraced(), "the parts in C were not built"
     going = [True]
     thread = threading.Thread(target=churn, args=(going,))
     thread.start()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from leakscope.originals import open_file, os
-    from leakscope.stand_ins import put_everywhere, stand_in
+    from leakscope.stand_ins import ImportHook, put_everywhere, stand_in
 
 
 def _light(name: str) -> Any:
@@ -27,7 +27,7 @@ def _light(name: str) -> Any:
 if not TYPE_CHECKING:
     _originals, _stand_ins = _light("leakscope.originals"), _light("leakscope.stand_ins")
     open_file, os = _originals.open_file, _originals.os
-    put_everywhere, stand_in = _stand_ins.put_everywhere, _stand_ins.stand_in
+    put_everywhere, stand_in, ImportHook = _stand_ins.put_everywhere, _stand_ins.stand_in, _stand_ins.ImportHook
 
 VARIABLE = "LEAKSCOPE_FOLLOW"
 """Environment variable of a followed process: the run's folder, and `sys.prefix` of its reader."""
@@ -229,47 +229,16 @@ def wait_for_torch() -> None:
     if "torch" in sys.modules:
         _wait_for_training()
     else:
-        sys.meta_path.insert(0, _Finder())
+        _Finder("torch", _wait_for_training, lambda: _run["folder"]).install()
 
 
-class _Finder:
-    """A finder that stays first in `sys.meta_path` until torch has been imported."""
+class _Finder(ImportHook):
+    """Also forgets the `sitecustomize` of followed processes, once Python has imported it."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The module's own spec, with a callback after its code has run."""
         if getattr(sys.modules.get("sitecustomize"), "__file__", None) == os.path.join(SITE, "sitecustomize.py"):
             del sys.modules["sitecustomize"]
-        if name != "torch" or not _run["folder"]:
-            return None
-        spec: Any = None
-        for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec = None if find is None else find(name, path, target)
-            if spec is not None:
-                if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader, self)
-                break
-        return spec
-
-
-class _Loader:
-    """Wraps the module's loader to report when it is done; restores the original first."""
-
-    def __init__(self, real: Any, finder: _Finder) -> None:
-        self._real, self._finder = real, finder
-
-    def create_module(self, spec: Any) -> Any:
-        return self._real.create_module(spec)
-
-    def exec_module(self, module: Any) -> None:
-        module.__spec__.loader = module.__loader__ = self._real
-        self._real.exec_module(module)
-        if self._finder in sys.meta_path:
-            sys.meta_path.remove(self._finder)
-        _wait_for_training()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+        return super().find_spec(name, path, target)
 
 
 def _wait_for_training() -> None:

@@ -15,7 +15,7 @@ import torch
 from leakscope.bootstrap import RECORDING
 from leakscope.originals import _thread
 from leakscope.process.frames import users_line, waiting
-from leakscope.process.guard import Guard, call_heard, unheard
+from leakscope.process.guard import Guard, call_traced, untraced
 from leakscope.process.patches import Patches
 from leakscope.process.raw_types import mro, type_dict
 from leakscope.process.torch_compat import (
@@ -42,16 +42,16 @@ _OFF = "watching would switch compiling off"
 def watching_mode(dispatched: Dispatched, guard: Guard) -> Any:
     """Return a mode for `enter`."""
     plain: dict[type, bool] = {}
-    deaf, name = guard.deaf, "dispatch mode"
+    disabled, name = guard.disabled, "dispatch mode"
     dispatched, is_plain = (
-        guard.entry(name, guard.weightless(dispatched)),
-        guard.entry("types under the dispatch mode", _is_plain),
+        guard.untraced(name, guard.gc_neutral(dispatched)),
+        guard.untraced("types under the dispatch mode", _is_plain),
     )
 
     base: Any = watching_base()
 
     class Watching(base):  # type: ignore[misc]
-        @unheard
+        @untraced
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             for kind in types:  # usually none, but `.data` inside a custom Function names torch.Tensor itself
                 if kind not in plain:
@@ -59,24 +59,24 @@ def watching_mode(dispatched: Dispatched, guard: Guard) -> Any:
                         plain[kind] = is_plain(kind)
                     except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
                         plain[kind] = kind in Tensors
-                        guard.fault("types under the dispatch mode", error)
+                        guard.internal_error("types under the dispatch mode", error)
                 if not plain[
                     kind
                 ]:  # a subclass with a dispatch of its own runs it with this mode on: its inner operations are seen
                     return NotImplemented
             try:
-                out = call_heard(called_by(func) if type(func) is Overload else func, *args, **(kwargs or {}))
+                out = call_traced(called_by(func) if type(func) is Overload else func, *args, **(kwargs or {}))
             except BaseException as error:
                 # A bare `raise` adds no entry for this frame (ceval.c, RAISE_VARARGS): the script sees the traceback it
                 # would have seen without the mode.
                 assert error.__traceback__ is not None
                 error.__traceback__ = error.__traceback__.tb_next
                 raise
-            if not deaf:
+            if not disabled:
                 try:
                     dispatched(func, args, kwargs, out)
                 except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
-                    guard.fault(name, error)
+                    guard.internal_error(name, error)
             return out
 
     return Watching()
@@ -178,7 +178,7 @@ class AllocationSites:
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
         self._entries: dict[int, tuple[_StorageRef, str]] = {}
-        self._died = patches.guard.callback("death of a storage whose maker is known", self._gone)
+        self._died = patches.guard.finalizer_safe("death of a storage whose maker is known", self._gone)
         self._mode: Any = None
         self._home = 0
 

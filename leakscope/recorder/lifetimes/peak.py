@@ -94,7 +94,7 @@ def _note_shared(live: LiveSnapshot, table: Table) -> None:
     if borrowed:
         # an array that only a running function holds is not among gc's referents
         of_frames = (value for frame in running_frames() for value in held_by_frame(frame))
-        for obj in chain(live.holding[0], of_frames):
+        for obj in chain(live.swept, of_frames):
             if np.ndarray in mro(type(obj)) and (at := _INTERFACE(obj)["data"][0]) in borrowed:
                 borrowed[at].handed_out = True
 

@@ -163,14 +163,14 @@ def _returned(report: Callable[[Any], None], _: object, self: Any, *__: Any, **_
 
 
 def _reporting(guard: Guard, name: str, report: Callable[[Any], None], original: Any) -> Any:
-    report, deaf = guard.entry(name, report), guard.deaf
+    report, disabled = guard.untraced(name, report), guard.disabled
 
     def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not deaf:
+        if not disabled:
             try:
                 report(self)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
-                guard.fault(name, error)
+                guard.internal_error(name, error)
         if has_torch_function((self,)):  # a mode or subclass sees torch's own method, as it would without leakscope
             return handle_torch_function(original, (self,), self, *args, **kwargs)
         return original(self, *args, **kwargs)
@@ -226,7 +226,7 @@ class Table:
         """Whether the last operation may have resized an existing storage."""
         self._made = 0
         self._grown = False
-        self._died = (guard or Guard()).callback("death of a storage that is watched", self._gone)
+        self._died = (guard or Guard()).finalizer_safe("death of a storage that is watched", self._gone)
 
     def begin(self) -> None:
         """Start a step: reset the sign."""

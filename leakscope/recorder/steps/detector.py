@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from leakscope.originals import Path, _thread, os
-from leakscope.process.guard import Guard, call_heard, unheard
+from leakscope.process.guard import Guard, call_traced, untraced
 from leakscope.process.patches import Patches
 from leakscope.process.raw_types import instance_dict, mro, type_dict, type_name
 from leakscope.process.torch_compat import (
@@ -50,7 +50,7 @@ class OptimizerClock:
     """
 
     def __init__(self, guard: Guard | None = None) -> None:
-        self._died = (guard or Guard()).callback("death of an optimizer", self._forget)
+        self._died = (guard or Guard()).finalizer_safe("death of an optimizer", self._forget)
         self._clock: _Met | None = None
         self._met: dict[int, _Met] = {}
         """By address: an optimizer may define `__eq__`."""
@@ -660,13 +660,13 @@ class _Engine:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    @unheard
+    @untraced
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
         """As the engine's, which calls the script's hooks."""
         if graph_task() != NO_TASK:  # a nested backward, which may run on an engine thread
-            return call_heard(self._engine.run_backward, *args, **kwargs)
+            return call_traced(self._engine.run_backward, *args, **kwargs)
         self._begins(kwargs.get("accumulate_grad", True) is not False)
-        result = call_heard(self._engine.run_backward, *args, **kwargs)
+        result = call_traced(self._engine.run_backward, *args, **kwargs)
         del args, kwargs
         self._ended()
         return result

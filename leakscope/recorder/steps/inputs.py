@@ -47,7 +47,7 @@ class StepInputs:
 
     def install(self, patches: Patches) -> None:
         """Start listening, until the script compiles or exports: dynamo traces global hooks into what it compiles."""
-        if lacks(RecordingPart.CALLS) or lacks(RecordingPart.LOOKS):
+        if lacks(RecordingPart.CALLS) or lacks(RecordingPart.SNAPSHOTS):
             return
         self._installed = patches.part()
         self._listen(self._installed, on=True)

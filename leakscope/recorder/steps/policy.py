@@ -202,7 +202,7 @@ class SnapshotRequests:
         if self._is_due() and CLOCK.monotonic() - self._since > _PATIENCE_S + _STEPS * self._step_seconds:
             stacks = stacks_of_threads()
             self._stacks = stacks if self._source else without_source(stacks)
-            with self._collections.not_listening():
+            with self._collections.suspended():
                 self._look(step, Occasion.ASKED)
 
     @contextmanager

@@ -116,7 +116,7 @@ _MOST_NAMED = 3
 """Maximum functions named in one sentence."""
 
 
-def say_on_stderr(text: str) -> None:
+def write_to_stderr(text: str) -> None:
     """Write a line of leakscope to the original stderr, regardless of the script's `sys.stderr`."""
     os.write(2, f"leakscope: {text}\n".encode())
 
@@ -169,7 +169,7 @@ class NoStepYet:
         function: str | None,
         processes: OwnProcesses,
         patience_s: float = _PATIENCE_S,
-        say: Callable[[str], None] = say_on_stderr,
+        say: Callable[[str], None] = write_to_stderr,
     ) -> None:
         """`function` is that of `--step-function`; `processes` are those that the script starts."""
         self._function, self._processes, self._patience_s, self._say = function, processes, patience_s, say

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
-from leakscope.process.patches import AfterImport, Patches
+from leakscope.process.patches import Patches
 
 _DECORATOR = "__leakscope_step__"
 """The builtin name under which the compiled script finds the decorator: its own names stay as they are."""
@@ -37,7 +37,7 @@ class StepFunction:
     def install(self, patches: Patches) -> None:
         """Wait for the modules that the name may begin with."""
         self._patches = patches
-        self._around = patches.guard.entry("definition of the step function", self.around)
+        self._around = patches.guard.untraced("definition of the step function", self.around)
         patches.replace(builtins, _DECORATOR, self._defined)
         self._await(self._parts)
 
@@ -60,7 +60,7 @@ class StepFunction:
     def _await(self, parts: Sequence[str]) -> None:
         for count in range(1, len(parts)):
             module, rest = ".".join(parts[:count]), parts[count:]
-            AfterImport(module, functools.partial(self._wrap_in, module, rest)).install(self._patches)
+            self._patches.after_import(module, functools.partial(self._wrap_in, module, rest))
 
     def _wrap_in(self, module: str, rest: Sequence[str]) -> None:
         owner: Any = sys.modules.get(module)
@@ -76,12 +76,12 @@ class StepFunction:
     def _defined(self, value: Any) -> Any:
         """As `around`; called by the script's code, which gets its own function if this fails."""
         guard = self._patches.guard
-        if guard.deaf:
+        if guard.disabled:
             return value
         try:
             return self._around(value)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
-            guard.fault("definition of the step function", error)
+            guard.internal_error("definition of the step function", error)
             return value
 
     def around(self, value: Any) -> Any:

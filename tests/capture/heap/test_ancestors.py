@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leakscope.graph.walks import ReferrerIndex, reachable
-from leakscope.heap import garbage, liveness
+from leakscope.heap import liveness
 from leakscope.heap.autograd import Role
-from leakscope.heap.garbage import Unreachable, find_unreachable, freed_by
-from leakscope.heap.liveness import PrunedHeap, RefcountTable, References, ancestors
+from leakscope.heap.liveness import PrunedHeap, Refcounts, Unreachable, ancestors, find_unreachable, freed_by
+from leakscope.heap.native_graph import References, ReferenceTable
 
 OBJECTS, STORAGES = 10, 2
 COUNT = OBJECTS + STORAGES
@@ -26,8 +26,8 @@ PLAIN, EXTRA, NATIVE = "plain", "extra", "native"
 class Heap:
     """A heap made of numbers: objects, then storages."""
 
-    table: RefcountTable
-    role: Any
+    references: ReferenceTable
+    refcounts: Refcounts
     sweep: Any
     stops: frozenset[int]
     out: frozenset[int]
@@ -65,15 +65,16 @@ def heaps(draw: st.DrawFn) -> Heap:
     unexplained[[*draw(seldom), *unheld]] = 1
     unexplained[idle] = 0
     swept = ReferrerIndex(OBJECTS, plain.holder, plain.held)
-    table = RefcountTable(OBJECTS, COUNT, unexplained, idle, swept, role, later)
+    table = ReferenceTable(OBJECTS, COUNT, role, swept, later, np.zeros(0, dtype=np.int32))
     addresses = np.arange(OBJECTS, dtype=np.int64) * 100
     sweep = SimpleNamespace(addresses=addresses, type_list=np.array([0, 100, 7]), type_index=np.array(kinds))
-    return Heap(table, role, sweep, draw(seldom), draw(seldom))
+    return Heap(table, Refcounts(unexplained, idle), sweep, draw(seldom), draw(seldom))
 
 
 def _pruned(heap: Heap) -> tuple[PrunedHeap, list[tuple[int, ...]]]:
     stops, out = heap.mask(heap.stops), heap.mask(heap.out)
-    objects, references = ancestors(heap.sweep, heap.table, np.arange(OBJECTS, COUNT), stops, out)
+    memory = np.arange(OBJECTS, COUNT)
+    objects, references = ancestors(heap.sweep, heap.references, heap.refcounts.idle, memory, stops, out)
     listed = [getattr(references, name).tolist() for name in ("holder", "held", "python", "extra")]
     return PrunedHeap(objects, references, {}, {}, stops | out), sorted(zip(*listed, strict=True))
 
@@ -87,13 +88,13 @@ def test_what_leads_to_memory_is_found_level_by_level(heap: Heap, monkeypatch: p
     whole, all_paths = _pruned(heap)
     assert (by_level.objects.tolist(), paths) == (whole.objects.tolist(), all_paths)
     assert not heap.out & set(by_level.objects.tolist())
-    every = heap.table.into(np.arange(COUNT))
+    every = heap.references.into(np.arange(COUNT))
     used = [
         (a, b)
         for a, b in zip(every.holder.tolist(), every.held.tolist(), strict=True)
         if not {a, b} & heap.out
         and b not in heap.stops
-        and a not in heap.table.idle
+        and a not in heap.refcounts.idle
         and (b >= OBJECTS or b * 100 != heap.sweep.type_list[heap.sweep.type_index[a]])
     ]
     holder, held = (np.array([pair[k] for pair in used], dtype=np.int64) for k in (0, 1))
@@ -104,8 +105,8 @@ def test_what_leads_to_memory_is_found_level_by_level(heap: Heap, monkeypatch: p
 
 def _whole(heap: Heap, pruned: PrunedHeap) -> Unreachable:
     """What nothing live holds, of all objects."""
-    every = heap.table.into(np.arange(COUNT))
-    alive = reachable(COUNT, every.holder, every.held, np.flatnonzero((heap.table.unexplained > 0) | pruned.roots))
+    every = heap.references.into(np.arange(COUNT))
+    alive = reachable(COUNT, every.holder, every.held, np.flatnonzero((heap.refcounts.unexplained > 0) | pruned.roots))
     return Unreachable(np.flatnonzero(~alive), every.at(~alive[every.holder] & ~alive[every.held]))
 
 
@@ -114,14 +115,16 @@ def _whole(heap: Heap, pruned: PrunedHeap) -> Unreachable:
 def test_garbage_is_the_same_on_the_ancestors(
     heap: Heap, levels: int, tracked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(garbage, "MOST_LEVELS", levels)
+    monkeypatch.setattr(liveness, "MOST_LEVELS", levels)
     pruned, _ = _pruned(heap)
     whole = _whole(heap, pruned)
-    found = find_unreachable(heap.table, pruned)
+    found = find_unreachable(heap.references, heap.refcounts, pruned)
     assert set(found.objects.tolist()) & set(pruned.objects.tolist()) == set(whole.objects.tolist()) & set(
         pruned.objects.tolist()
     )
     assert set(found.objects.tolist()) <= set(whole.objects.tolist())
-    native: Any = SimpleNamespace(role=heap.role, sweep=SimpleNamespace(tracked=tracked))
-    on_ancestors, of_all = (freed_by(heap.table, dead, native, pruned.objects).tolist() for dead in (found, whole))
+    native: Any = SimpleNamespace(
+        role=heap.references.role, references=heap.references, sweep=SimpleNamespace(tracked=tracked)
+    )
+    on_ancestors, of_all = (freed_by(native, dead, pruned.objects).tolist() for dead in (found, whole))
     assert on_ancestors == of_all

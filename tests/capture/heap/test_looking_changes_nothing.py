@@ -271,7 +271,7 @@ def test_a_look_that_fails_puts_everything_back(monkeypatch: pytest.MonkeyPatch)
     def fails(*_: Any) -> None:
         raise MemoryError("no room to look")
 
-    monkeypatch.setattr(heap, "explain", fails)
+    monkeypatch.setattr(heap, "find_liveness", fails)
     with pytest.raises(MemoryError):
         heap.look(1, "step")
     assert gc.isenabled()

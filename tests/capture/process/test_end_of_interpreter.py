@@ -12,7 +12,7 @@ import pytest
 
 from leakscope.process import watchdog
 from leakscope.process.guard import Guard
-from leakscope.process.watchdog import Watchdog, let_threads_go_on
+from leakscope.process.watchdog import Watchdog, yield_to_threads
 
 
 def started(tick: Callable[[], Any]) -> Watchdog:
@@ -94,7 +94,7 @@ def test_a_thread_that_waits_for_the_gil_gets_a_turn() -> None:
         while time.perf_counter() < end:
             pass
         assert not turns
-        let_threads_go_on()
+        yield_to_threads()
         assert turns
     finally:
         sys.setswitchinterval(interval)

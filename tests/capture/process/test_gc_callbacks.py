@@ -17,7 +17,7 @@ def test_gcs_count_of_young_objects_is_afterwards_as_it_was(made: int) -> None:
     gc.collect()
     kept += [[] for _ in range(600)]
     before = gc.get_count()
-    with watch.not_listening():
+    with watch.suspended():
         kept += [[] for _ in range(made)]
         if not made:
             del kept[-400:]
@@ -30,11 +30,11 @@ def test_the_programs_own_collection_makes_the_weights_good_again() -> None:
     patches = Patches()
     watch.install(patches)
     try:
-        with watch.not_listening():
+        with watch.suspended():
             kept = [[] for _ in range(3000)]  # type: ignore[var-annotated]
         gc.collect(0)
         assert gc.get_count()[0] < 100, "what is made while collecting begins is not counted"
-        with watch.not_listening():
+        with watch.suspended():
             kept += [[] for _ in range(3500)]
         assert gc.get_count()[0] < 100
     finally:
@@ -83,7 +83,7 @@ def test_what_is_kept_in_the_middle_of_a_step_starts_no_collection_and_makes_non
     watch, kept = CollectionWatch(lambda: None), list[list[int]]()
     gc.collect()
     before, full = gc.get_count(), gc.get_stats()[0]["collections"]
-    keep = watch.weightless(lambda number: kept.append([number]))
+    keep = watch.gc_neutral(lambda number: kept.append([number]))
     for number in range(2000):
         keep(number)
     assert len(kept) == 2000 and gc.get_stats()[0]["collections"] == full

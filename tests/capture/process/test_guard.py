@@ -17,7 +17,7 @@ import pytest
 
 from leakscope.options import Options
 from leakscope.process.guard import Guard
-from leakscope.process.patches import AfterImport, Patches
+from leakscope.process.patches import Patches
 from leakscope.recorder.recorder import Recorder
 from leakscope.recorder.steps.peers import all_there
 from leakscope.run.live import Activity, RankState
@@ -103,7 +103,7 @@ def test_a_forked_child_is_deaf_and_says_nothing(told: Told) -> None:
     child = os.fork()
     if child == 0:
         os._exit(Owner().call(40) + len(told.heard) + len(told.said))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 41 and not told.guard.deaf
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 41 and not told.guard.disabled
 
 
 class TooSlow(Exception):
@@ -177,7 +177,7 @@ def test_an_interrupt_that_python_would_drop_comes_again(told: Told) -> None:
         raise KeyboardInterrupt
 
     owner = Owner()
-    reference = weakref.ref(owner, told.guard.callback("death", interrupted))
+    reference = weakref.ref(owner, told.guard.finalizer_safe("death", interrupted))
     with handled(signal.SIGINT, signal.default_int_handler), pytest.raises(KeyboardInterrupt):
         del owner
         time.sleep(5)
@@ -186,7 +186,7 @@ def test_an_interrupt_that_python_would_drop_comes_again(told: Told) -> None:
 
 def test_an_import_ends_as_it_would_without_us(told: Told) -> None:
     sys.modules.pop("colorsys", None)
-    AfterImport("colorsys", lambda: told.fails("imported")).install(told.patches)
+    told.patches.after_import("colorsys", lambda: told.fails("imported"))
     import colorsys
 
     assert told.heard == [("imported",)] and colorsys.rgb_to_hsv(0, 0, 0) == (0, 0, 0) and len(told.said) == 1

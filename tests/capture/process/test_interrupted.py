@@ -56,8 +56,8 @@ SMALL = {
     "paused": in_block(paused),
     "no automatic gc": in_block(no_automatic_gc),
     "at most": in_block(lambda: deadline(9.0)),
-    "own work": in_block(WATCH.not_listening),
-    "weightless": WATCH.weightless(lambda: [[] for _ in range(30)]),
+    "own work": in_block(WATCH.suspended),
+    "gc_neutral": WATCH.gc_neutral(lambda: [[] for _ in range(30)]),
     "past modes": in_block(past_modes),
     "without gradients": in_block(without_gradients),
     "more room": in_block(more_room),
@@ -293,7 +293,7 @@ def test_what_a_callback_raises_comes_out_of_the_scripts_own_code() -> None:
         raise Timeout
 
     guard = Guard()
-    callback = guard.callback("death", lambda _: signal.raise_signal(signal.SIGUSR2))
+    callback = guard.finalizer_safe("death", lambda _: signal.raise_signal(signal.SIGUSR2))
     before = signal.signal(signal.SIGUSR2, handler)
     try:
         target = Target()

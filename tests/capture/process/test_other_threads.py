@@ -65,7 +65,7 @@ class Raised(Exception):
     pass
 
 
-@pytest.mark.parametrize("block", [paused, CollectionWatch(lambda: None).not_listening], ids=["look", "own work"])
+@pytest.mark.parametrize("block", [paused, CollectionWatch(lambda: None).suspended], ids=["look", "own work"])
 @pytest.mark.parametrize("after", [gc.disable, sys.setswitchinterval], ids=lambda function: function.__name__)
 def test_what_a_signal_handler_raises_at_the_beginning_leaves_nothing_behind(
     block: Callable[[], AbstractContextManager[None]], after: object

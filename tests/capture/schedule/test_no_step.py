@@ -8,7 +8,7 @@ from support.step_clocks import Heard
 
 from leakscope.process.children import OwnProcesses
 from leakscope.recorder.steps.detector import StepClock
-from leakscope.recorder.steps.rank_exit import _PATIENCE_S, NoStepYet, say_on_stderr, what_was_not_heard
+from leakscope.recorder.steps.rank_exit import _PATIENCE_S, NoStepYet, what_was_not_heard, write_to_stderr
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_it_goes_to_stderr_whatever_the_script_has_put_there(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr", None)
-    say_on_stderr("no step")
+    write_to_stderr("no step")
     assert capfd.readouterr().err == "leakscope: no step\n"
 
 

@@ -84,15 +84,15 @@ def test_what_leakscope_allocates_frees_none_of_the_programs_garbage() -> None:
     gc.enable()
     gc.callbacks.append(lambda phase, info: collected.append(phase))
     try:
-        with watch.not_listening():
+        with watch.suspended():
             kept = [[number] for number in range(20_000)]
-            with watch.not_listening():
+            with watch.suspended():
                 kept += [[number] for number in range(20_000)]
             kept += [[number] for number in range(20_000)]
             assert not collected and not gc.isenabled()
         assert gc.isenabled() and kept
         gc.disable()
-        with watch.not_listening():
+        with watch.suspended():
             pass
         assert not gc.isenabled(), "as the script has it"
     finally:

@@ -25,18 +25,18 @@ call_through(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *nam
 {
     /* all that is needed of the object: the function may take away the last reference to it */
     PyObject *function = Py_NewRef(((Call *)self)->function);
-    int unheard = !((Call *)self)->heard;
+    int untraced = !((Call *)self)->heard;
     PyThreadState *thread = PyThreadState_Get();
-    int heard = !unheard && thread->tracing > 0;
+    int heard = !untraced && thread->tracing > 0;
     if (heard)
         PyThreadState_LeaveTracing(thread);
-    else if (unheard)
+    else if (untraced)
         PyThreadState_EnterTracing(thread);
     PyObject *result = PyObject_Vectorcall(function, args, nargsf, names);
     Py_DECREF(function);
     if (heard)
         PyThreadState_EnterTracing(thread);
-    else if (unheard)
+    else if (untraced)
         PyThreadState_LeaveTracing(thread);
     return result;
 }
@@ -111,7 +111,7 @@ static PyGetSetDef getters[] = {
 
 static PyTypeObject CallType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "leakscope.process._unheard.Call",
+    .tp_name = "leakscope.process._untraced.Call",
     .tp_doc = "Call(function, heard=False): the same function, of whose call no trace or profile function hears.",
     .tp_basicsize = sizeof(Call),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
@@ -129,10 +129,10 @@ static PyTypeObject CallType = {
 };
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, .m_name = "_unheard", .m_doc = "Calls that nobody hears of.", .m_size = -1};
+    PyModuleDef_HEAD_INIT, .m_name = "_untraced", .m_doc = "Calls that nobody hears of.", .m_size = -1};
 
 PyMODINIT_FUNC
-PyInit__unheard(void)
+PyInit__untraced(void)
 {
     if (PyType_Ready(&CallType) < 0)
         return NULL;
