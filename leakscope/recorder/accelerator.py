@@ -63,9 +63,9 @@ class Accelerator:
 
 
 _UNTOLD = {
-    "record": "where its memory was made is not told",
+    "record": "allocation sites are not recorded",
     "snapshot": RecordingPart.BLOCKS.value,
-    "observe_failures": "what is alive when its memory runs out is not told",
+    "observe_failures": "memory alive at a failed allocation is not recorded",
 }
 """Field of an `Accelerator`, mapped to what is missing without it."""
 

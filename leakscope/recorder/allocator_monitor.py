@@ -141,8 +141,8 @@ WAITING, OURS, THEIRS, OVER = "waiting", "ours", "theirs", "over"
 """The device is unused so far; leakscope records; the script records; nothing records."""
 
 ASIDE = (
-    "the script records memory history itself, so leakscope leaves it alone: no allocator snapshots were taken from "
-    "there on (`leakscope snapshot FILE` reads the script's own)"
+    "the script records memory history itself: leakscope took no memory snapshots from then on (`leakscope snapshot "
+    "FILE` reads the script's own)"
 )
 
 
@@ -184,7 +184,7 @@ class MemoryHistory:
             self._begun()
         except Exception as error:  # noqa: BLE001 - told as a note: see above
             self.state = OVER if self.state == WAITING else self.state
-            self._note(f"memory on the device is not recorded: {type(error).__name__}: {error}")
+            self._note(f"device memory is not recorded: {type(error).__name__}: {error}")
 
     def _begin(self) -> None:
         device = self._accelerator
@@ -424,7 +424,7 @@ class DeviceMemory:
         try:
             self._files.write(seen.whole(), look.step, look.occasion)
         except (OSError, RuntimeError) as error:
-            self._tell(f"the allocator's snapshot at step {look.step} was not written: {error}")
+            self._tell(f"the memory snapshot at step {look.step} was not written: {error}")
             return False
         return True
 

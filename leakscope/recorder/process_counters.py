@@ -90,7 +90,7 @@ def _socket_kind(number: int) -> str:
         host, port, *_ = asked.getpeername()
         return f"socket to {host}:{port}"
     except OSError:
-        return "datagram socket" if asked.type == SOCK_DGRAM else "socket that is not connected"
+        return "datagram socket" if asked.type == SOCK_DGRAM else "unconnected socket"
     finally:
         asked.close()
 

@@ -127,7 +127,7 @@ class WatchedSteps:
 
     def _before_compile(self, *_: Any, **__: Any) -> None:
         if self._sites.watching and self._sites.leave():
-            self._folder.note("where tensors are made was not watched to the end: the script calls torch.compile")
+            self._folder.note("allocation sites were recorded only until the script called torch.compile")
         self._lifetimes.script_compiles()
 
 
@@ -437,7 +437,7 @@ class Recorder:
         guard = self._guard
         guard.call("end of the rank", self._write_the_end, ended, look)
         if guard.lost:
-            guard.call("last word of the rank", lambda: self._ends.ended(ended(self.steps)), even_lost=True)
+            guard.call("final record of the rank", lambda: self._ends.ended(ended(self.steps)), even_lost=True)
 
     def _write_the_end(self, ended: Callable[[int], Ended], look: bool) -> None:
         self._collections.over = True
@@ -451,5 +451,7 @@ class Recorder:
         for sentence in what_was_not_heard(self._clock) if not self.steps else ():
             self._folder.note(sentence)
         if self.options.prove and self.steps < (self._schedule.steps or 0):
-            self._folder.note(f"no cut was proved: the script ended after {self.steps} of {self._schedule.steps} steps")
+            self._folder.note(
+                f"no cut was verified: the script ended after {self.steps} of {self._schedule.steps} steps"
+            )
         self._ends.ended(ended(self.steps))

@@ -102,7 +102,7 @@ _MOST_FAILED = 3
 """Consecutive failures after which no more snapshots are taken. Each may cost the script the time of its own timeout;
 one or two may have met a single interrupt each.
 """
-NO_ROOM = "it would have come too near to the memory that the host lets this process have"
+NO_ROOM = "it could have exceeded the memory limit of this process on the host"
 
 
 class SnapshotTaker:
@@ -145,13 +145,13 @@ class SnapshotTaker:
         collect = collect and not lacks(RecordingPart.COLLECTED)
         began, at_work, self.work = CLOCK.perf_counter(), CLOCK.thread_time(), 0.0
         if not self.limits.room_for_a_look():
-            self._folder.note(f"the look at step {step} was left out: {NO_ROOM}")
+            self._folder.note(f"the heap snapshot at step {step} was skipped: {NO_ROOM}")
             return 0.0
         if script_freezes() and not self._frozen:
             self._frozen = True
             self._folder.note(
-                f"the script had called gc.freeze() when step {step} was looked at: what was frozen is never "
-                "collected, and garbage among it is not seen"
+                f"the script called gc.freeze() before the heap snapshot at step {step}: frozen objects are never "
+                "collected, and garbage among them is not detected"
             )
         with (
             self._turns.turn(),
@@ -167,13 +167,13 @@ class SnapshotTaker:
             except SnapshotTimeout:
                 self._per_block = (CLOCK.perf_counter() - started) / _blocks()
                 self._folder.note(
-                    f"the look at step {step} was given up after {CLOCK.perf_counter() - started:.1f} s, where "
-                    f"{forecast:.1f} s were to be expected"
+                    f"the heap snapshot at step {step} timed out after {CLOCK.perf_counter() - started:.1f} s "
+                    f"(expected {forecast:.1f} s)"
                 )
             except Exception as error:  # reported as a note: an internal error must not fail the user's script
                 if is_the_scripts(error):
                     raise
-                self._folder.note(f"the look at step {step} failed: {type(error).__name__}: {error}")
+                self._folder.note(f"the heap snapshot at step {step} failed: {type(error).__name__}: {error}")
             finally:
                 self.work = CLOCK.thread_time() - at_work
                 if self._failed >= _MOST_FAILED:
@@ -183,8 +183,8 @@ class SnapshotTaker:
     def _give_up(self, step: int) -> None:
         self.given_up = True
         self._folder.note(
-            f"no heap snapshot is taken after step {step}: {self._failed} in a row failed or were interrupted by an "
-            "exception of the script's"
+            f"no heap snapshots are taken after step {step}: {self._failed} in a row failed or were interrupted by an "
+            "exception of the script"
         )
 
     def _forecast(self) -> float:

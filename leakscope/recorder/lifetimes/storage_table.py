@@ -226,7 +226,7 @@ class Table:
         """Whether the last operation may have resized an existing storage."""
         self._made = 0
         self._grown = False
-        self._died = (guard or Guard()).callback("death of a storage that is watched", self._gone)
+        self._died = (guard or Guard()).callback("death of a watched storage", self._gone)
 
     def begin(self) -> None:
         """Start a step: reset the sign."""

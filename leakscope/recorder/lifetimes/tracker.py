@@ -245,7 +245,7 @@ class LifetimeTracker:
         reason = why_not(self.compile_called)
         if reason:
             self._starts.clear()
-            return unjudged(step, f"lifetimes were not watched: {reason}")
+            return unjudged(step, f"lifetimes were not recorded: {reason}")
         self._second, self._peak, self._look, self._deaf = -1, None, None, False
         self._watch(self._fullest)
         self._modules.enter(self._patches)
@@ -279,7 +279,7 @@ class LifetimeTracker:
         lifetimes: Lifetimes | None = None
         if compiled:
             self._starts.clear()
-            lifetimes = unjudged(step, f"lifetimes were not watched to the end: {compiled}")
+            lifetimes = unjudged(step, f"lifetimes were recorded only in part: {compiled}")
         elif self._failure:
             self._starts.clear()
             lifetimes = unjudged(step, self._failure)
@@ -287,7 +287,7 @@ class LifetimeTracker:
             self._starts.clear()
             lifetimes = Lifetimes(rows=tuple(rows_of(self._table, self._second, peak, step)), look=look)
         elif not self._starts:
-            lifetimes = unjudged(step, "no two steps in a row ran the same operations up to their peak")
+            lifetimes = unjudged(step, "no two consecutive steps ran the same operations up to their peak")
         if self._made is not None:
             for storage, place in self._table.allocation_sites():
                 self._made(storage, place)
@@ -387,7 +387,7 @@ class LifetimeTracker:
             if is_the_scripts(error):
                 raise
             self._look, self._deaf = None, True
-            self._failure = f"the look at the peak failed: {type(error).__name__}: {error}"
+            self._failure = f"the heap snapshot at the peak failed: {type(error).__name__}: {error}"
 
     def _noting(self, note: Callable[[Table, Any], None]) -> Callable[[Any], None]:
         """Return a function that records something about a tensor or storage while watching."""
@@ -490,7 +490,7 @@ class PeakWatch(LifetimeTracker):
         if self.compile_called:
             return why_not(True)
         if not self.leave():
-            return "a dispatch mode that was entered meanwhile still runs"
+            return "a dispatch mode entered in the meantime is still active"
         why = self._patches.guard.why or self._failure
         table, at = self._table, self._at
         sizes: Counter[str] = Counter()
@@ -543,7 +543,7 @@ class PeakWatch(LifetimeTracker):
             if is_the_scripts(error):
                 raise
             self._deaf = True
-            self._failure = f"the look at the peak failed: {type(error).__name__}: {error}"
+            self._failure = f"the heap snapshot at the peak failed: {type(error).__name__}: {error}"
 
     def _forget_dead(self) -> None:
         """Drop records of storages that are dead and were not alive at the peak, and of operations that made none of

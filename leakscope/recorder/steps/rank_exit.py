@@ -90,7 +90,7 @@ class RankExit:
 
     def leave_hung(self, steps: int, timeout_s: float, last_words: str, thread: int) -> None:
         """End the process of a rank whose comm operations are stuck; the stack of `thread` is reported."""
-        why = f"nothing was sent or received for {timeout_s:g} s; last {last_words or 'nothing at all'}"
+        why = f"no communication for {timeout_s:g} s; last operation: {last_words or 'none'}"
         stack = stack_of_thread(thread)
         stack = stack if self.keep_source else without_source(stack)
         self.folder.ended(Ended(EndKind.HUNG, HANG_STATUS, steps, why, stack))
@@ -128,16 +128,15 @@ def what_was_not_heard(clock: StepClock | None) -> tuple[str, ...]:
     sentences = []
     named = clock.calls.step_functions()
     what = f"try --step-function {' or '.join(named[:_MOST_NAMED])}" if named else (
-        "put what one step does into a function of its own and name it with --step-function"
+        "move the code of one step into a function and name it with --step-function"
     )  # fmt: skip
     if calls := _own_calls():
         sentences.append(
-            f"calls of a module that defines __call__ itself are not seen: try --step-function {' or '.join(calls)}"
+            f"calls of modules that define __call__ themselves are not detected: try --step-function {' or '.join(calls)}"
         )
     if clock.backwards:
         sentences.append(
-            f"{clock.backwards} backward passes ran while an optimizer was alive that never stepped, as where "
-            f"torch.autograd.grad is used: {what}"
+            f"{clock.backwards} backward passes ran, but no optimizer stepped, as with torch.autograd.grad: {what}"
         )
     return tuple(sentences)
 
@@ -187,15 +186,15 @@ class NoStepYet:
 
 
 def _sentence(function: str | None, seconds: float, processes: int) -> str:
-    began = f"no step has been seen for {seconds:g} s"
+    began = f"no step detected for {seconds:g} s"
     if function is not None:
         return f"{began}: {function}() has not returned yet"
     if processes:
         return (
-            f"{began}; the script has started {processes} Python process{'es' if processes > 1 else ''} of its own, "
-            "which are not seen: start the training with --ranks N instead"
+            f"{began}; the script has started {processes} Python process{'es' if processes > 1 else ''}, "
+            "which are not recorded: start the training with --ranks N instead"
         )
     return (
-        f"{began}: a step ends when an optimizer of torch.optim steps, without one when a backward ends, and without "
-        "that when a module is called; name the function that makes one step with --step-function NAME"
+        f"{began}: a step ends when a torch.optim optimizer steps, else when a backward pass ends, else when a module "
+        "is called; name the function that runs one step with --step-function NAME"
     )

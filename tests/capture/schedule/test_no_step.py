@@ -14,10 +14,10 @@ from leakscope.recorder.steps.rank_exit import _PATIENCE_S, NoStepYet, say_on_st
 @pytest.mark.parametrize(
     ("function", "processes", "words"),
     [
-        (None, 0, "an optimizer of torch.optim steps, without one when a backward ends"),
+        (None, 0, "a torch.optim optimizer steps"),
         ("train_step", 0, "train_step() has not returned yet"),
-        (None, 2, "the script has started 2 Python processes of its own"),
-        (None, 1, "1 Python process of its own"),
+        (None, 2, "the script has started 2 Python processes"),
+        (None, 1, "1 Python process,"),
     ],
 )
 def test_it_is_said_once_with_what_would_make_a_step(function: str | None, processes: int, words: str) -> None:
