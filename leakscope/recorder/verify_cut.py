@@ -267,7 +267,7 @@ def _cut_one(live: LiveSnapshot, references: Sequence[int], storages: Sequence[i
         jobs.append((live.objects[r.holder], live.objects[r.held], r.kind, r.name))
     waiting = [id(live.objects[held]) for held in graph.held[over].tolist()]
     live.objects.clear()
-    _let_go_of_everything(live)
+    _release_snapshot(live)
     while jobs:
         holder, held, kind, name = jobs.pop()
         problem = cut(holder, held, kind, name)
@@ -279,7 +279,7 @@ def _cut_one(live: LiveSnapshot, references: Sequence[int], storages: Sequence[i
     return sum(size for storage, size in weak if storage.expired())
 
 
-def _let_go_of_everything(live: LiveSnapshot) -> None:
+def _release_snapshot(live: LiveSnapshot) -> None:
     """Empty the lists of the snapshot in the frames above, which hold the whole heap."""
     for holds in live.holding:
         holds.clear()

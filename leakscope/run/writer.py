@@ -133,7 +133,7 @@ def who_else_may_enter(folder: Path) -> str:
     if there.st_uid != os.geteuid():
         return f"{folder} belongs to another user (mode {mode:04o}), who can read and delete its files"
     if mode & ~_OWNERS & 0o777:
-        return f"{folder} already existed and other users may enter it (mode {mode:04o}); only you can read the run's files"
+        return f"{folder} already existed and others may enter it (mode {mode:04o}); only you can read the run's files"
     return ""
 
 

@@ -119,7 +119,7 @@ def why_not(compile_called: bool) -> str:
         counted = f"{regions} compiled region{'s' * (regions != 1)}"
         return f"the script uses torch.compile: {counted} cannot be inspected, and {_OFF}"
     if compile_called:
-        return f"the script calls torch.compile, directly or through torch: compiled regions cannot be inspected, and {_OFF}"
+        return f"the script or torch calls torch.compile: compiled regions cannot be inspected, and {_OFF}"
     return ""
 
 
@@ -176,7 +176,7 @@ class AllocationSites:
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
         self._entries: dict[int, tuple[_StorageRef, str]] = {}
-        self._died = patches.guard.callback("death of a storage with a known allocation site", self._gone)
+        self._died = patches.guard.callback("death of a storage with a known allocation site", self._on_death)
         self._mode: Any = None
         self._home = 0
 
@@ -213,13 +213,13 @@ class AllocationSites:
         """Drop every entry."""
         self._entries.clear()
 
-    def know(self, storage: torch.UntypedStorage, made_at: str) -> None:
+    def add(self, storage: torch.UntypedStorage, made_at: str) -> None:
         """Record the allocation site of this storage."""
         reference = _StorageRef(storage, self._died)
         reference.address = address_of_storage(storage)
         self._entries[reference.address] = reference, made_at
 
-    def _gone(self, reference: _StorageRef) -> None:
+    def _on_death(self, reference: _StorageRef) -> None:
         entries = self._entries
         if reference.address in entries and entries[reference.address][0] is reference:
             del entries[reference.address]
@@ -239,4 +239,4 @@ class AllocationSites:
         above = caller_of_operation()
         line = users_line(waiting(self._home) if above is None and node is not None else above)
         inside = operator if node is None else f"{operator} in {node.name()}"
-        self.know(storage, f"{line} ({inside})" if line else inside)
+        self.add(storage, f"{line} ({inside})" if line else inside)
