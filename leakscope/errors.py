@@ -54,16 +54,16 @@ def unsupported_python() -> str:
     import sysconfig  # reads the build's variables from a file: not needed for `leakscope --help`
 
     if sys.implementation.name != "cpython":
-        return f"leakscope works with CPython only, and this is {sys.implementation.name}; run it with CPython"
+        return f"leakscope requires CPython, and this is {sys.implementation.name}"
     version = sys.version_info[:2]
     if not _PYTHONS[0] <= version <= _PYTHONS[1]:
         first, last = (".".join(map(str, one)) for one in _PYTHONS)
         this = ".".join(map(str, version))
-        return f"leakscope has been run with Python {first} to {last} only, and this is {this}; use one of those"
+        return f"leakscope supports Python {first} to {last}, and this is {this}"
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return (
-            "leakscope has not been run with a free-threaded build of Python, whose reference counts mean something "
-            "else; use a build with the GIL"
+            "leakscope does not support free-threaded Python, whose reference counts have another meaning; use a build "
+            "with the GIL"
         )
     return ""
 

@@ -57,18 +57,18 @@ def _opened(path: Path, most: int) -> Iterator[tuple[BinaryIO, int]]:
     except OSError as error:
         raise Unreadable(f"it cannot be read ({error.strerror})") from None
     except ValueError:  # a NUL in the name
-        raise Unreadable("no file has such a name") from None
+        raise Unreadable("it is not a valid file name") from None
     except MemoryError:
-        raise Unreadable("there is not memory enough to read it") from None
+        raise Unreadable("there is not enough memory to read it") from None
 
 
 def _size_of(about: os.stat_result, most: int) -> int:
     """Bytes of a file; raises Unreadable for what is none, or has more than `most`."""
     if not stat.S_ISREG(about.st_mode):
         kind = next((name for is_one, name in _KINDS if is_one(about.st_mode)), "something else")
-        raise Unreadable(f"it is {kind}, no file")
+        raise Unreadable(f"it is {kind}, not a regular file")
     if about.st_size > most:
-        raise Unreadable(f"it has {about.st_size} bytes, and no more than {most} are read")
+        raise Unreadable(f"it has {about.st_size} bytes; the limit is {most}")
     return about.st_size
 
 
@@ -86,13 +86,13 @@ def parse_json(data: bytes) -> Any:
     except RecursionError:
         raise Unreadable("it is nested too deeply") from None
     except MemoryError:
-        raise Unreadable("there is not memory enough to read it") from None
+        raise Unreadable("there is not enough memory to read it") from None
     except ValueError as error:
-        raise Unreadable(f"it is no JSON: {error}") from None
+        raise Unreadable(f"it is not valid JSON: {error}") from None
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 _JSON = json.JSONDecoder(parse_constant=_refuse)

@@ -73,7 +73,7 @@ class CommMonitor:
         self.patches.take_out()
         if self._log.missed:
             self._folder.note(
-                f"communication calls that could not be noted: {self._log.missed}, the last for {self._log.why}"
+                f"communication calls not recorded: {self._log.missed}, the last one because of {self._log.why}"
             )
         self._log.forget()
         self._file.close()

@@ -454,11 +454,7 @@ def unseen() -> str:
         ("CUDA graphs", getattr(getattr(config, "triton", None), "cudagraphs", False)),
     ]
     unseen = " and ".join(name for name, on in options if on)
-    return (
-        f"torch.compile was set to {unseen}: what compiled code sent, received and reduced is not on record"
-        if unseen
-        else ""
-    )
+    return f"torch.compile uses {unseen}: communication of compiled code is not recorded" if unseen else ""
 
 
 def _replace(namespace: Any, name: str, make: Callable[[Call], Call], patches: Patches) -> None:
@@ -470,7 +466,7 @@ def _replace(namespace: Any, name: str, make: Callable[[Call], Call], patches: P
         recorded = RecordedOperator(original, make(original))
         # TorchScript knows operators by the id of their `_op`
         register_builtin(recorded, str(name_of_packet(packet)))
-        patches.add(f"{operator} as TorchScript knows it", partial(builtins_known().pop, id(recorded), None))
+        patches.add(f"TorchScript entry of {operator}", partial(builtins_known().pop, id(recorded), None))
         patches.replace(operator, CALLED, recorded, label=f"{operator}.{CALLED}")
 
 

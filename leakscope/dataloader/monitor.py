@@ -343,9 +343,7 @@ class LoaderWorkers:
             self._add(iterator, loader, pids, users_line(sys._getframe()))
         elif not self._told:
             self._told = True
-            self._folder.note(
-                "which processes a DataLoader has started is not known: what its workers take is not told"
-            )
+            self._folder.note("the processes of a DataLoader are unknown: the memory of its workers is not recorded")
         self._aside += CLOCK.perf_counter() - began
 
     def _add(self, iterator: Any, loader: Any, pids: tuple[int, ...], at: str) -> None:

@@ -66,7 +66,7 @@ class LeakLoop(Watching):
 
     def __enter__(self) -> Self:
         trainer = self._trainer()
-        assert trainer is not None, "the trainer is gone"
+        assert trainer is not None, "the trainer no longer exists"
         self._own = self._step in vars(trainer)
         method = getattr(trainer, self._step)
 

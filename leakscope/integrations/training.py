@@ -74,7 +74,7 @@ class Training:
             profiler = Profiler(self._output, roots=roots, **self._options)
             profiler.__enter__()
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the training's
-            LOGGER.warning("this training is not watched: %s", str(error) or type(error).__name__)
+            LOGGER.warning("this training is not recorded: %s", str(error) or type(error).__name__)
             return
         self._profiler = profiler
         atexit.register(self.end)
@@ -102,7 +102,7 @@ class Training:
                 LOGGER.warning("rank %d: %s", findings.run.ranks[0].number, values["leakscope/report"])
             self._tell(values)
         except Exception as ours:  # noqa: BLE001 - whatever it is, it must not become the training's
-            LOGGER.warning("what leaks could not be told: %s", str(ours) or type(ours).__name__)
+            LOGGER.warning("the leaks of this training could not be reported: %s", str(ours) or type(ours).__name__)
         finally:
             self._tell = _tell_nobody
 

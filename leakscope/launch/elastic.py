@@ -132,7 +132,7 @@ def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int
         from torch.distributed.elastic.rendezvous import RendezvousError
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
     except (ImportError, MemoryError, OSError) as error:
-        raise LaunchFailed(f"torch's launcher cannot be loaded: {error or 'there is no memory for it'}") from None
+        raise LaunchFailed(f"torch's launcher cannot be loaded: {error or 'not enough memory'}") from None
 
     logs = options.folder / "logs"
     with suppress(OSError):
@@ -184,7 +184,7 @@ def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int
         return {LAUNCHER: -int(error.sigval)}
     except RendezvousError as error:
         why = str(error.__cause__ or error).partition("\n")[0]
-        raise LaunchFailed(f"the machines do not meet at {options.rdzv_endpoint or 'the loopback'}: {why}") from None
+        raise LaunchFailed(f"rendezvous at {options.rdzv_endpoint or 'the loopback'} failed: {why}") from None
     except (RuntimeError, ValueError, OSError) as error:
         raise LaunchFailed(f"torch's launcher could not start the ranks: {error}") from None
     finally:

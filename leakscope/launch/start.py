@@ -68,8 +68,8 @@ def outside_launcher(environment: Mapping[str, str]) -> ExternalLauncher | None:
         numbers = [int(number) if number.isascii() and number.isdigit() else -1 for number in said]
         if not 0 <= numbers[0] < numbers[1]:
             raise LaunchFailed(
-                f"{rank}={said[0]} and {world}={said[1]} in the environment are no rank of a launcher; unset them, "
-                "or say --ranks N for a run of its own"
+                f"{rank}={said[0]} and {world}={said[1]} in the environment are not a valid rank; unset them, "
+                "or use --ranks N to start a separate run"
             )
         if numbers[1] > 1:
             return ExternalLauncher(numbers[0], numbers[1], _machines(numbers[1], environment.get(local, "")))

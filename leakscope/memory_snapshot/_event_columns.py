@@ -64,7 +64,7 @@ class StackTable:
                 self._stacks.append(stack)
                 self._frame_count += len(stack)
                 if self._frame_count > _MAX_FRAMES:
-                    raise Unreadable(f"its stacks hold more than {_MAX_FRAMES} frames, as those of no snapshot do")
+                    raise Unreadable(f"its stacks have more than {_MAX_FRAMES} frames")
             if not forward:
                 self._by_frames[identities] = number
         return number
@@ -91,10 +91,10 @@ class StackTable:
         known = self._frames.get(id(frame))
         if known is None:
             if type(frame) is not dict:
-                raise Unreadable(f"a stack holds something of type {type(frame).__name__} where a frame should stand")
+                raise Unreadable(f"a stack entry is of type {type(frame).__name__}, not a frame")
             name, filename, line = frame.get("name", ""), frame.get("filename", ""), frame.get("line", 0)
             if not (type(name) is str and type(filename) is str and type(line) is int):
-                raise Unreadable("a frame's name or file is not text, or its line is no number")
+                raise Unreadable("a frame's name or file is not text, or its line is not a number")
             known = self._frames[id(frame)] = Frame(name, filename, line)
         return known
 
@@ -120,7 +120,7 @@ def whole_number(
     if type(value) is int and (least <= value <= most or value is default):
         return value
     article = "an" if owner[0] in "aeiou" else "a"
-    raise Unreadable(f"{article} {owner} has {'no' if value is _REQUIRED else 'a strange'} {key}")
+    raise Unreadable(f"{article} {owner} has {'no' if value is _REQUIRED else 'an invalid'} {key}")
 
 
 def wrapped(value: int) -> int:
@@ -141,15 +141,15 @@ def read_trace(device: int, items: Any, stacks: StackTable) -> Trace:
     if type(items) is not list:
         raise Unreadable(f"the trace of device {device} is of type {type(items).__name__}, not a list")
     for kind in set(map(type, items)) - {dict}:
-        raise Unreadable(f"a trace holds something of type {kind.__name__} where an event should stand")
+        raise Unreadable(f"a trace entry is of type {kind.__name__}, not an event")
     names = _Names()
     action = _column(names.action(item.get("action")) for item in items)
     size = _numbers(items, "size")
     if (size[action < OOM] < 0).any() or (size >= LARGEST_SIZE).any():
-        raise Unreadable(f"the trace of device {device} holds an event whose size is no count of bytes")
+        raise Unreadable(f"the trace of device {device} has an event with an invalid size")
     if len(names.actions) > np.iinfo(np.uint8).max:
         raise Unreadable(
-            f"the trace of device {device} holds {len(names.actions)} kinds of events, and torch knows {len(ACTIONS)}"
+            f"the trace of device {device} has {len(names.actions)} kinds of events; torch has {len(ACTIONS)}"
         )
     return Trace(
         device=device,
@@ -203,7 +203,7 @@ def _numbers(events: list[dict[str, Any]], name: str, least: int = UNKNOWN, most
     """The values at `name`, `UNKNOWN` where missing; raises Unreadable for numbers outside the range."""
     values = [event.get(name, UNKNOWN) for event in events]
     if set(map(type, values)) - {int} or min(values, default=least) < least or max(values, default=most) > most:
-        raise Unreadable(f"an event has a strange {name}")
+        raise Unreadable(f"an event has an invalid {name}")
     return _column(values if most <= _LARGEST_NUMBER else map(wrapped, values))
 
 

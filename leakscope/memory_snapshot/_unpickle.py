@@ -53,11 +53,11 @@ class PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         named = f"{module_name}.{global_name}"[:80]
-        raise Unreadable(f"the pickle imports {named!r}, as no memory snapshot does, so it was not opened")
+        raise Unreadable(f"the pickle imports {named!r}, which no memory snapshot does; it was not opened")
 
     def persistent_load(self, pid: Any, /) -> NoReturn:
         kind = type(pid).__name__
-        raise Unreadable(f"the pickle refers to something outside of it by a {kind}, as no memory snapshot does")
+        raise Unreadable(f"the pickle has an external reference ({kind}), which no memory snapshot has")
 
 
 def load_plain(data: bytes) -> Any:
@@ -75,18 +75,18 @@ def load_plain(data: bytes) -> Any:
     if data[:1] != b"\x80":
         raise Unreadable("it is not a pickle of protocol 2 or later")
     if data[1:2] and data[1] not in _PROTOCOLS:
-        raise Unreadable(f"it is a pickle of protocol {data[1]}, and only 2 to 5 are known")
+        raise Unreadable(f"it is a pickle of protocol {data[1]}, and only 2 to 5 are supported")
     _check_opcodes(data)
     if _DICT * data.count(b"}") + _LIST * data.count(b"]") > BUDGET_PER_BYTE * len(data) + FREE_BUDGET:
         raise Unreadable(
             f"the pickle would need more than {BUDGET_PER_BYTE} bytes of memory for each of its own, "
-            "which no memory snapshot does, so it was not opened"
+            "which no memory snapshot does; it was not opened"
         )
     try:
         # Without a buffer that can be peeked into, each opcode outside of a frame is a call of `read`.
         return PlainUnpickler(io.BufferedReader(io.BytesIO(data))).load()
     except UnicodeDecodeError as error:
-        raise Unreadable("the pickle is damaged: a text in it is no UTF-8") from error
+        raise Unreadable("the pickle is damaged: a string in it is not UTF-8") from error
     except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, MemoryError) as error:
         raise Unreadable(f"the pickle is damaged ({error})") from error
 
@@ -134,12 +134,12 @@ def _refusal(data: bytes, pos: int, opcode: bytes) -> Unreadable:
     if opcode in _FIXED:  # also at the very end, if it is empty
         return _cut_short(data)
     if opcode in b"\x85\x86\x87t":
-        return Unreadable(f"the pickle holds a tuple of something else than numbers at byte {pos}")
+        return Unreadable(f"the pickle holds a tuple with an item that is not a number at byte {pos}")
     if opcode in _GLOBALS:
         return Unreadable(
-            f"the pickle imports or calls something at byte {pos}, as no memory snapshot does, so it was not opened"
+            f"the pickle imports or calls something at byte {pos}, which no memory snapshot does; it was not opened"
         )
-    return Unreadable(f"the pickle is damaged or no memory snapshot: opcode 0x{opcode.hex()} at byte {pos}")
+    return Unreadable(f"the pickle is damaged or not a memory snapshot: opcode 0x{opcode.hex()} at byte {pos}")
 
 
 def _cut_short(data: bytes) -> Unreadable:

@@ -526,19 +526,17 @@ def _timeline(played: Replay, trace: Trace | None, kinds: Mapping[Category, Ints
 def _notes(played: Replay, snapshot: Snapshot) -> tuple[str, ...]:
     notes = []
     if played.events == 1:
-        notes.append("one event only, which is what recording of the state alone leaves: there is no history to replay")
+        notes.append("only one event, as when recording the state only: there is no history to replay")
     elif played.events == 0:
-        notes.append("no events: recording was off, or was ended before the snapshot was taken")
+        notes.append("no events: recording was off, or stopped before the snapshot was taken")
     if not played.allocs_recorded:
         notes.append("allocations were skipped while recording, so the trace cannot be replayed")
     if played.freed_by == Action.FREE_REQUESTED:
         notes.append(
-            "free_completed events were skipped while recording, so memory counts as free once its release is asked for"
+            "free_completed events were skipped while recording, so memory counts as free once its release is requested"
         )
     if played.freed_by is None and played.events > 1 and len(played.born):
-        notes.append(
-            "no release was recorded; what died is told only by reused addresses and by the blocks left at the end"
-        )
+        notes.append("no frees were recorded; they are inferred from reused addresses and the blocks left at the end")
     if played.unmatched:
         notes.append(
             f"{played.unmatched} allocations alive in the trace match no active block: the file is inconsistent"

@@ -67,11 +67,11 @@ def _pickles(name: str, data: bytes) -> list[tuple[str, bytes]]:
     if data[:1] == b"\x80":
         return [(name, data)]
     if data[:4] == b"PK\x03\x04":
-        raise Unreadable("it is a zip archive, perhaps a checkpoint of torch.save, and no memory snapshot")
+        raise Unreadable("it is a zip archive, perhaps a torch.save checkpoint, not a memory snapshot")
     if data[:4096].lstrip()[:1] == b"<":
         return _embedded(data)
     if data[:64].lstrip()[:1] in (b"{", b"["):
-        raise Unreadable("it is JSON or text, and a memory snapshot is a pickle")
+        raise Unreadable("it is JSON or text, not a pickle")
     raise Unreadable("it is neither a pickle, nor gzip, nor a page of torch's memory viewer")
 
 
@@ -136,7 +136,7 @@ def read_bytes(name: str, data: bytes) -> Snapshot:
     if type(root) is not dict or not ({"segments", "device_traces", "host_segments"} & root.keys()):
         raise Unreadable("the pickle holds neither segments nor device traces")
     if _entries(root) > len(data) // _LEAST_ENTRY + _FREE_ENTRIES:
-        raise Unreadable("it refers to the same blocks or events many times, as no memory snapshot does")
+        raise Unreadable("it refers to the same blocks or events many times, which no memory snapshot does")
     stacks = StackTable()
     segments, blocks = _segments(_list(root, "segments"), stacks)
     listed = _list(root, "device_traces")
@@ -221,7 +221,7 @@ def _block(block: Any, address: int, segment: int, stacks: StackTable) -> tuple[
     code = _STATE_CODES.get(state) if type(state) is str else None
     if code is None:
         told = repr(state[:40]) if type(state) is str else f"of type {type(state).__name__}"
-        raise Unreadable(f"a block's state is {told}, which no torch writes")
+        raise Unreadable(f"a block's state is {told}, which torch never writes")
     size = whole_number(block, "size", "block")
     requested = whole_number(block, "requested_size", "block", UNSET)
     frames = block.get("frames")

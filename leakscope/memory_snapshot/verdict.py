@@ -174,13 +174,13 @@ def _unjudged(device: DeviceReport) -> str:
     growth = device.growth
     unmarked = "it marks no steps" if device.timeline.clock else "its events carry no times (torch before 2.2)"
     if not growth.marker:
-        return f"{unmarked}, and no sequence of allocations repeats itself"
+        return f"{unmarked}, and no sequence of allocations repeats"
     if growth.steps < MIN_RISES:
-        return f"it holds {growth.steps} complete steps, and growth takes {MIN_RISES} to show"
+        return f"it has {growth.steps} complete steps; growth needs at least {MIN_RISES}"
     if not growth.judged:
         return (
-            f"{unmarked}, and what repeats itself {growth.steps} times, from {growth.marker} on, shows no backward: "
-            "it may be no step"
+            f"{unmarked}, and the sequence that repeats {growth.steps} times, from {growth.marker} on, has no backward "
+            "pass: it may not be a step"
         )
     return ""
 
@@ -353,7 +353,7 @@ def examine(paths: Sequence[Path], comparing: bool = False, frames: int = 1, at:
             reports.append(analyse(snapshot, rank_in(path), frames, at))
     most = max((device.events for report in reports for device in report.devices), default=0)
     if at is not None and at >= most:
-        raise LeakscopeError(f"there is no event {at}: the files hold {most} at the most, counted from 0")
+        raise LeakscopeError(f"no event {at}: the files have at most {most}, counted from 0")
     reports = _named_apart(paths, reports)
     if not comparing:
         reports.sort(key=lambda report: (report.rank is None, report.rank or 0))

@@ -78,7 +78,7 @@ class TensorPeak:
         return self.rise is not None and self.rise.bytes > self.limit
 
     def _facts(self, rise: PeakRise) -> RiseFacts:
-        held = rise.held
+        held = rise.snapshot
         return RiseFacts(
             bytes=rise.bytes,
             allowed_bytes=self.limit,

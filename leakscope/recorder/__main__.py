@@ -60,10 +60,10 @@ class _Rank:
             list(options.arguments),
             None if function is None else self._compiled,
         )
-        self.guard.call("place of the script", adopt_script, prepared[0].co_filename, options.module or "")
+        self.guard.call("location of the script", adopt_script, prepared[0].co_filename, options.module or "")
         self.patches.after_import("torch", self.begin)
         if options.process:
-            self.guard.call("following of children", self._follow)
+            self.guard.call("recording of child processes", self._follow)
         return prepared
 
     def _compiled(self, source: str | bytes, path: str, package: str = "") -> CodeType:
@@ -101,7 +101,7 @@ class _Rank:
                 self.options.folder, self.options.process, current_process(), self.recorder.member.join
             )
             self.recorder.member.first_step = self.guard.guarded("first step", joining.stepped)
-            self.guard.call("place among the ranks", joining.install, self.patches)
+            self.guard.call("rank discovery", joining.install, self.patches)
         end_with_launcher(self.options.launcher, by=None)  # from here on the watchdog checks
 
     def end(self, end: script_runner.End, error: BaseException | None) -> script_runner.End:
@@ -114,7 +114,9 @@ class _Rank:
         ):
             end = script_runner.End(EndKind.STOPPED, 0)
             error = None
-        words = self._call_last("words of the error", script_runner.error_details, end, error, self.options.source)
+        words = self._call_last(
+            "description of the error", script_runner.error_details, end, error, self.options.source
+        )
         message, at, stack = words or ("", "", ())
 
         def ended(steps: int) -> Ended:

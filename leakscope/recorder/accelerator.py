@@ -62,19 +62,19 @@ class Accelerator:
         )
 
 
-_UNTOLD = {
-    "record": "where its memory was made is not told",
+_WITHOUT = {
+    "record": "allocation sites are not recorded",
     "snapshot": RecordingPart.BLOCKS.value,
-    "observe_failures": "what is alive when its memory runs out is not told",
+    "observe_failures": "memory alive at a failed allocation is not recorded",
 }
 """Field of an `Accelerator`, mapped to what is missing without it."""
 
 
-def untold(accelerator: Accelerator) -> tuple[str, ...]:
+def missing_functions(accelerator: Accelerator) -> tuple[str, ...]:
     """A sentence for each private function that this torch lacks for the device."""
-    missing = [field for field in _UNTOLD if getattr(accelerator, field) is None]
+    missing = [field for field in _WITHOUT if getattr(accelerator, field) is None]
     names = {field: ACCELERATOR[field][0].format(kind=accelerator.kind) for field in missing}
-    return tuple(f"this torch has no {name} for {accelerator.kind}: {_UNTOLD[field]}" for field, name in names.items())
+    return tuple(f"this torch has no {name} for {accelerator.kind}: {_WITHOUT[field]}" for field, name in names.items())
 
 
 def find() -> Accelerator | None:

@@ -27,7 +27,7 @@ from leakscope.process.patches import Patches
 from leakscope.process.raw_types import mro
 from leakscope.process.torch_compat import RecordingPart, StorageBase, TensorBase, data_address, lacks
 from leakscope.process.user_code import at, is_ours, is_users
-from leakscope.recorder.accelerator import Accelerator, find, read_figures, untold
+from leakscope.recorder.accelerator import Accelerator, find, missing_functions, read_figures
 from leakscope.recorder.memory_limits import DeviceFailures
 from leakscope.run.descriptors import open_private
 from leakscope.run.model import HeapSnapshot
@@ -56,7 +56,7 @@ def placed(storage: Storage, objects: Sequence[Any], kind: str) -> Placed | None
     return None
 
 
-def made_where(stack: Stack, recorded: bool) -> str:
+def allocation_site_of(stack: Stack, recorded: bool) -> str:
     """`train.py:41 forward`; without a line of the user, the innermost Python line."""
     library = ""
     for frame in stack:
@@ -69,7 +69,7 @@ def made_where(stack: Stack, recorded: bool) -> str:
     return library or (_NATIVE if recorded else _UNRECORDED)
 
 
-class BlocksAtLook:
+class SnapshotBlocks:
     """The allocator's blocks at one heap snapshot, joined and written."""
 
     def __init__(
@@ -99,7 +99,7 @@ class BlocksAtLook:
                 self._storages.append(storage.address)
                 self._placed.append(where)
         self._joined = joined = join(snapshot, self._placed)
-        self._sites = [made_where(stack, self._recorded) for stack in snapshot.stacks]
+        self._sites = [allocation_site_of(stack, self._recorded) for stack in snapshot.stacks]
         stacks = snapshot.blocks.stack[joined.blocks].tolist()
         return {
             self._storages[storage]: self._sites[stack]
@@ -107,19 +107,21 @@ class BlocksAtLook:
             if storage >= 0 and snapshot.stacks[stack] and self._sites[stack] != _NATIVE
         }
 
-    def seen(self, look: HeapSnapshot, places: Mapping[int, int]) -> None:
+    def seen(self, heap_snapshot: HeapSnapshot, places: Mapping[int, int]) -> None:
         """Write one row, with storages as indexes in the graph of the snapshot."""
         if self._snapshot is not None and self._joined is not None:
-            self._write(look, self._row(look, self._snapshot, self._joined, places))
+            self._write(heap_snapshot, self._row(heap_snapshot, self._snapshot, self._joined, places))
 
-    def _row(self, look: HeapSnapshot, snapshot: Snapshot, joined: Joined, places: Mapping[int, int]) -> DeviceBlocks:
+    def _row(
+        self, heap_snapshot: HeapSnapshot, snapshot: Snapshot, joined: Joined, places: Mapping[int, int]
+    ) -> DeviceBlocks:
         """One row of `device_blocks.jsonl`: indexes and bytes, no addresses."""
         blocks, chosen = snapshot.blocks, joined.blocks
         used, number = np.unique(blocks.stack[chosen], return_inverse=True)
         device_of = np.array([segment.device for segment in snapshot.segments], np.int64)
         return DeviceBlocks(
-            step=look.step,
-            occasion=look.occasion,
+            step=heap_snapshot.step,
+            occasion=heap_snapshot.occasion,
             kind=self._kind,
             storage=tuple(places.get(self._storages[s], -1) if s >= 0 else -1 for s in joined.storage.tolist()),
             bytes=tuple(blocks.size[chosen].tolist()),
@@ -141,8 +143,8 @@ WAITING, OURS, THEIRS, OVER = "waiting", "ours", "theirs", "over"
 """The device is unused so far; leakscope records; the script records; nothing records."""
 
 ASIDE = (
-    "the script records memory history itself, so leakscope leaves it alone: no allocator snapshots were taken from "
-    "there on (`leakscope snapshot FILE` reads the script's own)"
+    "the script records memory history itself: leakscope took no memory snapshots from then on (`leakscope snapshot "
+    "FILE` reads the script's own)"
 )
 
 
@@ -150,10 +152,10 @@ class MemoryHistory:
     """Enables history once the device is in use, and disables only what it enabled."""
 
     def __init__(
-        self, accelerator: Accelerator, wanted: bool, note: Callable[[str], None], begun: Callable[[], None]
+        self, accelerator: Accelerator, wanted: bool, note: Callable[[str], None], started: Callable[[], None]
     ) -> None:
         self.state = WAITING if wanted and accelerator.record is not None else OVER
-        self._accelerator, self._note, self._begun = accelerator, note, begun
+        self._accelerator, self._note, self._started = accelerator, note, started
         self._in_forked_child = in_forked_child()
         self._callback = self.device_in_use
         """One object, so that it can be found among the callbacks that wait for the device; guarded once attached."""
@@ -181,10 +183,10 @@ class MemoryHistory:
         try:
             if self.state == WAITING:
                 self._begin()
-            self._begun()
+            self._started()
         except Exception as error:  # noqa: BLE001 - told as a note: see above
             self.state = OVER if self.state == WAITING else self.state
-            self._note(f"memory on the device is not recorded: {type(error).__name__}: {error}")
+            self._note(f"device memory is not recorded: {type(error).__name__}: {error}")
 
     def _begin(self) -> None:
         device = self._accelerator
@@ -254,7 +256,7 @@ class SnapshotFiles:
         self._written: list[tuple[Path, int]] = []
         self._lowest: int | None = None
         self._highest = 0
-        self._least_left: int | None = None
+        self._lowest_unreachable: int | None = None
 
     def is_due(self, occasion: Occasion, counted: int | None, heap: HeapGraph) -> bool:
         """Whether this snapshot gets a file: every one with `always`; with `auto` if something was found."""
@@ -266,9 +268,9 @@ class SnapshotFiles:
         self._lowest = counted if lowest is None else min(lowest, counted)
         self._highest = max(highest, counted)
         grew = lowest is not None and counted > highest and counted - lowest >= MIN_GROWTH
-        left = left_about(heap)
-        self._least_left = min(left, self._least_left if self._least_left is not None else left)
-        return grew or left - self._least_left >= MIN_GROWTH
+        left = unreachable_bytes(heap)
+        self._lowest_unreachable = min(left, self._lowest_unreachable if self._lowest_unreachable is not None else left)
+        return grew or left - self._lowest_unreachable >= MIN_GROWTH
 
     def write(self, snapshot: Mapping[str, Any], step: int, occasion: Occasion) -> None:
         """Write one file atomically; delete older ones if there are too many."""
@@ -283,13 +285,13 @@ class SnapshotFiles:
             raise
         self._written = [entry for entry in self._written if entry[0] != path]
         self._written.append((path, path.stat().st_size))
-        for gone in surplus([size for _, size in self._written], MAX_FILES.get(self._wanted, 0), MAX_BYTES):
-            self._written[gone][0].unlink(missing_ok=True)
-            self._written[gone] = (self._written[gone][0], -1)
+        for deleted in surplus([size for _, size in self._written], MAX_FILES.get(self._wanted, 0), MAX_BYTES):
+            self._written[deleted][0].unlink(missing_ok=True)
+            self._written[deleted] = (self._written[deleted][0], -1)
         self._written = [entry for entry in self._written if entry[1] >= 0]
 
 
-def left_about(heap: HeapGraph) -> int:
+def unreachable_bytes(heap: HeapGraph) -> int:
     """Unreachable tensor memory."""
     return int(heap.bytes[heap.freed != 0].sum())
 
@@ -300,21 +302,21 @@ def surplus(sizes: Sequence[int], most: int, most_bytes: int) -> list[int]:
     The newest stays whatever its size.
     """
     left = list(range(len(sizes)))
-    gone = []
+    deleted = []
     while len(left) > 1 and (len(left) > most or sum(sizes[k] for k in left) > most_bytes):
         oldest, *newer = left
-        gone.append(newer[0] if len(newer) > 1 else oldest)
-        left.remove(gone[-1])
-    return gone
+        deleted.append(newer[0] if len(newer) > 1 else oldest)
+        left.remove(deleted[-1])
+    return deleted
 
 
 _SHARE = 0.25
 """Share of the snapshot budget for reading the allocator's layout between snapshots. Heuristic."""
 
 
-_KEPT = ((1000, 1), (10_000, 10), (100_000, 100))
+_ROW_INTERVALS = ((1000, 1), (10_000, 10), (100_000, 100))
 """(up to this step, keep one step in this many): about 3,000 rows for the first 100,000 steps. Heuristic."""
-_KEPT_RARELY = 1000
+_LAST_ROW_INTERVAL = 1000
 """Beyond, keep one step in this many. Heuristic."""
 
 
@@ -322,7 +324,7 @@ def is_kept(step: int) -> bool:
     """Whether a step's counters are kept: the first thousand all, then ever fewer, so that a long run's file stays
     small.
     """
-    return any(step <= last and step % every == 0 for last, every in _KEPT) or step % _KEPT_RARELY == 0
+    return any(step <= last and step % every == 0 for last, every in _ROW_INTERVALS) or step % _LAST_ROW_INTERVAL == 0
 
 
 class DeviceMemory:
@@ -338,15 +340,15 @@ class DeviceMemory:
         self._files: SnapshotFiles | None = None
         self._patches: Patches | None = None
         self._spent = 0.0
-        self._lacks_told = False
-        self.failures = DeviceFailures(self._tell, folder)
+        self._gaps_reported = False
+        self.failures = DeviceFailures(self._note, folder)
 
     def attach(self, patches: Patches) -> None:
         """Find the accelerator and record from its first use; a backend registered later is found at a step."""
         self._patches = patches
-        self._look_for_device()
+        self._find_device()
 
-    def _look_for_device(self) -> None:
+    def _find_device(self) -> None:
         if self._accelerator is not None or self._patches is None:
             return
         self._accelerator = device = self._find()
@@ -354,20 +356,20 @@ class DeviceMemory:
             self._files = SnapshotFiles(self._folder.path, device.kind, self._wanted)
             self.failures.kind, self.failures.guard = device.kind, self._patches.guard
             self._patches.add("out-of-memory observer", self.failures.end)
-            self._history = MemoryHistory(device, self._wanted != When.NEVER, self._tell, self._begun)
+            self._history = MemoryHistory(device, self._wanted != When.NEVER, self._note, self._started)
             self._history.attach(self._patches)
 
-    def _begun(self) -> None:
+    def _started(self) -> None:
         if self._accelerator is not None:
             self.failures.observe(self._accelerator)
-            if not self._lacks_told:
-                self._lacks_told = True
-                for sentence in untold(self._accelerator):
-                    self._tell(sentence)
+            if not self._gaps_reported:
+                self._gaps_reported = True
+                for sentence in missing_functions(self._accelerator):
+                    self._note(sentence)
 
     def step(self, number: int, elapsed: float) -> None:
         """Write one row of counters, and of the allocator's layout when it is within the budget."""
-        self._look_for_device()
+        self._find_device()
         device, history = self._accelerator, self._history
         if device is None or history is None or not device.in_use() or not is_kept(number):
             return
@@ -390,41 +392,41 @@ class DeviceMemory:
         finally:
             self._spent += CLOCK.perf_counter() - began
 
-    def tells_allocation_sites(self) -> bool:
+    def has_allocation_sites(self) -> bool:
         """Whether the allocator's stacks give allocation sites, except for autograd's threads."""
         return self._history is not None and self._history.is_ours()
 
-    def one_look(self) -> BlockReader | None:
+    def block_reader(self) -> BlockReader | None:
         """The reader for the next heap snapshot; None if there is nothing to read, or the script records by itself."""
         device, history = self._accelerator, self._history
         if device is None or history is None or device.snapshot is None or not device.in_use() or not history.is_ours():
             return None
         if lacks(RecordingPart.BLOCKS):
             return None
-        seen = _Snapshots(device)
+        state = _Snapshots(device)
 
         def snapshot() -> Snapshot | None:
             try:
-                return read_segments(list(seen.segments()))
+                return read_segments(list(state.segments()))
             except (LeakscopeError, RuntimeError) as error:  # an allocator without history, or with another form of it
-                self._tell(f"the allocator's blocks could not be read: {error}")
+                self._note(f"the allocator's blocks could not be read: {error}")
                 return None
 
-        def write(look: HeapSnapshot, row: DeviceBlocks) -> None:
-            row = replace(row, file=self._write_file(seen, look))
-            seen.let_go()
+        def write(heap_snapshot: HeapSnapshot, row: DeviceBlocks) -> None:
+            row = replace(row, file=self._write_file(state, heap_snapshot))
+            state.release()
             self._folder.append(row)
 
-        return BlocksAtLook(device.kind, True, snapshot, lambda index: self._outside(device, index), write)
+        return SnapshotBlocks(device.kind, True, snapshot, lambda index: self._outside(device, index), write)
 
-    def _write_file(self, seen: _Snapshots, look: HeapSnapshot) -> bool:
+    def _write_file(self, state: _Snapshots, heap_snapshot: HeapSnapshot) -> bool:
         assert self._files is not None
-        if not self._files.is_due(look.occasion, look.counted_bytes, look.heap):
+        if not self._files.is_due(heap_snapshot.occasion, heap_snapshot.counted_bytes, heap_snapshot.heap):
             return False
         try:
-            self._files.write(seen.whole(), look.step, look.occasion)
+            self._files.write(state.whole(), heap_snapshot.step, heap_snapshot.occasion)
         except (OSError, RuntimeError) as error:
-            self._tell(f"the allocator's snapshot at step {look.step} was not written: {error}")
+            self._note(f"the memory snapshot at step {heap_snapshot.step} was not written: {error}")
             return False
         return True
 
@@ -438,7 +440,7 @@ class DeviceMemory:
             return None
         return int(free), int(total)
 
-    def _tell(self, text: str) -> None:
+    def _note(self, text: str) -> None:
         with suppress(OSError):
             self._folder.note(text)
 
@@ -462,6 +464,6 @@ class _Snapshots:
             self._whole = self._device.snapshot()
         return self._whole
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Drop what was read while gc is still paused, so that its hundred thousand dictionaries are never counted."""
         self._whole = None

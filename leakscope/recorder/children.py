@@ -68,10 +68,10 @@ class Followed:
         joining = RankDiscovery(options.folder, options.process, current_process(), recorder.member.join)
         recorder.member.first_step = self._guard.guarded("first step", joining.stepped)
         recorder.attach()
-        self._guard.call("place among the ranks", joining.install, self._patches)
+        self._guard.call("rank discovery", joining.install, self._patches)
         if waited_for:
             recorder.member.note(
-                "a worker of multiprocessing.Pool is not stopped: its parent would wait for it for ever"
+                "a multiprocessing.Pool worker is not stopped after --steps: its parent would wait for it forever"
             )
         self._call_at_end()
 

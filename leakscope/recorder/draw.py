@@ -30,7 +30,7 @@ _OF_CPP = (
 )
 _COLOUR = "#b03060"
 """Colour of references that gc does not see."""
-_MOST = 50
+_MAX_LABEL = 50
 """Maximum characters of a name on an arrow. Heuristic."""
 
 
@@ -40,14 +40,14 @@ def referrers_as_dot(obj: object, max_depth: int, too_many: int) -> str:
     It is drawn from one heap snapshot: nothing is collected, no user code runs, and leakscope's own references are left
     out. Boxes are numbered from 1.
     """
-    asked = _Asked(obj, max_depth, too_many)
+    asked = _DrawRequest(obj, max_depth, too_many)
     look(0, Occasion.STEP, SnapshotContext(hidden=(asked,), explained=asked.draw))
     asked.obj = None
     numbers: dict[str, str] = {}
     return re.sub(r"\bo\d+", lambda found: numbers.setdefault(found[0], f"o{len(numbers) + 1}"), asked.dot)
 
 
-class _Asked:
+class _DrawRequest:
     """The request, through which leakscope itself holds the object."""
 
     __slots__ = ("dot", "max_depth", "obj", "too_many")
@@ -102,7 +102,7 @@ class _Referrers:
         found: dict[int, Any] = {}
         for holder, known in zip(into.holder.tolist(), into.extra.tolist(), strict=True):
             source = self._objects[holder]
-            if _is_ours(source) or (type(source) is torch.UntypedStorage and not self._is_held(holder)):
+            if _is_ours(source) or (type(source) is torch.UntypedStorage and not self._has_referrers(holder)):
                 continue
             found[holder] = source
             if known >= 0:
@@ -111,7 +111,7 @@ class _Referrers:
                 self._names[id(source), id(target)] = ReferenceKind.MEMORY, "storage"
         return list(found.values())
 
-    def _is_held(self, index: int) -> bool:
+    def _has_referrers(self, index: int) -> bool:
         """Whether anything refers to it: a storage's Python object, once created, lives as long as the storage."""
         return len(self._heap.native.references.into(np.asarray([index])).holder) > 0
 
@@ -119,7 +119,7 @@ class _Referrers:
         """The label of an arrow."""
         kind, name = self._names.get((id(source), id(target))) or _named(source, target)
         colour = f',color="{_COLOUR}",fontcolor="{_COLOUR}"' if kind in _OF_CPP else ""
-        return f' [label="{_quoted(name[:_MOST])}"{colour}]'
+        return f' [label="{_quoted(name[:_MAX_LABEL])}"{colour}]'
 
     def label(self, obj: object) -> str:
         """The label of an object."""

@@ -73,23 +73,23 @@ class HostLimits:
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._groups = tuple(control_groups(proc / "self"))
-        self._said = False
+        self._reported = False
 
     def near(self) -> LimitReached | None:
         """The nearest limit, the first time that one is near."""
-        if self._said:
+        if self._reported:
             return None
         limits = [near for near, ours in self._used() if ours and _is_near(near)]
-        self._said = bool(limits)
+        self._reported = bool(limits)
         return max(limits, key=lambda near: near.used_bytes / near.limit_bytes, default=None)
 
-    def least(self) -> LimitReached | None:
+    def lowest(self) -> LimitReached | None:
         """The lowest limit; None if none is known."""
         return min((near for near, _ in self._used()), key=lambda near: near.limit_bytes, default=None)
 
-    def room_for_a_look(self) -> bool:
+    def has_room_for_snapshot(self) -> bool:
         """Whether a snapshot would stay below every limit; otherwise the kernel could kill the script."""
-        return all(near.used_bytes + _wanted_by_a_look() <= near.limit_bytes for near, _ in self._used())
+        return all(near.used_bytes + _snapshot_bytes() <= near.limit_bytes for near, _ in self._used())
 
     def _used(self) -> Iterator[tuple[LimitReached, bool]]:
         """Every limit, and whether the process or its group approaches it."""
@@ -115,11 +115,11 @@ def _is_near(near: LimitReached) -> bool:
         return True
     # earlier if that would leave no room for a snapshot
     return (
-        near.used_bytes >= _EARLIEST * near.limit_bytes and near.limit_bytes - near.used_bytes < 2 * _wanted_by_a_look()
+        near.used_bytes >= _EARLIEST * near.limit_bytes and near.limit_bytes - near.used_bytes < 2 * _snapshot_bytes()
     )
 
 
-def _wanted_by_a_look() -> int:
+def _snapshot_bytes() -> int:
     return _BYTES_A_BLOCK * sys.getallocatedblocks()
 
 
@@ -185,8 +185,8 @@ def _text(path: Path) -> str:
         return ""
 
 
-_WANTED = re.compile(r"you tried to allocate (\d+) bytes")
-_WANTED_ON_DEVICE = re.compile(r"[Tt]ried to allocate ([\d.]+) ([KMGT]?i?B)")
+_ON_HOST = re.compile(r"you tried to allocate (\d+) bytes")
+_ON_DEVICE = re.compile(r"[Tt]ried to allocate ([\d.]+) ([KMGT]?i?B)")
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
@@ -204,7 +204,7 @@ def failure(error: BaseException | None) -> dict[str, Any] | None:
         return None
     return {
         "error": text.splitlines()[0] if text else type(error).__name__,
-        "wanted_bytes": _wanted(text),
+        "wanted_bytes": _requested_bytes(text),
         "at": raised_at(error),
     }
 
@@ -213,15 +213,15 @@ def _is_oom(error: BaseException) -> bool:
     return any(kind.__name__ in ("OutOfMemoryError", "MemoryError") for kind in mro(type(error)))
 
 
-def _wanted(text: str) -> int | None:
-    if match := _WANTED.search(text):
+def _requested_bytes(text: str) -> int | None:
+    if match := _ON_HOST.search(text):
         return int(match[1])
-    if match := _WANTED_ON_DEVICE.search(text):
+    if match := _ON_DEVICE.search(text):
         return int(float(match[1]) * _UNITS.get(match[2], 1))
     return None
 
 
-MAX_FREE_LOOKS = 3
+MAX_FREE_SNAPSHOTS = 3
 """Failures for which a snapshot is taken at any cost. Heuristic: a library that tries one size after the other fails
 often and quietly.
 """
@@ -235,7 +235,7 @@ class DeviceFailures:
     def __init__(self, note: Callable[[str], None], folder: RankFolder) -> None:
         self.kind = ""
         self.guard = Guard()
-        self.look: Callable[[], bool] | None = None
+        self.snapshot: Callable[[], bool] | None = None
         """Takes a snapshot now; False if another is in progress."""
         self.steps: Callable[[], int] = lambda: 0
         self._note, self._folder = note, folder
@@ -243,7 +243,7 @@ class DeviceFailures:
         self._in_forked_child, self._began = in_forked_child(), CLOCK.perf_counter()
         self._home = _thread.get_ident()
         self._busy = self._over = False
-        self._looks, self._spent = 0, 0.0
+        self._snapshots, self._spent = 0, 0.0
         self._last: tuple[int, bool] | None = None
 
     def observe(self, accelerator: Accelerator) -> None:
@@ -257,7 +257,7 @@ class DeviceFailures:
         """Disable the callback."""
         self._over = True
 
-    def looked_at_last(self, step: int) -> bool:
+    def has_snapshot(self, step: int) -> bool:
         """Whether the last failure was in this step and had a snapshot, so that no second one is needed."""
         return self._last == (step, True)
 
@@ -271,18 +271,18 @@ class DeviceFailures:
             return
         self._busy = True
         try:
-            self._tell(device, wanted, limit, free)
+            self._record(device, wanted, limit, free)
         except Exception as error:  # noqa: BLE001 - told as a note: see above
             self._note(f"the state when memory ran out was not recorded: {type(error).__name__}: {error}")
         finally:
             self._busy = False
 
-    def _tell(self, device: int, wanted: int, limit: int, free: int) -> None:
+    def _record(self, device: int, wanted: int, limit: int, free: int) -> None:
         step = self.steps()
         at, counted = self._place(), None
         if self._accelerator is not None:
             counted = next((f for f in read_figures(self._accelerator) or () if f.device == device), None)
-        looked = self._look()
+        looked = self._snapshot()
         self._last = (step, looked)
         self._folder.append(
             DeviceFailure(
@@ -298,12 +298,14 @@ class DeviceFailures:
             )
         )
 
-    def _look(self) -> bool:
+    def _snapshot(self) -> bool:
         began = CLOCK.perf_counter()
-        if self.look is None or (self._looks >= MAX_FREE_LOOKS and self._spent > _SHARE * (began - self._began)):
+        if self.snapshot is None or (
+            self._snapshots >= MAX_FREE_SNAPSHOTS and self._spent > _SHARE * (began - self._began)
+        ):
             return False
-        looked = self.look()
-        self._looks += looked
+        looked = self.snapshot()
+        self._snapshots += looked
         self._spent += CLOCK.perf_counter() - began
         return looked
 

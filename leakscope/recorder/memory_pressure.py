@@ -20,9 +20,9 @@ from leakscope.run.live import Activity
 from leakscope.run.rows import AllocationFailure, LimitNear, Occasion, PeerOutOfMemory
 from leakscope.run.writer import RankFolder
 
-_UNASKED_S = 0.25
+_READ_INTERVAL_S = 0.25
 """Seconds between two readings of the limits while memory has not risen: each takes 0.2 ms. Heuristic."""
-_UNASKED_BYTES = 4 << 20
+_READ_RISE_BYTES = 4 << 20
 """Rise in bytes after which they are read earlier: a small part of the remaining memory near a limit. Heuristic."""
 
 
@@ -33,51 +33,51 @@ class MemoryPressure:
     folder: RankFolder
     rank_state: RankStateFile
     collections: CollectionWatch
-    looks: SnapshotTaker
+    taker: SnapshotTaker
     failures: DeviceFailures
     peers: Peers
     watchdog: Watchdog
-    look: Callable[[int, Occasion], None]
+    snapshot: Callable[[int, Occasion], None]
     """Takes a snapshot for a step once no other is in progress."""
-    _asked: float = -math.inf
+    _read_at: float = -math.inf
     _counted_then: int = 0
 
-    def look_if_near(self, step: int, inside: bool, counted: int | None = None) -> None:
+    def snapshot_if_near_limit(self, step: int, inside: bool, counted: int | None = None) -> None:
         """Take a snapshot if a host limit is near, at the end of a step or `inside` the next one.
 
         If the `counted` bytes have hardly risen, the limits are not read.
         """
         now, risen = CLOCK.monotonic(), (counted or 0) - self._counted_then
-        if counted is not None and risen < _UNASKED_BYTES and now - self._asked < _UNASKED_S:
+        if counted is not None and risen < _READ_RISE_BYTES and now - self._read_at < _READ_INTERVAL_S:
             return
-        self._asked, self._counted_then = now, counted or 0
-        near = self.looks.limits.near()
+        self._read_at, self._counted_then = now, counted or 0
+        near = self.taker.limits.near()
         if near is None:
             return
         with self.collections.suspended():
             self.folder.append(LimitNear(step, inside, near.limit, near.limit_bytes, near.used_bytes))
-            self.look(step, Occasion.MEMORY)
+            self.snapshot(step, Occasion.MEMORY)
 
-    def look_for_peer(self, step: int, failing: int) -> None:
+    def snapshot_for_peer(self, step: int, failing: int) -> None:
         """Take a snapshot for another rank whose allocation failed and which waits for it."""
         with self.collections.suspended():
             self.folder.append(PeerOutOfMemory(step, of=failing))
-            self.look(step, Occasion.MEMORY)
+            self.snapshot(step, Occasion.MEMORY)
 
-    def look_at_device_failure(self, step: int) -> bool:
+    def snapshot_device_failure(self, step: int) -> bool:
         """Take a snapshot of a device failure before the stack unwinds, on any thread, unless one is in progress."""
-        if not self.looks.lock.acquire(blocking=False):
+        if not self.taker.lock.acquire(blocking=False):
             return False
         try:
             with self.collections.suspended():
                 self.rank_state.update(activity=Activity.LOOKING)
-                self.watchdog.extend(self.looks.take(step, Occasion.OOM, False))
+                self.watchdog.extend(self.taker.take(step, Occasion.OOM, False))
                 self.rank_state.update(activity=Activity.RUNNING)
         finally:
-            self.looks.lock.release()
+            self.taker.lock.release()
         return True
 
-    def look_at_uncaught(self, step: int, error: BaseException | None) -> None:
+    def snapshot_uncaught_failure(self, step: int, error: BaseException | None) -> None:
         """Take a snapshot of a failure that ends the script while its traceback's frames are alive, and wait for the
         peers.
         """
@@ -89,8 +89,8 @@ class MemoryPressure:
         with suppress(OSError, MemoryError):
             self.rank_state.update(failed=True)
             self.folder.append(AllocationFailure(step=step, time=CLOCK.wall_time(), **failed))
-            if type(error) is not torch.OutOfMemoryError or not self.failures.looked_at_last(step):
+            if type(error) is not torch.OutOfMemoryError or not self.failures.has_snapshot(step):
                 with more_room():
-                    self.look(step, Occasion.MEMORY)
+                    self.snapshot(step, Occasion.MEMORY)
             self.rank_state.update(answered=True)
             self.peers.wait_for_answers()

@@ -18,11 +18,11 @@ from leakscope.run.rows import OTHERS, Compiled, CountsAtStep, Recompiled, Share
 from leakscope.run.writer import RankFolder
 
 _FOLDER = "/proc/self/fd"
-_MOST_KINDS = 64
+_MAX_KINDS = 64
 """Maximum kinds told apart; the rest together are `OTHERS`. Heuristic."""
-_MOST_READ = 2048
+_MAX_READ = 2048
 """Maximum descriptors whose kinds are read at a time. Heuristic: 20 ms on a slow system."""
-_MOST_SOCKETS = 256
+_MAX_SOCKETS = 256
 """Maximum sockets whose peers are read at a time. Heuristic: 3 microseconds each were measured."""
 _DELETED = " (deleted)"
 _DIGITS = re.compile(r"\d+")
@@ -39,7 +39,7 @@ def open_descriptors(own: str) -> dict[str, int] | None:
         listed = os.listdir(_FOLDER)
     except OSError:  # the limit of open files is reached, or no such system
         return None
-    numbers = sorted(listed, key=int)[-_MOST_READ:]
+    numbers = sorted(listed, key=int)[-_MAX_READ:]
     targets = Counter[str]()
     sockets = 0
     for number in numbers:
@@ -49,7 +49,7 @@ def open_descriptors(own: str) -> dict[str, int] | None:
             continue
         if target.startswith("socket:"):
             sockets += 1
-            target = _socket_kind(int(number)) if sockets <= _MOST_SOCKETS else "socket"
+            target = _socket_kind(int(number)) if sockets <= _MAX_SOCKETS else "socket"
         if not target.startswith(own):
             targets[target] += 1
     return _few(_kinds(targets), len(listed) - len(numbers))
@@ -90,13 +90,13 @@ def _socket_kind(number: int) -> str:
         host, port, *_ = asked.getpeername()
         return f"socket to {host}:{port}"
     except OSError:
-        return "datagram socket" if asked.type == SOCK_DGRAM else "socket that is not connected"
+        return "datagram socket" if asked.type == SOCK_DGRAM else "unconnected socket"
     finally:
         asked.close()
 
 
 def _few(kinds: Counter[str], others: int) -> dict[str, int]:
-    few = dict(kinds.most_common(_MOST_KINDS))
+    few = dict(kinds.most_common(_MAX_KINDS))
     others += kinds.total() - sum(few.values())
     return few | ({OTHERS: others} if others else {})
 
@@ -124,9 +124,9 @@ def shared_memory() -> SharedMemory | None:
 _UTILS = "torch._dynamo.utils"
 _LIMITS = ("recompile limit", "recompile_limit", "cache_size_limit", "cache size limit")
 """Texts of dynamo's counter of uncompiled code for a function that reached its limit."""
-_MOST = 5
+_MAX_FUNCTIONS = 5
 """Maximum functions reported. Heuristic."""
-_MOST_COMPILED_READ = 512
+_MAX_REASONS = 512
 """Maximum reasons read per function. Heuristic: its limit is 8 compilations, 36 reasons."""
 _LONGEST = 200
 """Maximum characters of a reason. Heuristic."""
@@ -153,14 +153,14 @@ def _again(failures: Mapping[Any, Any]) -> tuple[Recompiled, ...]:
         for code, why in list(failures.items())
         if isinstance(code, CodeType) and isinstance(why, list) and why
     ]
-    return tuple(sorted(found, key=lambda one: (-one.times, one.at))[:_MOST])
+    return tuple(sorted(found, key=lambda one: (-one.times, one.at))[:_MAX_FUNCTIONS])
 
 
 def _times(why: Sequence[object]) -> int:
     """Split into the times that all compiled versions of a function have failed their guards: `0/0:
     ...`, `0/1: ...`.
     """
-    return len({str(one).partition(":")[0] for one in why[-_MOST_COMPILED_READ:]})
+    return len({str(one).partition(":")[0] for one in why[-_MAX_REASONS:]})
 
 
 def _reason(told: object) -> str:
@@ -203,7 +203,7 @@ class Counts:
             CountsAtStep(
                 step=step,
                 descriptors=open_descriptors(self._own),
-                most_descriptors=_most_descriptors(),
+                most_descriptors=_descriptor_limit(),
                 shared=shared_memory(),
                 compiled=compiled_code(),
                 pinned_bytes=pinned_bytes(),
@@ -213,6 +213,6 @@ class Counts:
         self._spent, self._dearest = self._spent + seconds, max(self._dearest, seconds)
 
 
-def _most_descriptors() -> int | None:
+def _descriptor_limit() -> int | None:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if limit == resource.RLIM_INFINITY else limit

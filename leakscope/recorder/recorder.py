@@ -25,9 +25,9 @@ from leakscope.recorder.memory_pressure import MemoryPressure
 from leakscope.recorder.snapshots import SnapshotTaker
 from leakscope.recorder.steps.detector import MARK, StepClock, StepEnd, StepEvents
 from leakscope.recorder.steps.inputs import StepInputs
-from leakscope.recorder.steps.peers import LOOK_TIMEOUT_S, Peers, RankStateFile, call_ahead_of_comm
+from leakscope.recorder.steps.peers import SNAPSHOT_TIMEOUT_S, Peers, RankStateFile, call_ahead_of_comm
 from leakscope.recorder.steps.policy import Schedule, SnapshotRequests
-from leakscope.recorder.steps.rank_exit import NoStepYet, RankExit, what_was_not_heard
+from leakscope.recorder.steps.rank_exit import MissingStepWarning, RankExit, missing_step_hints
 from leakscope.run.model import Ended, Step
 from leakscope.run.rows import ClockKind, Occasion, StepsBy
 from leakscope.run.writer import RankFolder
@@ -38,10 +38,10 @@ class RankMembership:
     """The rank of this process and its communication monitor."""
 
     def __init__(
-        self, options: Options, folder: RankFolder, patches: Patches, peers: Peers, looks: SnapshotTaker
+        self, options: Options, folder: RankFolder, patches: Patches, peers: Peers, taker: SnapshotTaker
     ) -> None:
         self._options, self._folder, self._patches = options, folder, patches
-        self._peers, self._looks = peers, looks
+        self._peers, self._taker = peers, taker
         self._poll: Callable[..., None] = lambda: None
         self.comm: CommMonitor | None = None
         self.stuck: HangDetector | None = None
@@ -68,7 +68,7 @@ class RankMembership:
 
     def _listen(self) -> None:
         if is_there():
-            self.comm = self._looks.comm = CommMonitor(self._folder, self._patches)
+            self.comm = self._taker.comm = CommMonitor(self._folder, self._patches)
             call_ahead_of_comm(self._poll, self._patches)
             self.stuck = HangDetector(self._folder.path / STACKS, self._patches, self._options.hang_timeout, self.comm)
 
@@ -98,7 +98,7 @@ class WatchedSteps:
         guard = patches.guard
         guard.at_end += [lambda _: guard.later.append(self.leave), lambda _: guard.try_again()]
 
-    def begin_again(self, step: int) -> None:
+    def restart(self, step: int) -> None:
         """Restart the count after this step, at which another clock took over."""
         self._since = step
         self._lifetimes.begin_after(step + self._options.warmup)
@@ -111,12 +111,12 @@ class WatchedSteps:
             self._sites.leave()
         elif step == self._since + self._options.warmup - 1:
             reason = self._sites.enter(self._lifetimes.compile_called)
-            if reason and not self._device.tells_allocation_sites():
+            if reason and not self._device.has_allocation_sites():
                 self._folder.note(reason)
         watched = self._lifetimes.boundary(step) if self._options.lifetimes else None
         if watched is not None:
-            if watched.look is not None:
-                self._folder.look(watched.look)
+            if watched.snapshot is not None:
+                self._folder.look(watched.snapshot)
             for row in watched.rows:
                 self._folder.append(row)
 
@@ -127,7 +127,7 @@ class WatchedSteps:
 
     def _before_compile(self, *_: Any, **__: Any) -> None:
         if self._sites.watching and self._sites.leave():
-            self._folder.note("where tensors are made was not watched to the end: the script calls torch.compile")
+            self._folder.note("allocation sites were recorded only until the script called torch.compile")
         self._lifetimes.script_compiles()
 
 
@@ -155,8 +155,8 @@ class StepSourceSwitch:
         self._by = StepsBy(tick.clock, tick.name, since)
         self._folder.append(self._by)
         if by is not None and since != by.since:
-            self._schedule.begin_again(since)
-            self._watched_steps.begin_again(since)
+            self._schedule.restart(since)
+            self._watched_steps.restart(since)
 
     def own(self, steps: int) -> int:
         """Number of steps ended by the current clock."""
@@ -186,34 +186,34 @@ class Recorder:
         guard.gc_neutral = self._collections.gc_neutral
         self._schedule = Schedule(options.warmup, options.steps, options.budget)
         self._sites = AllocationSites(self.patches.part())
-        self._looks = SnapshotTaker(options, self._folder, self._counter, self._sites, self._own_objects, given)
+        self._taker = SnapshotTaker(options, self._folder, self._counter, self._sites, self._own_objects, given)
         self._peers = Peers(
-            self._rank_state, self._schedule, options, self._look_as_peer,
-            lambda failing: self._shortages.look_for_peer(self.steps, failing),
+            self._rank_state, self._schedule, options, self._snapshot_for_peers,
+            lambda failing: self._pressure.snapshot_for_peer(self.steps, failing),
         )  # fmt: skip
-        self.member = RankMembership(options, self._folder, self.patches, self._peers, self._looks)
-        self._lifetimes = LifetimeTracker(
-            options.warmup, self._at_peak, lambda: self._counter.fullest, self._sites.know
-        )
-        self._device = self._looks.device = DeviceMemory(self._folder, options.snapshot, options.budget)
+        self.member = RankMembership(options, self._folder, self.patches, self._peers, self._taker)
+        self._lifetimes = LifetimeTracker(options.warmup, self._at_peak, lambda: self._counter.fullest, self._sites.add)
+        self._device = self._taker.device = DeviceMemory(self._folder, options.snapshot, options.budget)
         self._watched_steps = WatchedSteps(options, self._folder, self._sites, self._device, self._lifetimes)
         self._loaders = LoaderWorkers(self._folder, self._schedule)
         self._inputs = StepInputs()
-        self._handover = StepSourceSwitch(self._folder, self._schedule, self._watched_steps)
-        self._no_step: NoStepYet | None = None
+        self._switch = StepSourceSwitch(self._folder, self._schedule, self._watched_steps)
+        self._no_step: MissingStepWarning | None = None
         self._clock: StepClock | None = None
         self._watchdog = Watchdog(self.is_over, self._tick, self._leave, options.grace)
         self._watchdog.ends_with(options.launcher, self._orphaned)
         self._in_forked_child = in_forked_child()
         self._ends = RankExit(self._folder, self._rank_state, self._counter, options.source)
         self._is_about_written = False
-        self._asked = SnapshotRequests(options, self._folder, self._collections, self._ends.write_about, self._look)
+        self._requests = SnapshotRequests(
+            options, self._folder, self._collections, self._ends.write_about, self._snapshot
+        )
         guard.at_end += [lambda why: self._ends.recording_ended(self.steps, why), lambda _: self._ends.lost()]
-        self._shortages = MemoryPressure(
-            self._folder, self._rank_state, self._collections, self._looks, self._device.failures, self._peers,
-            self._watchdog, self._look,
+        self._pressure = MemoryPressure(
+            self._folder, self._rank_state, self._collections, self._taker, self._device.failures, self._peers,
+            self._watchdog, self._snapshot,
         )  # fmt: skip
-        self._look_at_uncaught = guard.untraced("error of the script", self._shortages.look_at_uncaught)
+        self._snapshot_uncaught = guard.untraced("error of the script", self._pressure.snapshot_uncaught_failure)
         self._home = _thread.get_ident()
         self._stepping = _thread.RLock()
         """Held while a step ends: several threads may end steps."""
@@ -225,12 +225,12 @@ class Recorder:
         options = self.options
         self._collections.install(self.patches)
         self._guard.steps = self._device.failures.steps = lambda: self.steps
-        self._device.failures.look = lambda: self._shortages.look_at_device_failure(self.steps)
+        self._device.failures.snapshot = lambda: self._pressure.snapshot_device_failure(self.steps)
         self._device.attach(self.patches)
         self._loaders.install(self.patches)
         if not options.by_hand:
             if options.step_function is not None:
-                self._handover.expect(options.step_function)
+                self._switch.expect(options.step_function)
                 # the script may compile the function that ends its steps
                 exclude_from_dynamo(self.patches, self._folder.note)
             else:
@@ -239,9 +239,9 @@ class Recorder:
             processes = OwnProcesses(self._folder.append, is_followed if options.process else None)
             processes.install(self.patches)
             if options.rank == 0 and not options.quiet:
-                self._no_step = NoStepYet(options.step_function, processes)
+                self._no_step = MissingStepWarning(options.step_function, processes)
             self.member.attach(self._before_comm)
-            self._asked.begin()
+            self._requests.begin()
             self._watchdog.start(self._guard)
             self.patches.add("watchdog thread", self._watchdog.end)
         self._inputs.install(self.patches)
@@ -261,7 +261,7 @@ class Recorder:
     def step_function_is_missing(self) -> None:
         """Called if the script has ended without defining or importing the step function."""
         if not self._guard.disabled:
-            self._handover.expect(self.options.step_function or "", missing=True)
+            self._switch.expect(self.options.step_function or "", missing=True)
 
     @untraced
     def boundary(self, tick: StepEnd = MARK) -> None:
@@ -273,7 +273,7 @@ class Recorder:
             return
         try:
             with self._stepping, self._collections.suspended():
-                self._handover.note(tick, self.steps)
+                self._switch.note(tick, self.steps)
                 if self._schedule.steps is None or self.steps < self._schedule.steps:
                     self._step_over()
             over = self.is_over()
@@ -298,61 +298,61 @@ class Recorder:
         self._folder.step(
             Step(self.steps, seconds, counted.bytes, peak, collections, device, began, *self._inputs.taken())
         )
-        wanted = self._asked.step_ended(seconds)
+        wanted = self._requests.step_ended(seconds)
         self._device.step(self.steps, ended - self._attached)
-        self._looks.counts.step(self.steps, ended - self._attached)
+        self._taker.counts.step(self.steps, ended - self._attached)
         if self.member.comm is not None:
             self.member.comm.step_ended(self.steps)
         self._watched_steps.step_ended(self.steps)
-        self._shortages.look_if_near(self.steps, inside=False, counted=counted.bytes)
+        self._pressure.snapshot_if_near_limit(self.steps, inside=False, counted=counted.bytes)
         self._peers.answer_if_one_failed()
         self._schedule.also(self._loaders.step_ended(self.steps) - ended + CLOCK.perf_counter())
         if self.steps == self._schedule.steps:
-            self._finish_looking()
+            self._take_last_snapshot()
         else:
-            own = self._handover.own(self.steps)
-            if self._peers.look_is_due(self.steps, own, ended - self._attached, counted.bytes, wanted):
-                self._look(self.steps, Occasion.STEP)
+            own = self._switch.own(self.steps)
+            if self._peers.snapshot_is_due(self.steps, own, ended - self._attached, counted.bytes, wanted):
+                self._snapshot(self.steps, Occasion.STEP)
             self._rank_state.update(steps=own)
 
     @contextmanager
     def _at_peak(self, step: int, occasion: Occasion) -> Iterator[LiveSnapshot]:
         """The heap in the middle of a step, for lifetimes."""
         began = CLOCK.perf_counter()
-        with self._collections.suspended(), self._looks.lock, self._looks.inspect(step, occasion) as live:
+        with self._collections.suspended(), self._taker.lock, self._taker.inspect(step, occasion) as live:
             yield live
         seconds = CLOCK.perf_counter() - began
         self._watchdog.extend(seconds)
-        self._schedule.also(seconds, self._looks.work)
+        self._schedule.also(seconds, self._taker.work)
 
-    def _finish_looking(self) -> None:
-        self._look(self.steps, Occasion.LAST, collect=self.options.gc_diff != When.NEVER)
-        self._rank_state.update(steps=self._handover.own(self.steps))
+    def _take_last_snapshot(self) -> None:
+        self._snapshot(self.steps, Occasion.LAST, collect=self.options.gc_diff != When.NEVER)
+        self._rank_state.update(steps=self._switch.own(self.steps))
         self._peers.wait_at_last_step()
 
-    def _look(self, step: int, occasion: Occasion, collect: bool = False) -> None:
-        if self._looks.given_up:
+    def _snapshot(self, step: int, occasion: Occasion, collect: bool = False) -> None:
+        if self._taker.given_up:
             return
-        with self._looks.lock, self._rank_state.looked_at(), self._asked.answering(step, occasion):
+        with self._taker.lock, self._rank_state.taking_snapshot(), self._requests.answering(step, occasion):
             # before the attempt: one that the script interrupts is not due again at the next step
-            self._schedule.begun(step, occasion in (Occasion.STEP, Occasion.PEER))
+            self._schedule.attempted(step, occasion in (Occasion.STEP, Occasion.PEER))
             began = CLOCK.perf_counter()
             try:
-                self._looks.take(step, occasion, collect)
+                self._taker.take(step, occasion, collect)
                 if not self._is_about_written:  # a killed rank cannot write it at its end
                     self._is_about_written = True
                     self._ends.write_about()
             finally:
                 seconds = CLOCK.perf_counter() - began
                 self._watchdog.extend(seconds)
-                self._schedule.taken(seconds, self._looks.work)
+                self._schedule.taken(seconds, self._taker.work)
                 self._rank_state.update(spent=self._schedule.with_one_more)
 
-    def _look_as_peer(self, step: int) -> None:
+    def _snapshot_for_peers(self, step: int) -> None:
         if self.member.comm is not None:
             self.member.comm.step_ended(step)
         with self._collections.suspended():
-            self._look(step, Occasion.PEER)
+            self._snapshot(step, Occasion.PEER)
 
     def _own_objects(self) -> tuple[object, ...]:
         return (self, *self.__dict__.values(), self.__dict__, self.member.__dict__)
@@ -371,10 +371,10 @@ class Recorder:
         raise self.member.stop
 
     def _before_comm(self, *_: Any, **__: Any) -> None:
-        if _thread.get_ident() != self._home or self._looks.lock.locked():
+        if _thread.get_ident() != self._home or self._taker.lock.locked():
             return
         if self.steps == 0:
-            self._peers.look_if_they_stepped()
+            self._peers.snapshot_if_peers_stepped()
         self._peers.answer_if_one_failed()
         if self.is_over():
             self._stop()
@@ -383,28 +383,28 @@ class Recorder:
         """Called by the watchdog's thread."""
         if self.member.comm is not None:
             self.member.comm.tick()
-        looked_at = self._looks.lock.locked() or self._peers.somebody_looks()
+        taking_snapshot = self._taker.lock.locked() or self._peers.any_taking_snapshot()
         if self._no_step is not None:
-            self._no_step.tick(self._peers.somebody_stepped())
-        if self.member.stuck is not None and self.member.stuck.is_hung(looked_at):
+            self._no_step.tick(self._peers.any_stepped())
+        if self.member.stuck is not None and self.member.stuck.is_hung(taking_snapshot):
             last = "" if self.member.comm is None else self.member.comm.last_words()
-            self._ends.leave_hung(self.steps, self.options.hang_timeout or 0.0, last, self._home)
-        if self._looks.lock.locked():
+            self._ends.exit_hung(self.steps, self.options.hang_timeout or 0.0, last, self._home)
+        if self._taker.lock.locked():
             return
         # a step that soon ends takes its snapshot itself, while the script allocates nothing
         if CLOCK.perf_counter() - self._began > LONG_STEP_S:
-            self._shortages.look_if_near(self.steps, inside=True)
+            self._pressure.snapshot_if_near_limit(self.steps, inside=True)
         if not self.steps:
-            self._peers.look_on_watchdog_thread()
+            self._peers.snapshot_on_watchdog_thread()
         self._peers.answer_on_watchdog_thread()
-        self._asked.tick(self.steps, looked_at)
+        self._requests.tick(self.steps, taking_snapshot)
 
     def _leave(self) -> None:
-        self._looks.lock.acquire(timeout=LOOK_TIMEOUT_S)
+        self._taker.lock.acquire(timeout=SNAPSHOT_TIMEOUT_S)
         self._ends.leave(self.steps, written=self.stopped)
 
     def _orphaned(self) -> None:
-        self._ends.orphaned(lambda: self.steps, self._looks.lock, self.member.comm)
+        self._ends.orphaned(lambda: self.steps, self._taker.lock, self.member.comm)
 
     # the end
 
@@ -413,7 +413,7 @@ class Recorder:
         """The script's main code raised: snapshot a failed allocation while its traceback's frames are alive."""
         try:
             if not self._guard.disabled:
-                self._look_at_uncaught(self.steps, error)
+                self._snapshot_uncaught(self.steps, error)
         except Exception as ours:  # noqa: BLE001 - whatever it is, it must not become the script's
             self._guard.internal_error("error of the script", ours)
 
@@ -438,7 +438,7 @@ class Recorder:
         guard = self._guard
         guard.call("end of the rank", self._write_the_end, ended, look)
         if guard.lost:
-            guard.call("last word of the rank", lambda: self._ends.ended(ended(self.steps)), even_lost=True)
+            guard.call("final record of the rank", lambda: self._ends.ended(ended(self.steps)), even_lost=True)
 
     def _write_the_end(self, ended: Callable[[int], Ended], look: bool) -> None:
         self._collections.over = True
@@ -447,10 +447,12 @@ class Recorder:
         self._watched_steps.leave()
         self._lifetimes.forget()
         if look:
-            self._look(self.steps, Occasion.END, collect=self.options.gc_diff == When.ALWAYS)
+            self._snapshot(self.steps, Occasion.END, collect=self.options.gc_diff == When.ALWAYS)
         self._sites.forget()
-        for sentence in what_was_not_heard(self._clock) if not self.steps else ():
+        for sentence in missing_step_hints(self._clock) if not self.steps else ():
             self._folder.note(sentence)
         if self.options.prove and self.steps < (self._schedule.steps or 0):
-            self._folder.note(f"no cut was proved: the script ended after {self.steps} of {self._schedule.steps} steps")
+            self._folder.note(
+                f"no cut was verified: the script ended after {self.steps} of {self._schedule.steps} steps"
+            )
         self._ends.ended(ended(self.steps))

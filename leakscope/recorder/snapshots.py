@@ -90,19 +90,19 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-_MOST_TIMES = 10
+_TIMEOUT_FACTOR = 10
 """Factor over the expected time after which a snapshot is aborted."""
 _PER_BLOCK_S = 2e-6
 """Expected seconds per block allocated by CPython for the first snapshot: 0.35 to 0.65 microseconds with the Python
 reader, 0.1 to 0.22 with the native one (0.6 and 1.5 million blocks, CPython 3.11, torch 2.13).
 """
-_LEAST_FORECAST_S = 3.0
+_MIN_FORECAST_S = 3.0
 """Minimum expected seconds. Heuristic: a busy machine takes some for any heap."""
-_MOST_FAILED = 3
+_MAX_FAILURES = 3
 """Consecutive failures after which no more snapshots are taken. Each may cost the script the time of its own timeout;
 one or two may have met a single interrupt each.
 """
-NO_ROOM = "it would have come too near to the memory that the host lets this process have"
+NO_ROOM = "it could have exceeded the memory limit of this process on the host"
 
 
 class SnapshotTaker:
@@ -126,7 +126,7 @@ class SnapshotTaker:
         self._turns = SnapshotQueue(options.turns, launchers_number(os.environ, "LOCAL_WORLD_SIZE", options.world))
         self.limits = HostLimits()
         self._frozen = False
-        self._limit_told = False
+        self._limit_recorded = False
         self._gains = Gains()
         self._per_block = _PER_BLOCK_S
         for sentence in sentences():
@@ -144,14 +144,14 @@ class SnapshotTaker:
             return 0.0
         collect = collect and not lacks(RecordingPart.COLLECTED)
         began, at_work, self.work = CLOCK.perf_counter(), CLOCK.thread_time(), 0.0
-        if not self.limits.room_for_a_look():
-            self._folder.note(f"the look at step {step} was left out: {NO_ROOM}")
+        if not self.limits.has_room_for_snapshot():
+            self._folder.note(f"the heap snapshot at step {step} was skipped: {NO_ROOM}")
             return 0.0
         if script_freezes() and not self._frozen:
             self._frozen = True
             self._folder.note(
-                f"the script had called gc.freeze() when step {step} was looked at: what was frozen is never "
-                "collected, and garbage among it is not seen"
+                f"the script called gc.freeze() before the heap snapshot at step {step}: frozen objects are never "
+                "collected, and garbage among them is not detected"
             )
         with (
             self._turns.turn(),
@@ -160,47 +160,47 @@ class SnapshotTaker:
             started, forecast = CLOCK.perf_counter(), self._forecast()
             self._failed += 1
             try:
-                with deadline(_MOST_TIMES * forecast):
+                with deadline(_TIMEOUT_FACTOR * forecast):
                     self._take(step, occasion, collect)
                 self._per_block = (CLOCK.perf_counter() - started) / _blocks()
                 self._failed = 0
             except SnapshotTimeout:
                 self._per_block = (CLOCK.perf_counter() - started) / _blocks()
                 self._folder.note(
-                    f"the look at step {step} was given up after {CLOCK.perf_counter() - started:.1f} s, where "
-                    f"{forecast:.1f} s were to be expected"
+                    f"the heap snapshot at step {step} timed out after {CLOCK.perf_counter() - started:.1f} s "
+                    f"(expected {forecast:.1f} s)"
                 )
             except Exception as error:  # reported as a note: an internal error must not fail the user's script
                 if is_the_scripts(error):
                     raise
-                self._folder.note(f"the look at step {step} failed: {type(error).__name__}: {error}")
+                self._folder.note(f"the heap snapshot at step {step} failed: {type(error).__name__}: {error}")
             finally:
                 self.work = CLOCK.thread_time() - at_work
-                if self._failed >= _MOST_FAILED:
+                if self._failed >= _MAX_FAILURES:
                     self._give_up(step)
         return CLOCK.perf_counter() - began
 
     def _give_up(self, step: int) -> None:
         self.given_up = True
         self._folder.note(
-            f"no heap snapshot is taken after step {step}: {self._failed} in a row failed or were interrupted by an "
-            "exception of the script's"
+            f"no heap snapshots are taken after step {step}: {self._failed} in a row failed or were interrupted by an "
+            "exception of the script"
         )
 
     def _forecast(self) -> float:
         """Expected seconds of a snapshot, from CPython's allocated blocks and the last snapshot."""
-        return max(self._per_block * _blocks(), _LEAST_FORECAST_S)
+        return max(self._per_block * _blocks(), _MIN_FORECAST_S)
 
     def _take(self, step: int, occasion: Occasion, collect: bool) -> None:
         watched: Watched = []
         self.counts.now(step)
         context = replace(self._context(), gains=self._gains)
-        least = None if self._limit_told else self.limits.least()
+        least = None if self._limit_recorded else self.limits.lowest()
         look = look_at_heap(step, occasion, context, watched=watched if collect else None)
         del context
         self._folder.look(look)
-        if not self._limit_told:
-            self._limit_told = True
+        if not self._limit_recorded:
+            self._limit_recorded = True
             if least is not None:
                 self._folder.append(MemoryThere(least.limit, least.limit_bytes, least.used_bytes))
         if occasion == Occasion.LAST and self._options.prove and not lacks(RecordingPart.COLLECTED):
@@ -220,13 +220,13 @@ class SnapshotTaker:
 
         Raises MemoryError if it does not fit, TakesTooLong if it is aborted.
         """
-        if not self.limits.room_for_a_look():
+        if not self.limits.has_room_for_snapshot():
             raise MemoryError(NO_ROOM)
         at_work = CLOCK.thread_time()
         with (
             self._turns.turn(),
             self._counter.ours(),
-            deadline(_MOST_TIMES * self._forecast()),
+            deadline(_TIMEOUT_FACTOR * self._forecast()),
             inspect_heap(step, occasion, self._context()) as live,
         ):
             yield live
@@ -244,7 +244,7 @@ class SnapshotTaker:
             made_at=self._sites.made_at,
             comm_holds=() if comm is None else comm.holds(),
             comm_uses={} if comm is None else comm.last_uses(),
-            blocks=None if self.device is None else self.device.one_look(),
+            blocks=None if self.device is None else self.device.block_reader(),
         )
 
     def _prove(self, step: int) -> None:

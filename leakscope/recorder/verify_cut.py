@@ -66,7 +66,7 @@ def _dict_of(holder: Any) -> dict[str, Any] | None:
 
 def _of_class(holder: type, held: Any, name: str) -> str:
     if type_dict(holder).get(name) is not held:
-        return f"Python cannot make this cut: {name} is no attribute of a class that can be deleted"
+        return f"Python cannot make this cut: attribute {name} of the class cannot be deleted"
     type.__delattr__(holder, name)
     return ""
 
@@ -119,7 +119,7 @@ def _closure(holder: Any, _held: Any, name: str) -> str:
         if f"closure {variable}" == name:
             del cell.cell_contents
             return ""
-    return f"Python cannot make this cut: {name} is no variable of {holder.__qualname__}"
+    return f"Python cannot make this cut: {holder.__qualname__} has no variable {name}"
 
 
 def _local(holder: Any, held: Any, name: str) -> str:
@@ -242,11 +242,11 @@ def _cut_each(run: Run, rank: Rank, step: int, context: SnapshotContext) -> Answ
             cuts = [(to_cut, each) for to_cut, _, each in map(best_cut, here)]
             references = tuple(dict.fromkeys(r for to_cut, each in cuts if to_cut is not None for r in each))
             if candidates[first].graph is not live.look.heap:
-                answers[fingerprint] = "gc had freed it before the last look"
+                answers[fingerprint] = "garbage collection freed it before the last heap snapshot"
             elif findings[first].severity != Severity.LEAK or not references:
                 continue
             elif any(to_cut is not None and to_cut.after_gc for to_cut, _ in cuts):
-                answers[fingerprint] = "not tried: only gc frees what the cut leaves, and a copy does not collect"
+                answers[fingerprint] = "not tried: only gc would free the memory, and the forked copy does not collect"
             else:
                 storages = [storage for group in held for storage in group.storages]
                 answer = _in_child(lambda refs=references, storages=storages: _cut_one(live, refs, storages))
@@ -288,9 +288,9 @@ def _dangerous(graph: HeapGraph, objects: Sequence[Any], references: Sequence[in
         kind = type(obj)
         for base in mro(kind):
             if "__del__" in type.__dict__["__dict__"].__get__(base) and base.__flags__ & (1 << 9):
-                return f"not tried: a {kind.__name__} that would die has a __del__"
+                return f"not tried: a {kind.__name__} that would be freed has a __del__ method"
         if _calls_outside(obj):
-            return f"not tried: a weakref callback watches a {kind.__name__} that would die"
+            return f"not tried: a {kind.__name__} that would be freed has a weakref callback"
     return ""
 
 

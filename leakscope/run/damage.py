@@ -29,14 +29,14 @@ class Damage:
     def of_file(self, name: str, why: object) -> None:
         """Record that a whole file is omitted."""
         self._files[name] = None
-        self._told.append(f"{name} is damaged and left out: {why}")
+        self._told.append(f"{name} is damaged and was skipped: {why}")
 
     def of_part(self, name: str, part: str, why: object) -> None:
         """Record that a part of a file is omitted: `line 7`."""
         self._files[name] = None
         self._parts[name] += 1
         if self._parts[name] <= _PARTS_TOLD:
-            self._told.append(f"{part} of {name} is damaged and left out: {why}")
+            self._told.append(f"{part} of {name} is damaged and was skipped: {why}")
 
     def note(self, text: str) -> None:
         """Record a sentence about something that was never complete."""
@@ -45,7 +45,7 @@ class Damage:
     def notes(self) -> tuple[str, ...]:
         """Return all sentences, in the order in which the files were read."""
         more = {name: parts - _PARTS_TOLD for name, parts in self._parts.items() if parts > _PARTS_TOLD}
-        return (*self._told, *(f"{count} more damaged parts of {name} are left out" for name, count in more.items()))
+        return (*self._told, *(f"{count} more damaged parts of {name} were skipped" for name, count in more.items()))
 
     def files(self) -> tuple[str, ...]:
         """Names of the files that are omitted or incomplete."""
@@ -75,7 +75,7 @@ class Damage:
                 if after is not None:
                     self.of_part(path.name, f"line {number}", error)
                 elif not self._grows:
-                    self.note(f"the last line of {path.name} was cut off when the rank died and is left out")
+                    self.note(f"the last line of {path.name} was cut off when the rank died and was skipped")
             except ValueError as error:
                 self.of_part(path.name, f"line {number}", error)
             number, line = number + 1, after

@@ -30,7 +30,7 @@ def ask(folder: Path) -> int:
         os.close(file)
 
 
-def times_asked(file: Path) -> int:
+def request_count(file: Path) -> int:
     """Number of snapshots requested so far."""
     try:
         return os.stat(file).st_size
@@ -255,7 +255,7 @@ class RankState:
     """1 after a snapshot because of a failed allocation, its own or a peer's."""
     alone: int = 0
     """Backwards or module calls that would have ended a step, without a stepping optimizer."""
-    look_at: int = 0
+    snapshot_at: int = 0
     """The step after which this rank has requested a snapshot from all."""
     spent: float = 0.0
     """Seconds spent on snapshots, including one more."""

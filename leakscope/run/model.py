@@ -274,7 +274,7 @@ class Run:
     def __repr__(self) -> str:
         steps = max((len(rank.steps) for rank in self.ranks), default=0)
         looks = sum(len(rank.looks) for rank in self.ranks)
-        counts = ((len(self.ranks), "rank"), (steps, "step"), (looks, "look"))
+        counts = ((len(self.ranks), "rank"), (steps, "step"), (looks, "snapshot"))
         told = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
         return f"<Run of {' '.join(self.command)[:80]!r}: {told}, {self.device}>"
 

@@ -158,7 +158,7 @@ def _part(folder: Path) -> MachinePart:
     except OSError as error:
         raise Unreadable(f"{folder} cannot be read ({error.strerror})") from None
     if not ranks:
-        raise LeakscopeError(f"no rank has left anything in {folder}; leave it out")
+        raise LeakscopeError(f"no rank recorded anything in {folder}; omit it")
     return MachinePart(folder, header, ranks, (job_in(header), _job_of_ranks(folder, ranks)))
 
 
@@ -180,22 +180,22 @@ def _check_same_job(one: MachinePart, other: MachinePart) -> None:
         theirs = _said(other, proved)[what]
         if said != theirs:
             raise LeakscopeError(
-                f"{one.folder} and {other.folder} are no parts of one job: {what} is {said} in the one and {theirs} in "
-                "the other"
+                f"{one.folder} and {other.folder} are not parts of one job: {what} is {said} in the first and {theirs} "
+                "in the second"
             )
     for ours, its in zip(one.jobs, other.jobs, strict=True):
         what = ours.differs(its)
         if what:
             said, told = (job.port if what == "port" else job.id for job in (ours, its))
             raise LeakscopeError(
-                f"{one.folder} and {other.folder} are no parts of one job: the {what} is {said} in the one and {told} "
-                "in the other"
+                f"{one.folder} and {other.folder} are not parts of one job: the {what} is {said} in the first and "
+                f"{told} in the second"
             )
     apart = 0.0 if proved else _seconds_apart(one, other)
     if apart > _APART_S:
         raise LeakscopeError(
-            f"{one.folder} and {other.folder} are no parts of one job: they were started {apart / 3600:.1f} h apart, "
-            "and no --rdzv-id says that they belong together"
+            f"{one.folder} and {other.folder} are not parts of one job: they were started {apart / 3600:.1f} h apart "
+            "and share no --rdzv-id"
         )
 
 
@@ -237,7 +237,7 @@ def _where_each_rank_is(parts: Sequence[MachinePart]) -> dict[int, MachinePart]:
             first = where.setdefault(rank, part)
             if first is not part and not _same_files(first.folder / rank_name(rank), part.folder / rank_name(rank)):
                 raise LeakscopeError(
-                    f"rank {rank} is in {first.folder} and, with other content, in {part.folder}; leave one of them out"
+                    f"rank {rank} is in {first.folder} and, with different content, in {part.folder}; omit one"
                 )
     return dict(sorted(where.items()))
 
@@ -253,7 +253,7 @@ def _check_place(folders: Sequence[Path], into: Path) -> None:
     for folder in folders:
         part = folder.resolve()
         if place == part or part in place.parents or place in part.parents:
-            raise LeakscopeError(f"{into} is in the way of {folder}, which stays as it is; give another --output")
+            raise LeakscopeError(f"output folder {into} overlaps input {folder}; give another --output")
 
 
 def _header(parts: Sequence[MachinePart]) -> dict[str, Any]:

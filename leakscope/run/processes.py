@@ -188,7 +188,7 @@ def _note_earlier(processes: list[Process], ranks: Mapping[int, Process]) -> Non
             rank = process.who.rank or 0
             folder = RankFolder(process.folder.parent, rank, process=ranks[rank].folder.name)
             folder.note(
-                f"it was started again: the process that was this rank before took {steps} steps, which are not told "
-                f"here ({process.folder.name})"
+                f"the rank was restarted: the {steps} steps of its earlier process are not included "
+                f"({process.folder.name})"
             )
             folder.close()

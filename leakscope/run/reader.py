@@ -92,13 +92,13 @@ def read_looks(folder: Path, damage: Damage) -> tuple[HeapSnapshot, ...]:
 
 def _look(name: str, data: Any) -> HeapSnapshot:
     if not isinstance(data, Mapping):
-        raise ValueError("it holds no look")
+        raise ValueError("it contains no heap snapshot")
     look = from_json(HeapSnapshot, {**data, "heap": heap_from_json(data.get("heap"))}, _TYPES)
     if look_name(look) != name:
         raise ValueError(f"it is of step {look.step} ({look.occasion})")
     outside = [row.container for row in look.containers if row.container >= len(look.heap)]
     if outside:
-        raise ValueError(f"it tells of object {outside[0]} among {len(look.heap)}")
+        raise ValueError(f"object {outside[0]} is out of range ({len(look.heap)} objects)")
     return look
 
 
@@ -111,7 +111,7 @@ def blocks_that_fit(
     for row in rows:
         why = _misfit(row, lengths.get((row.step, row.occasion)))
         if why:
-            damage.of_part(f"{row.FILE}.jsonl", f"what it says of step {row.step}", why)
+            damage.of_part(f"{row.FILE}.jsonl", f"the row of step {row.step}", why)
         else:
             fitting.append(row)
     return tuple(fitting)
@@ -130,7 +130,7 @@ def _misfit(row: DeviceBlocks, objects: int | None) -> str:
     )
     for name, column, end in most:
         if end is not None and max(column, default=-1) >= end:
-            return f"{name} has {max(column)}, and there are {end}"
+            return f"{name} has index {max(column)}, out of range ({end})"
     return ""
 
 
@@ -141,7 +141,7 @@ def lifetimes_that_fit(
     counts = [len(look.heap) for look in looks if look.occasion == Occasion.PEAK]
     fitting = tuple(row for row in rows if not counts or _highest(row) < min(counts))
     if len(fitting) < len(rows):
-        part = f"what {len(rows) - len(fitting)} lines say"
+        part = f"a part ({len(rows) - len(fitting)} rows)"
         damage.of_part(f"{LifetimeRow.FILE}.jsonl", part, f"the heap at the peak has {min(counts)} objects")
     return fitting
 
@@ -250,7 +250,7 @@ def _final_operation(path: Path, damage: Damage) -> tuple[FinalOperation | None,
     try:
         return unpack(read_regular(file)), True
     except (ValueError, Unreadable) as error:
-        damage.note(f"which communication operation was the rank's last cannot be told: {error}")
+        damage.note(f"the rank's last communication operation is unknown: {error}")
         return None, False
 
 
@@ -400,23 +400,23 @@ def _header(data: Mapping[str, Any], damage: Damage) -> _Header:
 
 def _options(options: Any, damage: Damage) -> Iterator[tuple[str, object]]:
     if not isinstance(options, dict):
-        damage.of_part(_RUN, "options", "they are no object")
+        damage.of_part(_RUN, "options", "not a JSON object")
         return
     for name, value in options.items():
         number = isinstance(value, int | float) and math.isfinite(value) and abs(value) <= LARGEST
         if value is None or number or (isinstance(value, str) and len(value) <= LONGEST):
             yield name, value
         else:
-            damage.of_part(_RUN, f"option {name[:40]!r}", "no option has such a value")
+            damage.of_part(_RUN, f"option {name[:40]!r}", "not a valid value")
 
 
 def _sources(sources: Any, damage: Damage) -> Iterator[tuple[str, tuple[str, ...]]]:
     if not isinstance(sources, dict):
-        damage.of_part(_RUN, "sources", "they are no object")
+        damage.of_part(_RUN, "sources", "not a JSON object")
         return
     for name, lines in sources.items():
         if not isinstance(lines, list) or not set(map(type, lines)) <= {str}:
-            damage.of_part(_RUN, f"source {name[:80]!r}", "it is no list of lines")
+            damage.of_part(_RUN, f"source {name[:80]!r}", "not a list of lines")
         elif sum(map(len, lines)) > _LONGEST_SOURCE or len(name) > LONGEST:
             damage.of_part(_RUN, f"source {name[:80]!r}", f"it is longer than {_LONGEST_SOURCE} characters")
         else:
@@ -435,15 +435,15 @@ def _expected(told: int | None, numbers: Sequence[int], damage: Damage) -> int:
     if told is not None and 1 <= told <= MOST_RANKS:
         return told
     if told is not None:
-        damage.of_part(_RUN, "ranks", f"{told} cannot be, {len(numbers)} left a folder")
+        damage.of_part(_RUN, "ranks", f"{told} is out of range; there are {len(numbers)} folders")
     return max(len(numbers), 1)
 
 
 def _told_elsewhere(ranks: Sequence[int]) -> str:
     some = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks, {ranks[0]} to {ranks[-1]},"
     return (
-        f"{some} ran on other machines, of which nothing is in this folder: where they recorded into folders of their "
-        "own, leakscope merge puts these together, and judges all ranks"
+        f"{some} ran on other machines and recorded nothing in this folder: leakscope merge combines the folders of "
+        "several machines and judges all ranks"
     )
 
 
@@ -463,7 +463,7 @@ def _lost(expected: int, numbers: Sequence[int], damage: Damage) -> list[Rank]:
         more = f" and {sum(map(len, others[_RANGES:]))} others" if others[_RANGES:] else ""
         damage.note(f"nothing was recorded for ranks {told}{more}")
     for number in [number for number in numbers if number >= expected][:1]:
-        damage.note(f"there is a folder of rank {number}, and run.json says that the run has {expected}")
+        damage.note(f"rank {number} has a folder, but run.json lists {expected} ranks")
     return found
 
 
@@ -486,7 +486,7 @@ class LazyHeapGraph(HeapGraph):
         try:
             self.__dict__.update(vars(heap_from_json(read_json(file)["heap"])))
         except (Unreadable, ValueError, KeyError, TypeError) as error:
-            raise Unreadable(f"{file} cannot be read any more: {error}") from None
+            raise Unreadable(f"{file} can no longer be read: {error}") from None
         return self.__dict__[name]
 
 
@@ -565,8 +565,8 @@ def _in_processes(opened: OpenRun, work: Work[T], count: int) -> Generator[tuple
         yield from answers
     except BrokenProcessPool:
         raise LeakscopeError(
-            "a process that read the ranks was ended from outside, most likely for want of memory; "
-            "try it where there is more"
+            "a process that read the ranks was killed, most likely because memory ran out; "
+            "try a machine with more memory"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)

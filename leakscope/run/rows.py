@@ -187,7 +187,7 @@ def from_json(kind: type[T], data: Any, names: Mapping[str, Any] | None = None) 
     object, lacks a field without default, or has one of another type or out of range.
     """
     if not isinstance(data, Mapping):
-        raise ValueError(f"{_shown(data)} is no object")
+        _refuse(data, "object")
     values = {}
     for column in _columns(kind, names):
         if column.name in data:
@@ -247,7 +247,7 @@ def _reader(kind: Any) -> Read:
 
 
 def _of_number(kind: type[int | float], least: int, most: int) -> Read:
-    taken, wanted = ((int,), "whole number") if kind is int else ((int, float), "number")
+    taken, wanted = ((int,), "integer") if kind is int else ((int, float), "number")
 
     def number(value: Any) -> Any:
         if type(value) not in taken or not math.isfinite(value):
@@ -261,8 +261,8 @@ _PLAIN: Mapping[Any, Read] = {
     Signed: _of_number(int, -(1 << 63), (1 << 64) - 1),
     int: _of_number(int, 0, LARGEST),
     float: _of_number(float, -LARGEST, LARGEST),
-    str: lambda value: _cut_off(value) if type(value) is str else _refuse(value, "text"),
-    bool: lambda value: value if type(value) is bool else _refuse(value, "truth value"),
+    str: lambda value: _cut_off(value) if type(value) is str else _refuse(value, "string"),
+    bool: lambda value: value if type(value) is bool else _refuse(value, "boolean"),
 }
 
 
@@ -338,7 +338,7 @@ def _cut_off(text: str) -> str:
 
 
 def _refuse(value: Any, wanted: Any) -> Any:
-    raise ValueError(f"{_shown(value)} is no {getattr(wanted, '__name__', wanted)}")
+    raise ValueError(f"expected {getattr(wanted, '__name__', wanted)}, got {_shown(value)}")
 
 
 def _shown(value: Any, most: int = 40) -> str:

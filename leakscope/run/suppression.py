@@ -60,9 +60,9 @@ def suppressions_in(text: str, source: str) -> tuple[Suppression, ...]:
             continue
         pattern, *until = re.split(r"(?:^|\s+)until(?:\s+|$)", said)
         if not pattern or _ALL.fullmatch(pattern):
-            raise LeakscopeError(f"{source}, line {number}: name what is known, `*` alone would suppress every leak")
+            raise LeakscopeError(f"{source}, line {number}: pattern `{pattern}` would suppress every leak")
         if until and not (len(until) == 1 and _is_day(until[0])):
-            raise LeakscopeError(f"{source}, line {number}: write the last day as in `{pattern} until 2027-01-31`")
+            raise LeakscopeError(f"{source}, line {number}: invalid date; write `{pattern} until 2027-01-31`")
         found.append(Suppression(pattern, reason, until[0] if until else "", source, number))
     return tuple(found)
 
@@ -88,7 +88,7 @@ def known_before(data: Any, source: str) -> tuple[Suppression, ...]:
             for f in told
         )
     except (AttributeError, KeyError, TypeError):
-        raise ValueError("it tells no findings") from None
+        raise ValueError("it contains no findings") from None
 
 
 def _text(value: object) -> str:
@@ -109,5 +109,5 @@ def keep_suppressions(folder: Path, suppressions: Collection[Suppression]) -> No
 def kept_suppressions(data: Any) -> tuple[Suppression, ...]:
     """Read those kept with a run. Raises ValueError if one is damaged."""
     if not isinstance(data, list):
-        raise ValueError("it is no list")
+        raise ValueError("it is not a list")
     return tuple(from_json(Suppression, item) for item in data)

@@ -131,11 +131,9 @@ def who_else_may_enter(folder: Path) -> str:
         return ""
     mode = stat.S_IMODE(there.st_mode)
     if there.st_uid != os.geteuid():
-        return f"{folder} belongs to another user (mode {mode:04o}), who may enter it and remove what is there"
+        return f"{folder} belongs to another user (mode {mode:04o}), who can read and delete its files"
     if mode & ~_OWNERS & 0o777:
-        return (
-            f"{folder} was there already, and others may enter it (mode {mode:04o}); only you may read the run's files"
-        )
+        return f"{folder} already existed and others may enter it (mode {mode:04o}); only you can read the run's files"
     return ""
 
 
@@ -184,7 +182,7 @@ def prepare_folder(folder: Path, force: bool) -> None:
                 raise LeakscopeError(f"{folder} exists already; give another --output, or --force to replace it")
             if not (folder / "run.json").is_file():
                 raise LeakscopeError(
-                    f"{folder} holds no leakscope run, so --force will not replace it; give another --output"
+                    f"{folder} is not a leakscope run, so --force will not replace it; give another --output"
                 )
             _remove_run(folder)
             _keep_to_owner(folder)

@@ -124,7 +124,7 @@ def test_without_any_release_reuse_and_final_blocks_tell_what_died(read: Read) -
     played = replay(told, 0)
     assert played.sizes[played.live].tolist() == [50]
     assert played.unmatched == 0
-    assert any("no release was recorded" in note for note in device_of(told).notes)
+    assert any("no frees were recorded" in note for note in device_of(told).notes)
 
 
 def test_skipped_allocations_cannot_be_replayed(read: Read) -> None:

@@ -20,7 +20,7 @@ from leakscope.errors import LeakscopeError
 from leakscope.process import torch_compat
 from leakscope.process.patches import Patches, exclude_from_dynamo
 from leakscope.process.torch_compat import NEEDS, TABLE, Private, RecordingPart, lacking, lacks, sentences
-from leakscope.recorder.accelerator import described, untold
+from leakscope.recorder.accelerator import described, missing_functions
 from leakscope.verdict import Verdict
 
 OF_OTHERS = {
@@ -176,7 +176,7 @@ def test_a_block_that_cannot_be_looked_at_is_not_called_clean(monkeypatch: pytes
 
 
 def test_what_an_accelerator_does_not_offer_is_told() -> None:
-    bare = untold(described("npu", ModuleType("npu")))
+    bare = missing_functions(described("npu", ModuleType("npu")))
     assert [sentence.partition(":")[0] for sentence in bare] == [
         "this torch has no _record_memory_history for npu",
         "this torch has no _snapshot for npu",

@@ -63,4 +63,4 @@ def test_the_graphs_are_told_with_what_keeps_them(
         assert finding["cut"]["frees_bytes"] == finding["retained_bytes"]
     else:  # memory that no node accounts for is not said to be of graphs
         assert finding["rule"] == "object-growth" and not finding["advice"].startswith("Keep numbers")
-        assert "no cut was proved: the script ended after 12 of 40 steps" in done.stdout  # type: ignore[attr-defined]
+        assert "no cut was verified: the script ended after 12 of 40 steps" in done.stdout  # type: ignore[attr-defined]

@@ -116,7 +116,7 @@ def test_a_rank_that_was_killed_is_no_clean_run() -> None:
 
 
 def test_a_run_that_hung_is_no_clean_run() -> None:
-    one = replace(rank(0, [losses(1)] * 4), ended=Ended(EndKind.HUNG, 124, 1, "nothing was sent or received for 8 s"))
+    one = replace(rank(0, [losses(1)] * 4), ended=Ended(EndKind.HUNG, 124, 1, "no communication for 8 s"))
     found = judge(run(one, rank(1, [losses(1)] * 4)))
     said = "rank 0 hung after 1 step, 4 snapshots; tensor memory did not change over 4 snapshots, steps 3 to 10"
     assert (found.verdict, why_text(found)) == ("inconclusive", said)

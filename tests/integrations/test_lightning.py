@@ -147,7 +147,7 @@ def test_an_error_of_ours_is_a_warning_and_the_training_goes_on(
     callback = LeakCallback(tmp_path / "run")
     trainer = fit(Net(), callback)
     assert trainer.state.finished and callback.findings is None
-    assert "this training is not watched" in caplog.text
+    assert "this training is not recorded" in caplog.text
 
 
 def test_it_is_a_callback_of_either_lightning() -> None:

@@ -77,7 +77,7 @@ def test_an_error_of_ours_is_a_warning_and_the_training_goes_on(
     assert train(tmp_path, "", callback).state.global_step == 12
     assert callback.findings is None
     assert [record.levelname for record in caplog.records if record.name == "leakscope"] == ["WARNING"]
-    assert "not watched" in caplog.text
+    assert "not recorded" in caplog.text
 
 
 def test_wrong_options_are_said_before_a_training_starts() -> None:

@@ -247,5 +247,5 @@ def test_a_script_with_short_timeouts_makes_progress(script: Write, tmp_path: Pa
     outcome = launch(Options(script=str(script(SHORT_TIMEOUTS)), folder=tmp_path))
     (rank,) = read_run(tmp_path).ranks
     assert outcome.status == 0 and len(rank.steps) >= 300
-    given_up = [note for note in rank.notes if note.startswith("no heap snapshot is taken after step")]
+    given_up = [note for note in rank.notes if note.startswith("no heap snapshots are taken after step")]
     assert len(given_up) == (not any(look.occasion == "step" for look in rank.looks))

@@ -71,7 +71,7 @@ def test_a_heap_that_is_asked_for_later_is_read_again(many: Path) -> None:
     assert len(after.heap) == len(before.heap) and after.heap.object(3) == before.heap.object(3)
     assert after.heap.storages.tolist() == before.heap.storages.tolist()
     shutil.rmtree(many / "rank_0000")
-    with pytest.raises(Unreadable, match="cannot be read any more: there is no such file"):
+    with pytest.raises(Unreadable, match="can no longer be read: there is no such file"):
         len(run.ranks[0].looks[-1].heap)
 
 
@@ -87,7 +87,7 @@ def _has_no_room(_: Run, rank: Rank) -> None:
 
 @pytest.mark.process
 def test_a_process_that_is_killed_is_a_sentence_and_one_without_memory_says_so(many: Path) -> None:
-    with pytest.raises(LeakscopeError, match="was ended from outside, most likely for want of memory"):
+    with pytest.raises(LeakscopeError, match="memory ran out"):
         read_each(open_run(many), _ends, 2)
     with pytest.raises(MemoryError):
         read_each(open_run(many), _has_no_room, 2)

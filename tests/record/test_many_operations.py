@@ -40,7 +40,7 @@ def test_later_lines_complete_an_operation_or_damage_it(tmp_path: Path) -> None:
     assert read[1].waited == 77.5 and read[1].dropped and not read[0].dropped
     read, notes = _read(tmp_path, first, {"id": first["id"], "bytes": -1}, {"id": 99, "waited": 1.0}, second)
     assert [o.id for o in read] == [second["id"]]
-    assert len(notes) == 1 and notes[0].startswith("operation 1 of wire.jsonl is damaged and left out: bytes: ")
+    assert len(notes) == 1 and notes[0].startswith("operation 1 of wire.jsonl is damaged and was skipped: bytes: ")
     read, notes = _read(tmp_path, {"id": 1, "bytes": 3}, first, {"id": 1, "bytes": "x"}, {"id": 1, "bytes": 5})
     assert [o.bytes for o in read] == [5] and not notes, "what its last line says counts"
 

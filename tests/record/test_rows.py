@@ -154,7 +154,7 @@ def test_a_damaged_row_costs_itself_and_is_told(tmp_path: Path, name: str, kind:
     ):
         rank = recorded(tmp_path / str(number), kind.FILE, damaged, whole)
         assert getattr(rank, name) == (an_example(kind),)
-        assert [note.partition(" is damaged and left out: ")[0] for note in rank.notes] == [
+        assert [note.partition(" is damaged and was skipped: ")[0] for note in rank.notes] == [
             f"line 1 of {kind.FILE}.jsonl"
         ]
         assert rank.damaged == (f"{kind.FILE}.jsonl",)

@@ -130,10 +130,10 @@ def test_an_error_that_only_repeats_the_end_is_left_out() -> None:
 
 def test_a_rank_that_hung_has_raised_nothing() -> None:
     text = FORMATS["text"](
-        *examples.failed_as(Ended(EndKind.HUNG, 124, 8, error="nothing was sent or received for 8 s; last recv"))
+        *examples.failed_as(Ended(EndKind.HUNG, 124, 8, error="no communication for 8 s; last recv"))
     )
-    assert "it hung after 8 steps: nothing was sent or received for 8 s; last recv." in " ".join(text.split())
-    assert "! rank 0 hung after 8 steps\n    error: nothing was sent or received" in text and "failed with" not in text
+    assert "it hung after 8 steps: no communication for 8 s; last recv." in " ".join(text.split())
+    assert "! rank 0 hung after 8 steps\n    error: no communication" in text and "failed with" not in text
 
 
 def test_a_note_that_holds_nothing_names_no_holder() -> None:

@@ -56,7 +56,7 @@ ENDS = [
     (Ended(EndKind.EXITED, 3, 4), ("Failed", "The script exited with status 3 after 4 steps.")),
     (Ended(EndKind.FINISHED, 0, 4), ("", "")),
     (Ended(EndKind.STOPPED, 0, 12), ("", "")),
-    (Ended(EndKind.HUNG, 124, 4, "nothing was sent or received for 8 s"), ("", "")),
+    (Ended(EndKind.HUNG, 124, 4, "no communication for 8 s"), ("", "")),
 ]
 
 

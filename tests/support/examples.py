@@ -326,7 +326,7 @@ def killed() -> tuple[Run, Findings]:
     )
     second = Ended("killed", 137, 5, log="logs/rank_1.log")
     lost = Rank(2, (), (), Ended("lost", 1, 0), notes=("nothing was recorded for this rank",))
-    cut_off = ("the last line of steps.jsonl was cut off when the rank died and is left out",)
+    cut_off = ("the last line of steps.jsonl was cut off when the rank died and was skipped",)
     return run(rank(0, 5, ended=first), rank(1, 5, ended=second, notes=cut_off), lost), Findings(
         verdict="inconclusive",
         why="Rank 1 was killed at step 5, before growth could be judged.",

@@ -59,7 +59,7 @@ def watched(step: Callable[[], object], times: int = 8, min_bytes: int = 0) -> L
             told = watch.boundary(number)
             if told is not None:
                 rows += told.rows
-                looks += [told.look] if told.look else []
+                looks += [told.snapshot] if told.snapshot else []
                 break
     finally:
         watch.leave()

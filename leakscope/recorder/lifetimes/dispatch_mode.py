@@ -36,7 +36,7 @@ Dispatched = Callable[[Any, Any, Any, Any], None]
 
 
 Tensors = (torch.Tensor, torch.nn.Parameter)
-_OFF = "watching would switch compiling off"
+_OFF = "a dispatch mode would disable compilation"
 
 
 def watching_mode(dispatched: Dispatched, guard: Guard) -> Any:
@@ -110,18 +110,16 @@ def left(mode: Any) -> bool:
 def why_not(compile_called: bool) -> str:
     """The reason why a mode would change what runs, "" if it would not."""
     if not _is_of_python():
-        return "steps end on threads that C++ has started, as those of RPC are, and the next may end on another one"
+        return "steps end on threads started by C++, such as those of RPC, and the next one may end on another thread"
     if modes_running() > 0:
-        return "the script runs under a dispatch mode of its own"
+        return "the script itself runs under a dispatch mode"
     # a dispatch mode makes compiled callables run eager (measured on torch 2.13)
     regions = compiled_regions()
     if regions:
         counted = f"{regions} compiled region{'s' * (regions != 1)}"
-        return f"the script uses torch.compile: {counted} cannot be seen into, and {_OFF}"
+        return f"the script uses torch.compile: {counted} cannot be inspected, and {_OFF}"
     if compile_called:
-        return (
-            f"the script calls torch.compile, itself or through torch: compiled regions cannot be seen into, and {_OFF}"
-        )
+        return f"the script or torch calls torch.compile: compiled regions cannot be inspected, and {_OFF}"
     return ""
 
 
@@ -178,7 +176,7 @@ class AllocationSites:
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
         self._entries: dict[int, tuple[_StorageRef, str]] = {}
-        self._died = patches.guard.finalizer_safe("death of a storage whose maker is known", self._gone)
+        self._died = patches.guard.finalizer_safe("death of a storage with a known allocation site", self._on_death)
         self._mode: Any = None
         self._home = 0
 
@@ -196,7 +194,7 @@ class AllocationSites:
         """Start watching; return the reason if that would change what runs, else ""."""
         reason = why_not(compile_called)
         if reason:
-            return f"where tensors are made was not watched: {reason}"
+            return f"allocation sites were not recorded: {reason}"
         self._home = _thread.get_ident()
         self._mode = watching_mode(self._note, self._patches.guard)
         enter(self._mode, self._patches)
@@ -215,13 +213,13 @@ class AllocationSites:
         """Drop every entry."""
         self._entries.clear()
 
-    def know(self, storage: torch.UntypedStorage, made_at: str) -> None:
+    def add(self, storage: torch.UntypedStorage, made_at: str) -> None:
         """Record the allocation site of this storage."""
         reference = _StorageRef(storage, self._died)
         reference.address = address_of_storage(storage)
         self._entries[reference.address] = reference, made_at
 
-    def _gone(self, reference: _StorageRef) -> None:
+    def _on_death(self, reference: _StorageRef) -> None:
         entries = self._entries
         if reference.address in entries and entries[reference.address][0] is reference:
             del entries[reference.address]
@@ -241,4 +239,4 @@ class AllocationSites:
         above = caller_of_operation()
         line = users_line(waiting(self._home) if above is None and node is not None else above)
         inside = operator if node is None else f"{operator} in {node.name()}"
-        self.know(storage, f"{line} ({inside})" if line else inside)
+        self.add(storage, f"{line} ({inside})" if line else inside)

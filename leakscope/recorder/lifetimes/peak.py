@@ -18,7 +18,7 @@ from leakscope.process.frames import arguments_of_running_calls, running_frames,
 from leakscope.process.raw_types import mro
 from leakscope.process.torch_compat import StorageBase, address_of_storage
 from leakscope.process.user_code import is_users
-from leakscope.recorder.lifetimes.storage_table import GONE, Key, Record, Table
+from leakscope.recorder.lifetimes.storage_table import STILL_ALIVE, Key, StorageRecord, StorageTable
 from leakscope.run.model import HeapSnapshot
 from leakscope.run.rows import (
     AlikeStorage,
@@ -56,7 +56,7 @@ class StepPeak:
     """
 
 
-def begin_peak(peak: StepPeak, table: Table) -> None:
+def begin_peak(peak: StepPeak, table: StorageTable) -> None:
     """Record what is alive now, at the peak of the second step."""
     peak.live = table.live
     for record in table.alive.values():
@@ -64,7 +64,7 @@ def begin_peak(peak: StepPeak, table: Table) -> None:
     peak.arguments = arguments_of_running_calls()
 
 
-def match_live(live: LiveSnapshot, peak: StepPeak, table: Table) -> None:
+def match_live(live: LiveSnapshot, peak: StepPeak, table: StorageTable) -> None:
     """Match the storages of the peak snapshot with records; those without one are unseen. Find the variables that are
     not read again.
     """
@@ -79,7 +79,7 @@ def match_live(live: LiveSnapshot, peak: StepPeak, table: Table) -> None:
     _note_shared(live, table)
 
 
-def _note_shared(live: LiveSnapshot, table: Table) -> None:
+def _note_shared(live: LiveSnapshot, table: StorageTable) -> None:
     """Mark the unused storages that others may use unseen, whose memory outlives them: that of an array
     (torch.from_numpy), and memory shared with other processes.
     """
@@ -133,7 +133,7 @@ class Lifetimes:
 
     rows: tuple[LifetimeRow, ...]
     """For `RankFolder.append`: one for the step, then one for each storage; or the reason why there are none."""
-    look: HeapSnapshot | None = None
+    snapshot: HeapSnapshot | None = None
     """The heap snapshot at the peak."""
 
 
@@ -142,7 +142,7 @@ def unjudged(step: int, why: str) -> Lifetimes:
     return Lifetimes((LifetimesUnjudged(step, why),))
 
 
-def rows_of(table: Table, second: int, peak: StepPeak, step: int) -> Iterator[LifetimeRow]:
+def rows_of(table: StorageTable, second: int, peak: StepPeak, step: int) -> Iterator[LifetimeRow]:
     """A row for the step, then rows for storages that neither step touched, for those unused after the peak, and for
     the largest dead times.
 
@@ -154,7 +154,7 @@ def rows_of(table: Table, second: int, peak: StepPeak, step: int) -> Iterator[Li
     idle = [] if peak.operation < 0 else _idle_at(table, second, peak.operation)
     points = [(number - second, live) for number, live, _ in table.curve if number >= second]
     floor = peak.live - sum(record.at_peak for record in idle)
-    first = [r for r in table.records if 0 <= r.born < second and r.died < GONE and r.bytes]
+    first = [r for r in table.records if 0 <= r.born < second and r.died < STILL_ALIVE and r.bytes]
     drags = sorted(first, key=lambda r: -_drag(table, r))[:_MAX_DRAGS]
     yield WatchedStep(
         step=step,
@@ -189,7 +189,7 @@ def rows_of(table: Table, second: int, peak: StepPeak, step: int) -> Iterator[Li
         if (
             id(record) not in in_idle
             and _site(table, record) in sites
-            and (record.born >= second or record.died < GONE)
+            and (record.born >= second or record.died < STILL_ALIVE)
         ):
             twin = like.get((record.born - second, record.ordinal), record)
             died = _died(record, twin, second)
@@ -199,11 +199,15 @@ def rows_of(table: Table, second: int, peak: StepPeak, step: int) -> Iterator[Li
         yield DraggedStorage(**_life(table, record, record), last=record.last, died=record.died)
 
 
-def _idle_at(table: Table, second: int, operation: int) -> list[Record]:
+def _idle_at(table: StorageTable, second: int, operation: int) -> list[StorageRecord]:
     """Storages alive after this operation of the second step that are not used again before they die."""
     keys: set[Key] = set()
     for record in table.records:
-        if 0 <= record.born <= operation < record.died < GONE and record.last < operation and not record.handed_out:
+        if (
+            0 <= record.born <= operation < record.died < STILL_ALIVE
+            and record.last < operation
+            and not record.handed_out
+        ):
             keys.add((record.born, record.ordinal))
     at = second + operation
     idle = []
@@ -213,25 +217,25 @@ def _idle_at(table: Table, second: int, operation: int) -> list[Record]:
         if record.born >= second:
             if (record.born - second, record.ordinal) in keys:
                 idle.append(record)
-        elif record.died < GONE:
+        elif record.died < STILL_ALIVE:
             idle.append(record)
     return idle
 
 
-def _untouched(table: Table) -> list[Record]:
+def _untouched(table: StorageTable) -> list[StorageRecord]:
     """Storages that existed before and after the watched steps and that no operation read or wrote."""
-    there = (r for r in table.records if r.born < 0 and r.last < 0 and r.died == GONE)
+    there = (r for r in table.records if r.born < 0 and r.last < 0 and r.died == STILL_ALIVE)
     return sorted((r for r in there if r.storage >= 0 and not r.handed_out), key=lambda r: -r.bytes)
 
 
-def _site(table: Table, record: Record) -> tuple[object, ...]:
+def _site(table: StorageTable, record: StorageRecord) -> tuple[object, ...]:
     """Allocation and last use, cheap to compare."""
     places = [record.born] if record.last in (record.born, -1) else [record.born, record.last]
     operations = [table.operations[place] for place in places if place >= 0]
     return tuple((o.code, o.line, o.name, o.node) for o in operations)
 
 
-def _life(table: Table, record: Record, twin: Record) -> dict[str, Any]:
+def _life(table: StorageTable, record: StorageRecord, twin: StorageRecord) -> dict[str, Any]:
     """The fields reported for every storage."""
     operations = table.operations
     made = operations[record.born] if record.born >= 0 else None
@@ -248,7 +252,7 @@ def _life(table: Table, record: Record, twin: Record) -> dict[str, Any]:
     }
 
 
-def _one_statement(table: Table, last: int, peak: int) -> bool:
+def _one_statement(table: StorageTable, last: int, peak: int) -> bool:
     """Whether the statement that used it last is still running at the peak, such as one call of backward."""
     if last < 0:
         return False
@@ -256,19 +260,19 @@ def _one_statement(table: Table, last: int, peak: int) -> bool:
     return len(places) == 1
 
 
-def _died(record: Record, twin: Record, second: int) -> int:
+def _died(record: StorageRecord, twin: StorageRecord, second: int) -> int:
     """Death as an operation of the record's own step; that of its counterpart of the first step if it
     is still alive.
     """
-    return record.died - second if record.died < GONE else twin.died
+    return record.died - second if record.died < STILL_ALIVE else twin.died
 
 
-def _lag(table: Table, record: Record) -> float:
+def _lag(table: StorageTable, record: StorageRecord) -> float:
     used = table.operations[record.first].seconds if record.first >= 0 else record.died_seconds
     return record.bytes * max(used - record.born_seconds, 0.0)
 
 
-def _use(table: Table, record: Record) -> float:
+def _use(table: StorageTable, record: StorageRecord) -> float:
     if record.first < 0:
         return 0.0
     if record.handed_out:
@@ -276,8 +280,8 @@ def _use(table: Table, record: Record) -> float:
     return record.bytes * max(table.operations[record.last].seconds - table.operations[record.first].seconds, 0.0)
 
 
-def _drag(table: Table, record: Record) -> float:
-    if record.died == GONE or record.handed_out:
+def _drag(table: StorageTable, record: StorageRecord) -> float:
+    if record.died == STILL_ALIVE or record.handed_out:
         return 0.0
     since = table.operations[record.last].seconds if record.last >= 0 else record.born_seconds
     return record.bytes * max(record.died_seconds - since, 0.0)

@@ -31,7 +31,7 @@ from leakscope.run.rows import Phase
 Key = tuple[int, int]
 """(operation in its step, number of storages it had made before): the same in every equal step."""
 
-GONE = 1 << 60
+STILL_ALIVE = 1 << 60
 """`died` of a storage that is still alive."""
 
 
@@ -39,11 +39,11 @@ class StorageRef(weakref.ref[Any]):
     """A weak reference to a storage with its record; its callback runs when the C++ storage dies."""
 
     __slots__ = ("record",)
-    record: Record
+    record: StorageRecord
 
 
 @dataclass(slots=True)
-class Record:
+class StorageRecord:
     """One storage; operations are numbered from 0 over the watched steps, -1 is before them."""
 
     address: int
@@ -52,7 +52,7 @@ class Record:
     ordinal: int
     first: int = -1
     last: int = -1
-    died: int = GONE
+    died: int = STILL_ALIVE
     born_seconds: float = 0.0
     died_seconds: float = 0.0
     at_peak: int = -1
@@ -190,7 +190,7 @@ def _gives_twice(node: Any) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _holders_of_one() -> int:
+def _uses_of_one_tensor() -> int:
     """Use count of a storage with one tensor and a weak reference.
 
     Its Python object may count.
@@ -207,15 +207,15 @@ def _address_of(tensor: Any) -> int | None:
     return storage_of(tensor)
 
 
-class Table:
+class StorageTable:
     """Records by address while alive, all records in order, and the operations; keeps nothing alive."""
 
     def __init__(self, device: torch.device = _HOST, guard: Guard | None = None) -> None:
         self.device = device
         """The device whose memory counts: one accelerator, or all devices if none is in use."""
         self.operations: list[TensorOperation] = []
-        self.records: list[Record] = []
-        self.alive: dict[int, Record] = {}
+        self.records: list[StorageRecord] = []
+        self.alive: dict[int, StorageRecord] = {}
         self.live = 0
         """Bytes of all storages known to be alive."""
         self.curve: list[tuple[int, int, int]] = []
@@ -226,7 +226,7 @@ class Table:
         """Whether the last operation may have resized an existing storage."""
         self._made = 0
         self._grown = False
-        self._died = (guard or Guard()).finalizer_safe("death of a storage that is watched", self._gone)
+        self._died = (guard or Guard()).finalizer_safe("death of a watched storage", self._on_death)
 
     def begin(self) -> None:
         """Start a step: reset the sign."""
@@ -238,7 +238,7 @@ class Table:
         self.sign = hash((self.sign, operation.name))
         self._made = 0
 
-    def there(self, tensors: Iterable[Any]) -> None:
+    def add_existing(self, tensors: Iterable[Any]) -> None:
         """Add storages that exist before the first operation."""
         for tensor in tensors:
             address = _address_of(tensor)
@@ -271,7 +271,7 @@ class Table:
             if self.resizing:
                 self._resized(tensor, record)
 
-    def summed(self, node: Any, gradient: Any, more: Any) -> Record | None:
+    def summed(self, node: Any, gradient: Any, more: Any) -> StorageRecord | None:
         """The record of a gradient to which the engine, in the current operation, adds another one made by `node`; None
         for other operations.
 
@@ -293,9 +293,9 @@ class Table:
         waits = record.last == record.summed or (
             made.call >= 0 and used.call == made.call and (made.call != now.call or _gives_twice(node))
         )
-        return record if waits and uses_of_storage(record.address) == _holders_of_one() else None
+        return record if waits and uses_of_storage(record.address) == _uses_of_one_tensor() else None
 
-    def moved(self, record: Record, tensor: Any) -> None:
+    def rebind(self, record: StorageRecord, tensor: Any) -> None:
         """Rebind a record to the storage of this tensor."""
         storage = tensor.untyped_storage()
         del self.alive[record.address]
@@ -328,16 +328,16 @@ class Table:
             self._grown = False
             self.curve.append((len(self.operations) - 1, self.live, self.sign))
 
-    def _resized(self, tensor: Any, record: Record) -> None:
+    def _resized(self, tensor: Any, record: StorageRecord) -> None:
         now = self._bytes(tensor.untyped_storage())
         if now != record.bytes:
             self.live += now - record.bytes
             record.bytes = now
             self._made += 1
 
-    def _add(self, tensor: Any, address: int, born: int) -> Record:
+    def _add(self, tensor: Any, address: int, born: int) -> StorageRecord:
         storage = tensor.untyped_storage()
-        record = Record(address, self._bytes(storage), born, self._made if born >= 0 else -1, last=born)
+        record = StorageRecord(address, self._bytes(storage), born, self._made if born >= 0 else -1, last=born)
         record.born_seconds = CLOCK.perf_counter()
         record.reference = StorageRef(storage, self._died)
         record.reference.record = record
@@ -360,7 +360,7 @@ class Table:
         """Whether memory of this device counts."""
         return self.device == _HOST or torch.device(device) == self.device
 
-    def _gone(self, reference: StorageRef) -> None:
+    def _on_death(self, reference: StorageRef) -> None:
         record = reference.record
         record.died = len(self.operations)
         record.died_seconds = CLOCK.perf_counter()

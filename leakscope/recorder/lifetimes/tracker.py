@@ -35,11 +35,11 @@ from leakscope.process.user_code import is_users
 from leakscope.recorder.lifetimes.dispatch_mode import caller_of_operation, enter, name_of, watching_mode, why_not
 from leakscope.recorder.lifetimes.peak import Lifetimes, StepPeak, begin_peak, match_live, rows_of, unjudged
 from leakscope.recorder.lifetimes.storage_table import (
-    GONE,
+    STILL_ALIVE,
     TENSOR,
     RawAccess,
-    Record,
-    Table,
+    StorageRecord,
+    StorageTable,
     TensorOperation,
     ValueKinds,
     each_tensor,
@@ -91,10 +91,10 @@ class BufferUses:
     """
 
     def __init__(self) -> None:
-        self._pending: list[Record] = []
+        self._pending: list[StorageRecord] = []
         self._waited = False
 
-    def sent(self, records: list[Record]) -> None:
+    def sent(self, records: list[StorageRecord]) -> None:
         """Record that a comm operation uses these storages."""
         if self._waited:
             self._pending.clear()
@@ -157,7 +157,7 @@ def _references_to_first(args: Any) -> int:
     return sys.getrefcount(args[0])
 
 
-_ARGUMENT_ALONE = _references_to_first((object(),)) + 1
+_UNREFERENCED = _references_to_first((object(),)) + 1
 """What `_references_to_first` returns for the arguments of an operation if nothing in Python keeps the first: the
 references of the tuple, the call and C++.
 """
@@ -188,20 +188,22 @@ class LifetimeTracker:
         self._home = _thread.get_ident()
         self._in_forked_child = in_forked_child()
         self._patches = Patches()
-        self._table = Table()
+        self._table = StorageTable()
         self._modules = ModuleStack()
-        self._raw_access = RawAccess(*map(self._noting, (Table.used, Table.handed_out, Table.resized)))
+        self._raw_access = RawAccess(
+            *map(self._noting, (StorageTable.used, StorageTable.handed_out, StorageTable.resized))
+        )
         self._mode: Any = None
         self._optimizing = False
-        self._deaf = False
+        self._disabled = False
         self.compile_called = False
         """Whether the script has called torch.compile."""
         self._second = -1
         """Number of the first operation of the second step; -1 during the first one."""
         self._step = 0
         self._peak: StepPeak | None = None
-        self._look: HeapSnapshot | None = None
-        self._failure = ""
+        self._peak_snapshot: HeapSnapshot | None = None
+        self._why = ""
         self._buffers = BufferUses()
         self._kinds = ValueKinds()
         self._operations = OperatorNames()
@@ -233,7 +235,7 @@ class LifetimeTracker:
         """Handle the end of a step: start watching, continue with the second step, or report both."""
         self._step = step
         if self._mode is not None:
-            lifetimes = self._go_on() if self._second < 0 else self._end(step)
+            lifetimes = self._second_step() if self._second < 0 else self._end(step)
             if lifetimes is not None or self._mode is not None:
                 return lifetimes
         if self._starts and step >= self._starts[0]:
@@ -245,8 +247,8 @@ class LifetimeTracker:
         reason = why_not(self.compile_called)
         if reason:
             self._starts.clear()
-            return unjudged(step, f"lifetimes were not watched: {reason}")
-        self._second, self._peak, self._look, self._deaf = -1, None, None, False
+            return unjudged(step, f"lifetimes were not recorded: {reason}")
+        self._second, self._peak, self._peak_snapshot, self._disabled = -1, None, None, False
         self._watch(self._fullest)
         self._modules.enter(self._patches)
         return None
@@ -256,13 +258,13 @@ class LifetimeTracker:
         self._home = _thread.get_ident()
         self._optimizing = False
         with without_functions():
-            self._table = Table(torch.device(device()), self._patches.guard)
-            self._table.there(tensors_alive())
+            self._table = StorageTable(torch.device(device()), self._patches.guard)
+            self._table.add_existing(tensors_alive())
         self._raw_access.enter(self._patches)
         self._mode = watching_mode(self._dispatched, self._patches.guard)
         enter(self._mode, self._patches)
 
-    def _go_on(self) -> Lifetimes | None:
+    def _second_step(self) -> Lifetimes | None:
         table = self._table
         self._second = len(table.operations)
         start = table.live
@@ -275,19 +277,19 @@ class LifetimeTracker:
         if not self.leave():
             return None
         compiled = why_not(self.compile_called)
-        peak, look = self._peak, self._look
+        peak, snapshot = self._peak, self._peak_snapshot
         lifetimes: Lifetimes | None = None
         if compiled:
             self._starts.clear()
-            lifetimes = unjudged(step, f"lifetimes were not watched to the end: {compiled}")
-        elif self._failure:
+            lifetimes = unjudged(step, f"lifetimes were recorded only in part: {compiled}")
+        elif self._why:
             self._starts.clear()
-            lifetimes = unjudged(step, self._failure)
-        elif peak is not None and (look is not None or peak.operation < 0):
+            lifetimes = unjudged(step, self._why)
+        elif peak is not None and (snapshot is not None or peak.operation < 0):
             self._starts.clear()
-            lifetimes = Lifetimes(rows=tuple(rows_of(self._table, self._second, peak, step)), look=look)
+            lifetimes = Lifetimes(rows=tuple(rows_of(self._table, self._second, peak, step)), snapshot=snapshot)
         elif not self._starts:
-            lifetimes = unjudged(step, "no two steps in a row ran the same operations up to their peak")
+            lifetimes = unjudged(step, "no two consecutive steps ran the same operations up to their peak")
         if self._made is not None:
             for storage, place in self._table.allocation_sites():
                 self._made(storage, place)
@@ -306,7 +308,7 @@ class LifetimeTracker:
         """Stop watching; False while a mode of the script is above ours and must not be popped."""
         if self._mode is None:
             return True
-        self._deaf = True
+        self._disabled = True
         if not self._patches.take_out():
             return False
         self._mode = None
@@ -316,12 +318,12 @@ class LifetimeTracker:
         """Drop every record."""
         self._table.clear()
         self._buffers.clear()
-        self._peak = self._look = None
+        self._peak = self._peak_snapshot = None
 
     # while the steps run
 
     def _dispatched(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        if self._deaf:
+        if self._disabled:
             return
         table = self._table
         name = self._operations.name(func)
@@ -329,7 +331,7 @@ class LifetimeTracker:
         self._use(args, kwargs)
         table.resizing = self._operations.may_resize(name)
         if gradient is not None:
-            table.moved(gradient, out)
+            table.rebind(gradient, out)
         else:
             each_tensor(out, self._kinds, table.made)
         table.count()
@@ -340,10 +342,14 @@ class LifetimeTracker:
     def _counted(self) -> None:
         """Called after an operation, when live bytes are counted."""
         table, peak = self._table, self._peak
-        if peak is not None and self._look is None and len(table.operations) - 1 - self._second == peak.operation:
+        if (
+            peak is not None
+            and self._peak_snapshot is None
+            and len(table.operations) - 1 - self._second == peak.operation
+        ):
             self._at_the_peak(peak)
 
-    def _operation(self, name: str, frame: Any, args: Any) -> Record | None:
+    def _operation(self, name: str, frame: Any, args: Any) -> StorageRecord | None:
         """Record an operation; return the record of the gradient that continues in its result, if it adds gradients."""
         node = node_running()
         of_engine = node is not None and (frame is None or frame.f_code.co_filename.startswith(_AUTOGRAD))
@@ -356,10 +362,10 @@ class LifetimeTracker:
         module, now = self._modules.path, CLOCK.perf_counter()
         self._table.operation(TensorOperation(name, code, line, phase, called, module, now, number))
         sums = of_engine and name == _SUM and len(args) == _TERMS and not torch.is_grad_enabled()
-        sums = sums and _references_to_first(args) <= _ARGUMENT_ALONE  # a hook of the user may keep it
-        return self._table.summed(node, *args) if sums and self._are_known_tensors(args) else None
+        sums = sums and _references_to_first(args) <= _UNREFERENCED  # a hook of the user may keep it
+        return self._table.summed(node, *args) if sums and self._are_tensors(args) else None
 
-    def _are_known_tensors(self, values: Any) -> bool:
+    def _are_tensors(self, values: Any) -> bool:
         return all(self._kinds.get(type(value)) == TENSOR for value in values)
 
     def _use(self, args: Any, kwargs: Any) -> None:
@@ -381,19 +387,19 @@ class LifetimeTracker:
         begin_peak(peak, self._table)
         try:
             with self._inspect(self._step + 1, Occasion.PEAK) as live:
-                self._look = live.look
+                self._peak_snapshot = live.look
                 match_live(live, peak, self._table)
         except Exception as error:  # reported as a note: an internal error must not fail the user's script
             if is_the_scripts(error):
                 raise
-            self._look, self._deaf = None, True
-            self._failure = f"the look at the peak failed: {type(error).__name__}: {error}"
+            self._peak_snapshot, self._disabled = None, True
+            self._why = f"the heap snapshot at the peak failed: {type(error).__name__}: {error}"
 
-    def _noting(self, note: Callable[[Table, Any], None]) -> Callable[[Any], None]:
+    def _noting(self, note: Callable[[StorageTable, Any], None]) -> Callable[[Any], None]:
         """Return a function that records something about a tensor or storage while watching."""
 
         def noted(obj: Any) -> None:
-            if not (self._deaf or self._in_forked_child):
+            if not (self._disabled or self._in_forked_child):
                 with without_functions():
                     note(self._table, obj)
 
@@ -406,7 +412,7 @@ class LifetimeTracker:
         self._optimizing = False
 
     def _send(self, args: Any) -> None:
-        records: list[Record] = []
+        records: list[StorageRecord] = []
         alive = self._table.alive
 
         def add(tensor: Any) -> None:
@@ -418,15 +424,15 @@ class LifetimeTracker:
         self._buffers.sent(records)
 
     def _before_wait(self, *_: object, **__: object) -> None:
-        if self._mode is not None and not self._deaf:
+        if self._mode is not None and not self._disabled:
             self._buffers.waited(len(self._table.operations) - 1)
 
 
-_NEXT_LOOK = 1.25
+_NEXT_SNAPSHOT = 1.25
 """Factor over the bytes of the last snapshot at which another one is taken. Heuristic: what is reported is most of the
 peak.
 """
-_MOST_LOOKS = 8
+_MAX_SNAPSHOTS = 8
 """Maximum number of snapshots. Heuristic: a second each."""
 _FORGET_EVERY = 1 << 16
 """Operations after which dead records are dropped, about 20 MB. Heuristic."""
@@ -459,7 +465,7 @@ class PeakRise:
     """(where, bytes, storages) of live storages created since the watch began, the largest first; "" if the allocation
     was not seen: in another thread, by numpy, from a file.
     """
-    held: PeakSnapshot | None
+    snapshot: PeakSnapshot | None
     """The last snapshot; None if the peak did not reach the threshold for one."""
 
 
@@ -469,12 +475,12 @@ class PeakWatch(LifetimeTracker):
     Counts storages on every device, not temporaries inside an operation or memory kept by an allocator.
     """
 
-    def __init__(self, look_above: int) -> None:
+    def __init__(self, snapshot_above: int) -> None:
         super().__init__(0, inspect)
-        self._look_above, self._looks_left = look_above, _MOST_LOOKS
+        self._snapshot_above, self._snapshots_left = snapshot_above, _MAX_SNAPSHOTS
         self._start, self._top, self._at = 0, 0, -1
-        self._there: list[Record] = []
-        self._held: PeakSnapshot | None = None
+        self._existing: list[StorageRecord] = []
+        self._snapshot: PeakSnapshot | None = None
 
     def begin(self) -> str:
         """Watch this thread from now on; return the reason why that would change what runs, else ""."""
@@ -482,7 +488,7 @@ class PeakWatch(LifetimeTracker):
         if not reason:
             self._patches.call_before_tracing(lambda *_, **__: self.script_compiles())
             self._watch(lambda: "cpu")  # which is every device
-            self._start, self._there = self._table.live, list(self._table.records)
+            self._start, self._existing = self._table.live, list(self._table.records)
         return reason
 
     def end(self) -> PeakRise | str:
@@ -490,8 +496,8 @@ class PeakWatch(LifetimeTracker):
         if self.compile_called:
             return why_not(True)
         if not self.leave():
-            return "a dispatch mode that was entered meanwhile still runs"
-        why = self._patches.guard.why or self._failure
+            return "a dispatch mode entered in the meantime is still active"
+        why = self._patches.guard.why or self._why
         table, at = self._table, self._at
         sizes: Counter[str] = Counter()
         counts: Counter[str] = Counter()
@@ -501,27 +507,27 @@ class PeakWatch(LifetimeTracker):
                 sizes[where] += record.bytes
                 counts[where] += 1
         made = tuple((where, size, counts[where]) for where, size in sizes.most_common() if size)
-        rise = PeakRise(self._top, table.operations[at].where() if at >= 0 else "", made, self._held)
+        rise = PeakRise(self._top, table.operations[at].where() if at >= 0 else "", made, self._snapshot)
         self.forget()
-        self._there.clear()
+        self._existing.clear()
         return why or rise
 
-    def _new(self, records: list[Record]) -> list[Record]:
-        return records[len(self._there) :]
+    def _new(self, records: list[StorageRecord]) -> list[StorageRecord]:
+        return records[len(self._existing) :]
 
     def _counted(self) -> None:
         table = self._table
         risen = table.live - self._start
         if risen > self._top:
             self._top, self._at = risen, len(table.operations) - 1
-            if risen > self._look_above and self._looks_left:
-                self._look_above, self._looks_left = int(risen * _NEXT_LOOK), self._looks_left - 1
-                self._look_at_holders(risen)
+            if risen > self._snapshot_above and self._snapshots_left:
+                self._snapshot_above, self._snapshots_left = int(risen * _NEXT_SNAPSHOT), self._snapshots_left - 1
+                self._take_snapshot(risen)
         if not len(table.operations) % _FORGET_EVERY:
             self._forget_dead()
 
-    def _look_at_holders(self, risen: int) -> None:
-        alive, there = self._table.alive, {id(record) for record in self._there}
+    def _take_snapshot(self, risen: int) -> None:
+        alive, there = self._table.alive, {id(record) for record in self._existing}
         now = len(self._table.operations) - 1
         devices: Counter[str] = Counter()
         found, returned = [], 0
@@ -538,20 +544,20 @@ class PeakWatch(LifetimeTracker):
                             found.append(index)
                         devices[str(StorageBase.device.__get__(storage))] += record.bytes
                 returning = self._table.operations[now].where(), returned
-                self._held = PeakSnapshot(risen, heap, tuple(found), returning, tuple(devices.most_common()))
+                self._snapshot = PeakSnapshot(risen, heap, tuple(found), returning, tuple(devices.most_common()))
         except Exception as error:  # reported: an internal error must not fail the test
             if is_the_scripts(error):
                 raise
-            self._deaf = True
-            self._failure = f"the look at the peak failed: {type(error).__name__}: {error}"
+            self._disabled = True
+            self._why = f"the heap snapshot at the peak failed: {type(error).__name__}: {error}"
 
     def _forget_dead(self) -> None:
         """Drop records of storages that are dead and were not alive at the peak, and of operations that made none of
         the rest.
         """
         table, at = self._table, self._at
-        left = [r for r in self._new(table.records) if r.died == GONE or r.born <= at < r.died]
-        table.records[:] = self._there + left
+        left = [r for r in self._new(table.records) if r.died == STILL_ALIVE or r.born <= at < r.died]
+        table.records[:] = self._existing + left
         table.curve.clear()
         needed = {n for record in table.records for n in (record.born, record.last)} | {at}
         nothing = table.operations[-1]

@@ -51,8 +51,8 @@ class OptimizerClock:
 
     def __init__(self, guard: Guard | None = None) -> None:
         self._died = (guard or Guard()).finalizer_safe("death of an optimizer", self._forget)
-        self._clock: _Met | None = None
-        self._met: dict[int, _Met] = {}
+        self._clock: _KnownOptimizer | None = None
+        self._known: dict[int, _KnownOptimizer] = {}
         """By address: an optimizer may define `__eq__`."""
         self._steps = 0
         self.backwards = self._backwards_before = 0
@@ -65,21 +65,21 @@ class OptimizerClock:
 
     def each(self) -> Iterator[Any]:
         """The live optimizers."""
-        for met in list(self._met.values()):
-            optimizer = met()
+        for known in list(self._known.values()):
+            optimizer = known()
             if optimizer is not None:
                 yield optimizer
 
-    def made(self, optimizer: object) -> None:
+    def created(self, optimizer: object) -> None:
         """Record an optimizer that was created, copied or loaded; a known one keeps its age."""
-        met = self._met.get(id(optimizer))
-        if met is None or met() is not optimizer:
-            self._meet(optimizer, self._steps)
+        known = self._known.get(id(optimizer))
+        if known is None or known() is not optimizer:
+            self._add(optimizer, self._steps)
 
-    def _meet(self, optimizer: object, made: int) -> _Met:
-        met = self._met[id(optimizer)] = _Met(optimizer, self._died)
-        met.address, met.step, met.count, met.made, met.stepped = id(optimizer), -1, 0, made, False
-        return met
+    def _add(self, optimizer: object, created: int) -> _KnownOptimizer:
+        known = self._known[id(optimizer)] = _KnownOptimizer(optimizer, self._died)
+        known.address, known.step, known.count, known.created, known.stepped = id(optimizer), -1, 0, created, False
+        return known
 
     def backward_began(self) -> None:
         """Record the start of an outermost backward."""
@@ -87,44 +87,44 @@ class OptimizerClock:
 
     def ends_with(self, optimizer: object) -> bool:
         """Whether the call of this optimizer that is ending ends a step."""
-        met = self._met.get(id(optimizer))
-        if met is None or met() is not optimizer:
-            met = self._meet(optimizer, -1)
-        new, met.stepped = not met.stepped, True
-        met.count = met.count + 1 if met.step == self._steps else 1
-        met.step = self._steps
-        if not self._tells(met, optimizer, new) or _in_another_step():
+        known = self._known.get(id(optimizer))
+        if known is None or known() is not optimizer:
+            known = self._add(optimizer, -1)
+        new, known.stepped = not known.stepped, True
+        known.count = known.count + 1 if known.step == self._steps else 1
+        known.step = self._steps
+        if not self._is_clock(known, optimizer, new) or _in_another_step():
             return False
-        self._clock = met
+        self._clock = known
         self._steps += 1
         self._backwards_before = self.backwards
         return True
 
-    def _tells(self, met: _Met, optimizer: object, new: bool) -> bool:
+    def _is_clock(self, known: _KnownOptimizer, optimizer: object, new: bool) -> bool:
         clock = None if self._clock is None else self._clock()
-        if clock is None or clock is optimizer or met.count > MAX_CALLS_IN_A_STEP:
+        if clock is None or clock is optimizer or known.count > MAX_CALLS_IN_A_STEP:
             return True
         # One for each parameter, created at its first gradient, belongs to the current step: it is the same
         # backward's. If gradients come from elsewhere there is no backward to go by.
-        if met.made == self._steps and new and (not self.backwards or self.backwards > self._backwards_before):
+        if known.created == self._steps and new and (not self.backwards or self.backwards > self._backwards_before):
             return True
         # One after the warm-up's, made together with it. Those of the other parameters, one each, belong to the running
         # step; and so does one that existed before: two that train the same parameters may both step at every step.
         return new and _trains(optimizer, _first(clock))
 
-    def _forget(self, met: _Met) -> None:
-        if self._met.get(met.address) is met:
-            del self._met[met.address]
+    def _forget(self, known: _KnownOptimizer) -> None:
+        if self._known.get(known.address) is known:
+            del self._known[known.address]
 
 
-class _Met(weakref.ref[Any]):
+class _KnownOptimizer(weakref.ref[Any]):
     """An optimizer that was created or has stepped."""
 
     __slots__ = ("address", "count", "made", "step", "stepped")
     address: int
     count: int
     """Its calls since the clock's last one."""
-    made: int
+    created: int
     """Number of steps ended when it was created; -1 if unknown."""
     step: int
     stepped: bool
@@ -167,12 +167,12 @@ def _trains(optimizer: Any, parameter: Any) -> bool:
 
 
 _TORCH = f"{os.sep}site-packages{os.sep}torch{os.sep}"
-_MOST_BETWEEN = 256
+_MAX_OTHER_CALLS = 256
 """Calls from elsewhere after which all calls of a library count again. An adaptive solver evaluates a model 14 to some
 hundred times per call: at 32 its evaluations end steps; at ten thousand an unknown trainer that starts with a check
 has no step in a short run.
 """
-_MOST_CHAINS = 8
+_MAX_CHAINS = 8
 """Maximum places in the script that are remembered to name the step function."""
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
@@ -196,7 +196,7 @@ class LibraryCalls:
         place = _place_in_library(frame)
         if place is None:
             return True
-        if self._first is None or self._others >= _MOST_BETWEEN:
+        if self._first is None or self._others >= _MAX_OTHER_CALLS:
             self._first = place
         if place == self._first:
             self._others = 0
@@ -245,7 +245,7 @@ class ScriptCalls:
 
     def note(self, frame: FrameType | None) -> None:
         """Record the script's frames of the current call."""
-        if len(self._chains) >= _MOST_CHAINS:
+        if len(self._chains) >= _MAX_CHAINS:
             return
         chain = []
         while frame is not None:
@@ -299,7 +299,7 @@ CALLS_WITHOUT_BACKWARD = 8
 """Calls that build a graph after which no backward is expected any more. Heuristic: a GAN's first step makes three, a
 pipeline's one for each microbatch. Without grad mode none can come.
 """
-_MOST_MADE = 1 << 12
+_MAX_NEW_MODULES = 1 << 12
 """Maximum modules remembered until the next step: more than a model of a step is likely to have."""
 
 
@@ -316,13 +316,13 @@ class ModuleClock:
         self._others = 0
         """Calls of other modules since the clock's last one."""
         self._solver = LibraryCalls()
-        self._made: list[weakref.ref[Any]] = []
+        self._created: list[weakref.ref[Any]] = []
         """Modules created since the clock's last call."""
 
-    def made(self, module: Any) -> None:
+    def created(self, module: Any) -> None:
         """Record that a module was given a parameter or a submodule."""
-        if len(self._made) < _MOST_MADE and not (self._made and self._made[-1]() is module):
-            self._made.append(weakref.ref(module))
+        if len(self._created) < _MAX_NEW_MODULES and not (self._created and self._created[-1]() is module):
+            self._created.append(weakref.ref(module))
 
     def ends_with(self, module: Any, builds_graph: bool, frame: FrameType | None) -> bool:
         """Whether this module's outermost call, ending below `frame`, ends a step."""
@@ -332,12 +332,12 @@ class ModuleClock:
                 return False
             self._others += 1
             alike = clock is not None and type_name(type(clock)) == type_name(type(module))
-            made = alike and any(one() is module for one in self._made)
-            if clock is not None and self._others <= MAX_CALLS_IN_A_STEP and not made:
+            created = alike and any(one() is module for one in self._created)
+            if clock is not None and self._others <= MAX_CALLS_IN_A_STEP and not created:
                 return False
             self._clock = weakref.ref(module)
         self._others = 0
-        self._made.clear()
+        self._created.clear()
         if not self._solver.is_first(frame):
             return False
         self._waiting -= builds_graph and self._waiting > 0
@@ -361,7 +361,7 @@ def has_parameters(module: Any) -> bool:
     return False
 
 
-def own_call_of(module: Any) -> type | None:
+def custom_call_of(module: Any) -> type | None:
     """The class that defines a module's own `__call__`, which runs no global hooks; None for most, and for one that is
     already watched.
     """
@@ -370,7 +370,7 @@ def own_call_of(module: Any) -> type | None:
         if called is not None:
             name = type_dict(kind).get("__module__")
             of_torch = type(name) is str and name.partition(".")[0] == "torch"
-            plain = type(called) is FunctionType and called.__code__ is not _OWN_CALL
+            plain = type(called) is FunctionType and called.__code__ is not _CUSTOM_CALL
             return kind if plain and not of_torch else None
     return None
 
@@ -388,12 +388,12 @@ def calling_then(called: Callable[..., Any], ended: Callable[[Any], object]) -> 
     return module_call
 
 
-_OWN_CALL: CodeType = calling_then(id, id).__code__
+_CUSTOM_CALL: CodeType = calling_then(id, id).__code__
 
 
 def outermost_call() -> FrameType | None:
     """The frame of the module's call that is ending, None if another module's call encloses it."""
-    codes = (call_of_module.__code__, _OWN_CALL)
+    codes = (call_of_module.__code__, _CUSTOM_CALL)
     frame: FrameType | None = sys._getframe(1)
     found = None
     while frame is not None:
@@ -523,9 +523,9 @@ class StepClock:
         self.calls = ScriptCalls()
         """Where in the script the backwards ran that ended no step."""
 
-    def optimizer_made(self, optimizer: object) -> None:
+    def optimizer_created(self, optimizer: object) -> None:
         """Record an optimizer that was created, copied or loaded."""
-        self._optimizers.made(optimizer)
+        self._optimizers.created(optimizer)
 
     def optimizer_stepped(self, optimizer: object) -> StepEnd | None:
         """Called when an optimizer's step is ending."""
@@ -554,9 +554,9 @@ class StepClock:
         ends = self._solver.is_first(frame) and self._step_alone()
         return StepEnd(ClockKind.BACKWARD, "") if ends else None
 
-    def module_made(self, module: Any) -> None:
+    def module_created(self, module: Any) -> None:
         """Record that a module was given a parameter or a submodule."""
-        self._modules.made(module)
+        self._modules.created(module)
 
     def module_called(self, module: Any, builds_graph: bool, frame: FrameType | None = None) -> StepEnd | None:
         """Called when a module's outermost call, made below `frame`, is ending, in grad mode or not."""
@@ -598,7 +598,7 @@ class StepEvents:
 
         patches.hook("optimizer step hook", register_optimizer_step_post_hook, self._after_optimizer, self._step_ended)
         for name in ("__init__", "__setstate__"):
-            patches.call_before(Optimizer, name, self._before_optimizer_is_made)
+            patches.call_before(Optimizer, name, self._before_optimizer_created)
         begins = patches.guard.guarded("beginning of a backward", self._before_backward)
         ended = patches.guard.guarded("end of a backward", self._after_backward, self._step_ended)
         if lacks(RecordingPart.BACKWARDS):  # a module's call ends a step only without a backward
@@ -608,7 +608,7 @@ class StepEvents:
         self._calls = patches.part()
         if not lacks(RecordingPart.CALLS):
             self._calls.hook("module call hook", register_module_forward_hook, self._after_call, self._step_ended)
-            self._own_call_ended = patches.guard.guarded("call of a module", self._after_call, self._step_ended)
+            self._custom_call_ended = patches.guard.guarded("call of a module", self._after_call, self._step_ended)
             for register in (register_module_module_registration_hook, register_module_parameter_registration_hook):
                 self._calls.hook("module registration hook", register, self._after_registration)
         patches.guard.at_end.append(lambda _: patches.guard.later.append(self._calls.take_out))
@@ -617,19 +617,19 @@ class StepEvents:
     def _no_calls_any_more(self, *_: Any, **__: Any) -> None:
         self._calls.take_out()
 
-    def _before_optimizer_is_made(self, optimizer: Any, *_: Any, **__: Any) -> None:
+    def _before_optimizer_created(self, optimizer: Any, *_: Any, **__: Any) -> None:
         self._calls.take_out()
-        self._clock.optimizer_made(optimizer)
+        self._clock.optimizer_created(optimizer)
 
     def _after_optimizer(self, optimizer: object, *_: object) -> StepEnd | None:
         return self._clock.optimizer_stepped(optimizer)
 
     def _after_registration(self, module: Any, *_: object) -> None:
         """Watch the calls of a class whose `__call__` runs no global hooks, such as gpytorch's models."""
-        self._clock.module_made(module)
-        owner = own_call_of(module)
+        self._clock.module_created(module)
+        owner = custom_call_of(module)
         if owner is not None:
-            self._calls.wrap(owner, "__call__", lambda called: calling_then(called, self._own_call_ended))
+            self._calls.wrap(owner, "__call__", lambda called: calling_then(called, self._custom_call_ended))
 
     def _before_backward(self, accumulates: bool) -> None:
         self._calls.take_out()

@@ -16,13 +16,13 @@ _ALL, _EVERY = 16, 8
 """Steps whose inputs are all recorded, and the interval for later ones: a global hook takes a fifth of the time of a
 step of a small net of 281 modules, on one step in eight a fiftieth (`benchmarks/step_inputs.py`).
 """
-_MOST_CALLS = 64
+_MAX_CALLS = 64
 """Maximum outermost calls recorded per step. A GAN has three to six, a pipeline some for each microbatch; a loop that
 calls a module a thousand times in a step costs no more than this.
 """
-_MOST_TENSORS = 32
+_MAX_TENSORS = 32
 """Maximum tensors recorded per call. A batch of a transformer has two to eight."""
-_MOST_SHAPES = 1 << 16
+_MAX_SHAPES = 1 << 16
 """Maximum remembered shapes: 64 times as many as the caches of oneDNN and ideep hold (1,024 each)."""
 _DEEPEST = 2
 """Maximum nesting of containers: a dict of tensors in the arguments, a pair of them within that."""
@@ -50,7 +50,7 @@ class StepInputs:
         if lacks(RecordingPart.CALLS) or lacks(RecordingPart.SNAPSHOTS):
             return
         self._installed = patches.part()
-        self._listen(self._installed, on=True)
+        self._set_hook(self._installed, on=True)
         patches.call_before_tracing(self.leave)
         patches.guard.at_end.append(lambda _: patches.guard.later.append(self.leave))
 
@@ -60,7 +60,7 @@ class StepInputs:
         if installed is not None:
             installed.take_out()
 
-    def _listen(self, installed: Patches, *, on: bool) -> None:
+    def _set_hook(self, installed: Patches, *, on: bool) -> None:
         """Add or remove the hook for the next step."""
         if on and not installed.names:
             installed.hook_with_kwargs("module inputs hook", self._after_call)
@@ -76,11 +76,11 @@ class StepInputs:
         self._home = _thread.get_ident()
         self._steps += 1
         if self._installed is not None:
-            self._listen(self._installed, on=self._steps < _ALL or self._steps % _EVERY == 0)
+            self._set_hook(self._installed, on=self._steps < _ALL or self._steps % _EVERY == 0)
         return elements, new
 
     def _after_call(self, module: Any, args: Any, kwargs: Any, _output: Any) -> None:
-        if self._calls >= _MOST_CALLS or _thread.get_ident() != self._home or not is_outermost():
+        if self._calls >= _MAX_CALLS or _thread.get_ident() != self._home or not is_outermost():
             return
         if _is_tracing():
             return  # the tracer would record that sizes were read
@@ -91,12 +91,12 @@ class StepInputs:
                 if all(type(size) is int for size in shape):
                     shapes.append(shape)
                     self._elements += tensor.numel()
-                if len(shapes) >= _MOST_TENSORS:
+                if len(shapes) >= _MAX_TENSORS:
                     break
         if shapes:
             self._calls += 1
             key = hash((id(type(module)), *shapes))
-            if key not in self._shapes and len(self._shapes) < _MOST_SHAPES:
+            if key not in self._shapes and len(self._shapes) < _MAX_SHAPES:
                 self._shapes.add(key)
                 self._new += 1
 

@@ -50,7 +50,7 @@ class RankStateFile:
 
     def update(
         self, steps: int | None = None, activity: Activity | None = None, ended: float | None = None,
-        failed: bool = False, answered: bool = False, alone: int = 0, look_at: int = 0, spent: float = 0.0,
+        failed: bool = False, answered: bool = False, alone: int = 0, snapshot_at: int = 0, spent: float = 0.0,
     ) -> None:  # fmt: skip
         """Change this rank's record."""
         with self._updating:
@@ -64,7 +64,7 @@ class RankStateFile:
                     mine.failed | failed,
                     mine.answered | answered,
                     max(mine.alone, alone),
-                    look_at or mine.look_at,
+                    snapshot_at or mine.snapshot_at,
                     max(mine.spent, spent),
                 )
                 if self._mine is mine:  # no call in between: nothing can interrupt this test and the assignment
@@ -72,7 +72,7 @@ class RankStateFile:
                     break
             self._write()
 
-    def looked_at(self) -> PureBlock[None]:
+    def taking_snapshot(self) -> PureBlock[None]:
         """Mark this rank as taking a snapshot during the block, and clear the mark in any case: peers
         may wait for it.
         """
@@ -136,7 +136,7 @@ class RankStateFile:
             self._file.close()
 
 
-def all_there(states: tuple[RankState, ...], steps: int) -> bool:
+def all_finished(states: tuple[RankState, ...], steps: int) -> bool:
     """Whether every rank with an optimizer has taken its `steps` steps, or one was told to stop."""
     owners = [state for state in states if state.steps > 0 and state.activity != Activity.LOST]
     return any(state.activity == Activity.STOPPING for state in states) or (
@@ -150,7 +150,7 @@ _POLL_POINT_TIMEOUT_S = 0.5
 """Seconds for a rank to reach a poll point before the watchdog's thread takes its snapshot."""
 _ANSWER_TIMEOUT_S = 5.0
 """Seconds that a rank whose allocation failed waits for its peers' snapshots while none is in progress."""
-LOOK_TIMEOUT_S = 120.0
+SNAPSHOT_TIMEOUT_S = 120.0
 """Seconds after which no rank waits for one that takes a snapshot: it may have died. Heuristic."""
 _WAITING_INTERVAL_S = 0.005
 """Seconds between two readings of the peers' states while this rank waits."""
@@ -177,20 +177,20 @@ class Peers:
         file: RankStateFile,
         schedule: Schedule,
         options: Options,
-        look: Callable[[int], None],
+        snapshot: Callable[[int], None],
         answer: Callable[[int], None],
     ) -> None:
         """`look(step)` takes a snapshot of this rank for its peers' step, `answer(rank)` for an allocation that failed
         there.
         """
-        self._file, self._schedule, self._look, self._answer = file, schedule, look, answer
+        self._file, self._schedule, self._snapshot, self._answer = file, schedule, snapshot, answer
         self._rank, self._world = options.rank, options.world
         self._steps = options.steps
         self._by_hand = options.by_hand
         self._began = CLOCK.perf_counter()
         self._judged: tuple[tuple[RankState, ...], bool] = ((), False)
         """The ranks' states when the end of the run was last evaluated, and the result."""
-        self._looked_at = 0
+        self._last_snapshot = 0
         """This rank's step after which its last snapshot was taken."""
         self._seen = 0
         """The peers' latest step that needs no snapshot any more."""
@@ -228,14 +228,14 @@ class Peers:
             return False
         states = self._file.states()
         if states is not self._judged[0]:
-            self._judged = states, all_there(states, self._steps)
+            self._judged = states, all_finished(states, self._steps)
         return self._judged[1]
 
-    def somebody_stepped(self) -> bool:
+    def any_stepped(self) -> bool:
         """Whether any rank has taken a step."""
         return any(state.steps > 0 for state in self._file.states())
 
-    def somebody_looks(self) -> bool:
+    def any_taking_snapshot(self) -> bool:
         """Whether any rank is taking a snapshot, including this one."""
         return any(state.activity == Activity.LOOKING for state in self._file.states())
 
@@ -248,7 +248,7 @@ class Peers:
         began = CLOCK.monotonic()
         while not over():
             waited = CLOCK.monotonic() - began
-            if waited > LOOK_TIMEOUT_S or (waited > seconds and not self.somebody_looks()):
+            if waited > SNAPSHOT_TIMEOUT_S or (waited > seconds and not self.any_taking_snapshot()):
                 break
             CLOCK.sleep(_WAITING_INTERVAL_S)
 
@@ -300,7 +300,9 @@ class Peers:
             for state in others
         )
 
-    def look_is_due(self, step: int, own: int, elapsed: float, counted: int | None, wanted: bool = False) -> bool:
+    def snapshot_is_due(
+        self, step: int, own: int, elapsed: float, counted: int | None, requested: bool = False
+    ) -> bool:
         """Whether a snapshot is due at the end of this step, the `own`th of the current clock; `wanted` if one was
         requested at any cost.
 
@@ -309,44 +311,44 @@ class Peers:
         """
         schedule, file = self._schedule, self._file
         schedule.counted = counted or 0
-        self._looked_at = min(self._looked_at, own)  # another clock took over, and restarts the count
+        self._last_snapshot = min(self._last_snapshot, own)  # another clock took over, and restarts the count
         states = file.states() if self._world > 1 else ()
         others = [state for rank, state in enumerate(states) if rank != self._rank]
         schedule.peers_spent = max((state.spent for state in others), default=0.0)
-        asked = [state.look_at for state in states if self._looked_at < state.look_at <= own + _AHEAD]
+        due_at = [state.snapshot_at for state in states if self._last_snapshot < state.snapshot_at <= own + _AHEAD]
         if not others or schedule.is_planned(step):
-            due = schedule.due(step, elapsed) or (wanted and not others)
-        elif asked:
-            due = min(asked) <= own
+            due = schedule.due(step, elapsed) or (requested and not others)
+        elif due_at:
+            due = min(due_at) <= own
         else:
             due = False
-            if wanted or schedule.due(step, elapsed):
-                file.update(look_at=own + _AHEAD)
+            if requested or schedule.due(step, elapsed):
+                file.update(snapshot_at=own + _AHEAD)
         if due:
-            self._looked_at = own
+            self._last_snapshot = own
         return due
 
-    def look_if_they_stepped(self) -> None:
+    def snapshot_if_peers_stepped(self) -> None:
         """Take a snapshot for the peers' latest step, on a rank without steps; for poll points."""
-        step = self._step_to_look_at()
+        step = self._step_to_inspect()
         if step:
-            self._look_at(step)
+            self._snapshot_at(step)
 
-    def look_on_watchdog_thread(self) -> None:
+    def snapshot_on_watchdog_thread(self) -> None:
         """The same for a rank that reaches no poll point."""
-        step = self._step_to_look_at()
+        step = self._step_to_inspect()
         if not step:
             self._waiting_since = None
         elif self._waiting_since is None:
             self._waiting_since = CLOCK.monotonic()
         elif CLOCK.monotonic() - self._waiting_since > _POLL_POINT_TIMEOUT_S:
-            self._look_at(step)
+            self._snapshot_at(step)
 
-    def _look_at(self, step: int) -> None:
+    def _snapshot_at(self, step: int) -> None:
         self._seen, self._waiting_since = step, None
-        self._look(step)
+        self._snapshot(step)
 
-    def _step_to_look_at(self) -> int:
+    def _step_to_inspect(self) -> int:
         """The peers' step for which this rank, which has no steps, still needs a snapshot; 0 for none."""
         states = self._file.states()
         step = max(state.steps for state in states)
@@ -354,9 +356,9 @@ class Peers:
             return 0
         elapsed = CLOCK.perf_counter() - self._began
         passed = range(self._seen + 1, step + 1)
-        asked = any(state.look_at in passed for state in states)
+        due_at = any(state.snapshot_at in passed for state in states)
         planned = (number for number in passed if self._schedule.is_planned(number))
-        if step == self._steps or asked or any(self._schedule.due(number, elapsed) for number in planned):
+        if step == self._steps or due_at or any(self._schedule.due(number, elapsed) for number in planned):
             return step
         self._seen = step
         return 0

@@ -12,12 +12,12 @@ from leakscope.process.guard import CLOCK
 from leakscope.process.user_code import without_source
 from leakscope.process.watchdog import stacks_of_threads
 from leakscope.run.live import NAME as PROCESS
-from leakscope.run.live import about_this_process, times_asked
+from leakscope.run.live import about_this_process, request_count
 from leakscope.run.rows import Answer, Occasion
 from leakscope.run.writer import ASKED, RankFolder
 from leakscope.shield import contextmanager
 
-FIRST_LOOKS = (1, 3, 5, 7)
+FIRST_SNAPSHOTS = (1, 3, 5, 7)
 """Steps after warm-up at whose end the first snapshots are taken, or later if they cost too much."""
 _NEEDED = 3
 """Minimum snapshots to judge growth (findings/growth.py, MIN_LOOKS)."""
@@ -72,12 +72,12 @@ class Schedule:
     _taken: int = 0
     """Snapshots since then from which growth is judged."""
     _last: int = 0
-    _most: int = 0
+    _highest: int = 0
     """Counted bytes at the snapshot with the highest count."""
     _called: int = 0
     _risen: bool = False
 
-    def begin_again(self, step: int) -> None:
+    def restart(self, step: int) -> None:
         """Restart after this step, at which another clock took over: warm-up, first snapshots and end are counted from
         there.
         """
@@ -93,19 +93,19 @@ class Schedule:
             return True
         if self.steps is None and self._is_first(step) and self._affords_first(elapsed):
             return True
-        if step <= self.warmup + FIRST_LOOKS[-1] or step < math.ceil(self._last * _SPACING_FACTOR):
+        if step <= self.warmup + FIRST_SNAPSHOTS[-1] or step < math.ceil(self._last * _SPACING_FACTOR):
             return False
         return self._is_within_budget(elapsed) or self._is_called_for(elapsed)
 
     def _is_first(self, step: int) -> bool:
         """Whether fewer of the first snapshots have been taken than planned by this step."""
-        return self._taken < len(FIRST_LOOKS) and step >= self.warmup + FIRST_LOOKS[self._taken]
+        return self._taken < len(FIRST_SNAPSHOTS) and step >= self.warmup + FIRST_SNAPSHOTS[self._taken]
 
     def _affords_first(self, elapsed: float) -> bool:
-        at_once = self._is_worth_a_verdict(elapsed) if self._taken < _NEEDED else self.worked + self._work <= _CHEAP_S
+        at_once = self._affords_verdict(elapsed) if self._taken < _NEEDED else self.worked + self._work <= _CHEAP_S
         return at_once or self._is_within_budget(elapsed)
 
-    def _is_worth_a_verdict(self, elapsed: float) -> bool:
+    def _affords_verdict(self, elapsed: float) -> bool:
         return self.worked + self._work <= _AT_ONCE_S + _SHARE_AT_FIRST * elapsed
 
     def _is_within_budget(self, elapsed: float) -> bool:
@@ -117,8 +117,8 @@ class Schedule:
         called, self._risen = (
             self._risen,
             self._called < _MAX_CALLED
-            and self.counted - self._most >= max(_MIN_RISE_BYTES, _MIN_RISE_SHARE * self._most)
-            and self._is_worth_a_verdict(elapsed),
+            and self.counted - self._highest >= max(_MIN_RISE_BYTES, _MIN_RISE_SHARE * self._highest)
+            and self._affords_verdict(elapsed),
         )
         self._called += called
         return called
@@ -130,13 +130,13 @@ class Schedule:
 
     def is_planned(self, step: int) -> bool:
         """Whether every rank takes a snapshot at this step if it is within its budget."""
-        return step - self.warmup in FIRST_LOOKS or (self.steps is not None and step == self.steps - 1)
+        return step - self.warmup in FIRST_SNAPSHOTS or (self.steps is not None and step == self.steps - 1)
 
-    def begun(self, step: int, judged: bool = True) -> None:
+    def attempted(self, step: int, judged: bool = True) -> None:
         """Record the attempt of a snapshot, and whether growth is judged from it."""
         self._last, self._risen = step, False
         self._taken += judged and step > self.warmup
-        self._most = max(self._most, self.counted)
+        self._highest = max(self._highest, self.counted)
 
     def taken(self, seconds: float, work: float) -> None:
         """Record the cost of the last snapshot, in seconds and CPU seconds."""
@@ -164,7 +164,7 @@ class SnapshotRequests:
         rank: RankFolder,
         collections: CollectionWatch,
         write_about: Callable[[], None],
-        look: Callable[[int, Occasion], None],
+        snapshot: Callable[[int, Occasion], None],
     ) -> None:
         """`look` takes a snapshot once no other is in progress; `write_about` writes what else a reader of the run
         needs.
@@ -172,8 +172,8 @@ class SnapshotRequests:
         self._file = options.folder / ASKED
         self._source = options.source
         self._rank, self._collections = rank, collections
-        self._write_about, self._look = write_about, look
-        self._asked = self._answered = 0
+        self._write_about, self._snapshot = write_about, snapshot
+        self._requested = self._answered = 0
         self._since = 0.0
         self._step_seconds = 0.0
         self._stacks: tuple[str, ...] = ()
@@ -188,30 +188,32 @@ class SnapshotRequests:
         return self._is_due()
 
     def _is_due(self) -> bool:
-        return self._asked > self._answered
+        return self._requested > self._answered
 
     def tick(self, step: int, excused: bool) -> None:
         """Read requests, and take a snapshot if no step ends; on the watchdog's thread, while none is in progress.
 
         `excused` while a peer takes one: this rank may wait for it.
         """
-        asked = times_asked(self._file)
-        if excused or (asked > self._asked and not self._is_due()):
+        requested = request_count(self._file)
+        if excused or (requested > self._requested and not self._is_due()):
             self._since = CLOCK.monotonic()
-        self._asked = asked
+        self._requested = requested
         if self._is_due() and CLOCK.monotonic() - self._since > _PATIENCE_S + _STEPS * self._step_seconds:
             stacks = stacks_of_threads()
             self._stacks = stacks if self._source else without_source(stacks)
             with self._collections.suspended():
-                self._look(step, Occasion.ASKED)
+                self._snapshot(step, Occasion.ASKED)
 
     @contextmanager
     def answering(self, step: int, occasion: Occasion) -> Iterator[None]:
         """Wrap a snapshot, taken for any reason: it answers all earlier requests."""
-        asked, began = times_asked(self._file), CLOCK.perf_counter()
+        requested, began = request_count(self._file), CLOCK.perf_counter()
         yield
         stacks, self._stacks = self._stacks, ()
-        if asked > self._answered:
-            self._answered = asked
+        if requested > self._answered:
+            self._answered = requested
             self._write_about()
-            self._rank.append(Answer(asked, step, occasion, CLOCK.wall_time(), CLOCK.perf_counter() - began, stacks))
+            self._rank.append(
+                Answer(requested, step, occasion, CLOCK.wall_time(), CLOCK.perf_counter() - began, stacks)
+            )

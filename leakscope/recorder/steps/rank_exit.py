@@ -26,7 +26,7 @@ from leakscope.run.rank_end import orphaned_after
 from leakscope.run.rows import EndKind, RecordingEnded
 from leakscope.run.writer import RankFolder
 
-_LOOK_TIMEOUT_S = 10.0
+_SNAPSHOT_TIMEOUT_S = 10.0
 """Seconds that a snapshot may continue after leakscope's own process is gone. Heuristic."""
 HANG_STATUS = 124
 """Exit status of a rank ended by `--hang-timeout`, as that of `timeout`."""
@@ -80,7 +80,7 @@ class RankExit:
 
         A snapshot in progress, which holds `looking`, is written first.
         """
-        if looking.acquire(timeout=_LOOK_TIMEOUT_S):
+        if looking.acquire(timeout=_SNAPSHOT_TIMEOUT_S):
             looking.release()
         if comm is not None:
             comm.write_all()
@@ -88,9 +88,9 @@ class RankExit:
         self.folder.ended(orphaned_after(steps()))
         self.rank_state.update(activity=Activity.ENDED, ended=CLOCK.wall_time())
 
-    def leave_hung(self, steps: int, timeout_s: float, last_words: str, thread: int) -> None:
+    def exit_hung(self, steps: int, timeout_s: float, last_words: str, thread: int) -> None:
         """End the process of a rank whose comm operations are stuck; the stack of `thread` is reported."""
-        why = f"nothing was sent or received for {timeout_s:g} s; last {last_words or 'nothing at all'}"
+        why = f"no communication for {timeout_s:g} s; last operation: {last_words or 'none'}"
         stack = stack_of_thread(thread)
         stack = stack if self.keep_source else without_source(stack)
         self.folder.ended(Ended(EndKind.HUNG, HANG_STATUS, steps, why, stack))
@@ -112,37 +112,31 @@ class RankExit:
 
 _PATIENCE_S = 20.0
 """Seconds without a step before a message. Heuristic: a script has loaded its data and model by then."""
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 """Maximum functions named in one sentence."""
 
 
-def write_to_stderr(text: str) -> None:
-    """Write a line of leakscope to the original stderr, regardless of the script's `sys.stderr`."""
-    os.write(2, f"leakscope: {text}\n".encode())
-
-
-def what_was_not_heard(clock: StepClock | None) -> tuple[str, ...]:
+def missing_step_hints(clock: StepClock | None) -> tuple[str, ...]:
     """Sentences for a run without a step: what the script does that ends none, and a value for --step-function."""
     if clock is None:
         return ()
     sentences = []
     named = clock.calls.step_functions()
-    what = f"try --step-function {' or '.join(named[:_MOST_NAMED])}" if named else (
-        "put what one step does into a function of its own and name it with --step-function"
+    what = f"try --step-function {' or '.join(named[:_MAX_NAMED])}" if named else (
+        "move the code of one step into a function and name it with --step-function"
     )  # fmt: skip
-    if calls := _own_calls():
+    if calls := _custom_calls():
         sentences.append(
-            f"calls of a module that defines __call__ itself are not seen: try --step-function {' or '.join(calls)}"
+            f"calls of modules with their own __call__ are not detected: try --step-function {' or '.join(calls)}"
         )
     if clock.backwards:
         sentences.append(
-            f"{clock.backwards} backward passes ran while an optimizer was alive that never stepped, as where "
-            f"torch.autograd.grad is used: {what}"
+            f"{clock.backwards} backward passes ran, but no optimizer stepped, as with torch.autograd.grad: {what}"
         )
     return tuple(sentences)
 
 
-def _own_calls() -> list[str]:
+def _custom_calls() -> list[str]:
     """Qualified names of modules' own `__call__`, the script's first; runs none of their code."""
     waiting, leaves = [torch.nn.Module], []
     while waiting:
@@ -158,10 +152,10 @@ def _own_calls() -> list[str]:
         if owner is not torch.nn.Module and type(module) is str and not module.startswith("torch."):
             name = f"{type.__dict__['__qualname__'].__get__(owner)}.__call__"
             found.append((module != "__main__", name if module == "__main__" else f"{module}.{name}"))
-    return [name for _, name in sorted(set(found))][:_MOST_NAMED]
+    return [name for _, name in sorted(set(found))][:_MAX_NAMED]
 
 
-class NoStepYet:
+class MissingStepWarning:
     """Warns of a run without a step; called at every tick of the watchdog."""
 
     def __init__(
@@ -187,15 +181,15 @@ class NoStepYet:
 
 
 def _sentence(function: str | None, seconds: float, processes: int) -> str:
-    began = f"no step has been seen for {seconds:g} s"
+    began = f"no step detected for {seconds:g} s"
     if function is not None:
         return f"{began}: {function}() has not returned yet"
     if processes:
         return (
-            f"{began}; the script has started {processes} Python process{'es' if processes > 1 else ''} of its own, "
-            "which are not seen: start the training with --ranks N instead"
+            f"{began}; the script has started {processes} Python process{'es' if processes > 1 else ''}, "
+            "which are not recorded: start the training with --ranks N instead"
         )
     return (
-        f"{began}: a step ends when an optimizer of torch.optim steps, without one when a backward ends, and without "
-        "that when a module is called; name the function that makes one step with --step-function NAME"
+        f"{began}: a step ends when a torch.optim optimizer steps, else when a backward pass ends, else when a module "
+        "is called; name the function that runs one step with --step-function NAME"
     )

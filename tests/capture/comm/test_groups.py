@@ -338,9 +338,7 @@ def test_compiled_code_that_cannot_be_seen_is_told(seen: Seen, tmp_path: Path, m
 
     monkeypatch.setitem(torch._dynamo.utils.counters, "frames", {"total": 1})
     monkeypatch.setattr(torch._inductor.config, "cpp_wrapper", True)
-    assert patches.unseen() == (
-        "torch.compile was set to a C++ wrapper: what compiled code sent, received and reduced is not on record"
-    )
+    assert patches.unseen() == ("torch.compile uses a C++ wrapper: communication of compiled code is not recorded")
     monkeypatch.setattr(torch._inductor.config, "cpp_wrapper", False)
     assert patches.unseen() == ""
 
@@ -360,7 +358,7 @@ def test_a_call_that_cannot_be_noted_is_made_all_the_same(seen: Seen, tmp_path: 
     dist.isend(torch.ones(2), 3).wait()
     assert [row["peer"] for row in seen.rows()] == [3]
     (note,) = (json.loads(line)["note"] for line in (tmp_path / "rank_0001" / "notes.jsonl").read_text().splitlines())
-    assert note == "communication calls that could not be noted: 1, the last for TypeError: unhashable type: 'list'"
+    assert note == "communication calls not recorded: 1, the last one because of TypeError: unhashable type: 'list'"
 
 
 def test_tensors_that_were_sent_can_be_swapped(seen: Seen) -> None:

@@ -16,7 +16,7 @@ from support.devices.fake_device_memory import FakeDeviceMemory, of_tensors
 from leakscope.findings.oom import DeviceLook, device_looks
 from leakscope.heap.snapshot import SnapshotContext, look
 from leakscope.memory_snapshot.model import Frame
-from leakscope.recorder.allocator_monitor import is_kept, made_where
+from leakscope.recorder.allocator_monitor import allocation_site_of, is_kept
 from leakscope.recorder.lifetimes import dispatch_mode as dispatching
 from leakscope.run.model import Ended, Rank
 from leakscope.run.reader import read_run
@@ -216,7 +216,7 @@ def test_nothing_of_a_snapshot_is_kept_once_it_is_written(fake_device: Make, che
     at.module.use()
     mark = f"known by this {cheap}"
     at.state.snapshot[mark] = 1
-    asked = at.memory.one_look()
+    asked = at.memory.block_reader()
     look(3, "step", SnapshotContext(hidden=(at,), blocks=asked))
     whole = [obj for obj in gc.get_objects() if type(obj) is dict and mark in obj and obj is not at.state.snapshot]
     assert whole == [] and at.state.called("snapshot") == 1
@@ -224,14 +224,16 @@ def test_nothing_of_a_snapshot_is_kept_once_it_is_written(fake_device: Make, che
 
 def test_the_place_is_the_users_line_else_the_librarys_else_told_as_unknown() -> None:
     library = Frame("linear", torch.nn.functional.__file__, 7)
-    assert made_where((library, Frame("step", "/home/me/train.py", 12)), True) == "train.py:12 step"
-    assert made_where((Frame("at::empty", "??", 0), library), True) == "<torch/nn/functional.py>:7 linear"
+    assert allocation_site_of((library, Frame("step", "/home/me/train.py", 12)), True) == "train.py:12 step"
+    assert allocation_site_of((Frame("at::empty", "??", 0), library), True) == "<torch/nn/functional.py>:7 linear"
     generated = Frame("call", "/tmp/torchinductor_me/ab/cab.py", 9)
-    assert made_where((generated, Frame("step", "/home/me/train.py", 12)), True) == "train.py:12 step"
+    assert allocation_site_of((generated, Frame("step", "/home/me/train.py", 12)), True) == "train.py:12 step"
     own = Frame("__torch_dispatch__", dispatching.__file__, 40)
-    assert made_where((own, library), True) == "<torch/nn/functional.py>:7 linear"
-    assert made_where((own,), True) == made_where((), True)
-    assert made_where((), True).startswith("no Python frames") and made_where((), False) == "not recorded"
+    assert allocation_site_of((own, library), True) == "<torch/nn/functional.py>:7 linear"
+    assert allocation_site_of((own,), True) == allocation_site_of((), True)
+    assert (
+        allocation_site_of((), True).startswith("no Python frames") and allocation_site_of((), False) == "not recorded"
+    )
 
 
 def test_a_look_without_a_joined_line_says_nothing() -> None:

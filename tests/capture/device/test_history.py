@@ -114,7 +114,7 @@ def test_an_allocator_without_history_is_a_note_and_no_error() -> None:
     at.module.use()
     assert at.state.initialized and at.history.state == OVER
     assert at.notes == [
-        "memory on the device is not recorded: RuntimeError: cudaMallocAsync does not yet support recordHistory"
+        "device memory is not recorded: RuntimeError: cudaMallocAsync does not yet support recordHistory"
     ]
 
 

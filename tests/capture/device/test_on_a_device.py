@@ -388,7 +388,7 @@ def test_an_allocator_without_history_is_a_note(train: Train, device: Kind) -> N
         before="torch._C._cuda_isHistoryEnabled = lambda: False" if device.name == "cuda" else "",
     )
     assert told.returncode == 0, told.stderr
-    assert any("memory on the device is not recorded" in note for note in recorded(folder).notes)
+    assert any("device memory is not recorded" in note for note in recorded(folder).notes)
 
 
 TWO = """

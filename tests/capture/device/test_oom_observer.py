@@ -15,7 +15,7 @@ import pytest
 from support.devices.fake_device_memory import FakeDeviceMemory
 
 from leakscope.process.guard import Guard
-from leakscope.recorder.memory_limits import MAX_FREE_LOOKS
+from leakscope.recorder.memory_limits import MAX_FREE_SNAPSHOTS
 
 Make = Callable[..., FakeDeviceMemory]
 
@@ -48,7 +48,7 @@ def test_one_observer_is_attached_with_the_first_use(fake_device: Make) -> None:
 
 def test_a_failure_is_noted_with_figures_place_and_look(at: FakeDeviceMemory, tmp_path: Path) -> None:
     asked: list[int] = []
-    at.memory.failures.look = lambda: bool(asked.append(1)) or True
+    at.memory.failures.snapshot = lambda: bool(asked.append(1)) or True
     at.memory.failures.steps = lambda: 4
     run_out(at)
     (row,) = rows(at, tmp_path)
@@ -61,7 +61,7 @@ def test_a_failure_is_noted_with_figures_place_and_look(at: FakeDeviceMemory, tm
     )
     assert row["at"].endswith("run_out") and "test_oom_observer.py:" in row["at"]
     assert row["looked"] and asked == [1]
-    assert at.memory.failures.looked_at_last(4) and not at.memory.failures.looked_at_last(5)
+    assert at.memory.failures.has_snapshot(4) and not at.memory.failures.has_snapshot(5)
 
 
 def test_a_failure_seen_from_a_thread_without_the_users_lines_names_the_one_that_waits(
@@ -83,7 +83,7 @@ def test_what_the_look_raises_is_a_note_and_reaches_nobody(at: FakeDeviceMemory,
     def breaks() -> bool:
         raise RuntimeError("no memory for that either")
 
-    at.memory.failures.look = breaks
+    at.memory.failures.snapshot = breaks
     run_out(at)
     at.folder.close()
     notes = (tmp_path / "rank_0000" / "notes.jsonl").read_text()
@@ -91,7 +91,7 @@ def test_what_the_look_raises_is_a_note_and_reaches_nobody(at: FakeDeviceMemory,
 
 
 def test_a_failure_while_one_is_looked_at_is_passed_by(at: FakeDeviceMemory, tmp_path: Path) -> None:
-    at.memory.failures.look = lambda: run_out(at) is None
+    at.memory.failures.snapshot = lambda: run_out(at) is None
     run_out(at)
     assert len(rows(at, tmp_path)) == 1
 
@@ -104,11 +104,11 @@ def test_a_loop_that_fails_often_is_looked_at_a_few_times(at: FakeDeviceMemory, 
         at.memory.failures._spent += 1e6  # as if each had taken long
         return True
 
-    at.memory.failures.look = look
+    at.memory.failures.snapshot = look
     for _ in range(20):
         run_out(at)
-    assert len(asked) == MAX_FREE_LOOKS and len(rows(at, tmp_path)) == 20
-    assert not at.memory.failures.looked_at_last(0), "the last one has no look of its own"
+    assert len(asked) == MAX_FREE_SNAPSHOTS and len(rows(at, tmp_path)) == 20
+    assert not at.memory.failures.has_snapshot(0), "the last one has no look of its own"
 
 
 def test_after_the_end_and_after_leakscope_is_gone_the_observer_does_nothing(fake_device: Make, tmp_path: Path) -> None:

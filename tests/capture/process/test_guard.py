@@ -19,7 +19,7 @@ from leakscope.options import Options
 from leakscope.process.guard import Guard
 from leakscope.process.patches import Patches
 from leakscope.recorder.recorder import Recorder
-from leakscope.recorder.steps.peers import all_there
+from leakscope.recorder.steps.peers import all_finished
 from leakscope.run.live import Activity, RankState
 from leakscope.run.model import Ended
 from leakscope.run.rows import EndKind
@@ -161,8 +161,8 @@ def test_a_look_passes_on_what_a_signal_handler_raises(
 
 def test_ranks_do_not_wait_for_one_whose_recording_has_ended() -> None:
     lost, there, behind = (RankState(steps, activity, 0.0) for steps, activity in ((4, Activity.LOST), (9, 0), (8, 0)))
-    assert all_there((lost, there), 9) and not all_there((lost, behind), 9)
-    assert not all_there((lost, lost), 9), "the script of a rank alone goes on to its own end"
+    assert all_finished((lost, there), 9) and not all_finished((lost, behind), 9)
+    assert not all_finished((lost, lost), 9), "the script of a rank alone goes on to its own end"
 
 
 def test_an_interrupt_in_us_is_the_scripts(told: Told) -> None:

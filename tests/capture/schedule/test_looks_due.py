@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from leakscope.recorder.steps.policy import FIRST_LOOKS, Schedule
+from leakscope.recorder.steps.policy import FIRST_SNAPSHOTS, Schedule
 
 STEP_S = 0.05
 FIRST = [3, 5, 7, 9]
@@ -23,7 +23,7 @@ def _looks(
         schedule.counted = counted(step)
         if schedule.due(step, now):
             now += seconds
-            schedule.begun(step)
+            schedule.attempted(step)
             schedule.taken(seconds, seconds)
             taken.append((step, now))
     return taken
@@ -60,7 +60,7 @@ def test_looks_of_any_cost_are_taken_where_the_end_was_asked_for() -> None:
     due = []
     for step in range(1, 13):
         if schedule.due(step, 0.0):
-            schedule.begun(step)
+            schedule.attempted(step)
             schedule.taken(100.0, 100.0)
             due.append(step)
     assert due == [*FIRST, 11]
@@ -72,7 +72,7 @@ def test_a_budget_of_all_the_time_finds_no_look_too_dear() -> None:
     for step in range(1, 13):
         now += 0.001
         if schedule.due(step, now):
-            schedule.begun(step)
+            schedule.attempted(step)
             schedule.taken(5.0, 5.0)
             due.append(step)
             now += 5.0
@@ -83,7 +83,7 @@ def test_what_else_is_done_at_the_ends_of_steps_counts() -> None:
     schedule = Schedule(warmup=2, steps=None, budget=BUDGET)
     for step in FIRST:
         assert schedule.due(step, step * STEP_S)
-        schedule.begun(step)
+        schedule.attempted(step)
         schedule.taken(0.1, 0.1)
     assert schedule.due(100, 30.0)
     schedule.also(1.0)
@@ -92,9 +92,9 @@ def test_what_else_is_done_at_the_ends_of_steps_counts() -> None:
 
 def test_looks_from_which_no_growth_is_judged_replace_none() -> None:
     schedule = Schedule(warmup=2, steps=None, budget=BUDGET)
-    schedule.begun(1)
+    schedule.attempted(1)
     schedule.taken(0.1, 0.1)
-    schedule.begun(3, judged=False)
+    schedule.attempted(3, judged=False)
     schedule.taken(0.1, 0.1)
     assert [step for step in range(3, 6) if schedule.due(step, 0.0)] == [3, 4, 5]
 
@@ -102,16 +102,16 @@ def test_looks_from_which_no_growth_is_judged_replace_none() -> None:
 def test_first_looks_are_taken_again_after_a_handover() -> None:
     schedule = Schedule(warmup=2, steps=None, budget=BUDGET)
     for step in FIRST:
-        schedule.begun(step)
+        schedule.attempted(step)
         schedule.taken(0.01, 0.01)
-    schedule.begin_again(20)
+    schedule.restart(20)
     due = []
     for step in range(20, 40):
         if schedule.due(step, 0.0):
-            schedule.begun(step)
+            schedule.attempted(step)
             schedule.taken(0.01, 0.01)
             due.append(step)
-    assert due == [20 + 2 + first for first in FIRST_LOOKS]
+    assert due == [20 + 2 + first for first in FIRST_SNAPSHOTS]
 
 
 def test_risen_memory_calls_for_looks_that_the_budget_would_not_allow() -> None:
@@ -136,7 +136,7 @@ def test_first_looks_do_not_hang_on_what_else_the_machine_does() -> None:
     schedule, due = Schedule(warmup=2, steps=None, budget=BUDGET), []
     for step in range(1, 200):
         if schedule.due(step, step * STEP_S):
-            schedule.begun(step)
+            schedule.attempted(step)
             schedule.taken(2.0, 0.2)
             due.append(step)
     assert due == FIRST, "but later ones keep to the clock, as the run does"

@@ -28,13 +28,13 @@ class _Rank:
 
     def end_step(self, counted: int = 50 << 20) -> None:
         self.step += 1
-        if self.peers.look_is_due(self.step, self.step, self.step * STEP_S, counted):
+        if self.peers.snapshot_is_due(self.step, self.step, self.step * STEP_S, counted):
             self.looked_at(self.step)
         self.file.update(steps=self.step)
 
     def looked_at(self, step: int) -> None:
         self.looks.append(step)
-        self.schedule.begun(step)
+        self.schedule.attempted(step)
         self.schedule.taken(self.seconds, self.seconds)
         self.file.update(spent=self.schedule.with_one_more)
 
@@ -67,9 +67,9 @@ def test_one_rank_whose_memory_rises_is_not_looked_at_alone(tmp_path: Path) -> N
 
 def test_what_a_rank_asked_for_long_ago_asks_nothing_of_a_new_clock(tmp_path: Path) -> None:
     first, second = ranks = [_Rank(tmp_path, rank, 2, 0.2) for rank in range(2)]
-    first.file.update(look_at=300)
+    first.file.update(snapshot_at=300)
     for step in range(1, 60):
-        assert second.peers.look_is_due(step, step, step * STEP_S, 0) == (step in FIRST)
+        assert second.peers.snapshot_is_due(step, step, step * STEP_S, 0) == (step in FIRST)
         if step in FIRST:
             second.looked_at(step)
     for rank in ranks:
@@ -80,7 +80,7 @@ def test_a_rank_without_steps_is_looked_at_when_its_peers_ask(tmp_path: Path) ->
     stepping, follower = ranks = [_Rank(tmp_path, rank, 2, 0.2) for rank in range(2)]
     for _ in range(2500):
         stepping.end_step()
-        follower.peers.look_if_they_stepped()
+        follower.peers.snapshot_if_peers_stepped()
     assert follower.looks == stepping.looks[: len(follower.looks)] and len(follower.looks) > 6
     for rank in ranks:
         rank.file.close()

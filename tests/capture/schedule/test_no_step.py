@@ -8,23 +8,23 @@ from support.step_clocks import Heard
 
 from leakscope.process.children import OwnProcesses
 from leakscope.recorder.steps.detector import StepClock
-from leakscope.recorder.steps.rank_exit import _PATIENCE_S, NoStepYet, what_was_not_heard, write_to_stderr
+from leakscope.recorder.steps.rank_exit import _PATIENCE_S, MissingStepWarning, missing_step_hints
 
 
 @pytest.mark.parametrize(
     ("function", "processes", "words"),
     [
-        (None, 0, "an optimizer of torch.optim steps, without one when a backward ends"),
+        (None, 0, "a torch.optim optimizer steps"),
         ("train_step", 0, "train_step() has not returned yet"),
-        (None, 2, "the script has started 2 Python processes of its own"),
-        (None, 1, "1 Python process of its own"),
+        (None, 2, "the script has started 2 Python processes"),
+        (None, 1, "1 Python process,"),
     ],
 )
 def test_it_is_said_once_with_what_would_make_a_step(function: str | None, processes: int, words: str) -> None:
     said: list[str] = []
     own = OwnProcesses(lambda process: None)
     own.count = processes
-    waits = NoStepYet(function, own, patience_s=0.0, say=said.append)
+    waits = MissingStepWarning(function, own, patience_s=0.0, say=said.append)
     for _ in range(3):
         waits.tick(stepped=False)
     assert len(said) == 1 and words in said[0] and "\n" not in said[0]
@@ -33,8 +33,8 @@ def test_it_is_said_once_with_what_would_make_a_step(function: str | None, proce
 def test_it_is_not_said_before_its_time_nor_after_a_step() -> None:
     said: list[str] = []
     own = OwnProcesses(lambda process: None)
-    NoStepYet(None, own, say=said.append).tick(stepped=False)
-    stepped = NoStepYet(None, own, patience_s=0.0, say=said.append)
+    MissingStepWarning(None, own, say=said.append).tick(stepped=False)
+    stepped = MissingStepWarning(None, own, patience_s=0.0, say=said.append)
     stepped.tick(stepped=True)
     stepped.tick(stepped=False)
     assert said == [] and _PATIENCE_S == 20.0
@@ -75,12 +75,12 @@ def test_the_function_that_the_outermost_loop_of_the_script_calls_is_named(heard
 
 
 def test_what_ends_no_step_is_named_with_what_to_give_to_step_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leakscope.recorder.steps.rank_exit._MOST_NAMED", 100)  # other tests have such modules too
+    monkeypatch.setattr("leakscope.recorder.steps.rank_exit._MAX_NAMED", 100)  # other tests have such modules too
     clock = StepClock()
-    (calls,) = what_was_not_heard(clock)
+    (calls,) = missing_step_hints(clock)
     assert "--step-function" in calls and f"{__name__}.CallsItself.__call__" in calls
-    clock.optimizer_made(torch.optim.SGD([torch.ones(2, requires_grad=True)], 0.1))
+    clock.optimizer_created(torch.optim.SGD([torch.ones(2, requires_grad=True)], 0.1))
     for _ in range(3):
         clock.backward_began()
         clock.backward_ended()
-    assert len(what_was_not_heard(clock)) == 2 and what_was_not_heard(None) == ()
+    assert len(missing_step_hints(clock)) == 2 and missing_step_hints(None) == ()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from leakscope.options import Options
 from leakscope.recorder.steps.peers import Peers, RankStateFile
-from leakscope.recorder.steps.policy import FIRST_LOOKS, Schedule
+from leakscope.recorder.steps.policy import FIRST_SNAPSHOTS, Schedule
 from leakscope.run.live import Activity
 
 STEPS = 12
@@ -47,11 +47,11 @@ def test_a_rank_whose_peer_has_ended_goes_on_alone(tmp_path: Path) -> None:
 
 def test_looks_and_end_are_counted_from_where_another_clock_took_over() -> None:
     schedule = Schedule(warmup=2, steps=12, budget=0.02, spent=1.0)
-    schedule.begin_again(5)
+    schedule.restart(5)
     assert schedule.steps == 17
     due = [step for step in range(6, 18) if schedule.due(step, 0.0)]
-    assert due == [*(5 + 2 + first for first in FIRST_LOOKS), 16]
-    schedule.begin_again(8)
+    assert due == [*(5 + 2 + first for first in FIRST_SNAPSHOTS), 16]
+    schedule.restart(8)
     assert (schedule.warmup, schedule.steps) == (10, 20)
 
 

@@ -148,7 +148,7 @@ def test_a_collective_that_a_rank_may_have_come_to_is_not_told_as_missed() -> No
     )
 
 
-HUNG = Ended(EndKind.HUNG, 124, 7, error="nothing was sent or received for 8 s; last recv", log="logs/rank.log")
+HUNG = Ended(EndKind.HUNG, 124, 7, error="no communication for 8 s; last recv", log="logs/rank.log")
 
 
 def waiting(number: int, direction: str, peer: int | None, nth: int, ended: Ended = HUNG) -> Rank:
@@ -166,7 +166,7 @@ def test_ranks_that_wait_for_each_other_are_named_and_not_who_waits_for_one_of_t
         "Look at ranks 1, 2 first: they wait for each other, rank 1 in recv #9 from rank 2 (number 1 of step 9, "
     )
     assert "), rank 2 in recv #9 from rank 1 (" in said and "rank 0" not in said
-    assert hung_text(run) == "ranks 0, 2 hung after 7 steps: nothing was sent or received for 8 s"
+    assert hung_text(run) == "ranks 0, 2 hung after 7 steps: no communication for 8 s"
 
 
 @pytest.mark.parametrize("form", ["text", "html"])
@@ -177,7 +177,7 @@ def test_a_run_that_hung_says_so_between_its_verdict_and_what_to_do(form: str) -
     places = [
         said.index(word)
         for word in (
-            "ranks 0, 1 hung after 7 steps: nothing was sent or received for 8 s",
+            "ranks 0, 1 hung after 7 steps: no communication for 8 s",
             "1 leak: 5.50",
             "Look at ranks 0, 1 first",
         )

@@ -91,7 +91,7 @@ def test_items_are_written_as_they_are_told() -> None:
 def test_a_file_has_a_pattern_a_line_with_its_last_day_and_its_reason() -> None:
     text = "\n# all of these: issue 12\nb41c07e2  # the cache\nview-hold until 2027-01-31# no reason\n" \
            "self.losses in Trainer.fit() until 2027-01-31  # until # 14 is mended\n"  # fmt: skip
-    with pytest.raises(LeakscopeError, match="line 4: write the last day as in `view-hold until 2027-01-31`"):
+    with pytest.raises(LeakscopeError, match="line 4: invalid date; write `view-hold until 2027-01-31`"):
         suppressions_in(text, "known.txt")
     assert suppressions_in(text.replace("31# no", "31 # no"), "known.txt") == (
         Suppression("b41c07e2", "the cache", "", "known.txt", 3),
@@ -101,9 +101,9 @@ def test_a_file_has_a_pattern_a_line_with_its_last_day_and_its_reason() -> None:
 
 
 @pytest.mark.parametrize(("line", "said"), [
-    ("*", "`*` alone would suppress every leak"), ("* *", "`*` alone"), ("until 2027-01-31", "name what is known"),
-    ("a until", "write the last day"), ("a until 2027-02-30", "write the last day as in `a until 2027-01-31`"),
-    ("a until 20270131", "write the last day"), ("a until 2027-01-31 until 2027-01-31", "write the last day"),
+    ("*", "would suppress every leak"), ("* *", "suppress every leak"), ("until 2027-01-31", "suppress every leak"),
+    ("a until", "invalid date"), ("a until 2027-02-30", "invalid date; write `a until 2027-01-31`"),
+    ("a until 20270131", "invalid date"), ("a until 2027-01-31 until 2027-01-31", "invalid date"),
 ])  # fmt: skip
 def test_a_line_that_cannot_be_taken_is_told_with_file_and_number(line: str, said: str) -> None:
     with pytest.raises(LeakscopeError, match="line 2: ") as told:
@@ -225,4 +225,4 @@ def test_damaged_suppressions_are_left_out_and_said(data: object, tmp_path: Path
     write_run(tmp_path, {"command": ["train.py"], "ranks": 1})
     (tmp_path / NAME).write_text(json.dumps(data))
     recorded = read_run(tmp_path)
-    assert recorded.suppressions == () and "suppressions.json is damaged and left out" in recorded.notes[0]
+    assert recorded.suppressions == () and "suppressions.json is damaged and was skipped" in recorded.notes[0]

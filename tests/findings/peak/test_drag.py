@@ -11,7 +11,7 @@ from torch import ones
 from leakscope.findings import judge
 from leakscope.findings.peak import drag
 from leakscope.recorder.lifetimes.peak import StepPeak, rows_of
-from leakscope.recorder.lifetimes.storage_table import GONE, Record, Table, TensorOperation
+from leakscope.recorder.lifetimes.storage_table import STILL_ALIVE, StorageRecord, StorageTable, TensorOperation
 from leakscope.report import FORMATS
 from leakscope.report.messages.sentences import run_text
 from leakscope.report.text.page import render
@@ -19,9 +19,9 @@ from leakscope.run.model import Run
 from leakscope.run.rows import Phase, WatchedStep
 
 
-def table_of(*records: Record) -> Table:
+def table_of(*records: StorageRecord) -> StorageTable:
     """Operations at 0, 1, 2, ... seconds; the second step begins at the fifth."""
-    table = Table()
+    table = StorageTable()
     table.operations = [
         TensorOperation("aten::op", None, 0, Phase.FORWARD, "", "", float(number)) for number in range(10)
     ]
@@ -30,12 +30,12 @@ def table_of(*records: Record) -> Table:
 
 
 def test_lag_use_and_drag_are_counted_in_byte_seconds() -> None:
-    used = Record(1, 100, born=0, ordinal=0, first=1, last=3, died=5, born_seconds=0.0, died_seconds=4.5)
-    never = Record(2, 10, born=1, ordinal=0, last=1, died=3, born_seconds=1.0, died_seconds=3.0)
-    native = Record(
+    used = StorageRecord(1, 100, born=0, ordinal=0, first=1, last=3, died=5, born_seconds=0.0, died_seconds=4.5)
+    never = StorageRecord(2, 10, born=1, ordinal=0, last=1, died=3, born_seconds=1.0, died_seconds=3.0)
+    native = StorageRecord(
         3, 1, born=0, ordinal=1, first=2, last=2, died=4, born_seconds=0.0, died_seconds=4.0, handed_out=True
     )
-    kept = Record(4, 1000, born=2, ordinal=0, first=3, last=3, died=GONE, born_seconds=2.0)
+    kept = StorageRecord(4, 1000, born=2, ordinal=0, first=3, last=3, died=STILL_ALIVE, born_seconds=2.0)
     step = next(rows_of(table_of(used, never, native, kept), 5, StepPeak(-1, 0, 0), 3))
     assert isinstance(step, WatchedStep)
     assert step.storages == 3, "what still lives has no end to count to"

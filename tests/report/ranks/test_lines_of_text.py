@@ -33,7 +33,7 @@ def each_failed_in_its_own_way(run: Run, findings: Findings) -> tuple[Run, Findi
 
 def all_hung(run: Run, findings: Findings) -> tuple[Run, Findings]:
     def hung(rank: Rank) -> Rank:
-        error = f"nothing was sent or received for {rank.number} s"
+        error = f"no communication for {rank.number} s"
         return replace(rank, ended=Ended(EndKind.HUNG, 124, rank.number, error=error, stack=("train.py:1 main",)))
 
     return _with(run, hung), findings

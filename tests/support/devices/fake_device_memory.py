@@ -40,6 +40,6 @@ class FakeDeviceMemory:
 
     def look(self, step: int, occasion: str = "step", counted: int = 0) -> HeapSnapshot:
         hidden = (self, *self.memory.__dict__.values())
-        seen = look(step, occasion, SnapshotContext(counted, hidden=hidden, blocks=self.memory.one_look()))
+        seen = look(step, occasion, SnapshotContext(counted, hidden=hidden, blocks=self.memory.block_reader()))
         self.folder.look(seen)
         return seen

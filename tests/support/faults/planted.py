@@ -87,7 +87,7 @@ def little_look(step: int, occasion: Occasion, *_: Any, **__: Any) -> HeapSnapsh
 
 def no_look(*_: Any) -> NoReturn:
     """The same for the peak of a step."""
-    raise LookupError("there is no look at the peak here")
+    raise LookupError("there is no heap snapshot at the peak")
 
 
 def main(folder: Path, scripts: list[tuple[str, dict[str, Any]]]) -> None:
