@@ -132,9 +132,8 @@ def values_of(findings: Result) -> dict[str, float | str]:
 
     An inconclusive verdict has no figures, only its reason.
     """
-    from leakscope.report.messages.sections import leaks
-    from leakscope.report.messages.sentences import title
-    from leakscope.report.messages.verdict import first_cut, why_text
+    from leakscope.report.finding_text import title
+    from leakscope.report.verdict_text import first_cut, leaks, why_text
 
     found = leaks(findings)
     if findings.verdict == Verdict.INCONCLUSIVE and not found:

@@ -11,13 +11,10 @@ from leakscope.findings.counters import counted_steps
 from leakscope.findings.model import Finding
 from leakscope.findings.naming import place_of
 from leakscope.findings.suppressions import Change, Compared, Judged, RunComparison, rank_rate, script_of
-from leakscope.report.escape import cleaned
+from leakscope.report.finding_text import line_to_edit, seen_text, title
 from leakscope.report.formats.as_markdown import code, plain, sentence
-from leakscope.report.messages.held import line_to_edit, seen_text
-from leakscope.report.messages.sections import steps_of
-from leakscope.report.messages.sentences import title
-from leakscope.report.messages.verdict import why_text
-from leakscope.report.rendering import WIDTH, Line, field_lines, html_page, json_text, text_page, wrapped
+from leakscope.report.rendering import WIDTH, Line, cleaned, field_lines, html_page, json_text, text_page, wrapped
+from leakscope.report.verdict_text import steps_of, why_text
 from leakscope.units import bytes_text, listed_numbers, plural
 from leakscope.verdict import Verdict
 

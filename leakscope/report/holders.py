@@ -15,8 +15,7 @@ from leakscope.findings.live_objects import (
     RetentionKind,
     SessionHolder,
 )
-from leakscope.report.escape import one_line
-from leakscope.report.rendering import UNLIMITED, figures, html_page, json_text, laid_out
+from leakscope.report.rendering import UNLIMITED, figures, html_page, json_text, laid_out, one_line
 from leakscope.units import bytes_text, plural
 
 _KEPT = {

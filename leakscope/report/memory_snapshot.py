@@ -20,8 +20,17 @@ from leakscope.memory_snapshot.replay import LabelKind, Labelled
 from leakscope.memory_snapshot.sites import Site, SiteBytes, SiteKind
 from leakscope.memory_snapshot.verdict import Concern, ConcernKind, SnapshotComparison, SnapshotsReport, judge_snapshots
 from leakscope.report import charts
-from leakscope.report.escape import cleaned, one_line
-from leakscope.report.rendering import UNLIMITED, Line, figures, html_page, json_text, text_page, wrapped
+from leakscope.report.rendering import (
+    UNLIMITED,
+    Line,
+    cleaned,
+    figures,
+    html_page,
+    json_text,
+    one_line,
+    text_page,
+    wrapped,
+)
 from leakscope.run.model import Rank, Run
 from leakscope.run.rows import Occasion
 from leakscope.units import bytes_text, like_text, one_of_each, plural, seconds_text

@@ -12,10 +12,10 @@ from leakscope.findings.comm import CommState, comm_states, first_to_fail
 from leakscope.findings.counters import counted_rate
 from leakscope.findings.facts import RuleName
 from leakscope.findings.model import Findings, RankSummary
-from leakscope.report.escape import one_line
-from leakscope.report.messages.comm import comm_notes
-from leakscope.report.messages.ended import GARBAGE, ended_badly, ended_text, error_text, is_hung, processes_text
-from leakscope.report.messages.sections import leaks
+from leakscope.report.rank_text import comm_notes, ended_badly, ended_text, error_text, is_hung, processes_text
+from leakscope.report.rendering import one_line
+from leakscope.report.run_text import GARBAGE
+from leakscope.report.verdict_text import leaks
 from leakscope.run.model import Ended, Rank, Run
 from leakscope.run.rows import EndKind
 from leakscope.units import bytes_span, bytes_text, count_span, plural, seconds_text

@@ -22,10 +22,9 @@ from leakscope.findings.model import (
     by_kind,
 )
 from leakscope.originals import Path
-from leakscope.report.messages.held import reason_text
-from leakscope.report.messages.sections import steps_of
-from leakscope.report.messages.sentences import advice, run_text, title
-from leakscope.report.messages.verdict import unjudged_text, why_text
+from leakscope.report.finding_text import advice, reason_text, title
+from leakscope.report.run_text import run_text
+from leakscope.report.verdict_text import steps_of, unjudged_text, why_text
 from leakscope.run.model import Run
 from leakscope.run.suppression import Suppression, known_before
 

@@ -6,14 +6,31 @@ import re
 from collections.abc import Sequence
 
 from leakscope.findings.model import Finding, Findings
-from leakscope.report.escape import cleaned
-from leakscope.report.excerpt import SUGGESTION, LineMark, edit_lines, excerpts
-from leakscope.report.formats.finding_details import detail_lines
-from leakscope.report.messages.ended import ended_badly, ended_text, error_text
-from leakscope.report.messages.held import cut_name, held_text, line_to_edit
-from leakscope.report.messages.sections import avoidable, exit_text, leaks, library, notes, so_far_text, steps_of
-from leakscope.report.messages.sentences import advice, title
-from leakscope.report.messages.verdict import next_text, suppressed_by_text, why_text
+from leakscope.report.excerpt import LineMark, excerpts
+from leakscope.report.finding_text import (
+    SUGGESTION,
+    advice,
+    cut_name,
+    detail_lines,
+    edit_lines,
+    held_text,
+    line_to_edit,
+    title,
+)
+from leakscope.report.rank_text import ended_badly, ended_text, error_text
+from leakscope.report.rendering import cleaned
+from leakscope.report.verdict_text import (
+    avoidable,
+    exit_text,
+    leaks,
+    library,
+    next_text,
+    notes,
+    so_far_text,
+    steps_of,
+    suppressed_by_text,
+    why_text,
+)
 from leakscope.run.model import Run
 from leakscope.units import bytes_text, listed_numbers, plural
 from leakscope.verdict import Verdict

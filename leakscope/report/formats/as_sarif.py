@@ -14,12 +14,11 @@ from leakscope.findings.facts import HopStatus, RuleName, Severity
 from leakscope.findings.model import Finding, Findings, Hop
 from leakscope.findings.naming import place_of
 from leakscope.findings.rules import rule_named
-from leakscope.report.escape import cleaned
-from leakscope.report.excerpt import edit_text
-from leakscope.report.messages.ended import ended_badly, ended_text, error_text
-from leakscope.report.messages.held import (
+from leakscope.report.finding_text import (
+    advice,
     also_text,
     cut_name,
+    edit_text,
     freed_text,
     held_text,
     holds_nothing,
@@ -27,10 +26,12 @@ from leakscope.report.messages.held import (
     reason_text,
     seen_text,
     status_word,
+    title,
     would_be_freed,
 )
-from leakscope.report.messages.sentences import advice, title
-from leakscope.report.messages.verdict import suppressed_by_text, unjudged_together, why_text
+from leakscope.report.rank_text import ended_badly, ended_text, error_text
+from leakscope.report.rendering import cleaned
+from leakscope.report.verdict_text import suppressed_by_text, unjudged_together, why_text
 from leakscope.run.model import Rank, Run
 from leakscope.units import ranks_text
 

@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import Any
 
 from leakscope.findings.model import Findings
-from leakscope.report.escape import cleaned
-from leakscope.report.messages.ended import ended_badly, ended_text
-from leakscope.report.messages.sentences import title
+from leakscope.report.finding_text import title
+from leakscope.report.rank_text import ended_badly, ended_text
+from leakscope.report.rendering import cleaned
 from leakscope.run.model import HeapSnapshot, Rank, Run, Step
 from leakscope.run.operations import column
 from leakscope.run.rows import CommOperation, Occasion

@@ -22,11 +22,11 @@ from leakscope.report.charts import (
     memory_chart,
     operations_chart,
 )
-from leakscope.report.escape import cleaned, one_line
+from leakscope.report.growth_text import line_text
 from leakscope.report.html import markup
-from leakscope.report.messages.sections import leaks
-from leakscope.report.messages.verdict import line_text
 from leakscope.report.ranks import RankGroup, counted_steps
+from leakscope.report.rendering import cleaned, one_line
+from leakscope.report.verdict_text import leaks
 from leakscope.run.model import HeapSnapshot, Rank, Run
 from leakscope.run.operations import column
 from leakscope.run.rows import CommOperation, Occasion

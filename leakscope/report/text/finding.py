@@ -9,15 +9,22 @@ from typing import TYPE_CHECKING
 from leakscope.findings.facts import FreedBy
 from leakscope.findings.model import Finding, Hop
 from leakscope.findings.rules import rule_named
-from leakscope.report.escape import one_line
-from leakscope.report.excerpt import ADDED_AT, SUGGESTION, adding_lines, edit_lines, excerpts, folded_trace
-from leakscope.report.messages.held import (
+from leakscope.report.excerpt import adding_lines, allocation_sites, excerpts, folded_trace, seen_together, source_line
+from leakscope.report.finding_text import (
+    ADDED_AT,
+    NO_TRACE,
+    SUGGESTION,
+    advice,
     also_text,
+    closes_cycle,
     cut_frees_text,
     cut_name,
     cycle_text,
+    edit_lines,
     freed_text,
+    further_paths,
     held_text,
+    holds_by,
     holds_nothing,
     line_to_edit,
     measured_text,
@@ -26,11 +33,10 @@ from leakscope.report.messages.held import (
     proved_text,
     seen_text,
     status_word,
+    suspects,
+    title,
     would_be_freed,
 )
-from leakscope.report.messages.sections import of_block
-from leakscope.report.messages.sentences import advice, title
-from leakscope.report.occurrences import seen_together
 from leakscope.report.rendering import (
     Cropped,
     Line,
@@ -38,19 +44,12 @@ from leakscope.report.rendering import (
     broken,
     cells,
     field_lines,
+    one_line,
     segments,
     short_field,
     wrapped,
 )
-from leakscope.report.trace_marks import (
-    NO_TRACE,
-    allocation_sites,
-    closes_cycle,
-    further_paths,
-    holds_by,
-    source_line,
-    suspects,
-)
+from leakscope.report.verdict_text import of_block
 from leakscope.run.model import Run
 from leakscope.units import bytes_span, bytes_text, plural, ranks_text
 

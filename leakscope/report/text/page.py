@@ -7,34 +7,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from leakscope.findings.gc_advice import FreezeSaves
 from leakscope.findings.model import Finding, Findings, Reason, Why
-from leakscope.report.escape import cleaned
+from leakscope.report.finding_text import avoidable_text, held_text, title
+from leakscope.report.growth_text import kinds_text, ledger_table
 from leakscope.report.memory_snapshot import device_lines, device_text
-from leakscope.report.messages.ended import clock_text, failure_text, hung_text, within_text
-from leakscope.report.messages.held import held_text
-from leakscope.report.messages.sections import (
+from leakscope.report.rank_text import clock_text, failure_text, hung_text, within_text
+from leakscope.report.ranks import RankGroup, RankStory, looking_text, rank_groups
+from leakscope.report.rendering import WIDTH, Cropped, Line, cleaned, field_lines, short_field, text_page, wrapped
+from leakscope.report.run_text import loader_in_short, run_text
+from leakscope.report.text.finding import brief_finding_lines, finding_lines
+from leakscope.report.text.ranks import ledger_lines, rank_lines, small_print, worker_lines
+from leakscope.report.verdict_text import (
     avoidable,
+    cut_in_short,
     exit_text,
+    first_cut,
+    growing_text,
     leaks,
     library,
-    loader_in_short,
+    next_text,
     notes,
     of_block,
     steps_of,
-)
-from leakscope.report.messages.sentences import avoidable_text, run_text, title
-from leakscope.report.messages.verdict import (
-    cut_in_short,
-    first_cut,
-    growing_text,
-    kinds_text,
-    ledger_table,
-    next_text,
     why_text,
 )
-from leakscope.report.ranks import RankGroup, RankStory, looking_text, rank_groups
-from leakscope.report.rendering import WIDTH, Cropped, Line, field_lines, short_field, text_page, wrapped
-from leakscope.report.text.finding import brief_finding_lines, finding_lines
-from leakscope.report.text.ranks import ledger_lines, rank_lines, small_print, worker_lines
 from leakscope.run.model import Run
 from leakscope.units import bytes_span, bytes_text, plural, ranks_text
 

@@ -7,28 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from leakscope.findings.model import Finding, Findings
-from leakscope.report.escape import cleaned
+from leakscope.report.finding_text import cut_name, line_to_edit, title
+from leakscope.report.growth_text import ledger_table, lines_text, rose_text
 from leakscope.report.memory_snapshot import device_lines
-from leakscope.report.messages.ended import listed_texts
-from leakscope.report.messages.held import cut_name, line_to_edit
-from leakscope.report.messages.sections import (
-    is_fault,
-    is_worth_telling,
-    leaks,
-    loader_notes,
-    loader_text,
-    steps_of,
-    worker_line_text,
-)
-from leakscope.report.messages.sentences import run_text, title
-from leakscope.report.messages.verdict import (
-    ledger_table,
-    lines_text,
-    rose_text,
-    suppressed_by_text,
-    suppression_notes,
-    unjudged_together,
-)
 from leakscope.report.ranks import (
     COLUMNS,
     RankGroup,
@@ -43,12 +24,23 @@ from leakscope.report.rendering import (
     WIDTH,
     Line,
     Paragraph,
+    cleaned,
     field_lines,
     figures,
     fitting,
     text_page,
     width_of,
     wrapped,
+)
+from leakscope.report.run_text import listed_texts, loader_notes, loader_text, run_text, worker_line_text
+from leakscope.report.verdict_text import (
+    is_fault,
+    is_worth_telling,
+    leaks,
+    steps_of,
+    suppressed_by_text,
+    suppression_notes,
+    unjudged_together,
 )
 from leakscope.run.model import Run
 from leakscope.units import bytes_text, count_span, like_text, listed_numbers, plural, ranks_text

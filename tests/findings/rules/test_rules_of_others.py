@@ -15,8 +15,8 @@ from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import Facts, StaticText
 from leakscope.findings.rules import rule, rule_named
 from leakscope.report import FORMATS
-from leakscope.report.messages.sentences import advice, title
-from leakscope.report.messages.verdict import unjudged_text
+from leakscope.report.finding_text import advice, title
+from leakscope.report.verdict_text import unjudged_text
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 9, 10)

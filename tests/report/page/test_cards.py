@@ -11,9 +11,9 @@ from support import examples
 from leakscope.findings.facts import FreedBy, OnlyTensorsFreed
 from leakscope.findings.model import Cut, CutReference, Finding, Findings, Hop, Sighting, Suggestion
 from leakscope.report import FORMATS
-from leakscope.report.excerpt import LineMark, edit_lines
-from leakscope.report.html.cards import bytes_by_step, finding_on_page
-from leakscope.report.messages.held import figures, line_to_edit, would_be_freed
+from leakscope.report.excerpt import LineMark
+from leakscope.report.finding_text import edit_lines, figures, line_to_edit, would_be_freed
+from leakscope.report.html.page import bytes_by_step, finding_on_page
 
 MIB = 1024 * 1024
 SOURCES = {"train.py": tuple(f"line {n}" if n != 10 else "" for n in range(1, 41)), "other.py": ("a", "b", "c")}

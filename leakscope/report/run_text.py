@@ -1,9 +1,15 @@
-"""Sentences about memory: out of memory, alive at the end, at the peak, and freed by gc."""
+"""Sentences about the facts of a run: out of memory, gc, idle memory, other growth, DataLoader workers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from leakscope.findings.counters import AlsoGrows, CountKind
+from leakscope.findings.facts import (
+    AliveAtEnd,
+    RunFacts,
+)
 from leakscope.findings.gc_advice import (
     Collected,
     CollectedAtEnd,
@@ -12,6 +18,11 @@ from leakscope.findings.gc_advice import (
     FullEachStep,
     OwnCollections,
     YoungSuffices,
+)
+from leakscope.findings.model import (
+    LoaderMemory,
+    WorkerLine,
+    WorkerLineKind,
 )
 from leakscope.findings.oom import (
     AliveAtFailure,
@@ -26,7 +37,8 @@ from leakscope.findings.oom import (
     RoomThen,
 )
 from leakscope.findings.peak import IdleAtPeak, LagUseDrag, Releaser
-from leakscope.units import bytes_text, plural, seconds_text
+from leakscope.run.rows import Recompiled
+from leakscope.units import bytes_text, like_text, one_of_each, plural, seconds_text
 
 
 def failed_text(facts: AllocationFailed) -> str:
@@ -218,3 +230,205 @@ def rise_text(facts: RiseFacts) -> str:
         on = ", ".join(f"{bytes_text(size)} on {device}" for device, size in facts.devices)
         lines.append(f"  of that {on}")
     return "\n".join(lines) + "\n"
+
+
+_CLOSE: Mapping[str, str] = {
+    "unix socket": "shut down each pool, manager or process group before starting the next",
+    "socket": "close each client, store or server object that opens a connection",
+    "pipe": "terminate and join child processes, or set persistent_workers=True for a DataLoader",
+    "/dev/shm/": "each is a shared tensor that is still referenced: drop it, or keep a clone() of received tensors",
+    "/": "open files in a with block, or close them",
+}
+"""Prefix of the kind of a descriptor to the fix; the first match applies."""
+_CLOSE_OTHERS = "close the objects that open them"
+
+
+def also_grows_text(facts: AlsoGrows) -> str:
+    """`143 more file descriptors from step 3 to 40 (...). Fix: ...`."""
+    return _TEXTS[facts.what](facts)
+
+
+def _over(facts: AlsoGrows) -> str:
+    return f"from step {facts.from_step} to {facts.to_step}"
+
+
+def _descriptors(facts: AlsoGrows) -> str:
+    more = facts.now - facts.before
+    kinds = ", ".join(f"{count} `{kind}`" for kind, count in facts.by)
+    limit = f" (limit {facts.limit})" if facts.limit is not None else ""
+    kind = facts.by[0][0] if facts.by else ""
+    cure = next((cure for begins, cure in _CLOSE.items() if kind.startswith(begins)), _CLOSE_OTHERS)
+    return (
+        f"{more} more file {'descriptor' if more == 1 else 'descriptors'} {_over(facts)}, {facts.now} in total{limit}"
+        f"{': ' if kinds else ''}{kinds}. Fix: {cure}."
+    )
+
+
+def _shared(facts: AlsoGrows) -> str:
+    first, last = facts.segments or (0, 0)
+    return (
+        f"{bytes_text(facts.now - facts.before)} more shared memory (/dev/shm) {_over(facts)}, "
+        f"{plural(last, 'segment')} after {first}: tensors moved there by share_memory_() or a queue of "
+        "torch.multiprocessing. Fix: drop tensors that are no longer used; each takes a mapping, and most a descriptor."
+    )
+
+
+def _compiled(facts: AlsoGrows) -> str:
+    told = f"torch.compile compiled {plural(facts.now - facts.before, 'time')} {_over(facts)}"
+    again = "".join(map(_again, facts.again[:2]))
+    limit = ", reached dynamo's limit, and now runs uncompiled" if facts.over_limit else ""
+    return (
+        f"{told}{again}{limit}. Fix: mark changing sizes as dynamic (dynamic=True, torch._dynamo.mark_dynamic), pass "
+        "numbers as tensors, or reuse one compiled function. TORCH_LOGS=recompiles shows each reason."
+    )
+
+
+def _again(one: Recompiled) -> str:
+    why = f", because of `{one.reason}`" if one.reason else ""
+    return f"; `{one.name}` ({one.at}) recompiled {plural(one.times, 'time')}{why}"
+
+
+def _pinned(facts: AlsoGrows) -> str:
+    return (
+        f"{bytes_text(facts.now - facts.before)} more pinned host memory {_over(facts)}, {bytes_text(facts.now)} in "
+        "total. Fix: drop batches of a pin_memory loader and other pinned copies once they are on the device."
+    )
+
+
+def _pools(facts: AlsoGrows) -> str:
+    return (
+        f"{bytes_text(facts.now - facts.before)} more in private pools of the device {_over(facts)}, "
+        f"{bytes_text(facts.now)} in total. Fix: share one pool between graphs that do not run at the same time "
+        "(torch.cuda.graph(g, pool=...)), and drop CUDAGraph and MemPool objects that are no longer used."
+    )
+
+
+_TEXTS = {
+    CountKind.DESCRIPTORS: _descriptors,
+    CountKind.SHARED_MEMORY: _shared,
+    CountKind.COMPILED: _compiled,
+    CountKind.PINNED_MEMORY: _pinned,
+    CountKind.PRIVATE_POOLS: _pools,
+}
+
+
+_KINDS = {
+    WorkerLineKind.OTHER_COPIES: "copies of other memory of the parent process (each full collection writes to it)",
+    WorkerLineKind.OWN: "allocated since the first reading",
+    WorkerLineKind.MAPPED: "files and shared memory mapped by no other process",
+    WorkerLineKind.BEGAN: "allocated before the first reading",
+}
+
+
+def loader_text(loader: LoaderMemory) -> str:
+    """`2 workers of Images (train.py:14 main), forked, started 3 times: at most 93.0 MiB unique memory, at step 8`."""
+    started = loader.started
+    how = {"fork": "forked"}.get(started.method, f"started with {started.method}")
+    at = f" ({started.started_at})" if started.started_at else ""
+    times = f", started {loader.lives} times" if loader.lives > 1 else ""
+    kept = ", persistent" if started.persistent else ""
+    return (
+        f"{plural(started.workers, 'worker')} of {started.dataset}{at}, {how}{times}{kept}: "
+        f"at most {bytes_text(loader.unique_bytes)} unique memory, at step {loader.step}"
+    )
+
+
+def worker_line_text(line: WorkerLine) -> str:
+    """`copies of self.samples of Images`."""
+    return f"copies of `{line.holder}`" if line.kind == WorkerLineKind.COPIES else _KINDS[line.kind]
+
+
+def loader_notes(loader: LoaderMemory) -> tuple[str, ...]:
+    """Notes about prefetched batches, memory that is returned, and pinned copies."""
+    told = []
+    if loader.sent_bytes:
+        bound = f"at most {loader.most_sent} " if loader.most_sent is not None else ""
+        told.append(
+            f"{bound}prefetched batches (prefetch_factor x num_workers): at most {bytes_text(loader.sent_bytes)} in "
+            "shared memory; bounded, not a leak"
+        )
+    if loader.gives_back:
+        told.append("workers exit after each epoch and return their memory")
+    elif loader.started.persistent:
+        told.append("persistent_workers: workers keep their memory between epochs")
+    if loader.pinned_bytes is not None:
+        told.append(f"a thread pins each batch in the parent process: at most {bytes_text(loader.pinned_bytes)} pinned")
+    return tuple(told)
+
+
+def loader_lines(loader: LoaderMemory) -> tuple[str, ...]:
+    """All lines and notes of a loader."""
+    lines = (f"{bytes_text(line.bytes)}: {worker_line_text(line)}" for line in loader.lines if line.bytes)
+    return (*lines, *loader_notes(loader))
+
+
+def loader_in_short(loader: LoaderMemory) -> str:
+    """Workers of a loader and their largest line, as one line."""
+    largest = loader.lines[0]
+    return f"{loader_text(loader)}; {bytes_text(largest.bytes)} {worker_line_text(largest)}"
+
+
+GARBAGE = "garbage awaiting gc"
+"""Unreachable memory without a finding."""
+UNCOLLECTABLE = "uncollectable cycles"
+
+
+def _alive_by_category(alive: AliveAtEnd) -> Iterator[tuple[str, int]]:
+    """Categories with their bytes; unreachable memory is split by whether gc frees it."""
+    for name, size in alive.categories.items():
+        if name != "leaked":
+            yield name, size
+            continue
+        never = min(alive.uncollectable_bytes, size)
+        yield from ((what, part) for what, part in ((GARBAGE, size - never), (UNCOLLECTABLE, never)) if part)
+
+
+def listed_texts(alive: Iterable[AliveAtEnd], groups: Sequence[Sequence[int]] = ()) -> tuple[str, ...]:
+    """Memory alive at the end of the main code, on one rank of each group."""
+    listed = list(alive)
+    told = one_of_each((each.rank for each in listed), groups)
+    return tuple(
+        f"{like_text(each.rank, told[each.rank])}: "
+        + (", ".join(f"{name} {bytes_text(size)}" for name, size in _alive_by_category(each)) or "no tensor memory")
+        for each in listed
+        if each.rank in told
+    )
+
+
+OF_RUN: Mapping[type, Callable[[Any], str]] = {
+    AllocationFailed: failed_text,
+    NoRoomToLook: no_room_text,
+    CameNear: near_text,
+    CaughtUnseen: caught_unseen_text,
+    DeviceFailed: device_failed_text,
+    RoomThen: room_then_text,
+    OwnCollections: own_collections_text,
+    CollectedAtEnd: collected_text,
+    YoungSuffices: young_text,
+    FullEachStep: each_step_text,
+    FreezeSaves: freeze_text,
+    CutsInstead: cuts_text,
+    LagUseDrag: lag_use_drag_text,
+    AlsoGrows: also_grows_text,
+    IdleAtPeak: idle_text,
+}
+"""Type of the facts of a run to the function that renders them as a sentence."""
+
+
+def run_text(facts: Iterable[RunFacts], groups: Sequence[Sequence[int]] = ()) -> tuple[str, ...]:
+    """Sentences about the facts of a run: `Rank 0: out of memory in step 3 at ...`.
+
+    `groups`: ranks with the same behaviour. A fact of several ranks of a group is given for the first of them.
+    """
+    listed = list(facts)
+    ranks: dict[type, set[int]] = {}
+    for fact in listed:
+        if fact.rank is not None:
+            ranks.setdefault(type(fact), set()).add(fact.rank)
+    told = {kind: one_of_each(of_kind, groups) for kind, of_kind in ranks.items()}
+    return tuple(
+        sentence if fact.rank is None else f"R{like_text(fact.rank, told[type(fact)][fact.rank])[1:]}: {sentence}"
+        for fact in listed
+        if fact.rank is None or fact.rank in told[type(fact)]
+        for sentence in (alive_text(fact) if isinstance(fact, AliveAtFailure) else (OF_RUN[type(fact)](fact),))
+    )

@@ -1,4 +1,4 @@
-"""Sentences of the verdict: headline, why, next step, growth breakdown."""
+"""Sentences of the verdict: headline, why, next step; and the findings of each section."""
 
 from __future__ import annotations
 
@@ -6,174 +6,104 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from leakscope.findings.comm import deadlock_cycle, ended_from_outside, first_to_blame, first_to_fail
 from leakscope.findings.counters import counted_rate
-from leakscope.findings.facts import FollowsInput, HeldByCall, Plateaued, Severity
+from leakscope.findings.facts import NOT_JUDGED, FollowsInput, HeldByCall, Origin, Plateaued, Severity
 from leakscope.findings.model import (
     NO_GROWTH,
     Finding,
     Findings,
-    Line,
-    LineKind,
-    RankGrowth,
     Reason,
-    RestedKind,
     Unjudged,
     UnjudgedReason,
     Why,
     WhyUnjudged,
-    by_kind,
-    grown_of,
-    merged_lines,
 )
 from leakscope.findings.oom import largest_holder, ranks_out_of_memory
 from leakscope.findings.thresholds import COUNTED, SHARE_OF_MEMORY
-from leakscope.report.escape import cleaned, one_line
-from leakscope.report.messages.comm import deadlock_text
-from leakscope.report.messages.ended import cut_short_text, error_text, failure_text, is_hung, processes_text, was_text
-from leakscope.report.messages.growth import would_show
-from leakscope.report.messages.held import also_text, cut_name, line_to_edit, would_be_freed
-from leakscope.report.messages.sections import (
-    again_text,
-    avoidable,
-    is_worth_telling,
-    leaks,
-    library,
-    notes,
-    of_block,
-    so_far_text,
-    steps_of,
+from leakscope.report.finding_text import also_text, cut_name, line_to_edit, would_be_freed, would_show
+from leakscope.report.growth_text import lines_text, projected_text, rose_text
+from leakscope.report.rank_text import (
+    cut_short_text,
+    deadlock_text,
+    error_text,
+    failure_text,
+    is_hung,
+    processes_text,
+    was_text,
 )
+from leakscope.report.rendering import cleaned, one_line
 from leakscope.run.model import Rank, Run
-from leakscope.run.rows import MadeBy
+from leakscope.run.rows import EndKind, MadeBy
 from leakscope.run.suppression import Suppression
-from leakscope.units import bytes_text, listed_numbers, one_of_each, plural
-from leakscope.verdict import Verdict
-
-KINDS: dict[LineKind, str] = {
-    LineKind.LEAKS: "leak",
-    LineKind.LIBRARY: "held or closed by a library",
-    LineKind.BOUND: "filling a bounded container",
-    LineKind.GARBAGE: "awaiting gc",
-    LineKind.SLOW: "growing, not judged a leak",
-    LineKind.RESTED: "plateaued or transient",
-    LineKind.FOLLOWS: "follows the input size",
-    LineKind.APART: "suppressed or in the baseline",
-    LineKind.OBJECTS: "Python objects (not tensors)",
-    LineKind.GRAD_NODES: "autograd nodes",
-    LineKind.BLOCKS: "device blocks without a tensor",
-    LineKind.UNATTRIBUTED: "unattributed",
-}
-"""Label of each line of the growth breakdown."""
-NO_HOLDER = (LineKind.UNATTRIBUTED, LineKind.GRAD_NODES, LineKind.BLOCKS)
-"""Lines that are reported as a leak if no referrer is known."""
-FREED = "freed since the first snapshot"
-"""Label of a negative unattributed line: memory that existed at the first judged snapshot, such as the records of an
-instrumented step or what imports leave, and was freed later.
-"""
-_SAID = 4
-"""Lines that one sentence lists; heuristic: more make it unreadable."""
-_SHARE = 0.01
-"""Share of the total change below which a sentence omits a line; heuristic: smaller lines are noise."""
+from leakscope.units import bytes_text, listed_numbers, plural
+from leakscope.verdict import Returned, Verdict
 
 
-def line_text(line: Line) -> str:
-    """`leak: losses in main()`, `optimizer state (plateaued)`."""
-    if line.kind == LineKind.RESTED and line.rested not in (None, RestedKind.OTHER):
-        return f"{line.rested} (plateaued)"
-    if line.kind == LineKind.UNATTRIBUTED and line.bytes < 0:
-        return FREED
-    if line.kind in NO_HOLDER and line.fingerprint and not line.holder:
-        return f"{KINDS[line.kind]}: leak, referrer unknown"
-    return f"{KINDS[line.kind]}: {line.holder}" if line.holder else KINDS[line.kind]
+def leaks(findings: Findings) -> tuple[Finding, ...]:
+    """Findings that decide the verdict, of the application and of libraries."""
+    return findings.leaks
 
 
-def rose_text(grown: RankGrowth, rate: bool = True) -> str:
-    """`allocated memory rose 4.61 MiB over 6 snapshots, steps 3 to 14 (429.10 KiB per step)`, by the counters."""
-    what = "allocated memory" if grown.is_counted else "tensor memory"
-    what += f" of rank {grown.rank}" if grown.among > 1 else ""
-    over = f"over {plural(grown.looks, 'snapshot')}, steps" if grown.looks else "over steps"
-    over = f"{over} {grown.from_step} to {grown.to_step}"
-    if grown.to_end:
-        over = f"from step {grown.from_step} to the end of the script's main code"
-    if grown.bytes == 0:
-        return f"{what} did not change {over}"
-    if grown.until is not None:
-        return f"{what} rose {bytes_text(grown.bytes)} until step {grown.until}, then levelled off ({over})"
-    how = "rose" if grown.bytes > 0 else "fell"
-    speed = f" ({bytes_text(abs(grown.per_step))} per step)" if rate and grown.per_step * grown.bytes > 0 else ""
-    return f"{what} {how} {bytes_text(abs(grown.bytes))} {over}{speed}"
+def avoidable(findings: Findings) -> tuple[Finding, ...]:
+    """Memory kept longer than needed, largest first."""
+    found = [f for f in findings.findings if f.severity == Severity.AVOIDABLE]
+    return tuple(sorted(found, key=lambda f: -f.retained_bytes))
 
 
-def projected_text(run: Run, per_step: float) -> str:
-    """`238.42 MiB after 100,000 steps`: the growth of plain data, projected over the horizon."""
-    return f"{bytes_text(per_step * run.horizon)} after {run.horizon:,} steps"
+def notes(findings: Findings) -> tuple[Finding, ...]:
+    """Findings of the application that do not affect the verdict."""
+    return tuple(f for f in findings.findings if f.origin != Origin.LIBRARY and f.severity == Severity.NOTE)
 
 
-def lines_text(lines: Iterable[Line]) -> str:
-    """`optimizer state (plateaued) 1.10 MiB, unattributed 96.00 KiB`: the largest lines of a growth breakdown."""
-    told = sorted(lines, key=lambda line: -abs(line.bytes))
-    moved = sum(abs(line.bytes) for line in told)
-    return ", ".join(_moved_text(line) for line in told[:_SAID] if abs(line.bytes) >= _SHARE * moved)
+def library(findings: Findings) -> tuple[Finding, ...]:
+    """Memory that libraries hold without leaking it."""
+    return tuple(f for f in findings.findings if f.origin == Origin.LIBRARY and f.severity == Severity.NOTE)
 
 
-def _moved_text(line: Line) -> str:
-    """`optimizer state (plateaued) 1.10 MiB`; a line that shrank is described as freed memory."""
-    words = line_text(line)
-    return f"{words} {bytes_text(line.bytes)}" if line.bytes >= 0 else _kind_text(line.bytes, words)
+def is_fault(unjudged: Unjudged) -> bool:
+    """Whether a rule failed, which is reported with any verdict."""
+    faults = (UnjudgedReason.RAISED, UnjudgedReason.NOT_LOADED, UnjudgedReason.NO_SOURCE)
+    return isinstance(unjudged.why, WhyUnjudged) and unjudged.why.reason in faults
 
 
-def kinds_text(lines: Iterable[Line]) -> str:
-    """`27.00 MiB leaked, 614.11 KiB autograd nodes`: the kinds with a notable change."""
-    words = {**KINDS, LineKind.LEAKS: "leaked"}
-    sizes = by_kind(lines)
-    moved = max(sum(map(abs, sizes.values())), 1 / _SHARE)
-    largest = sorted(sizes.items(), key=lambda item: -abs(item[1]))
-    return ", ".join(_kind_text(size, words[kind]) for kind, size in largest if abs(size) >= _SHARE * moved)
+def is_worth_telling(unjudged: Unjudged) -> bool:
+    """Whether a rule could not judge for another reason than a short run, which "why" already states."""
+    short = (UnjudgedReason.TOO_FEW_LOOKS, UnjudgedReason.NO_STEP)
+    return not (isinstance(unjudged.why, WhyUnjudged) and unjudged.why.reason in short)
 
 
-def _kind_text(size: int, words: str) -> str:
-    """Bytes and label of one kind. Memory that shrank existed before the first judged snapshot, for example after
-    imports, so it is described as freed and not as negative growth.
+def steps_of(run: Run) -> int:
+    """Steps of the rank with the most."""
+    return max((max(rank.ended.steps, len(rank.steps)) for rank in run.ranks), default=0)
+
+
+def of_block(run: Run) -> bool:
+    """Whether the run is one block of code without steps."""
+    return run.made_by == MadeBy.BLOCK
+
+
+def again_text(run: Run) -> str:
+    """What to do after a fix: `rerun the same command`."""
+    return "rerun the same command" if run.made_by == MadeBy.COMMAND else "rerun"
+
+
+def so_far_text(run: Run) -> str:
+    """`still running after 40 steps` for a run read before its end; else ""."""
+    on = any(rank.ended.how == EndKind.RUNNING for rank in run.ranks)
+    return f"still running after {plural(steps_of(run), 'step')}" if on else ""
+
+
+def exit_text(run: Run, findings: Findings) -> str:
+    """` (exit status 23)`, or ` (still running after 40 steps)`; "" if no command exits with it.
+
+    For an inconclusive run it names the option that makes it a failure.
     """
-    if size >= 0:
-        return f"{bytes_text(size)} {words}"
-    freed = f"{bytes_text(-size)} of earlier memory freed"
-    return freed if words in (KINDS[LineKind.UNATTRIBUTED], FREED) else f"{freed} ({words})"
-
-
-def ledger_table(
-    findings: Findings, groups: Sequence[Sequence[int]] = ()
-) -> tuple[tuple[RankGrowth, int, tuple[tuple[int, float, str], ...]], ...]:
-    """Growth breakdown of each rank whose memory grew.
-
-    Args:
-        findings: the judged run.
-        groups: ranks with the same behaviour; only the one with the most growth of each group is listed.
-
-    Returns:
-        For each listed rank its growth, the number of similar ranks, and its lines, largest first, as (bytes, bytes
-        per step, label).
-
-    """
-    found = (grown_of(number, findings.ledgers[number]) for number in findings.ledgers)
-    grown = {each.rank: each for each in found if each is not None and each.bytes >= NO_GROWTH * each.steps}
-    by_growth = [sorted(group, key=lambda rank: (-grown[rank].bytes if rank in grown else 0, rank)) for group in groups]
-    told = one_of_each(grown, by_growth)
-    return tuple(
-        (
-            grown[rank],
-            more,
-            tuple((line.bytes, line.bytes / grown[rank].steps, line_text(line)) for line in _worth_a_line(grown[rank])),
-        )
-        for rank, more in told.items()
-    )
-
-
-def _worth_a_line(grown: RankGrowth) -> tuple[Line, ...]:
-    """All lines, with small lines summed by kind so that the total is exact."""
-    least = max(_SHARE * sum(abs(line.bytes) for line in grown.lines), 1)
-    large = [line for line in grown.lines if abs(line.bytes) >= least]
-    small = [Line(line.kind, line.bytes) for line in grown.lines if abs(line.bytes) < least]
-    return (*large, *merged_lines(small))
+    if told := so_far_text(run):
+        return f" ({told})"
+    if run.made_by != MadeBy.COMMAND or findings.returned == Returned.NOT:
+        return ""
+    passed = findings.verdict == Verdict.INCONCLUSIVE and not findings.exit_status
+    choice = f", {NOT_JUDGED} with --fail-on-inconclusive" if passed and findings.returned == Returned.OWN else ""
+    return f" (exit status {findings.exit_status}{choice})"
 
 
 NO_STEP_REASONS = (Reason.NO_STEP, Reason.FUNCTION_SILENT, Reason.FUNCTION_MISSING, Reason.SPAWNED)
@@ -207,7 +137,7 @@ def no_step_next(why: Why | str) -> str:
     }[reason]
 
 
-_NAMED = 5
+_SUPPRESSIONS_SHOWN = 5
 """Suppressions that one sentence lists; heuristic: more make it unreadable."""
 
 
@@ -225,10 +155,11 @@ def suppressed_by_text(finding: Finding) -> str:
 def suppression_notes(findings: Findings) -> Iterator[str]:
     """One sentence each about expired and unused suppressions."""
     if findings.expired:
-        last = ", ".join(f"{_named(one)}, last day {one.until}" for one in findings.expired[:_NAMED])
+        last = ", ".join(f"{_named(one)}, last day {one.until}" for one in findings.expired[:_SUPPRESSIONS_SHOWN])
         yield f"Expired suppressions: {last}{_more(findings.expired)}"
     if findings.unused:
-        yield f"Unused suppressions: {', '.join(map(_named, findings.unused[:_NAMED]))}{_more(findings.unused)}"
+        listed = ", ".join(map(_named, findings.unused[:_SUPPRESSIONS_SHOWN]))
+        yield f"Unused suppressions: {listed}{_more(findings.unused)}"
 
 
 def _named(one: Suppression) -> str:
@@ -240,7 +171,7 @@ def _place(one: Suppression) -> str:
 
 
 def _more(many: Sequence[Suppression]) -> str:
-    return f" and {len(many) - _NAMED} more" if len(many) > _NAMED else ""
+    return f" and {len(many) - _SUPPRESSIONS_SHOWN} more" if len(many) > _SUPPRESSIONS_SHOWN else ""
 
 
 def headline(run: Run, findings: Findings) -> str:
@@ -646,7 +577,7 @@ def cut_in_short(told: tuple[Finding, ...]) -> str:
     finding, fixed = told[0], _fixed_together(told)
     if finding.cut is None or finding.facts.without_a_cut(finding):
         return plural(len(told), "distinct leak")
-    size = _frees(fixed)
+    size = _freed_together(fixed)
     frees = "" if size is None else f", frees {bytes_text(size)}"
     others = _others([other for other in told if other not in fixed], line_to_edit(finding))
     return f"cut `{cut_name(finding.cut)}`{_at(finding)}{also_text(finding.cut)}{frees}{others}"
@@ -678,7 +609,7 @@ def _goes_along(finding: Finding, other: Finding) -> bool:
     return bool(other.cut_in) and other.cut_in <= finding.cut_in
 
 
-def _frees(findings: tuple[Finding, ...]) -> int | None:
+def _freed_together(findings: tuple[Finding, ...]) -> int | None:
     """Bytes that their cuts free together, as no two findings share a storage; None if one is unknown."""
     sizes = [finding.cut.told_bytes for finding in findings if finding.cut is not None]
     known = [size for size in sizes if size is not None]
@@ -688,7 +619,7 @@ def _frees(findings: tuple[Finding, ...]) -> int | None:
 def _freed_by_all(findings: tuple[Finding, ...]) -> str:
     """`frees 54.00 MiB on 2 ranks, fixes both leaks`."""
     which = "both leaks" if len(findings) == 2 else f"{len(findings)} leaks"  # noqa: PLR2004
-    size = _frees(findings)
+    size = _freed_together(findings)
     if size is None:
         return f"{would_be_freed(findings[0])}, fixes {which}"
     ranks = {rank for finding in findings for rank in finding.ranks}

@@ -1,15 +1,66 @@
-"""Sentences about retained memory: size, time, referrers, and what frees it."""
+"""Sentences about one finding: title, size, reference path, cut, fix, what frees it, advice."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from difflib import ndiff
+from itertools import pairwise
 
-from leakscope.findings.facts import FreedBy, HopStatus, OnlyTensorsFreed, Severity
-from leakscope.findings.model import Cut, CutReference, Finding, Hop, HopReason
+from leakscope.findings.comm import buffers_text
+from leakscope.findings.facts import (
+    Bounded,
+    CommBuffers,
+    EmptiedLater,
+    FollowsInput,
+    FreedBy,
+    HeldByCall,
+    HopStatus,
+    OnlyTensorsFreed,
+    Plateaued,
+    Severity,
+    TooLarge,
+)
+from leakscope.findings.known_leaks import saying_of
+from leakscope.findings.model import Cut, CutReference, Finding, Hop, HopReason, Suggestion
 from leakscope.findings.rules import rule_named
-from leakscope.report.escape import one_line
-from leakscope.report.trace_marks import closes_cycle, says_why
+from leakscope.report.rendering import one_line
+from leakscope.run.model import Run
 from leakscope.units import bytes_text, listed_numbers, plural
+
+ADDED_AT = "Added at (from static analysis):"
+"""Label of lines found by static analysis, which were not observed to run."""
+SUGGESTION = "Suggested fix (unverified):"
+"""Label of a suggested fix."""
+
+
+def edit_lines(suggestion: Suggestion) -> tuple[str, ...]:
+    """The edit as in `diff`: removed lines with a `-`, added ones with a `+`, and `@@` with the place before those of a
+    further place.
+    """
+    first, *others = suggestion.places
+    return (*_compared(first), *(line for one in others for line in (f"@@ {one.where}", *_compared(one))))
+
+
+def _compared(edit: Suggestion) -> Iterator[str]:
+    compared = ndiff(edit.before.splitlines(), edit.after.splitlines())
+    return (line.rstrip() for line in compared if not line.startswith("?"))
+
+
+def edit_text(finding: Finding) -> str:
+    """The suggested fix as a sentence without full stop; "" if there is none."""
+    edit = finding.suggestion
+    if edit is None:
+        return ""
+    each = (
+        f"at {one.where}, `{_in_a_line(one.before)}` -> {f'`{_in_a_line(one.after)}`' if one.after else 'nothing'}"
+        for one in edit.places
+    )
+    return f"{SUGGESTION} {'; and '.join(each)}"
+
+
+def _in_a_line(text: str) -> str:
+    return "; ".join(line.strip() for line in text.splitlines())
+
 
 _REASONS: Mapping[HopReason, str] = {
     HopReason.FUNCTION_RUNS: "the function is running",
@@ -32,9 +83,9 @@ _REASONS: Mapping[HopReason, str] = {
 """Reason for the status of an object on a reference path."""
 
 
-_NAMED = 3
+_RANKS_NAMED = 3
 """Ranks that the head of a finding lists; heuristic: with more, their number is shorter."""
-_REST = 0.05
+_REST_SHARE = 0.05
 """Share of the retained memory from which a remainder after the cut is reported; heuristic: less is rounding."""
 
 
@@ -171,7 +222,7 @@ def figures(finding: Finding) -> tuple[tuple[str, str], ...]:
     """
     ranks, steps = seen_text(finding).partition("; ")[::2]
     seen: tuple[tuple[str, str], ...] = ((ranks, f"seen at {steps}"),) if finding.ranks else ()
-    if len(finding.ranks) > _NAMED:
+    if len(finding.ranks) > _RANKS_NAMED:
         seen = ((plural(len(finding.ranks), "rank"), f"{listed_numbers(finding.ranks)}; seen at {steps}"),)
     if holds_nothing(finding):
         return ((plural(finding.count, "time"), "seen, no memory retained"), *seen)
@@ -245,7 +296,7 @@ def rest_text(finding: Finding) -> str:
     if freed is None or finding.freed_by != FreedBy.GC or len(finding.ranks) > 1:
         return ""
     rest = finding.retained_bytes - freed
-    return f"another cycle retains the other {bytes_text(rest)}" if rest >= _REST * finding.retained_bytes else ""
+    return f"another cycle retains the other {bytes_text(rest)}" if rest >= _REST_SHARE * finding.retained_bytes else ""
 
 
 def cut_frees_text(cut: Cut) -> str:
@@ -264,3 +315,203 @@ def new_reasons(finding: Finding) -> tuple[str, ...]:
     """Reason of each hop, or "" if it repeats that of the previous one."""
     hops = zip(finding.trace, says_why(finding), strict=True)
     return tuple(reason_text(hop) if is_new else "" for hop, is_new in hops)
+
+
+def suspects(finding: Finding) -> frozenset[int]:
+    """Hops whose reference may be the one at fault: from the last object expected to live to the first leaked one.
+
+    Where no such reference is on the trace (a cycle is leaked all the way round) it is the one to cut.
+    """
+    trace = finding.trace
+    between = frozenset(i for i in range(len(trace) - 1) if _may_be_at_fault(trace[i], trace[i + 1]))
+    cut = finding.cut_position
+    return between or (frozenset() if cut is None else frozenset({cut}))
+
+
+def _may_be_at_fault(holder: Hop, held: Hop) -> bool:
+    return bool(holder.reference) and holder.status != HopStatus.LEAKED and held.status != HopStatus.EXPECTED
+
+
+NO_TRACE = "No reference path from a Python or autograd root."
+"""Shown instead of an unknown trace."""
+
+
+def says_why(finding: Finding) -> tuple[bool, ...]:
+    """Whether to show each hop's reason: not if it repeats the previous one."""
+    hops = finding.trace
+    later = ((before.status, before.reason) != (hop.status, hop.reason) for before, hop in pairwise(hops))
+    return (*(True for _ in hops[:1]), *later)
+
+
+def closes_cycle(finding: Finding, index: int) -> bool:
+    """Whether the trace returns to its start at this hop, closing a cycle."""
+    return index < len(finding.trace) - 1 and not finding.trace[index].reference
+
+
+def further_paths(finding: Finding) -> Iterator[tuple[int, CutReference]]:
+    """The references to cut that have a path of their own beside the trace, each with the number of its first hop: the
+    hops of those paths are numbered on from the trace's.
+    """
+    number = len(finding.trace)
+    for reference in finding.cut.references if finding.cut is not None else ():
+        if reference.path:
+            yield number, reference
+            number += len(reference.path)
+
+
+def holds_by(hop: Hop, reference: CutReference) -> bool:
+    """Whether a hop holds the next one through a reference to cut."""
+    return not set(hop.references).isdisjoint(reference.indexes)
+
+
+def would_show(emptied: EmptiedLater) -> str:
+    """The run that would show whether the container is emptied, as a sentence."""
+    if emptied.seen:
+        return f"The last snapshot, at step {emptied.seen:,}, was taken before that."
+    if emptied.steps is not None:
+        return f"A run of {emptied.steps:,} steps shows whether this happens."
+    return f"A run that continues past {emptied.where} shows whether this happens."
+
+
+def settled_advice(settled_by: Bounded | Plateaued | EmptiedLater | FollowsInput | HeldByCall) -> str:
+    """Why growth is not a leak."""
+    if isinstance(settled_by, EmptiedLater):
+        full = f"; it then holds {bytes_text(settled_by.full_bytes)}" if settled_by.full_bytes is not None else ""
+        sure = "" if settled_by.is_decided else ", under a condition that static analysis cannot decide"
+        return f"The container is {settled_by.text}{sure}{full}. {would_show(settled_by)}"
+    if isinstance(settled_by, Bounded):
+        full = f"{bytes_text(settled_by.full_bytes)} when full"
+        items = f"{settled_by.items} of {settled_by.bound} items"
+        return f"Not a leak if the bound is intended: {items}, {full}."
+    if isinstance(settled_by, FollowsInput):
+        first, last = settled_by.elements
+        return (
+            f"Replaced in each step, and larger because the model input is larger: {first:,} elements at the first "
+            f"snapshot, {last:,} at the last."
+        )
+    if isinstance(settled_by, HeldByCall):
+        return f"A local variable of a running call of {settled_by.package}: it is released when the call returns."
+    return (
+        f"It grew until step {settled_by.step}. Allocated memory did not grow afterwards, so it was emptied or is full."
+    )
+
+
+def too_large_text(known: TooLarge) -> str:
+    """Why a bound is too high, as sentences before the advice, with the share of memory if known."""
+    bound = known.bound
+    each = {"graphs": "an autograd graph", "modules": "a module", "parameters": "parameters"}.get(known.holds, "")
+    of_all = f" of {bytes_text(known.memory_bytes)} memory" if known.memory_bytes and not each else ""
+    why = f"each item keeps {each}, " if each else ""
+    return (
+        f"Its bound is too high: {bound.items} of {bound.bound} items, {why}{bytes_text(bound.full_bytes)}{of_all} "
+        "when full. "
+    )
+
+
+def holder_to_blame(buffers: CommBuffers) -> str:
+    """One sentence about communication buffers that the cut reference retains."""
+    dead = "their" if buffers.dead == buffers.count else f"{buffers.dead} of the"
+    weak = f"; {dead} Python tensors are dead, but their storages are alive" if buffers.dead else ""
+    return (
+        f" It includes {plural(buffers.count, 'communication buffer')} ({bytes_text(buffers.bytes)}: "
+        f"{buffers_text(buffers)}{weak}), retained by this reference and not by a pending operation."
+    )
+
+
+def title(finding: Finding) -> str:
+    """Describe what leaks in one line.
+
+    Args:
+        finding: A finding of `judge`, `check` or `watch`.
+
+    Returns:
+        The title of the finding in every report.
+
+    >>> import torch, leakscope
+    >>> kept = []
+    >>> found = leakscope.check(lambda: kept.append(torch.ones(1 << 20)), repeats=3)
+    >>> "kept" in leakscope.title(found.findings[0])
+    True
+
+    """
+    return finding.facts.title_for(finding)
+
+
+def advice(finding: Finding) -> str:
+    """Describe how to fix a finding.
+
+    Args:
+        finding: A finding of `judge`, `check` or `watch`.
+
+    Returns:
+        One or more sentences.
+
+    >>> import torch, leakscope
+    >>> kept = []
+    >>> found = leakscope.check(lambda: kept.append(torch.ones(1 << 20)), repeats=3)
+    >>> "kept" in leakscope.advice(found.findings[0])
+    True
+
+    """
+    own = _advice(finding) + "".join(f" This also frees {bytes_text(b.bytes)} of {b.noun}s." for b in finding.beside)
+    if finding.too_large is not None:
+        own = too_large_text(finding.too_large) + own
+    saying = saying_of(finding)
+    if saying is not None:
+        own = f"{saying.what[:1].upper()}{saying.what[1:]}. {saying.cure}"
+    known = finding.upstream
+    if known is not None:
+        own = f"Known upstream ({known.issue}): {known.what}. {known.cure or own}".rstrip()
+    return finding.facts.preface() + own
+
+
+def avoidable_text(run: Run, finding: Finding) -> str:
+    """A finding of avoidable memory in one or two lines: bytes, referrer and advice."""
+    short = finding.facts.short_advice()
+    more = f". {advice(finding)}" if short is None else f". {short}" if short else ""
+    if len(run.ranks) == 1:
+        return title(finding) + more
+    together = f", {bytes_text(finding.retained_bytes)} in total" if len(finding.ranks) > 1 else ""
+    ranks = f"{'rank' if len(finding.ranks) == 1 else 'ranks'} {listed_numbers(finding.ranks)}"
+    return f"{ranks}{together}: {title(finding)}{more}"
+
+
+def _advice(finding: Finding) -> str:
+    """Advice of the finding itself."""
+    if finding.settled_by is not None:
+        return settled_advice(finding.settled_by)
+    if finding.keeps_graphs and not finding.settled:
+        return finding.facts.advice_with_graphs(finding)
+    buffers = holder_to_blame(finding.comm_buffers) if finding.comm_buffers else ""
+    return finding.facts.advice_for(finding) + buffers
+
+
+def _trace_lines(finding: Finding) -> tuple[str, ...]:
+    """The objects from the root down, each with its status and its reference to the next."""
+    told = [(hop, status_word(finding, hop), reason_text(hop)) for hop in finding.trace]
+    return tuple(
+        f"{hop.object} ({f'{word}: {why}' if why else word}) {hop.reference}".rstrip() for hop, word, why in told
+    )
+
+
+def cut_line(finding: Finding) -> str:
+    """What to cut, where, and the bytes it frees; "" without a cut."""
+    if finding.cut is None:
+        return ""
+    where = f", held at {finding.cut.where}" if finding.cut.where else ""
+    return f"Cut: {cut_name(finding.cut)}{where}{also_text(finding.cut)}: {would_be_freed(finding)}"
+
+
+def detail_lines(finding: Finding) -> tuple[str, ...]:
+    """Trace, cut, the lines that add to it, the edit, what frees it, and the allocation site."""
+    references = finding.cut.references if finding.cut is not None else ()
+    added = dict.fromkeys(place for reference in references for place in reference.added_at)
+    lines = [
+        *_trace_lines(finding),
+        cut_line(finding),
+        *(f"{ADDED_AT} {place}" for place in added),
+        edit_text(finding) if finding.cut is not None else "",
+        "" if holds_nothing(finding) else f"Freed by: {freed_text(finding)}",
+        *(f"Made at: {place}" for place in finding.made_at),
+    ]
+    return tuple(line.rstrip() for line in lines if line)
