@@ -213,7 +213,7 @@ def _instances(finding: Finding) -> int:
     return max(1, len(finding.cut.references[0].indexes)) if finding.cut is not None else 1
 
 
-def of_ways(ways: ReferencePaths) -> Drawing:
+def of_paths(ways: ReferencePaths) -> Drawing:
     """The drawing of every path to one tensor."""
     ends = {way.links[-1].held for way in ways.ways if way.links}
     begins = {way.links[0].holder for way in ways.ways if way.links}

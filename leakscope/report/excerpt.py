@@ -27,7 +27,7 @@ def allocation_sites(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
 
 
 @dataclass(frozen=True)
-class KeptLine:
+class RecordedLine:
     """A line of source recorded with the run."""
 
     name: str
@@ -36,7 +36,7 @@ class KeptLine:
     text: str
 
 
-def kept_line(run: Run, where: str) -> KeptLine | None:
+def recorded_line(run: Run, where: str) -> RecordedLine | None:
     """The source line that `train.py:12 main` points at; None if the source was not recorded."""
     place = place_of(where)
     if place is None:
@@ -45,12 +45,12 @@ def kept_line(run: Run, where: str) -> KeptLine | None:
     ends = [kept for kept in run.sources if kept.endswith("/" + name) or name.endswith("/" + kept)]
     name = name if name in run.sources or len(ends) != 1 else ends[0]
     lines = run.sources.get(name, ())
-    return KeptLine(name, place.line, lines[place.line - 1]) if place.line <= len(lines) else None
+    return RecordedLine(name, place.line, lines[place.line - 1]) if place.line <= len(lines) else None
 
 
 def source_line(run: Run, where: str) -> str:
     """The text of that line; "" if the source was not recorded."""
-    line = kept_line(run, where)
+    line = recorded_line(run, where)
     return "" if line is None else line.text.strip()
 
 
@@ -61,8 +61,8 @@ def adding_lines(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
     references = finding.cut.references if finding.cut is not None else ()
     rounds = zip_longest(*(reference.added_at for reference in references))
     places = dict.fromkeys(place for each in rounds for place in each if place is not None)
-    told = finding.cut.where if finding.cut is not None else ""
-    shown = [place for place in places if place != told][: max(PLACES_SHOWN, len(references))]
+    with_cut = finding.cut.where if finding.cut is not None else ""
+    shown = [place for place in places if place != with_cut][: max(PLACES_SHOWN, len(references))]
     return tuple((place, source_line(run, place)) for place in shown)
 
 
@@ -105,10 +105,10 @@ def excerpts(run: Run, finding: Finding, around: int = 1) -> tuple[Excerpt, ...]
 
     One excerpt for each file, that of the cut first; () without kept source.
     """
-    begin = kept_line(run, line_to_edit(finding))
+    begin = recorded_line(run, line_to_edit(finding))
     marked: dict[str, dict[int, LineMark]] = {}
     for where, mark in _marked_places(run, finding):
-        place = kept_line(run, where)
+        place = recorded_line(run, where)
         if place is not None:
             marked.setdefault(place.name, {}).setdefault(place.number, mark)
     first = {file: begin.number for file in marked if begin is not None and begin.name == file}

@@ -408,7 +408,7 @@ def too_large_text(known: TooLarge) -> str:
     )
 
 
-def holder_to_blame(buffers: CommBuffers) -> str:
+def comm_buffers_text(buffers: CommBuffers) -> str:
     """One sentence about communication buffers that the cut reference retains."""
     dead = "their" if buffers.dead == buffers.count else f"{buffers.dead} of the"
     weak = f"; {dead} Python tensors are dead, but their storages are alive" if buffers.dead else ""
@@ -482,15 +482,15 @@ def _advice(finding: Finding) -> str:
         return settled_advice(finding.settled_by)
     if finding.keeps_graphs and not finding.settled:
         return finding.facts.advice_with_graphs(finding)
-    buffers = holder_to_blame(finding.comm_buffers) if finding.comm_buffers else ""
+    buffers = comm_buffers_text(finding.comm_buffers) if finding.comm_buffers else ""
     return finding.facts.advice_for(finding) + buffers
 
 
 def _trace_lines(finding: Finding) -> tuple[str, ...]:
     """The objects from the root down, each with its status and its reference to the next."""
-    told = [(hop, status_word(finding, hop), reason_text(hop)) for hop in finding.trace]
+    hops = [(hop, status_word(finding, hop), reason_text(hop)) for hop in finding.trace]
     return tuple(
-        f"{hop.object} ({f'{word}: {why}' if why else word}) {hop.reference}".rstrip() for hop, word, why in told
+        f"{hop.object} ({f'{word}: {why}' if why else word}) {hop.reference}".rstrip() for hop, word, why in hops
     )
 
 

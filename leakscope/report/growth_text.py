@@ -39,7 +39,7 @@ FREED = "freed since the first snapshot"
 """Label of a negative unattributed line: memory that existed at the first judged snapshot, such as the records of an
 instrumented step or what imports leave, and was freed later.
 """
-_SAID = 4
+_LINES_SHOWN = 4
 """Lines that one sentence lists; heuristic: more make it unreadable."""
 _SHARE = 0.01
 """Share of the total change below which a sentence omits a line; heuristic: smaller lines are noise."""
@@ -80,9 +80,9 @@ def projected_text(run: Run, per_step: float) -> str:
 
 def lines_text(lines: Iterable[Line]) -> str:
     """`optimizer state (plateaued) 1.10 MiB, unattributed 96.00 KiB`: the largest lines of a growth breakdown."""
-    told = sorted(lines, key=lambda line: -abs(line.bytes))
-    moved = sum(abs(line.bytes) for line in told)
-    return ", ".join(_moved_text(line) for line in told[:_SAID] if abs(line.bytes) >= _SHARE * moved)
+    ordered = sorted(lines, key=lambda line: -abs(line.bytes))
+    moved = sum(abs(line.bytes) for line in ordered)
+    return ", ".join(_moved_text(line) for line in ordered[:_LINES_SHOWN] if abs(line.bytes) >= _SHARE * moved)
 
 
 def _moved_text(line: Line) -> str:
@@ -127,14 +127,14 @@ def ledger_table(
     found = (grown_of(number, findings.ledgers[number]) for number in findings.ledgers)
     grown = {each.rank: each for each in found if each is not None and each.bytes >= NO_GROWTH * each.steps}
     by_growth = [sorted(group, key=lambda rank: (-grown[rank].bytes if rank in grown else 0, rank)) for group in groups]
-    told = one_of_each(grown, by_growth)
+    shown = one_of_each(grown, by_growth)
     return tuple(
         (
             grown[rank],
             more,
             tuple((line.bytes, line.bytes / grown[rank].steps, line_text(line)) for line in _worth_a_line(grown[rank])),
         )
-        for rank, more in told.items()
+        for rank, more in shown.items()
     )
 
 

@@ -63,12 +63,12 @@ def verdict_line(report: SnapshotsReport) -> str:
     """
     judgement = report.judgement
     several = len(report.snapshots) > 1
-    told = list(judgement.concerns[:1])
-    if told and told[0].kind == ConcernKind.OUT_OF_MEMORY:
-        told += [concern for concern in judgement.concerns if concern.kind == ConcernKind.GROWTH][:1]
-    parts = [concern_text(concern, several) for concern in told]
-    if len(judgement.concerns) > len(told):
-        parts[-1] += f" (and {len(judgement.concerns) - len(told)} more)"
+    shown = list(judgement.concerns[:1])
+    if shown and shown[0].kind == ConcernKind.OUT_OF_MEMORY:
+        shown += [concern for concern in judgement.concerns if concern.kind == ConcernKind.GROWTH][:1]
+    parts = [concern_text(concern, several) for concern in shown]
+    if len(judgement.concerns) > len(shown):
+        parts[-1] += f" (and {len(judgement.concerns) - len(shown)} more)"
     devices = [(device, snapshot) for snapshot in report.snapshots for device in snapshot.devices]
     if not parts and judgement.verdict == Verdict.CLEAN:
         fewest = min((device.growth for device, _ in devices), key=lambda growth: growth.steps)
@@ -237,8 +237,8 @@ def failure_texts(device: DeviceReport) -> tuple[str, ...]:
 
 def failure_lines(device: DeviceReport) -> tuple[str, ...]:
     """One sentence per out-of-memory event, and the arithmetic of the first."""
-    told = [f"Out of memory at {text}" for text in failure_texts(device)]
-    return (*told[:1], *(line for failure in device.out_of_memory[:1] for line in room_texts(failure)), *told[1:])
+    texts = [f"Out of memory at {text}" for text in failure_texts(device)]
+    return (*texts[:1], *(line for failure in device.out_of_memory[:1] for line in room_texts(failure)), *texts[1:])
 
 
 def room_texts(failure: OutOfMemory) -> tuple[str, ...]:
@@ -312,7 +312,7 @@ def _help_text(remedy: Help, room: Room) -> str:
     return f"{remedy.remedy}: {what}: {_ANSWERS[remedy.enough]}"
 
 
-LOOKS_SHOWN = 8
+SNAPSHOTS_SHOWN = 8
 """Maximum number of heap snapshots listed per rank and device (heuristic)."""
 _NATIVE_SITES_SHOWN = 6
 """Maximum number of allocation sites per heap snapshot (heuristic)."""
@@ -328,27 +328,27 @@ def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[Lin
 
     `groups`: ranks with the same behaviour, of which one is shown.
     """
-    stories = _stories(run, groups)
-    if not any(looks or rank.snapshots for rank, _, looks in stories):
+    ranks = _device_records(run, groups)
+    if not any(looks or rank.snapshots for rank, _, looks in ranks):
         return
     yield "Device memory"
     yield "============="
-    for rank, more, looks in stories:
+    for rank, more, looks in ranks:
         if looks:
             yield like_text(rank.number, more)
-            last = looks[-LOOKS_SHOWN * len({look.device for look in looks}) :]
+            last = looks[-SNAPSHOTS_SHOWN * len({look.device for look in looks}) :]
             yield figures(map(_cells, last), "r" * len(_HEADS), _HEADS, indent=2)
             yield from (line for text in _native(looks) for line in wrapped(text, "    ", "  "))
         yield from (line for text in snapshot_texts(rank.snapshots) for line in wrapped(one_line(text), "  "))
-    if any(looks for _, _, looks in stories):
+    if any(looks for _, _, looks in ranks):
         yield from wrapped(f"({_LEGEND})", "", "  ")
     yield ""
 
 
-def _stories(run: Run, groups: Sequence[Sequence[int]]) -> list[tuple[Rank, int, tuple[DeviceLook, ...]]]:
+def _device_records(run: Run, groups: Sequence[Sequence[int]]) -> list[tuple[Rank, int, tuple[DeviceLook, ...]]]:
     """(rank, number of further ranks like it, its device records) of each rank shown."""
-    told = one_of_each((rank.number for rank in run.ranks if rank.device_blocks or rank.snapshots), groups)
-    return [(rank, told[rank.number], cleaned(device_looks(rank))) for rank in run.ranks if rank.number in told]
+    shown = one_of_each((rank.number for rank in run.ranks if rank.device_blocks or rank.snapshots), groups)
+    return [(rank, shown[rank.number], cleaned(device_looks(rank))) for rank in run.ranks if rank.number in shown]
 
 
 def device_text(run: Run) -> str:
@@ -395,7 +395,7 @@ def device_section(run: Run, groups: Sequence[Sequence[int]] = ()) -> Markup | N
     from markupsafe import Markup
 
     ranks = []
-    for rank, more, looks in _stories(run, groups):
+    for rank, more, looks in _device_records(run, groups):
         snapshots = snapshots_on_page(rank.snapshots)
         if looks or snapshots:
             ranks.append(
@@ -408,8 +408,10 @@ def device_section(run: Run, groups: Sequence[Sequence[int]] = ()) -> Markup | N
             )
     if not ranks:
         return None
-    any_looks = any(looks for _, looks, _, _ in ranks)
-    return Markup(html_page("device_memory.html", ranks=ranks, heads=_HEADS, legend=_LEGEND, any_looks=any_looks))
+    any_snapshots = any(looks for _, looks, _, _ in ranks)
+    return Markup(
+        html_page("device_memory.html", ranks=ranks, heads=_HEADS, legend=_LEGEND, any_snapshots=any_snapshots)
+    )
 
 
 _ROWS = 10

@@ -26,9 +26,9 @@ _CTRL_C = _SIGNALLED + signal.SIGINT
 _TERMINATED = _SIGNALLED + signal.SIGTERM
 _ERROR_SHOWN = 240
 """Characters of the first line of an error that a sentence quotes; the report prints the rest below."""
-_HUNG_TOLD = 3
+_HUNG_SHOWN = 3
 """Groups of hung ranks that a sentence lists; heuristic: more make it unreadable."""
-_NO_WORD = "ended without a status (rank and leakscope both gone)"
+_NO_STATUS = "ended without a status (rank and leakscope both gone)"
 _PASSIVE = ("killed", "stopped", "terminated")
 """First words that need `was` after a subject."""
 
@@ -61,7 +61,7 @@ def _how_ended(ended: Ended) -> str:
         return "stopped by you (Ctrl-C)"
     if ended.is_orphan:
         lost = ended.how == EndKind.LOST
-        return _NO_WORD if lost else "terminated because the leakscope process was killed"
+        return _NO_STATUS if lost else "terminated because the leakscope process was killed"
     if ended.how == EndKind.KILLED and ended.status == _TERMINATED:
         return "terminated (SIGTERM)"
     if ended.how == EndKind.RAISED:
@@ -112,12 +112,12 @@ def hung_text(run: Run) -> str:
     for rank in run.ranks:
         if is_hung(rank):
             hung.setdefault(ended_text(rank), []).append(rank)
-    told = [
+    texts = [
         f"{ranks_text(rank.number for rank in ranks)} {ended}: {ranks[0].ended.error.partition(';')[0]}"
-        for ended, ranks in list(hung.items())[:_HUNG_TOLD]
+        for ended, ranks in list(hung.items())[:_HUNG_SHOWN]
     ]
-    rest = sorted(rank.number for ranks in list(hung.values())[_HUNG_TOLD:] for rank in ranks)
-    return "; ".join([*told, *([f"{ranks_text(rest)} also hung"] if rest else [])])
+    rest = sorted(rank.number for ranks in list(hung.values())[_HUNG_SHOWN:] for rank in ranks)
+    return "; ".join([*texts, *([f"{ranks_text(rest)} also hung"] if rest else [])])
 
 
 def within_text(run: Run) -> str:
@@ -125,13 +125,13 @@ def within_text(run: Run) -> str:
 
     "" if each step of the running ranks had ended.
     """
-    told: dict[str, list[Rank]] = {}
+    texts: dict[str, list[Rank]] = {}
     for rank in run.ranks:
         if rank.ended.how == EndKind.RUNNING and rank.ended.stack:
             step = f"an unfinished step (after step {rank.ended.steps})" if rank.ended.steps else "the first step"
-            told.setdefault(f"snapshot within {step}{_innermost(rank.ended.stack)}", []).append(rank)
+            texts.setdefault(f"snapshot within {step}{_innermost(rank.ended.stack)}", []).append(rank)
     return "; ".join(
-        f"{ranks_text(rank.number for rank in ranks)}: {text}" for text, ranks in list(told.items())[:_HUNG_TOLD]
+        f"{ranks_text(rank.number for rank in ranks)}: {text}" for text, ranks in list(texts.items())[:_HUNG_SHOWN]
     )
 
 
@@ -164,8 +164,8 @@ def failure_text(run: Run) -> tuple[str, str]:
 def error_text(rank: Rank) -> str:
     """Error of a rank if `ended_text` does not contain all of it; else ""."""
     error = rank.ended.error
-    told = is_users_stop(rank.ended) or rank.ended.how in (EndKind.KILLED, EndKind.LOST)
-    return "" if told or error in ended_text(rank) else error
+    is_complete = is_users_stop(rank.ended) or rank.ended.how in (EndKind.KILLED, EndKind.LOST)
+    return "" if is_complete or error in ended_text(rank) else error
 
 
 def ended_badly(rank: Rank) -> bool:
@@ -214,7 +214,7 @@ def processes_text(processes: Sequence[StartedProcess]) -> str:
     return cleaned(f"{count} ({first.through}{where})")
 
 
-_CYCLE_TOLD = 4
+_CYCLE_SHOWN = 4
 """Ranks of a deadlock that a sentence lists with their operations; heuristic: more make it unreadable."""
 _DOING: Mapping[OperationState, str] = {
     OperationState.ISSUED: "issued, not awaited",
@@ -272,6 +272,6 @@ def deadlock_text(run: Run, cycle: Sequence[int]) -> str:
         for rank in run.ranks
         if rank.number in cycle and rank.final_operation is not None
     ]
-    return ", ".join(ranks[:_CYCLE_TOLD]) + (
-        f" and {len(ranks) - _CYCLE_TOLD} more" if len(ranks) > _CYCLE_TOLD else ""
+    return ", ".join(ranks[:_CYCLE_SHOWN]) + (
+        f" and {len(ranks) - _CYCLE_SHOWN} more" if len(ranks) > _CYCLE_SHOWN else ""
     )

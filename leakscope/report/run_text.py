@@ -68,7 +68,7 @@ def room_then_text(facts: RoomThen) -> str:
     return f"{room_in_short(facts.failure)}."
 
 
-def no_room_text(_facts: NoRoomToLook) -> str:
+def no_snapshot_text(_facts: NoRoomToLook) -> str:
     """Why there is no heap snapshot of the failure."""
     return "too little memory for a heap snapshot at the failure; the figures below are from earlier snapshots."
 
@@ -91,10 +91,10 @@ def alive_text(facts: AliveAtFailure) -> tuple[str, ...]:
         whose = "the" if facts.failed_rank == facts.rank else f"rank {facts.failed_rank}'s"
         when = f"when {whose} allocation failed"
     first = f"{when}, {bytes_text(facts.bytes)} of storages were alive, mostly held by:"
-    return (first, *map(held_then_text, facts.holders))
+    return (first, *map(holder_text, facts.holders))
 
 
-def held_then_text(held: HeldThen) -> str:
+def holder_text(held: HeldThen) -> str:
     """`4.00 MiB in 1 storage: losses in main(), train.py:12`."""
     return f"{bytes_text(held.bytes)} in {plural(held.storages, 'storage')}: {_holder(held)}"
 
@@ -223,7 +223,7 @@ def rise_text(facts: RiseFacts) -> str:
     if facts.held_bytes:
         risen, (operation, returned) = bytes_text(facts.held_bytes), facts.returned
         when = "at the peak" if risen == bytes_text(facts.bytes) else f"after a rise of {risen}"
-        lines += ["", f"held {when} by:", *(f"  {held_then_text(held)}" for held in facts.held)]
+        lines += ["", f"held {when} by:", *(f"  {holder_text(held)}" for held in facts.held)]
         if returned:
             lines.append(f"  {bytes_text(returned)}: the result of {operation}, not yet returned")
     if any(device != "cpu" for device, _ in facts.devices):
@@ -274,11 +274,11 @@ def _shared(facts: AlsoGrows) -> str:
 
 
 def _compiled(facts: AlsoGrows) -> str:
-    told = f"torch.compile compiled {plural(facts.now - facts.before, 'time')} {_over(facts)}"
+    text = f"torch.compile compiled {plural(facts.now - facts.before, 'time')} {_over(facts)}"
     again = "".join(map(_again, facts.again[:2]))
     limit = ", reached dynamo's limit, and now runs uncompiled" if facts.over_limit else ""
     return (
-        f"{told}{again}{limit}. Fix: mark changing sizes as dynamic (dynamic=True, torch._dynamo.mark_dynamic), pass "
+        f"{text}{again}{limit}. Fix: mark changing sizes as dynamic (dynamic=True, torch._dynamo.mark_dynamic), pass "
         "numbers as tensors, or reuse one compiled function. TORCH_LOGS=recompiles shows each reason."
     )
 
@@ -340,20 +340,22 @@ def worker_line_text(line: WorkerLine) -> str:
 
 def loader_notes(loader: LoaderMemory) -> tuple[str, ...]:
     """Notes about prefetched batches, memory that is returned, and pinned copies."""
-    told = []
+    texts = []
     if loader.sent_bytes:
         bound = f"at most {loader.most_sent} " if loader.most_sent is not None else ""
-        told.append(
+        texts.append(
             f"{bound}prefetched batches (prefetch_factor x num_workers): at most {bytes_text(loader.sent_bytes)} in "
             "shared memory; bounded, not a leak"
         )
     if loader.gives_back:
-        told.append("workers exit after each epoch and return their memory")
+        texts.append("workers exit after each epoch and return their memory")
     elif loader.started.persistent:
-        told.append("persistent_workers: workers keep their memory between epochs")
+        texts.append("persistent_workers: workers keep their memory between epochs")
     if loader.pinned_bytes is not None:
-        told.append(f"a thread pins each batch in the parent process: at most {bytes_text(loader.pinned_bytes)} pinned")
-    return tuple(told)
+        texts.append(
+            f"a thread pins each batch in the parent process: at most {bytes_text(loader.pinned_bytes)} pinned"
+        )
+    return tuple(texts)
 
 
 def loader_lines(loader: LoaderMemory) -> tuple[str, ...]:
@@ -386,18 +388,18 @@ def _alive_by_category(alive: AliveAtEnd) -> Iterator[tuple[str, int]]:
 def listed_texts(alive: Iterable[AliveAtEnd], groups: Sequence[Sequence[int]] = ()) -> tuple[str, ...]:
     """Memory alive at the end of the main code, on one rank of each group."""
     listed = list(alive)
-    told = one_of_each((each.rank for each in listed), groups)
+    shown = one_of_each((each.rank for each in listed), groups)
     return tuple(
-        f"{like_text(each.rank, told[each.rank])}: "
+        f"{like_text(each.rank, shown[each.rank])}: "
         + (", ".join(f"{name} {bytes_text(size)}" for name, size in _alive_by_category(each)) or "no tensor memory")
         for each in listed
-        if each.rank in told
+        if each.rank in shown
     )
 
 
 OF_RUN: Mapping[type, Callable[[Any], str]] = {
     AllocationFailed: failed_text,
-    NoRoomToLook: no_room_text,
+    NoRoomToLook: no_snapshot_text,
     CameNear: near_text,
     CaughtUnseen: caught_unseen_text,
     DeviceFailed: device_failed_text,
@@ -425,10 +427,10 @@ def run_text(facts: Iterable[RunFacts], groups: Sequence[Sequence[int]] = ()) ->
     for fact in listed:
         if fact.rank is not None:
             ranks.setdefault(type(fact), set()).add(fact.rank)
-    told = {kind: one_of_each(of_kind, groups) for kind, of_kind in ranks.items()}
+    shown = {kind: one_of_each(of_kind, groups) for kind, of_kind in ranks.items()}
     return tuple(
-        sentence if fact.rank is None else f"R{like_text(fact.rank, told[type(fact)][fact.rank])[1:]}: {sentence}"
+        sentence if fact.rank is None else f"R{like_text(fact.rank, shown[type(fact)][fact.rank])[1:]}: {sentence}"
         for fact in listed
-        if fact.rank is None or fact.rank in told[type(fact)]
+        if fact.rank is None or fact.rank in shown[type(fact)]
         for sentence in (alive_text(fact) if isinstance(fact, AliveAtFailure) else (OF_RUN[type(fact)](fact),))
     )

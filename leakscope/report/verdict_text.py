@@ -65,7 +65,7 @@ def is_fault(unjudged: Unjudged) -> bool:
     return isinstance(unjudged.why, WhyUnjudged) and unjudged.why.reason in faults
 
 
-def is_worth_telling(unjudged: Unjudged) -> bool:
+def is_reportable(unjudged: Unjudged) -> bool:
     """Whether a rule could not judge for another reason than a short run, which "why" already states."""
     short = (UnjudgedReason.TOO_FEW_LOOKS, UnjudgedReason.NO_STEP)
     return not (isinstance(unjudged.why, WhyUnjudged) and unjudged.why.reason in short)
@@ -81,12 +81,12 @@ def of_block(run: Run) -> bool:
     return run.made_by == MadeBy.BLOCK
 
 
-def again_text(run: Run) -> str:
+def rerun_text(run: Run) -> str:
     """What to do after a fix: `rerun the same command`."""
     return "rerun the same command" if run.made_by == MadeBy.COMMAND else "rerun"
 
 
-def so_far_text(run: Run) -> str:
+def running_text(run: Run) -> str:
     """`still running after 40 steps` for a run read before its end; else ""."""
     on = any(rank.ended.how == EndKind.RUNNING for rank in run.ranks)
     return f"still running after {plural(steps_of(run), 'step')}" if on else ""
@@ -97,8 +97,8 @@ def exit_text(run: Run, findings: Findings) -> str:
 
     For an inconclusive run it names the option that makes it a failure.
     """
-    if told := so_far_text(run):
-        return f" ({told})"
+    if running := running_text(run):
+        return f" ({running})"
     if run.made_by != MadeBy.COMMAND or findings.returned == Returned.NOT:
         return ""
     passed = findings.verdict == Verdict.INCONCLUSIVE and not findings.exit_status
@@ -176,15 +176,15 @@ def _more(many: Sequence[Suppression]) -> str:
 
 def headline(run: Run, findings: Findings) -> str:
     """`2 distinct leaks`, `Out of memory on rank 1`, `Failed: inconclusive`, `No leaks so far`."""
-    return f"{_headline(run, findings)}{' so far' if so_far_text(run) else ''}"
+    return f"{_headline(run, findings)}{' so far' if running_text(run) else ''}"
 
 
 def _headline(run: Run, findings: Findings) -> str:
     full = sorted(rank.number for rank in ranks_out_of_memory(run))
     if full:
         return f"Out of memory on {'ranks' if len(full) > 1 else 'rank'} {listed_numbers(tuple(full))}"
-    if told := leaks(findings):
-        return plural(len(told), "distinct leak")
+    if found := leaks(findings):
+        return plural(len(found), "distinct leak")
     if findings.verdict == Verdict.LEAKS:
         return "Leaks"
     if findings.verdict == Verdict.CLEAN:
@@ -192,7 +192,7 @@ def _headline(run: Run, findings: Findings) -> str:
         but = "" if over is None else f", but {bytes_text(over)} avoidable, above the limit"
         grows = growing_text(run, findings)
         though = f", but {grows}" if grows else ""
-        return f"{'No new leaks' if leaks_known(findings) else 'No leaks'}{but}{though}"
+        return f"{'No new leaks' if has_known_leaks(findings) else 'No leaks'}{but}{though}"
     ended = "Hung" if any(is_hung(rank) for rank in run.ranks) else failure_text(run)[0]
     return f"{ended}: inconclusive" if ended else "Inconclusive"
 
@@ -204,20 +204,20 @@ def growing_text(run: Run, findings: Findings) -> str:
     seen = [f for f in (*notes(findings), *library(findings)) if f.bytes_per_step > 0]
     growing = [f for f in seen if not f.settled]
     filling = [f for f in seen if f.settled and not isinstance(f.settled_by, Plateaued | FollowsInput | HeldByCall)]
-    told = growing or filling
-    if not told:
+    shown = growing or filling
+    if not shown:
         return ""
-    most = max(told, key=lambda finding: finding.bytes_per_step)
+    most = max(shown, key=lambda finding: finding.bytes_per_step)
     name = one_line(cleaned(cut_name(most.cut) if most.cut is not None else most.subject)) or "memory"
-    others = f" and {len(told) - 1} more" if len(told) > 1 else ""
+    others = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
     if not growing:
-        return f"{name}{others} {'fills' if len(told) == 1 else 'fill'} a bounded container"
+        return f"{name}{others} {'fills' if len(shown) == 1 else 'fill'} a bounded container"
     rate = sum(finding.bytes_per_step for finding in growing)
     verb = "grows" if len(growing) == 1 else "grow"
     return f"{name}{others} {verb} by {bytes_text(rate)} per step, {projected_text(run, rate)}"
 
 
-def leaks_known(findings: Findings) -> bool:
+def has_known_leaks(findings: Findings) -> bool:
     """Whether the run has suppressed leaks."""
     return any(finding.is_leak for finding in findings.suppressed)
 
@@ -386,7 +386,7 @@ def _unjudged(why: WhyUnjudged | str) -> str:
 
 _BORNE_OUT = 0.5
 """Share of the growth between snapshots that the per-step counters must confirm; heuristic: half tolerates noise."""
-_LOGS_TOLD = 4
+_LOGS_SHOWN = 4
 """Logs of deadlocked ranks that a sentence lists; heuristic: more make it unreadable."""
 UNMARKED = "Mark each step of the loop with profiler.step() or profiler.wrap(train_step)."
 """Next step if a Profiler has seen no step."""
@@ -394,17 +394,17 @@ UNMARKED = "Mark each step of the loop with profiler.step() or profiler.wrap(tra
 
 def next_text(run: Run, findings: Findings) -> str:
     """The next step for the reader."""
-    told = leaks(findings)
+    found = leaks(findings)
     culprit = first_to_fail(run)
-    first = "" if culprit is None else _look_first(run, culprit)
+    first = "" if culprit is None else _check_first(run, culprit)
     if culprit is not None and culprit.number in {rank.number for rank in ranks_out_of_memory(run)}:
-        return first + _after_out_of_memory(run, culprit, told)
-    if told:
-        return first + _cut_first(run, told)
+        return first + _after_out_of_memory(run, culprit, found)
+    if found:
+        return first + _cut_first(run, found)
     if first:
         return first + "The results below were recorded before that."
     if culprit is not None and not ended_from_outside(culprit):
-        return f"Fix the failure of the script first, then {again_text(run)}."
+        return f"Fix the failure of the script first, then {rerun_text(run)}."
     reason = findings.why.reason if isinstance(findings.why, Why) else None
     if of_block(run):
         return _no_leaks(findings) if findings.verdict == Verdict.CLEAN else ""
@@ -423,12 +423,12 @@ def _no_leaks(findings: Findings) -> str:
         grows = f"; they still grow by {bytes_text(rate)} per step" if rate else ""
         return f"No new leaks. Known leaks are listed below{grows}."
     if could_go := avoidable(findings):
-        return f"No leaks. {_could_go(could_go)}"
+        return f"No leaks. {_largest_avoidable(could_go)}"
     extra = notes(findings) or library(findings)
     return "No leaks found." + (" See the notes below." if extra else "")
 
 
-def _could_go(found: Sequence[Finding]) -> str:
+def _largest_avoidable(found: Sequence[Finding]) -> str:
     """`8.00 MiB of avoidable memory, mostly held by batch in main() at train.py:33`."""
     largest = found[0]
     holder = cut_name(largest.cut) if largest.cut is not None else largest.subject
@@ -440,7 +440,7 @@ def _could_go(found: Sequence[Finding]) -> str:
 def _of_growing(run: Run, growing: Sequence[Finding]) -> str:
     """What to check about growing notes, and whether the per-step counters confirm the growth."""
     per_step = bytes_text(sum(finding.bytes_per_step for finding in growing))
-    if (rate := _counters_say(run, growing)) is not None:
+    if (rate := _contradicting_rate(run, growing)) is not None:
         return (
             f"No leak confirmed: the snapshots show growth of {per_step} per step, the per-step counters only "
             f"{bytes_text(max(rate, 0))} per step. Run longer to decide."
@@ -453,10 +453,10 @@ def _of_growing(run: Run, growing: Sequence[Finding]) -> str:
         return f"Check the notes below: they grow by {per_step} per step{more}."
     others = f"; all notes below grow by {per_step} per step" if len(growing) > 1 else ""
     grows = f"it grows by {bytes_text(most.bytes_per_step)} per step{more}"
-    return f"Check `{name}`{_at(most)}: {grows}{_would_end(most)}{others}."
+    return f"Check `{name}`{_at(most)}: {grows}{_fix_in_short(most)}{others}."
 
 
-def _would_end(finding: Finding) -> str:
+def _fix_in_short(finding: Finding) -> str:
     """``; fix: `total += loss.item()` ``: an edit of one line."""
     edit = finding.suggestion.after if finding.suggestion is not None and not finding.suggestion.also else ""
     return f"; fix: `{one_line(cleaned(edit))}`" if edit and "\n" not in edit else ""
@@ -468,7 +468,7 @@ def _to_judge(run: Run, findings: Findings) -> str:
     known = "" if why is None else _to_judge_by(why, run)
     if known:
         return known
-    listed = any(is_worth_telling(item) for item in findings.unjudged)
+    listed = any(is_reportable(item) for item in findings.unjudged)
     fix = ", or fix what prevented the rules from judging (listed below)" if listed else ""
     return f"Run at least {_longer(run)} steps{fix}."
 
@@ -484,7 +484,7 @@ def _to_judge_by(why: Why, run: Run) -> str:
     more = f"Run at least {_longer(run)} steps: more snapshots show what holds the memory, or that it levels off."
     until = f", or for {why.steps:,} steps, which fill those caches" if why.steps else ""
     return {
-        Reason.RECORDING_ENDED: f"Fix what ended the recording, then {again_text(run)}. If your code did not cause it, "
+        Reason.RECORDING_ENDED: f"Fix what ended the recording, then {rerun_text(run)}. If your code did not cause it, "
         "report it as a bug of leakscope. The script was not affected.",
         Reason.FILLING: "" if why.emptied is None else would_show(why.emptied),
         Reason.NEW_SHAPES: "Run with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1 and "
@@ -497,31 +497,31 @@ def _to_judge_by(why: Why, run: Run) -> str:
     }.get(why.reason, "")
 
 
-def _after_out_of_memory(run: Run, rank: Rank, told: tuple[Finding, ...]) -> str:
+def _after_out_of_memory(run: Run, rank: Rank, found: tuple[Finding, ...]) -> str:
     """What to cut on the rank whose allocation failed; without a referrer, its own leaks first."""
-    own = tuple(f for f in told if rank.number in f.ranks and f.cut is not None)
+    own = tuple(f for f in found if rank.number in f.ranks and f.cut is not None)
     holder = largest_holder(rank)
     if holder is None:
-        told = (*own, *(f for f in told if f not in own)) if own else told
-        return _cut_first(run, told) if told else "The results below were recorded before that."
+        found = (*own, *(f for f in found if f not in own)) if own else found
+        return _cut_first(run, found) if found else "The results below were recorded before that."
     name, where = one_line(cleaned(holder.name)), f" at {cleaned(holder.where)}" if holder.where else ""
     parts = f"{bytes_text(holder.bytes)} of {bytes_text(holder.alive_bytes)}"
-    said = f"`{name}`{where} held most memory on rank {rank.number} when its allocation failed: {parts}."
+    text = f"`{name}`{where} held most memory on rank {rank.number} when its allocation failed: {parts}."
     if any(f.cut is not None and cut_name(f.cut) == name for f in own):
-        return f"{said} Cut it, then {again_text(run)}."
-    return f"{said} Drop what it does not need, then {again_text(run)}."
+        return f"{text} Cut it, then {rerun_text(run)}."
+    return f"{text} Drop what it does not need, then {rerun_text(run)}."
 
 
-def _look_first(run: Run, culprit: Rank) -> str:
+def _check_first(run: Run, culprit: Rank) -> str:
     blamed = ended_from_outside(culprit) and culprit.number == first_to_blame(run)
     cycle = deadlock_cycle(run) if blamed else ()
     if culprit.number in cycle:
         logs = [rank.ended.log for rank in run.ranks if rank.number in cycle and rank.ended.log]
-        more = f" and {len(logs) - _LOGS_TOLD} more" if len(logs) > _LOGS_TOLD else ""
-        told = f" (logs: {', '.join(logs[:_LOGS_TOLD])}{more})" if logs else ""
+        more = f" and {len(logs) - _LOGS_SHOWN} more" if len(logs) > _LOGS_SHOWN else ""
+        where = f" (logs: {', '.join(logs[:_LOGS_SHOWN])}{more})" if logs else ""
         return (
             f"Look at ranks {listed_numbers(cycle)} first: they wait for each other, "
-            f"{deadlock_text(run, cycle)}{told}. "
+            f"{deadlock_text(run, cycle)}{where}. "
         )
     if not blamed and not is_hung(culprit):
         return ""  # the report opens with it
@@ -536,15 +536,15 @@ def _look_first(run: Run, culprit: Rank) -> str:
     )
 
 
-def _counters_say(run: Run, growing: Sequence[Finding]) -> float | None:
+def _contradicting_rate(run: Run, growing: Sequence[Finding]) -> float | None:
     """Bytes per step of the per-step counters if they contradict the growth between snapshots; else None."""
     if any(finding.host_bytes for finding in growing):
         return None  # the counters are those of the accelerator
     ranks = [rank for rank in run.ranks if any(rank.number in finding.ranks for finding in growing)]
     of_ranks = [counted_rate(rank, run.warmup_of(rank)) for rank in ranks]
     rates = [rate for rate in of_ranks if rate is not None]
-    told = sum(finding.bytes_per_step for finding in growing)
-    return sum(rates) if len(rates) == len(of_ranks) and sum(rates) < _BORNE_OUT * told else None
+    per_step = sum(finding.bytes_per_step for finding in growing)
+    return sum(rates) if len(rates) == len(of_ranks) and sum(rates) < _BORNE_OUT * per_step else None
 
 
 def _is_large(finding: Finding) -> bool:
@@ -554,32 +554,32 @@ def _is_large(finding: Finding) -> bool:
     return finding.bytes_per_step >= least and finding.retained_bytes >= least * seen
 
 
-def _cut_first(run: Run, told: tuple[Finding, ...]) -> str:
-    if told[0].cut is None and not told[0].facts.without_a_cut(told[0]):
-        return f"{first_cut(told)}, and {again_text(run)}."
-    return f"{first_cut(told)}. Then {again_text(run)}."
+def _cut_first(run: Run, found: tuple[Finding, ...]) -> str:
+    if found[0].cut is None and not found[0].facts.without_a_cut(found[0]):
+        return f"{first_cut(found)}, and {rerun_text(run)}."
+    return f"{first_cut(found)}. Then {rerun_text(run)}."
 
 
-def first_cut(told: tuple[Finding, ...]) -> str:
+def first_cut(found: tuple[Finding, ...]) -> str:
     """What to cut first, as a sentence without its full stop."""
-    finding, fixed = told[0], _fixed_together(told)
+    finding, fixed = found[0], _fixed_together(found)
     if instead := finding.facts.without_a_cut(finding):
-        return f"{instead} ({bytes_text(finding.retained_bytes)} awaiting gc){_others(told[1:])}"
+        return f"{instead} ({bytes_text(finding.retained_bytes)} awaiting gc){_others(found[1:])}"
     if finding.cut is None:
-        return f"Read the first leak below{_others(told[1:])}"
+        return f"Read the first leak below{_others(found[1:])}"
     frees = _freed_by_all(fixed) if len(fixed) > 1 else would_be_freed(finding)
-    others = _others([other for other in told if other not in fixed], line_to_edit(finding))
+    others = _others([other for other in found if other not in fixed], line_to_edit(finding))
     return f"Cut `{cut_name(finding.cut)}`{_at(finding)}{also_text(finding.cut)}: {frees}{others}"
 
 
-def cut_in_short(told: tuple[Finding, ...]) -> str:
+def cut_in_short(found: tuple[Finding, ...]) -> str:
     """``cut `losses in main()` at train.py:31, frees 36.00 MiB``; without a known cut, the number of leaks."""
-    finding, fixed = told[0], _fixed_together(told)
+    finding, fixed = found[0], _fixed_together(found)
     if finding.cut is None or finding.facts.without_a_cut(finding):
-        return plural(len(told), "distinct leak")
+        return plural(len(found), "distinct leak")
     size = _freed_together(fixed)
     frees = "" if size is None else f", frees {bytes_text(size)}"
-    others = _others([other for other in told if other not in fixed], line_to_edit(finding))
+    others = _others([other for other in found if other not in fixed], line_to_edit(finding))
     return f"cut `{cut_name(finding.cut)}`{_at(finding)}{also_text(finding.cut)}{frees}{others}"
 
 
@@ -592,19 +592,19 @@ def _others(others: Sequence[Finding], line: str = "") -> str:
     """`, then the other 2 leaks (added at the same line)`."""
     if not others:
         return ""
-    told = ", then the other leak" if len(others) == 1 else f", then the other {len(others)} leaks"
+    text = ", then the other leak" if len(others) == 1 else f", then the other {len(others)} leaks"
     added = sum(any(line in reference.added_at for reference in o.cut.references) for o in others if o.cut is not None)
     if not line or not added:
-        return told
-    return f"{told} ({'added' if added == len(others) else added} at the same line)"
+        return text
+    return f"{text} ({'added' if added == len(others) else added} at the same line)"
 
 
-def _fixed_together(told: tuple[Finding, ...]) -> tuple[Finding, ...]:
+def _fixed_together(found: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """The first leak, and the leaks whose cuts are part of its own."""
-    return (told[0], *(other for other in told[1:] if _goes_along(told[0], other)))
+    return (found[0], *(other for other in found[1:] if _is_part_of(found[0], other)))
 
 
-def _goes_along(finding: Finding, other: Finding) -> bool:
+def _is_part_of(finding: Finding, other: Finding) -> bool:
     """Whether the cut of a finding contains all references of the cut of another, in every heap graph."""
     return bool(other.cut_in) and other.cut_in <= finding.cut_in
 

@@ -26,7 +26,7 @@ from leakscope.report.verdict_text import (
     library,
     next_text,
     notes,
-    so_far_text,
+    running_text,
     steps_of,
     suppressed_by_text,
     why_text,
@@ -103,8 +103,8 @@ def render(run: Run, findings: Findings) -> str:
         else:
             text += part
     if left_out:
-        told = f"{plural(left_out, 'section')} omitted: a comment is limited to {MOST:,} characters"
-        text += f"{told}. See report.html and findings.json of the run.\n"
+        text_end = f"{plural(left_out, 'section')} omitted: a comment is limited to {MOST:,} characters"
+        text += f"{text_end}. See report.html and findings.json of the run.\n"
     return text
 
 
@@ -116,7 +116,7 @@ def _head(run: Run, findings: Findings) -> list[str]:
     lines = [
         f"### {_MARKS[Verdict.LEAKS if findings.failed else findings.verdict]} leakscope: {what}",
         "",
-        f"**{findings.verdict.upper()}**{exit_text(run, findings) if so_far_text(run) else ''}: "
+        f"**{findings.verdict.upper()}**{exit_text(run, findings) if running_text(run) else ''}: "
         f"{sentence(why_text(findings)).rstrip('.')}.",
         f"{code(' '.join(run.command), 200)}, {ranks}, {plural(steps_of(run), 'step')}.",
         "",
@@ -162,8 +162,8 @@ def _cut(finding: Finding) -> str:
 
 
 def _frees(finding: Finding) -> str:
-    told = None if finding.cut is None else finding.cut.told_bytes
-    return "" if told is None else bytes_text(told)
+    size = None if finding.cut is None else finding.cut.told_bytes
+    return "" if size is None else bytes_text(size)
 
 
 def _details(run: Run, found: Sequence[Finding]) -> list[list[str]]:

@@ -119,14 +119,14 @@ def related_locations(run: Run, finding: Finding) -> list[dict[str, Any]]:
     """Where something is added to the cut container, and where the memory was allocated."""
     references = finding.cut.references if finding.cut is not None else ()
     added = [place for reference in references for place in reference.added_at]
-    told = [
+    places_of = [
         (line, text)
         for text, places in (("added here (from static analysis)", added), ("allocated here", finding.made_at))
         for line in dict.fromkeys(_lines(run, places))
     ]
     return [
         {"id": number, **_location(line), "message": {"text": text}}
-        for number, (line, text) in enumerate(told[:_MOST_RELATED], 1)
+        for number, (line, text) in enumerate(places_of[:_MOST_RELATED], 1)
     ]
 
 
@@ -220,15 +220,15 @@ def _driver(run: Run, rules: list[str]) -> dict[str, Any]:
 
 
 def _rule(rule: str) -> dict[str, Any]:
-    said = rule_named(rule)
-    parts = [part for part in (said.text, said.why, said.cure) if part]
+    named = rule_named(rule)
+    parts = [part for part in (named.text, named.why, named.cure) if part]
     return {
         "id": rule,
         "name": "".join(word.capitalize() for word in rule.replace("_", "-").split("-")),
-        "shortDescription": {"text": said.text},
-        "fullDescription": {"text": " ".join(part for part in (said.text, said.why) if part)},
-        "help": {"text": "\n\n".join(parts), "markdown": "\n\n".join((f"**{said.text}**", *parts[1:]))},
-        "defaultConfiguration": {"level": said.level},
+        "shortDescription": {"text": named.text},
+        "fullDescription": {"text": " ".join(part for part in (named.text, named.why) if part)},
+        "help": {"text": "\n\n".join(parts), "markdown": "\n\n".join((f"**{named.text}**", *parts[1:]))},
+        "defaultConfiguration": {"level": named.level},
         "properties": {"tags": ["memory", "leak"]},
     }
 
@@ -269,8 +269,8 @@ def _result(run: Run, findings: Findings, finding: Finding, rules: list[str]) ->
         "partialFingerprints": {"leakscope/v1": finding.fingerprint},
         "properties": {"retained_bytes": finding.retained_bytes, "bytes_per_step": finding.bytes_per_step},
     }
-    for name, told in (("relatedLocations", related_locations), ("codeFlows", code_flows)):
-        places = told(run, finding)
+    for name, places_of in (("relatedLocations", related_locations), ("codeFlows", code_flows)):
+        places = places_of(run, finding)
         if places:
             result[name] = places
     return result

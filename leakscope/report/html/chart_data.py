@@ -49,7 +49,7 @@ Points = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True)
-class LookDot:
+class SnapshotDot:
     """One heap snapshot as a dot."""
 
     step: int
@@ -90,7 +90,7 @@ class RankMemory:
     an accelerator, elsewhere growth since the first point."""
     is_counted: bool
     peaks: Points
-    looks: tuple[LookDot, ...]
+    looks: tuple[SnapshotDot, ...]
     layers: tuple[Layer, ...]
     """All start at the same snapshot, with 0 bytes."""
     begins: float
@@ -114,7 +114,7 @@ class RankMemory:
         return self.line[-1][1] - self.line[0][1]
 
     @property
-    def read(self) -> tuple[LookDot, ...]:
+    def read(self) -> tuple[SnapshotDot, ...]:
         """The snapshots drawn as dots."""
         return spread(self.looks, LOOKS)
 
@@ -147,7 +147,7 @@ def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: S
         size = float((seen if seen is not None else look.explained_bytes) - base)
         freed = sum(_freed_at(finding, rank.number, look.step, absolute) for finding in leaking)
         dots.append(
-            LookDot(
+            SnapshotDot(
                 look.step,
                 size,
                 look.counted_bytes,
@@ -156,8 +156,8 @@ def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: S
                 kinds.get(look.step, {}),
             )
         )
-    untold = Thresholds(run.min_bytes).counted if findings.verdict == Verdict.CLEAN else None
-    layers, begins = _layers(findings.ledgers.get(rank.number, ()), dots, untold)
+    hidden_below = Thresholds(run.min_bytes).counted if findings.verdict == Verdict.CLEAN else None
+    layers, begins = _layers(findings.ledgers.get(rank.number, ()), dots, hidden_below)
     would = tuple((dot.step, dot.bytes - dot.freed) for dot in dots if dot.freed is not None)
     return RankMemory(
         number=rank.number,
@@ -194,11 +194,11 @@ def _freed_at(finding: Finding, rank: int, step: int, on_device: bool) -> float:
 
 
 def _layers(
-    intervals: Sequence[LedgerInterval], dots: Sequence[LookDot], untold: int | None
+    intervals: Sequence[LedgerInterval], dots: Sequence[SnapshotDot], hidden_below: int | None
 ) -> tuple[tuple[Layer, ...], float]:
     """The largest lines of the growth breakdown, the others as one, and the bytes at which they start.
 
-    `untold`: bytes per step below which unattributed growth is not drawn.
+    `hidden_below`: bytes per step below which unattributed growth is not drawn.
     """
     same = [interval for interval in intervals if interval.counted_on == intervals[-1].counted_on]
     begins = next((dot.bytes for dot in dots if same and dot.step == same[0].from_step), None)
@@ -218,14 +218,14 @@ def _layers(
             named.append(
                 Layer(f"{len(others)} smaller {'lines' if kind is None else 'leaks'}", kind, _growth(same, others))
             )
-    return tuple(layer if _is_told(layer, untold) else replace(layer, is_drawn=False) for layer in named), begins
+    return tuple(layer if _is_shown(layer, hidden_below) else replace(layer, is_drawn=False) for layer in named), begins
 
 
-def _is_told(layer: Layer, untold: int | None) -> bool:
-    if untold is None or layer.kind != LineKind.UNATTRIBUTED:
+def _is_shown(layer: Layer, hidden_below: int | None) -> bool:
+    if hidden_below is None or layer.kind != LineKind.UNATTRIBUTED:
         return True
     (first, _), (last, size) = layer.growth[0], layer.growth[-1]
-    return size >= untold * (last - first)
+    return size >= hidden_below * (last - first)
 
 
 def _growth(intervals: Sequence[LedgerInterval], names: Iterable[tuple[str, ...]]) -> Points:
@@ -244,7 +244,7 @@ def _peaks(rank: Rank, last: int) -> Points:
     return thinned((*peaks, (last, peaks[-1][1]))) if peaks else ()
 
 
-def spread(all_of_them: Sequence[LookDot], most: int) -> tuple[LookDot, ...]:
+def spread(all_of_them: Sequence[SnapshotDot], most: int) -> tuple[SnapshotDot, ...]:
     """This many of them, evenly spaced, including the first and the last."""
     last = len(all_of_them) - 1
     if last < most:

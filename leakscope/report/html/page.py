@@ -26,7 +26,7 @@ from leakscope.report.memory_snapshot import device_section
 from leakscope.report.ranks import (
     Column,
     RankGroup,
-    RankStory,
+    RankReport,
     all_of,
     columns_of,
     notes_of,
@@ -99,8 +99,8 @@ def render(run: Run, findings: Findings) -> str:
     groups = rank_groups(run, findings)
     alike = [group.ranks for group in groups]
     leaking = verdict_text.leaks(findings)
-    told_first = _told_first(run, findings)
-    asides = _asides(findings, told_first)
+    shown_first = _shown_first(run, findings)
+    asides = _asides(findings, shown_first)
     shown_all = [*leaking, *(f for aside in asides for f in aside.findings)]
     drawings = {id(f): drawn for f in shown_all[:DRAWINGS] if (drawn := drawing.of_finding(f)) is not None}
     svgs = dict(zip(drawings, drawing.inline_svgs([*drawings.values()]), strict=False))
@@ -128,10 +128,10 @@ def render(run: Run, findings: Findings) -> str:
         headline=verdict_text.headline(run, findings),
         failure=rank_text.failure_text(run),
         failed_line=_failed_line(run),
-        is_told_below=not leaking
+        opens_details=not leaking
         and (findings.verdict == Verdict.INCONCLUSIVE or any(map(verdict_text.is_fault, findings.unjudged))),
         next=verdict_text.next_text(run, findings),
-        told_first=told_first,
+        shown_first=shown_first,
         out_of_memory=out_of_memory,
         colour=Verdict.LEAKS if out_of_memory or findings.failed else findings.verdict,
         absolute=is_absolute(run),
@@ -146,7 +146,7 @@ def render(run: Run, findings: Findings) -> str:
     )
 
 
-def _told_first(run: Run, findings: Findings) -> tuple[Finding, ...]:
+def _shown_first(run: Run, findings: Findings) -> tuple[Finding, ...]:
     """The findings of a clean run to which "Next" refers: growth, else avoidable memory."""
     if findings.verdict != Verdict.CLEAN or findings.suppressed or any(map(rank_text.ended_badly, run.ranks)):
         return ()
@@ -157,8 +157,8 @@ def _told_first(run: Run, findings: Findings) -> tuple[Finding, ...]:
     return avoidable if much or not (notes or verdict_text.library(findings)) else ()
 
 
-def _asides(findings: Findings, told_first: tuple[Finding, ...]) -> tuple[Aside, ...]:
-    kinds = {finding.severity for finding in told_first}
+def _asides(findings: Findings, shown_first: tuple[Finding, ...]) -> tuple[Aside, ...]:
+    kinds = {finding.severity for finding in shown_first}
     return (
         Aside(
             "Notes",
@@ -177,10 +177,10 @@ def _asides(findings: Findings, told_first: tuple[Finding, ...]) -> tuple[Aside,
     )
 
 
-def _failed_line(run: Run) -> excerpt.KeptLine | None:
+def _failed_line(run: Run) -> excerpt.RecordedLine | None:
     """The user's line at which the first failing rank failed; None if unknown."""
     rank = first_to_fail(run)
-    return None if rank is None or not rank.ended.at else excerpt.kept_line(run, rank.ended.at)
+    return None if rank is None or not rank.ended.at else excerpt.recorded_line(run, rank.ended.at)
 
 
 # The ranks of the run
@@ -218,7 +218,7 @@ class RankOnPage:
     """A group of ranks that are alike, represented by the first."""
 
     group: RankGroup
-    story: RankStory
+    report: RankReport
     who: str
     """`rank 4, one of 128 alike`."""
     state: State
@@ -266,10 +266,10 @@ def is_absolute(run: Run) -> bool:
 def ranks_on_page(run: Run, findings: Findings, groups: Sequence[RankGroup]) -> RanksOnPage:
     """Every rank of the run, including lost ones."""
     numbers = {finding.fingerprint: number for number, finding in enumerate(leaks(findings), 1)}
-    columns = columns_of([story for group in groups for story in group.stories])
+    columns = columns_of([report for group in groups for report in group.reports])
     ranks = {rank.number: rank for rank in run.ranks}
     representatives = {group.representative for group in groups}
-    notes = notes_together(groups, lambda story: _notes(story, story.number in representatives))
+    notes = notes_together(groups, lambda report: _notes(report, report.number in representatives))
     return RanksOnPage(
         groups=tuple(
             _group(group, numbers, columns, _operations(ranks[group.representative]) if place < DRAWN else None)
@@ -288,15 +288,15 @@ def _operations(rank: Rank) -> Timeline | None:
 def _group(
     group: RankGroup, numbers: Mapping[str, int], columns: Sequence[Column], operations: Timeline | None
 ) -> RankOnPage:
-    listed = group.stories if len(group.stories) > 1 else ()
+    listed = group.reports if len(group.reports) > 1 else ()
     return RankOnPage(
         group=group,
-        story=group.story,
+        report=group.report,
         who=like_text(group.representative, len(group.ranks) - 1),
         state=_state(group),
         leaks=tuple(sorted((numbers[each], each) for each in group.fingerprints if each in numbers)),
-        figures=tuple(_unbroken(column.text(group.stories)) for column in columns),
-        each=tuple((str(story.number), *(column.text((story,)) for column in columns)) for story in listed),
+        figures=tuple(_unbroken(column.text(group.reports)) for column in columns),
+        each=tuple((str(report.number), *(column.text((report,)) for column in columns)) for report in listed),
         operations=operations,
         operations_svg=markup(operations.svg) if operations is not None else None,
     )
@@ -309,14 +309,14 @@ def _unbroken(text: str) -> str:
 
 def _state(group: RankGroup) -> State:
     if group.badly:
-        return _ENDED.get(group.story.how, FAILED)
+        return _ENDED.get(group.report.how, FAILED)
     return OUTLYING if group.apart else LEAKING if group.fingerprints else WELL
 
 
-def _notes(story: RankStory, whole: bool) -> Iterable[str]:
-    yield from all_of(story) if whole else notes_of(story)
-    if whole and story.log:
-        yield f"log `{story.log}`"
+def _notes(report: RankReport, whole: bool) -> Iterable[str]:
+    yield from all_of(report) if whole else notes_of(report)
+    if whole and report.log:
+        yield f"log `{report.log}`"
 
 
 def bytes_by_step(sightings: Iterable[Sighting]) -> tuple[tuple[int, int], ...]:
@@ -409,7 +409,7 @@ class FindingOnPage:
     """There would be a drawing if `dot` were installed."""
     code: tuple[tuple[str, tuple[LineOnPage, ...]], ...]
     """(file, its lines)"""
-    unkept: tuple[tuple[str, str], ...]
+    unrecorded: tuple[tuple[str, str], ...]
     """(what it does, place) of those whose source was not kept."""
     edit: tuple[str, ...]
     """Lines of the suggested fix as `diff` writes them; () without one."""
@@ -443,7 +443,7 @@ def finding_on_page(run: Run, finding: Finding, svg: str = "", is_undrawn: bool 
         drawing=markup(svg),
         is_undrawn=is_undrawn,
         code=code,
-        unkept=_unkept(run, finding),
+        unrecorded=_unrecorded(run, finding),
         edit=finding_text.edit_lines(finding.suggestion) if finding.suggestion is not None else (),
         pasted=finding.suggestion.after if finding.suggestion is not None and not finding.suggestion.also else "",
         made_at=excerpt.allocation_sites(run, finding),
@@ -474,17 +474,17 @@ def _made_elsewhere(
 ) -> tuple[str, str] | None:
     if not finding.made_at:
         return None
-    kept = excerpt.kept_line(run, where := finding.made_at[0])
+    kept = excerpt.recorded_line(run, where := finding.made_at[0])
     shown = {(file, line.number) for file, lines in code for line in lines}
     is_shown = kept is not None and (kept.name, kept.number) in shown
     return None if is_shown else (where, excerpt.source_line(run, where))
 
 
-def _unkept(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
+def _unrecorded(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
     references = finding.cut.references if finding.cut is not None else ()
     places = [(MARKS[LineMark.HOLDS], reference.where) for reference in references]
     places += [(MARKS[LineMark.ADDS], place) for place, _ in excerpt.adding_lines(run, finding)]
-    return tuple((does, place) for does, place in places if place and excerpt.kept_line(run, place) is None)
+    return tuple((does, place) for does, place in places if place and excerpt.recorded_line(run, place) is None)
 
 
 def _stretches(finding: Finding) -> tuple[StretchOnPage, ...]:

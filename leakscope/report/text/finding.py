@@ -256,15 +256,15 @@ def _cut(run: Run, finding: Finding) -> Iterator[Line]:
 
 def _sightings(finding: Finding) -> str:
     """Snapshots and sizes, with ranks that have the same snapshots merged."""
-    told = []
+    texts = []
     for seen in (together := seen_together(finding))[:SIGHTINGS_SHOWN]:
         steps = seen.at_each_step()
         shown = ", ".join(f"step {step}: {bytes_span(sizes)}" for step, sizes in steps[-SIGHTINGS_SHOWN:])
         more = f"{len(steps) - SIGHTINGS_SHOWN} earlier, " if len(steps) > SIGHTINGS_SHOWN else ""
         each = " each" if len(seen.ranks) > 1 else ""
-        told.append(f"{ranks_text(seen.ranks)}{each} ({more}{shown})")
+        texts.append(f"{ranks_text(seen.ranks)}{each} ({more}{shown})")
     rest = sorted(rank for seen in together[SIGHTINGS_SHOWN:] for rank in seen.ranks)
-    return "; ".join([*told, *([f"{ranks_text(rest)} in other snapshots"] if rest else [])]) or "in no judged snapshot"
+    return "; ".join([*texts, *([f"{ranks_text(rest)} in other snapshots"] if rest else [])]) or "in no judged snapshot"
 
 
 QUOTED = 5
@@ -299,8 +299,8 @@ def _figures(run: Run, finding: Finding) -> str:
     """`36.00 MiB held at the last look, 3.00 MiB more each step; ranks 0, 1; step-growth [17f7ca4b]`."""
     ranks = ranks_text(finding.ranks) if finding.ranks and not of_block(run) else ""
     name = f"{finding.rule} [{finding.fingerprint}]"
-    told = finding if holds_nothing(finding) else replace(finding, count=0)
-    return "; ".join(filter(None, (held_text(told, "after the block" if of_block(run) else ""), ranks, name)))
+    shown = finding if holds_nothing(finding) else replace(finding, count=0)
+    return "; ".join(filter(None, (held_text(shown, "after the block" if of_block(run) else ""), ranks, name)))
 
 
 def _excerpts(run: Run, finding: Finding) -> Iterator[Line]:
@@ -368,5 +368,5 @@ def _brief_made_at(run: Run, finding: Finding) -> Iterator[Line]:
     sites = allocation_sites(run, finding)
     for place, line in sites[:1]:
         more = f" and {len(finding.made_at) - 1} more" if len(finding.made_at) > 1 else ""
-        told = f"{INDENT}{'Made at:'.ljust(COLUMN)}{place}{more}"
-        yield Cropped(f"{told} | {line}" if line else told)
+        text = f"{INDENT}{'Made at:'.ljust(COLUMN)}{place}{more}"
+        yield Cropped(f"{text} | {line}" if line else text)

@@ -11,7 +11,7 @@ from leakscope.report.finding_text import avoidable_text, held_text, title
 from leakscope.report.growth_text import kinds_text, ledger_table
 from leakscope.report.memory_snapshot import device_lines, device_text
 from leakscope.report.rank_text import clock_text, failure_text, hung_text, within_text
-from leakscope.report.ranks import RankGroup, RankStory, looking_text, rank_groups
+from leakscope.report.ranks import RankGroup, RankReport, rank_groups, snapshots_text
 from leakscope.report.rendering import WIDTH, Cropped, Line, cleaned, field_lines, short_field, text_page, wrapped
 from leakscope.report.run_text import loader_in_short, run_text
 from leakscope.report.text.finding import brief_finding_lines, finding_lines
@@ -73,8 +73,8 @@ def verdict_lines(run: Run, findings: Findings, groups: Sequence[Sequence[int]] 
         yield from field_lines("Why", why_text(findings))
     for sentence in run_text(findings.out_of_memory, groups):
         yield from field_lines("Memory", sentence)
-    if not nothing and (told := next_text(run, findings)):
-        yield from field_lines("Next", told)
+    if not nothing and (step := next_text(run, findings)):
+        yield from field_lines("Next", step)
 
 
 def about_lines(run: Run) -> Iterator[Line]:
@@ -91,8 +91,8 @@ def last_lines(run: Run, findings: Findings) -> Iterator[Line]:
     what = f": {grows}" if (grows := growing_text(run, findings)) else what
     if isinstance(findings.why, Why) and findings.why.reason == Reason.SUPPRESSED:
         what = f": no new leak, {plural(findings.why.count, 'known leak')} suppressed"
-    told = f"Verdict: {findings.verdict.upper()}{what}{exit_text(run, findings)}"
-    yield from wrapped(told, "", "  ")
+    text = f"Verdict: {findings.verdict.upper()}{what}{exit_text(run, findings)}"
+    yield from wrapped(text, "", "  ")
 
 
 def about_text(run: Run, whole: bool = True) -> str:
@@ -101,7 +101,7 @@ def about_text(run: Run, whole: bool = True) -> str:
     """
     steps = f"{plural(steps_of(run), 'step')} {clock_text(run)}".strip()
     of_ranks = (plural(max(len(run.ranks), run.expected_ranks), "rank"), steps)
-    of_run = (*(() if of_block(run) else of_ranks), looking_text(run), run.device)
+    of_run = (*(() if of_block(run) else of_ranks), snapshots_text(run), run.device)
     reader = f"{run.heap_reader} heap reader" if run.heap_reader else ""
     parts = (*of_run, *((f"torch {run.torch}" if run.torch else "", reader) if whole else ()))
     return f"{' '.join(run.command)}: {', '.join(part for part in parts if part)}"
@@ -115,10 +115,10 @@ GROUPS = 6
 """Maximum number of groups of ranks with a line each; more are shown as a table (heuristic)."""
 LINES = {"Run": 1, "Page": 4, "More": 4, "Also grows": 4}
 """Maximum lines of a field, where it is not two."""
-_FIGURES: Mapping[str, Callable[[RankStory], float | None]] = {
-    "allocated": lambda story: story.counted_bytes,
-    "more each step": lambda story: max(story.growth_per_step or 0, 0),
-    "leaked": lambda story: story.leaked_bytes,
+_FIGURES: Mapping[str, Callable[[RankReport], float | None]] = {
+    "allocated": lambda report: report.counted_bytes,
+    "more each step": lambda report: max(report.growth_per_step or 0, 0),
+    "leaked": lambda report: report.leaked_bytes,
 }
 """Figures of ranks by their label."""
 
@@ -181,8 +181,8 @@ def _listed(name: str, found: tuple[Finding, ...], findings: Findings) -> Iterat
         yield name, f"{plural(len(found), 'finding')} (not counted as a leak)"
         return
     for index, finding in enumerate(found[:SHOWN]):
-        told = f"{title(finding)}; {held_text(finding)}; {finding.rule} [{finding.fingerprint}]"
-        yield name if index == 0 else "", told
+        text = f"{title(finding)}; {held_text(finding)}; {finding.rule} [{finding.fingerprint}]"
+        yield name if index == 0 else "", text
     if len(found) > SHOWN:
         yield "", f"and {len(found) - SHOWN} more"
 
@@ -211,8 +211,8 @@ def _collecting(findings: Findings) -> Iterator[tuple[str, str]]:
 
 def _ranks(run: Run, groups: tuple[RankGroup, ...]) -> Iterator[tuple[str, str]]:
     """One line per group of ranks, then notes on their recording."""
-    told = [_group_text(run, group) for group in groups] + _notes_of_ranks(run, groups)
-    for index, text in enumerate(told):
+    texts = [_group_text(run, group) for group in groups] + _notes_of_ranks(run, groups)
+    for index, text in enumerate(texts):
         yield "" if index else "Ranks", text
 
 
@@ -223,21 +223,21 @@ def _group_text(run: Run, group: RankGroup) -> str:
     if count == len(run.ranks):
         who = "" if count == 1 else f"all {count} ranks "
     names = ["allocated"] if count == len(run.ranks) else [*_FIGURES]
-    spans = ((what, [_FIGURES[what](story) or 0 for story in group.stories]) for what in names)
+    spans = ((what, [_FIGURES[what](report) or 0 for report in group.reports]) for what in names)
     figures = ", ".join(f"{bytes_span(sizes)} {what}" for what, sizes in spans if any(sizes))
-    return "; ".join(filter(None, (f"{who}{group.story.ended}", figures, *group.apart)))
+    return "; ".join(filter(None, (f"{who}{group.report.ended}", figures, *group.apart)))
 
 
 def _notes_of_ranks(run: Run, groups: tuple[RankGroup, ...]) -> list[str]:
     ranks: dict[str, list[int]] = {}
     for group in groups:
-        for story in group.stories:
-            for text in story.notes:
-                ranks.setdefault(text, []).append(story.number)
+        for report in group.reports:
+            for text in report.notes:
+                ranks.setdefault(text, []).append(report.number)
     alone = len(run.ranks) == 1
     of_ranks = (text if alone else f"{ranks_text(sorted(those))}: {text}" for text, those in ranks.items())
-    told = [*run.notes, *of_ranks]
-    return [*told[:SHOWN], *([f"and {plural(len(told) - SHOWN, 'more note')}"] if len(told) > SHOWN else [])]
+    texts = [*run.notes, *of_ranks]
+    return [*texts[:SHOWN], *([f"and {plural(len(texts) - SHOWN, 'more note')}"] if len(texts) > SHOWN else [])]
 
 
 TOLD = 3

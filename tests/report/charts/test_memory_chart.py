@@ -27,7 +27,7 @@ from leakscope.report.html.chart_data import (
     memory_on_page,
     thinned,
 )
-from leakscope.report.ranks import RankGroup, rank_groups, rank_stories
+from leakscope.report.ranks import RankGroup, rank_groups, rank_reports
 from leakscope.run.model import Rank
 from leakscope.run.rows import DeviceBlocks, LayoutAtLook
 from leakscope.verdict import Verdict
@@ -112,7 +112,7 @@ def test_a_thinned_line_keeps_its_ends_its_highest_and_its_lowest(some: list[int
 
 def on_page(*ranks: Rank) -> MemoryOnPage:
     run, findings = examples.run(*ranks), findings_of()
-    groups = [RankGroup((story,), ()) for story in rank_stories(run, findings)]
+    groups = [RankGroup((story,), ()) for story in rank_reports(run, findings)]
     found = memory_on_page(run, findings, groups, absolute=False)
     assert found is not None
     return found

@@ -57,7 +57,7 @@ def test_lines_of_two_files_stand_apart() -> None:
 @pytest.mark.process
 def test_a_place_whose_source_was_not_kept_is_named() -> None:
     card = finding_on_page(RUN, leak(CutReference(".seen", "lost.py:4", added_at=("train.py:30",))))
-    assert [place for _, place in card.unkept] == ["lost.py:4"]
+    assert [place for _, place in card.unrecorded] == ["lost.py:4"]
     assert '<code class="place"><span class="whole">lost.py:4</span></code>' in shown(
         leak(CutReference(".seen", "lost.py:4"))
     )
@@ -136,8 +136,8 @@ def test_few_ranks_are_named_and_many_are_counted() -> None:
 
 def test_without_a_cut_nothing_is_said_to_be_freed() -> None:
     assert not [figure for figure, _ in figures(replace(leak(), cut=None)) if "free" in figure]
-    untold = replace(leak(), cut=Cut((CutReference(".seen"),), 2 * MIB, is_told=False))
-    assert not [figure for figure, _ in figures(untold) if "free" in figure]
+    hidden_below = replace(leak(), cut=Cut((CutReference(".seen"),), 2 * MIB, is_told=False))
+    assert not [figure for figure, _ in figures(hidden_below) if "free" in figure]
 
 
 @pytest.mark.process
