@@ -133,9 +133,9 @@ def values_of(findings: Result) -> dict[str, float | str]:
     An inconclusive verdict has no figures, only its reason.
     """
     from leakscope.report.finding_text import title
-    from leakscope.report.verdict_text import first_cut, leaks, why_text
+    from leakscope.report.verdict_text import first_cut, why_text
 
-    found = leaks(findings)
+    found = findings.leaks
     if findings.verdict == Verdict.INCONCLUSIVE and not found:
         return {"leakscope/report": f"inconclusive: {why_text(findings)}"}
     values: dict[str, float | str] = {

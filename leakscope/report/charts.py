@@ -246,7 +246,7 @@ def _all(memory: RankMemory) -> tuple[Points, ...]:
 
 
 def _last(memory: RankMemory) -> int:
-    return max([memory.line[-1][0], *(dot.step for dot in memory.looks)])
+    return max([memory.line[-1][0], *(dot.step for dot in memory.snapshots)])
 
 
 def _plot(drawing: _Drawing, axes: Axes, points: Points, unit: float, classes: str, **style: Any) -> None:
@@ -327,7 +327,7 @@ def _dots(memory: RankMemory, number: int, place: Place, absolute: bool) -> str:
     matplotlib has no such artist, so they are drawn above its output.
     """
     parts = [f'<g class="of of-{number}">']
-    middle = (memory.looks[0].step + memory.looks[-1].step) / 2 if memory.looks else 0
+    middle = (memory.snapshots[0].step + memory.snapshots[-1].step) / 2 if memory.snapshots else 0
     for dot in memory.read:
         x, y = place(dot.step, dot.bytes)
         lines = (f"step {dot.step}", *_figures(memory, dot, absolute))

@@ -101,12 +101,17 @@ def held_text(finding: Finding, when: str = "") -> str:
     growth = f", growing {rate} per step" if finding.bytes_per_step else ""
     if finding.freed_late:
         growth = f", {rate} allocated per step and freed late"
-    part = "" if finding.host_bytes >= finding.retained_bytes else f"{bytes_text(finding.host_bytes)} of it "
-    host = f", {part}in host memory" if finding.host_bytes else ""
+    host = _host_text(finding)
     if finding.before_bytes:
-        there = f"{bytes_text(finding.before_bytes)} retained before"
-        return f"{bytes_text(finding.retained_bytes)} added by the calls{host}{growth} ({there})"
+        before = f"{bytes_text(finding.before_bytes)} retained before"
+        return f"{bytes_text(finding.retained_bytes)} added by the calls{host}{growth} ({before})"
     return f"{bytes_text(finding.retained_bytes)} retained{storages} {when or when_text(finding)}{host}{growth}"
+
+
+def _host_text(finding: Finding) -> str:
+    """`, 64.00 MiB of it in host memory`: the part outside the accelerator; "" if there is none."""
+    part = "" if finding.host_bytes >= finding.retained_bytes else f"{bytes_text(finding.host_bytes)} of it "
+    return f", {part}in host memory" if finding.host_bytes else ""
 
 
 def when_text(finding: Finding) -> str:
@@ -175,9 +180,14 @@ def measured_text(finding: Finding) -> str:
     cut = finding.cut
     if cut is None or cut.proved_bytes is None:
         return proved_text(finding)
-    freed, held = bytes_text(cut.proved_bytes), bytes_text(max(finding.retained_bytes, cut.proved_bytes))
-    number, _, unit = freed.rpartition(" ")
-    return f"measured {number if held.endswith(f' {unit}') else freed} of {held}"
+    return f"measured {_part_text(cut.proved_bytes, max(finding.retained_bytes, cut.proved_bytes))}"
+
+
+def _part_text(part: int, whole: int) -> str:
+    """`72.00 of 144.00 MiB`."""
+    number, _, unit = bytes_text(part).rpartition(" ")
+    of = bytes_text(whole)
+    return f"{number if of.endswith(f' {unit}') else bytes_text(part)} of {of}"
 
 
 def cycle_text(finding: Finding) -> str:
@@ -227,10 +237,8 @@ def figures(finding: Finding) -> tuple[tuple[str, str], ...]:
     if holds_nothing(finding):
         return ((plural(finding.count, "time"), "seen, no memory retained"), *seen)
     storages = f", in {plural(finding.count, 'storage')}" if finding.count else ""
-    part = "" if finding.host_bytes >= finding.retained_bytes else f"{bytes_text(finding.host_bytes)} of it "
-    host = f", {part}in host memory" if finding.host_bytes else ""
     when = "added by the calls" if finding.before_bytes else f"retained {when_text(finding)}"
-    held = (bytes_text(finding.retained_bytes), f"{when}{storages}{host}")
+    held = (bytes_text(finding.retained_bytes), f"{when}{storages}{_host_text(finding)}")
     how = "allocated per step, freed late" if finding.freed_late else "growth per step"
     growth = ((bytes_text(finding.bytes_per_step), how),) if finding.bytes_per_step else ()
     return (held, *growth, *_frees(finding), *seen)
@@ -243,10 +251,8 @@ def _frees(finding: Finding) -> tuple[tuple[str, str], ...]:
         return ()
     freed = bytes_text(cut.told_bytes)
     if cut.proved_bytes is not None:
-        of = bytes_text(max(finding.retained_bytes, cut.proved_bytes))
-        number, _, unit = freed.rpartition(" ")
-        measured = number if of.endswith(f" {unit}") else freed
-        return ((f"frees {freed}", f"when cut, measured: {measured} of {of}"),)
+        measured = _part_text(cut.told_bytes, max(finding.retained_bytes, cut.proved_bytes))
+        return ((f"frees {freed}", f"when cut, measured: {measured}"),)
     when = "when cut, at the next gc" if cut.after_gc else "when cut"
     part = cut.unproved
     how = f"measured: {bytes_text(part.bytes)} of tensors" if isinstance(part, OnlyTensorsFreed) else "not measured"
@@ -313,8 +319,9 @@ def reason_text(hop: Hop) -> str:
 
 def new_reasons(finding: Finding) -> tuple[str, ...]:
     """Reason of each hop, or "" if it repeats that of the previous one."""
-    hops = zip(finding.trace, says_why(finding), strict=True)
-    return tuple(reason_text(hop) if is_new else "" for hop, is_new in hops)
+    hops = finding.trace
+    same = [False, *((a.status, a.reason) == (b.status, b.reason) for a, b in pairwise(hops))]
+    return tuple("" if is_same else reason_text(hop) for hop, is_same in zip(hops, same, strict=False))
 
 
 def suspects(finding: Finding) -> frozenset[int]:
@@ -322,25 +329,19 @@ def suspects(finding: Finding) -> frozenset[int]:
 
     Where no such reference is on the trace (a cycle is leaked all the way round) it is the one to cut.
     """
-    trace = finding.trace
-    between = frozenset(i for i in range(len(trace) - 1) if _may_be_at_fault(trace[i], trace[i + 1]))
+    between = frozenset(
+        index
+        for index, (hop, after) in enumerate(pairwise(finding.trace))
+        if hop.reference and hop.status != HopStatus.LEAKED and after.status != HopStatus.EXPECTED
+    )
     cut = finding.cut_position
-    return between or (frozenset() if cut is None else frozenset({cut}))
-
-
-def _may_be_at_fault(holder: Hop, held: Hop) -> bool:
-    return bool(holder.reference) and holder.status != HopStatus.LEAKED and held.status != HopStatus.EXPECTED
+    if between or cut is None:
+        return between
+    return frozenset({cut})
 
 
 NO_TRACE = "No reference path from a Python or autograd root."
 """Shown instead of an unknown trace."""
-
-
-def says_why(finding: Finding) -> tuple[bool, ...]:
-    """Whether to show each hop's reason: not if it repeats the previous one."""
-    hops = finding.trace
-    later = ((before.status, before.reason) != (hop.status, hop.reason) for before, hop in pairwise(hops))
-    return (*(True for _ in hops[:1]), *later)
 
 
 def closes_cycle(finding: Finding, index: int) -> bool:

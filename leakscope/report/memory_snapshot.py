@@ -329,18 +329,18 @@ def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[Lin
     `groups`: ranks with the same behaviour, of which one is shown.
     """
     ranks = _device_records(run, groups)
-    if not any(looks or rank.snapshots for rank, _, looks in ranks):
+    if not any(records or rank.snapshots for rank, _, records in ranks):
         return
     yield "Device memory"
     yield "============="
-    for rank, more, looks in ranks:
-        if looks:
+    for rank, more, records in ranks:
+        if records:
             yield like_text(rank.number, more)
-            last = looks[-SNAPSHOTS_SHOWN * len({look.device for look in looks}) :]
+            last = records[-SNAPSHOTS_SHOWN * len({record.device for record in records}) :]
             yield figures(map(_cells, last), "r" * len(_HEADS), _HEADS, indent=2)
-            yield from (line for text in _native(looks) for line in wrapped(text, "    ", "  "))
+            yield from (line for text in _native(records) for line in wrapped(text, "    ", "  "))
         yield from (line for text in snapshot_texts(rank.snapshots) for line in wrapped(one_line(text), "  "))
-    if any(looks for _, _, looks in ranks):
+    if any(records for _, _, records in ranks):
         yield from wrapped(f"({_LEGEND})", "", "  ")
     yield ""
 
@@ -355,7 +355,7 @@ def device_text(run: Run) -> str:
     """`1.00 GiB reserved on cuda:0 by rank 2, 960.00 MiB active`: of the rank with most reserved at its last snapshot;
     "" without an accelerator's allocator.
     """
-    last = [(looks[-1], rank.number) for rank in run.ranks if (looks := cleaned(device_looks(rank)))]
+    last = [(records[-1], rank.number) for rank in run.ranks if (records := cleaned(device_looks(rank)))]
     if not last:
         return ""
     most, number = max(last, key=lambda each: (each[0].reserved, -each[1]))
@@ -366,20 +366,20 @@ def device_text(run: Run) -> str:
     )
 
 
-def _cells(look: DeviceLook) -> tuple[str, ...]:
-    step = str(look.step) if look.occasion == Occasion.STEP else f"{look.step} ({look.occasion})"
-    sizes = (look.reserved, look.active, look.held, look.waiting, look.native, look.pending)
-    outside = "-" if look.outside is None else bytes_text(look.outside)
-    return (step, f"{look.kind}:{look.device}", *(bytes_text(size) for size in sizes), outside)
+def _cells(record: DeviceLook) -> tuple[str, ...]:
+    step = str(record.step) if record.occasion == Occasion.STEP else f"{record.step} ({record.occasion})"
+    sizes = (record.reserved, record.active, record.held, record.waiting, record.native, record.pending)
+    outside = "-" if record.outside is None else bytes_text(record.outside)
+    return (step, f"{record.kind}:{record.device}", *(bytes_text(size) for size in sizes), outside)
 
 
-def _native(looks: tuple[DeviceLook, ...]) -> tuple[str, ...]:
+def _native(records: tuple[DeviceLook, ...]) -> tuple[str, ...]:
     """The allocation sites of the last snapshot's native blocks."""
     sites = [
         site
-        for look in looks
-        if (look.step, look.occasion) == (looks[-1].step, looks[-1].occasion)
-        for site in look.sites
+        for record in records
+        if (record.step, record.occasion) == (records[-1].step, records[-1].occasion)
+        for site in record.sites
     ]
     return tuple(
         f"native: {bytes_text(s.bytes)} in {plural(s.count, 'block')}, allocated at {one_line(s.where)}"
@@ -395,23 +395,21 @@ def device_section(run: Run, groups: Sequence[Sequence[int]] = ()) -> Markup | N
     from markupsafe import Markup
 
     ranks = []
-    for rank, more, looks in _device_records(run, groups):
+    for rank, more, records in _device_records(run, groups):
         snapshots = snapshots_on_page(rank.snapshots)
-        if looks or snapshots:
+        if records or snapshots:
             ranks.append(
                 (
                     like_text(rank.number, more),
-                    [_cells(look) for look in looks],
-                    _native(looks) if looks else (),
+                    [_cells(record) for record in records],
+                    _native(records) if records else (),
                     snapshots,
                 )
             )
     if not ranks:
         return None
-    any_snapshots = any(looks for _, looks, _, _ in ranks)
-    return Markup(
-        html_page("device_memory.html", ranks=ranks, heads=_HEADS, legend=_LEGEND, any_snapshots=any_snapshots)
-    )
+    any_records = any(records for _, records, _, _ in ranks)
+    return Markup(html_page("device_memory.html", ranks=ranks, heads=_HEADS, legend=_LEGEND, any_records=any_records))
 
 
 _ROWS = 10

@@ -10,7 +10,7 @@ from leakscope.findings.model import Finding, Findings
 from leakscope.report import finding_text, growth_text, rank_text, run_text, verdict_text
 from leakscope.report.excerpt import Excerpt, excerpts
 from leakscope.report.rendering import cleaned, html_page, laid_out
-from leakscope.report.text.finding import folded_trace_lines
+from leakscope.report.text.finding import trace_lines
 from leakscope.report.text.page import about_text
 from leakscope.run.model import Run
 from leakscope.verdict import Verdict
@@ -45,7 +45,7 @@ class LeakInCell:
 def render(run: Run, findings: Findings) -> str:
     """The HTML; text of the run is escaped, and it stays readable where a notebook removes styles."""
     run, findings = cleaned(run), cleaned(findings)
-    leaks = verdict_text.leaks(findings)
+    leaks = findings.leaks
     beside = [
         f"{finding_text.title(f)}; {finding_text.held_text(f)}"
         for f in (*verdict_text.library(findings), *verdict_text.notes(findings))
@@ -80,5 +80,5 @@ def _in_cell(run: Run, finding: Finding) -> LeakInCell:
         held=finding_text.held_text(finding, "after the block" if block else ""),
         code=() if nothing else excerpts(run, finding, 1),
         edit=finding_text.edit_lines(finding.suggestion) if finding.suggestion is not None else (),
-        trace="" if nothing else "\n".join(laid_out(folded_trace_lines(finding), WIDTH)),
+        trace="" if nothing else "\n".join(laid_out(trace_lines(finding, brief=True), WIDTH)),
     )

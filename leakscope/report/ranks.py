@@ -15,7 +15,6 @@ from leakscope.findings.model import Findings, RankSummary
 from leakscope.report.rank_text import comm_notes, ended_badly, ended_text, error_text, is_hung, processes_text
 from leakscope.report.rendering import one_line
 from leakscope.report.run_text import GARBAGE
-from leakscope.report.verdict_text import leaks
 from leakscope.run.model import Ended, Rank, Run
 from leakscope.run.rows import EndKind
 from leakscope.units import bytes_span, bytes_text, count_span, plural, seconds_text
@@ -101,7 +100,7 @@ def _report(rank: Rank, run: Run, findings: Findings, state: CommState | None, l
         summary=summary,
         categories=summary.categories,
         notes=(*(each.why for each in rank.recording_ended), *rank.notes, *_processes(rank), *of_comm),
-        not_read=tuple(text for look in rank.looks for text in look.unjudged),
+        not_read=tuple(text for snapshot in rank.looks for text in snapshot.unjudged),
     )
 
 
@@ -147,7 +146,7 @@ def _growth(rank: Rank, warmup: int) -> float | None:
 def _leaked(findings: Findings) -> Mapping[int, int]:
     """The bytes of each rank's leaks when they were last seen."""
     total: Counter[int] = Counter()
-    for finding in leaks(findings):
+    for finding in findings.leaks:
         last = {s.rank: s.bytes for s in sorted(finding.sightings, key=lambda sighting: sighting.step)}
         total.update(last)
     return total
@@ -182,15 +181,17 @@ def _own_collections(rank: Rank) -> str:
 
 def snapshots_text(run: Run) -> str:
     """`4 snapshots (960.0 ms)`, of the rank that spent most on them; "" if none did."""
-    spent = max(((sum(look.seconds for look in rank.looks), len(rank.looks)) for rank in run.ranks), default=(0.0, 0))
+    spent = max(
+        ((sum(snapshot.seconds for snapshot in rank.looks), len(rank.looks)) for rank in run.ranks), default=(0.0, 0)
+    )
     return f"{plural(spent[1], 'snapshot')} ({seconds_text(spent[0])})" if spent[1] else ""
 
 
 def _snapshot_cost(rank: Rank) -> str:
     if not rank.looks:
         return ""
-    spent = sum(look.seconds for look in rank.looks)
-    stopped = sum(look.stopped_seconds for look in rank.looks)
+    spent = sum(snapshot.seconds for snapshot in rank.looks)
+    stopped = sum(snapshot.stopped_seconds for snapshot in rank.looks)
     count = plural(len(rank.looks), "snapshot")
     return f"{count}, {seconds_text(spent)} in total, program paused for {seconds_text(stopped)}"
 
@@ -312,11 +313,11 @@ def rank_groups(run: Run, findings: Findings) -> tuple[RankGroup, ...]:
     """Each rank in one group; those that stand out first, then by the smallest rank.
 
     A rank that was killed, hung or failed, and one whose figures are far from those of its peers, is a group of its
-    own; only where more than `MANY` ended badly in the same way are they one, but for the one to look at first.
+    own; only where more than `MANY` ended badly in the same way are they one, except the first to fail.
     """
     reports = rank_reports(run, findings)
     seen: dict[int, list[str]] = {}
-    for finding in leaks(findings):
+    for finding in findings.leaks:
         for rank in finding.ranks:
             seen.setdefault(rank, []).append(finding.fingerprint)
     prints = {report.number: tuple(sorted(seen.get(report.number, ()))) for report in reports}

@@ -38,11 +38,6 @@ from leakscope.units import bytes_text, listed_numbers, plural
 from leakscope.verdict import Returned, Verdict
 
 
-def leaks(findings: Findings) -> tuple[Finding, ...]:
-    """Findings that decide the verdict, of the application and of libraries."""
-    return findings.leaks
-
-
 def avoidable(findings: Findings) -> tuple[Finding, ...]:
     """Memory kept longer than needed, largest first."""
     found = [f for f in findings.findings if f.severity == Severity.AVOIDABLE]
@@ -183,7 +178,7 @@ def _headline(run: Run, findings: Findings) -> str:
     full = sorted(rank.number for rank in ranks_out_of_memory(run))
     if full:
         return f"Out of memory on {'ranks' if len(full) > 1 else 'rank'} {listed_numbers(tuple(full))}"
-    if found := leaks(findings):
+    if found := findings.leaks:
         return plural(len(found), "distinct leak")
     if findings.verdict == Verdict.LEAKS:
         return "Leaks"
@@ -244,8 +239,8 @@ def _why(why: Why, held: str) -> str:
         return _leaks(why, held)
     if why.ended is not None:
         who = "it" if why.is_only_rank else f"rank {why.rank}"
-        looks = f", {plural(why.count, 'snapshot')}" if why.count else ""
-        return f"{who} {cut_short_text(why.ended)}{looks}; {_so_far(why)}"
+        taken = f", {plural(why.count, 'snapshot')}" if why.count else ""
+        return f"{who} {cut_short_text(why.ended)}{taken}; {_so_far(why)}"
     if why.reason in NO_STEP_REASONS:
         return no_step_text(why) + _garbage(why)
     notes = f"; {plural(why.count, 'note')}" if why.count else ""
@@ -262,7 +257,7 @@ def _why(why: Why, held: str) -> str:
         else "the block retained no tensor memory",
         Reason.WITHIN_ALLOWANCE: f"the block retained at most {bytes_text(why.bytes)}, within its allowance",
         Reason.DAMAGED: f"{_damaged(why)}, so a leak can be missed; {_so_far(why)}",
-        Reason.TOO_FEW_STEPS: f"too few steps{on} ({plural(why.count, 'step')}): {_unjudged(why.unjudged)}; "
+        Reason.TOO_FEW_STEPS: f"too few steps{on} ({plural(why.count, 'step')}): {unjudged_text(why.unjudged)}; "
         f"{_so_far(why)}; run at least {why.steps} steps",
         Reason.HIDDEN: f"{_so_far(why)}; this torch version does not expose all C++ references, so it can be a leak",
         Reason.NO_LOOKS: f"no heap snapshot was taken (see the notes); {_so_far(why)}",
@@ -357,27 +352,23 @@ def _garbage(why: Why) -> str:
     return f"; {bytes_text(why.garbage)} of garbage awaiting gc at the last snapshot{named}"
 
 
-def unjudged_text(unjudged: Unjudged) -> str:
-    """`only 2 snapshots after warm-up, 3 needed to detect growth`; a recorded reason is unchanged."""
-    return _unjudged(unjudged.why)
-
-
 def unjudged_together(unjudged: Iterable[Unjudged]) -> tuple[tuple[str, tuple[int, ...], str], ...]:
     """(rule, ranks, why): each reason of a rule once, with all its ranks."""
     together: dict[tuple[str, str], list[int]] = {}
     for item in unjudged:
-        together.setdefault((item.rule, unjudged_text(item)), []).append(item.rank)
+        together.setdefault((item.rule, unjudged_text(item.why)), []).append(item.rank)
     return tuple((rule, tuple(sorted(set(ranks))), why) for (rule, why), ranks in together.items())
 
 
-def _unjudged(why: WhyUnjudged | str) -> str:
+def unjudged_text(why: WhyUnjudged | str) -> str:
+    """`only 2 snapshots after warm-up, 3 needed to detect growth`; a recorded reason is unchanged."""
     if not isinstance(why, WhyUnjudged):
         return why
     taken = f"only {plural(why.looks, 'snapshot')}" if why.looks else "no snapshot"
-    looks = f"{taken} after warm-up, {why.needed} needed to detect growth"
+    taken += f" after warm-up, {why.needed} needed to detect growth"
     return {
-        UnjudgedReason.TOO_FEW_LOOKS: looks,
-        UnjudgedReason.NO_STEP: f"no step detected; {looks}",
+        UnjudgedReason.TOO_FEW_LOOKS: taken,
+        UnjudgedReason.NO_STEP: f"no step detected; {taken}",
         UnjudgedReason.RAISED: f"it raised {why.error}",
         UnjudgedReason.NOT_LOADED: f"it could not be loaded: {why.error}",
         UnjudgedReason.NO_SOURCE: f"reading the source for suggested fixes raised {why.error}",
@@ -394,7 +385,7 @@ UNMARKED = "Mark each step of the loop with profiler.step() or profiler.wrap(tra
 
 def next_text(run: Run, findings: Findings) -> str:
     """The next step for the reader."""
-    found = leaks(findings)
+    found = findings.leaks
     culprit = first_to_fail(run)
     first = "" if culprit is None else _check_first(run, culprit)
     if culprit is not None and culprit.number in {rank.number for rank in ranks_out_of_memory(run)}:

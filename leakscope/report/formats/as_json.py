@@ -54,7 +54,7 @@ def as_data(run: Run, findings: Findings) -> dict[str, Any]:
         "suppressed": [_finding(finding) for finding in findings.suppressed],
         "unused_suppressions": [_suppression(one) for one in findings.unused],
         "expired_suppressions": [_suppression(one) for one in findings.expired],
-        "unjudged": [asdict(item) | {"why": unjudged_text(item)} for item in findings.unjudged],
+        "unjudged": [asdict(item) | {"why": unjudged_text(item.why)} for item in findings.unjudged],
         "growth": {str(number): list(map(_interval, findings.ledgers[number])) for number in sorted(findings.ledgers)},
         "out_of_memory": list(run_text(findings.out_of_memory)),
         "gc_advice": list(run_text(findings.gc_advice)),

@@ -22,7 +22,6 @@ from leakscope.report.rendering import cleaned
 from leakscope.report.verdict_text import (
     avoidable,
     exit_text,
-    leaks,
     library,
     next_text,
     notes,
@@ -95,7 +94,7 @@ def render(run: Run, findings: Findings) -> str:
     Details are omitted from the end, with a note, if it exceeds the maximum size of a comment.
     """
     run, findings = cleaned(run), cleaned(findings)
-    parts = [_head(run, findings), *_details(run, leaks(findings)), *_aside(findings)]
+    parts = [_head(run, findings), *_details(run, findings.leaks), *_aside(findings)]
     text, left_out = "", 0
     for part in ("\n".join(lines) + "\n" for lines in parts if lines):
         if len(text) + len(part) > MOST - _RESERVED:
@@ -109,7 +108,7 @@ def render(run: Run, findings: Findings) -> str:
 
 
 def _head(run: Run, findings: Findings) -> list[str]:
-    distinct = leaks(findings)
+    distinct = findings.leaks
     what = {Verdict.LEAKS: plural(len(distinct), "leak"), Verdict.CLEAN: "no leak"}.get(findings.verdict, "no verdict")
     what += ", but too much avoidable memory" if not distinct and findings.avoidable_over is not None else ""
     ranks = plural(run.expected_ranks, "rank")

@@ -44,23 +44,23 @@ def steps_and_snapshots(rank: Rank) -> tuple[Interval, ...]:
     """
     issued = _issued(rank)
     after: dict[int, list[HeapSnapshot]] = {}
-    for look in rank.looks:
-        if look.occasion not in _WITHIN:
-            after.setdefault(look.step, []).append(look)
+    for snapshot in rank.looks:
+        if snapshot.occasion not in _WITHIN:
+            after.setdefault(snapshot.step, []).append(snapshot)
     placed: list[Interval] = []
     now = _first(rank, after, issued)
     for step in rank.steps:
         begin = _begin(step, issued, now)
         end = max(begin + _length(step.seconds), issued.get(step.number, (begin,))[-1])
         placed.append(Interval(step.number, begin, end, False, _known(step)))
-        for look in after.pop(step.number, ()):
-            placed.append(_look(look, placed[-1].end))
+        for snapshot in after.pop(step.number, ()):
+            placed.append(_snapshot(snapshot, placed[-1].end))
         now = placed[-1].end
-    for look in (look for rest in after.values() for look in rest):  # of steps whose line is lost
-        placed.append(_look(look, placed[-1].end if placed else 0.0))
+    for snapshot in (snapshot for rest in after.values() for snapshot in rest):  # of steps whose line is lost
+        placed.append(_snapshot(snapshot, placed[-1].end if placed else 0.0))
     steps = {one.step: one for one in placed if not one.is_snapshot}
-    within = [look for look in rank.looks if look.occasion in _WITHIN and look.step in steps]
-    return (*_apart(placed), *(_inside(look, steps[look.step], issued) for look in within))
+    within = [snapshot for snapshot in rank.looks if snapshot.occasion in _WITHIN and snapshot.step in steps]
+    return (*_apart(placed), *(_inside(snapshot, steps[snapshot.step], issued) for snapshot in within))
 
 
 def _issued(rank: Rank) -> _Issued:
@@ -77,7 +77,9 @@ def _first(rank: Rank, after: Mapping[int, Sequence[HeapSnapshot]], issued: _Iss
     for step in rank.steps:
         if step.began is not None or step.number in issued:
             return _begin(step, issued, -math.inf) - past
-        past += _length(step.seconds) + sum(_length(look.stopped_seconds) for look in after.get(step.number, ()))
+        past += _length(step.seconds) + sum(
+            _length(snapshot.stopped_seconds) for snapshot in after.get(step.number, ())
+        )
     return 0.0
 
 
@@ -91,10 +93,10 @@ def _begin(step: Step, issued: _Issued, now: float) -> float:
     return min(max(now, moments[-1] - _length(step.seconds)), moments[0])
 
 
-def _look(look: HeapSnapshot, begin: float) -> Interval:
-    counts = (("counted bytes", look.counted_bytes), ("bytes in storages", look.explained_bytes))
+def _snapshot(snapshot: HeapSnapshot, begin: float) -> Interval:
+    counts = (("counted bytes", snapshot.counted_bytes), ("bytes in storages", snapshot.explained_bytes))
     known = tuple((name, size) for name, size in counts if size is not None)
-    return Interval(look.step, begin, begin + _length(look.stopped_seconds), True, known)
+    return Interval(snapshot.step, begin, begin + _length(snapshot.stopped_seconds), True, known)
 
 
 def _known(step: Step) -> tuple[tuple[str, int], ...]:
@@ -102,12 +104,12 @@ def _known(step: Step) -> tuple[tuple[str, int], ...]:
     return tuple((name, size) for name, size in counts if size is not None)
 
 
-def _inside(look: HeapSnapshot, step: Interval, issued: _Issued) -> Interval:
+def _inside(snapshot: HeapSnapshot, step: Interval, issued: _Issued) -> Interval:
     """The middle of the longest time in which the step issued nothing: nothing happens during a snapshot."""
-    moments = [step.begin, *(at for at in issued.get(look.step, ()) if step.begin < at < step.end), step.end]
+    moments = [step.begin, *(at for at in issued.get(snapshot.step, ()) if step.begin < at < step.end), step.end]
     begin, end = max(pairwise(moments), key=lambda gap: gap[1] - gap[0])
-    half = min(_length(look.stopped_seconds), end - begin) / 2
-    interval = _look(look, 0.0)
+    half = min(_length(snapshot.stopped_seconds), end - begin) / 2
+    interval = _snapshot(snapshot, 0.0)
     return replace(interval, begin=(begin + end) / 2 - half, end=(begin + end) / 2 + half)
 
 
@@ -207,7 +209,7 @@ def _arguments(operation: CommOperation) -> _OperationEvent:
 
 
 _Event = dict[str, Any]
-STEPS, LOOKS = 1, 2
+STEPS, SNAPSHOTS = 1, 2
 """Tracks of a rank, as threads of its process."""
 
 
@@ -238,7 +240,7 @@ def _names(rank: Rank) -> Iterator[_Event]:
     pid = rank.number
     yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": f"rank {pid}"}}
     yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
-    for tid, name in ((STEPS, "steps"), (LOOKS, "leakscope snapshots")):
+    for tid, name in ((STEPS, "steps"), (SNAPSHOTS, "leakscope snapshots")):
         yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
 
 
@@ -253,7 +255,7 @@ def _of_rank(rank: Rank, most: int) -> Iterator[_Event]:
 
 
 def _interval(rank: Rank, interval: Interval) -> Iterator[_Event]:
-    name, tid = ("snapshot at step", LOOKS) if interval.is_snapshot else ("step", STEPS)
+    name, tid = ("snapshot at step", SNAPSHOTS) if interval.is_snapshot else ("step", STEPS)
     yield {
         "ph": "X",
         "name": f"{name} {interval.step}",

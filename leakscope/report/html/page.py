@@ -34,7 +34,6 @@ from leakscope.report.ranks import (
     rank_groups,
 )
 from leakscope.report.rendering import cleaned, html_page
-from leakscope.report.verdict_text import leaks
 from leakscope.run.model import Rank, Run
 from leakscope.run.rows import EndKind
 from leakscope.units import like_text, ranks_text
@@ -98,7 +97,7 @@ def render(run: Run, findings: Findings) -> str:
     run, findings = cleaned(run), cleaned(findings)
     groups = rank_groups(run, findings)
     alike = [group.ranks for group in groups]
-    leaking = verdict_text.leaks(findings)
+    leaking = findings.leaks
     shown_first = _shown_first(run, findings)
     asides = _asides(findings, shown_first)
     shown_all = [*leaking, *(f for aside in asides for f in aside.findings)]
@@ -265,7 +264,7 @@ def is_absolute(run: Run) -> bool:
 
 def ranks_on_page(run: Run, findings: Findings, groups: Sequence[RankGroup]) -> RanksOnPage:
     """Every rank of the run, including lost ones."""
-    numbers = {finding.fingerprint: number for number, finding in enumerate(leaks(findings), 1)}
+    numbers = {finding.fingerprint: number for number, finding in enumerate(findings.leaks, 1)}
     columns = columns_of([report for group in groups for report in group.reports])
     ranks = {rank.number: rank for rank in run.ranks}
     representatives = {group.representative for group in groups}

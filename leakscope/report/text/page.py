@@ -22,7 +22,6 @@ from leakscope.report.verdict_text import (
     exit_text,
     first_cut,
     growing_text,
-    leaks,
     library,
     next_text,
     notes,
@@ -59,7 +58,7 @@ def verdict_lines(run: Run, findings: Findings, groups: Sequence[Sequence[int]] 
     name, failure = failure_text(run)
     if failure:
         yield from field_lines(name, failure)
-    distinct = leaks(findings)
+    distinct = findings.leaks
     count = f": {plural(len(distinct), 'distinct leak')}" if distinct else ""
     nothing = failure and not steps_of(run) and not distinct
     count = ": nothing to judge before the first step" if nothing else count
@@ -86,7 +85,7 @@ def about_lines(run: Run) -> Iterator[Line]:
 
 def last_lines(run: Run, findings: Findings) -> Iterator[Line]:
     """The verdict repeated as the last line."""
-    distinct = leaks(findings)
+    distinct = findings.leaks
     what = f": {cut_in_short(distinct)}" if distinct else ""
     what = f": {grows}" if (grows := growing_text(run, findings)) else what
     if isinstance(findings.why, Why) and findings.why.reason == Reason.SUPPRESSED:
@@ -177,7 +176,7 @@ def _avoidable(findings: Findings) -> Iterator[tuple[str, str]]:
 
 def _listed(name: str, found: tuple[Finding, ...], findings: Findings) -> Iterator[tuple[str, str]]:
     """One line per finding, or only their number if there are leaks."""
-    if found and leaks(findings):
+    if found and findings.leaks:
         yield name, f"{plural(len(found), 'finding')} (not counted as a leak)"
         return
     for index, finding in enumerate(found[:SHOWN]):
@@ -205,7 +204,7 @@ def _also_grows(findings: Findings, alike: Sequence[Sequence[int]]) -> Iterator[
 def _collecting(findings: Findings) -> Iterator[tuple[str, str]]:
     """The time that `gc.freeze` would save, unless there are leaks."""
     saves = [fact for fact in findings.gc_advice if isinstance(fact, FreezeSaves) and fact.share is not None]
-    if saves and not leaks(findings):
+    if saves and not findings.leaks:
         yield "GC", run_text(saves)[0]
 
 
@@ -264,7 +263,7 @@ def render(run: Run, findings: Findings, verbose: bool = False, width: int = WID
 
 
 def _brief(run: Run, findings: Findings, page: str) -> Iterator[Line]:
-    distinct = leaks(findings)
+    distinct = findings.leaks
     groups = rank_groups(run, findings)
     alike = [group.ranks for group in groups]
     yield from (*verdict_lines(run, findings, alike), "")
@@ -283,7 +282,7 @@ def _brief(run: Run, findings: Findings, page: str) -> Iterator[Line]:
 
 def _whole(run: Run, findings: Findings) -> Iterator[Line]:
     yield from (*verdict_lines(run, findings), *about_lines(run), "")
-    yield from _section(run, "leak", leaks(findings), whole=True)
+    yield from _section(run, "leak", findings.leaks, whole=True)
     yield from (*avoidable_lines(run, findings), *ledger_lines(findings, verbose=True))
     yield from worker_lines(findings)
     yield from _aside(run, findings, whole=True)
@@ -296,13 +295,13 @@ def _whole(run: Run, findings: Findings) -> Iterator[Line]:
 def render_in_test(run: Run, findings: Findings) -> str:
     """The findings of a failing test, without command and ranks."""
     run, findings = cleaned(run), cleaned(findings)
-    distinct = leaks(findings)
+    distinct = findings.leaks
     lines: list[Line] = []
     if distinct:
         lines += [*field_lines("Next", f"{first_cut(distinct)}."), ""]
     lines += _section(run, "leak", distinct, whole=True, least=LEAST_IN_TEST)
     lines += _aside(run, findings, whole=False)
-    for text in (text for rank in run.ranks for look in rank.looks for text in look.unjudged):
+    for text in (text for rank in run.ranks for snapshot in rank.looks for text in snapshot.unjudged):
         lines += wrapped(text, "- ", "  ")
     return text_page(lines)
 

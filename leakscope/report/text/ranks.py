@@ -36,7 +36,6 @@ from leakscope.report.run_text import listed_texts, loader_notes, loader_text, r
 from leakscope.report.verdict_text import (
     is_fault,
     is_reportable,
-    leaks,
     steps_of,
     suppressed_by_text,
     suppression_notes,
@@ -248,7 +247,7 @@ def _well(reports: Sequence[RankReport], are_all: bool) -> Iterator[Line]:
 def _table(
     findings: Findings, groups: Sequence[RankGroup], reports: Sequence[RankReport], verbose: bool
 ) -> Iterator[Line]:
-    numbers = {finding.fingerprint: number for number, finding in enumerate(leaks(findings), 1)}
+    numbers = {finding.fingerprint: number for number, finding in enumerate(findings.leaks, 1)}
     if verbose:
         yield from table([Row((report,)) for report in reports], whole=True)
         return
@@ -386,7 +385,7 @@ def _of_rank(findings: Findings, number: int) -> Findings:
 
 def _findings(findings: Findings, own: Findings, number: int) -> Iterator[Line]:
     """The findings of a rank, numbered as in the report, with their size at each snapshot."""
-    numbers = {finding.fingerprint: place for place, finding in enumerate(leaks(findings), 1)}
+    numbers = {finding.fingerprint: place for place, finding in enumerate(findings.leaks, 1)}
     for finding in own.findings:
         which = f"leak {numbers[finding.fingerprint]}" if finding.fingerprint in numbers else finding.severity
         yield from wrapped(f"{which}: {title(finding)} [{finding.fingerprint}]", "- ", "  ")

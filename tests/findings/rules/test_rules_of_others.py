@@ -114,4 +114,4 @@ def test_a_broken_rule_is_told_as_not_judged(
     findings = judge(growing("losses"))
     assert findings.verdict == "leaks" and rules_of(findings) == ["step-growth"]
     (unjudged,) = findings.unjudged
-    assert (unjudged.rule, unjudged.rank) == (rule_name, 0) and unjudged_text(unjudged).startswith(why)
+    assert (unjudged.rule, unjudged.rank) == (rule_name, 0) and unjudged_text(unjudged.why).startswith(why)
