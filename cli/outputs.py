@@ -18,7 +18,7 @@ from leakscope.run.writer import write_named
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
-    from leakscope.report.formats.pictures import Picture
+    from leakscope.report.drawing import Picture
     from leakscope.run.model import Run
 
 TEXT = "text"
@@ -91,7 +91,7 @@ def _asked(word: str, output: Path | None, finding: str | None) -> OutputRequest
 
 
 def _picture(name: str, finding: str) -> Picture:
-    from leakscope.report.formats.pictures import Picture
+    from leakscope.report.drawing import Picture
 
     return Picture(name, finding)
 

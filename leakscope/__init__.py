@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from leakscope.profiler import LeaksFound, Profiler, Result, check, judge, watch
     from leakscope.profiler.holders import draw, holders
     from leakscope.profiler.loop import worker_environment
-    from leakscope.report.messages.sentences import advice, title
+    from leakscope.report.finding_text import advice, title
     from leakscope.run.model import Run
     from leakscope.run.reader import read_run
 
@@ -63,13 +63,13 @@ _MODULE_OF = {
     "Result": "leakscope.profiler",
     "Run": "leakscope.run.model",
     "Unreadable": "leakscope.errors",
-    "advice": "leakscope.report.messages",
+    "advice": "leakscope.report.finding_text",
     "check": "leakscope.profiler",
     "draw": "leakscope.profiler.holders",
     "holders": "leakscope.profiler.holders",
     "judge": "leakscope.profiler",
     "read_run": "leakscope.run.reader",
-    "title": "leakscope.report.messages",
+    "title": "leakscope.report.finding_text",
     "watch": "leakscope.profiler",
     "worker_environment": "leakscope.profiler.loop",
 }

@@ -14,8 +14,8 @@ import torch
 import leakscope
 from leakscope.graph.model import HeapGraph
 from leakscope.recorder.accelerator import Counter
-from leakscope.report.messages.sentences import run_text
-from leakscope.report.messages.verdict import why_text
+from leakscope.report.run_text import run_text
+from leakscope.report.verdict_text import why_text
 
 
 def leave_what_nobody_frees() -> None:

@@ -132,11 +132,10 @@ def values_of(findings: Result) -> dict[str, float | str]:
 
     An inconclusive verdict has no figures, only its reason.
     """
-    from leakscope.report.messages.sections import leaks
-    from leakscope.report.messages.sentences import title
-    from leakscope.report.messages.verdict import first_cut, why_text
+    from leakscope.report.finding_text import title
+    from leakscope.report.verdict_text import first_cut, why_text
 
-    found = leaks(findings)
+    found = findings.leaks
     if findings.verdict == Verdict.INCONCLUSIVE and not found:
         return {"leakscope/report": f"inconclusive: {why_text(findings)}"}
     values: dict[str, float | str] = {

@@ -13,7 +13,7 @@ from leakscope.findings.live_objects import HolderMemory, LiveMemory, ReferenceP
 from leakscope.originals import Path
 from leakscope.profiler.result import look_now, why_no_look
 from leakscope.report import drawing
-from leakscope.report.holders import alive_as_html, alive_as_text, as_json, ways_as_html, ways_as_text
+from leakscope.report.holders import alive_as_html, alive_as_text, as_json, paths_as_html, paths_as_text
 from leakscope.run.rows import Occasion
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ class WaysToTensor:
     @property
     def dot(self) -> str:
         """The drawing in the DOT language."""
-        return drawing.dot_source(drawing.of_ways(self.found))
+        return drawing.dot_source(drawing.of_paths(self.found))
 
     def __str__(self) -> str:
-        return ways_as_text(self.found)
+        return paths_as_text(self.found)
 
     __repr__ = __str__
 
@@ -91,7 +91,7 @@ class WaysToTensor:
         return drawing.svg(self.dot)
 
     def _repr_html_(self) -> str:
-        return ways_as_html(self.found, self._repr_svg_() or "")
+        return paths_as_html(self.found, self._repr_svg_() or "")
 
     def draw(self, path: str | Path) -> Path:
         """Write the drawing to a file.

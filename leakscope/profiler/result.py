@@ -244,7 +244,7 @@ class LeaksFound(AssertionError):
 
 def sum_text(run: Run, findings: Findings, left: Why, allowance: int) -> str:
     """`2 tensor leaks, 3.00 KiB left behind by 3 repeats, each of them a step (1 to 3), 1.00 KiB allowed`."""
-    from leakscope.report.messages.verdict import why_text
+    from leakscope.report.verdict_text import why_text
 
     steps = [step.number for rank in run.ranks for step in rank.steps]
     by = f" by {len(steps)} repeats, each of them a step ({steps[0]} to {steps[-1]})" if steps else ""

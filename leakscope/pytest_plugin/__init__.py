@@ -153,7 +153,7 @@ def _limit_peak(item: pytest.Item) -> Generator[None, Any, Any]:
     if peak.why:
         item.warn(pytest.PytestWarning(f"@pytest.mark.{PEAK_MARKER}: peak not measured: {peak.why}"))
     elif peak.rise is not None and peak.is_over and not _has_ended(item):
-        from leakscope.report.messages.memory import rise_text
+        from leakscope.report.run_text import rise_text
 
         fail_with(item, rise_text(peak.rise))
     return result

@@ -213,7 +213,7 @@ def _weighed(finding: Finding, settings: Settings, baseline: Sequence[Suppressio
 
 def judgement(run: Run, findings: Findings, leaks: Sequence[Weighed]) -> Judgement:
     """The judgement that the report of the test carries."""
-    from leakscope.report.messages.verdict import why_text
+    from leakscope.report.verdict_text import why_text
     from leakscope.verdict import Verdict
 
     failed = any(leak.state == State.FAILS for leak in leaks)
@@ -226,10 +226,9 @@ def judgement(run: Run, findings: Findings, leaks: Sequence[Weighed]) -> Judgeme
 
 
 def _left(run: Run, findings: Findings, leak: Weighed) -> Left:
-    from leakscope.report.escape import cleaned
+    from leakscope.report.finding_text import also_text, cut_name, line_to_edit, no_cut_text, title, would_be_freed
     from leakscope.report.formats.as_json import as_data
-    from leakscope.report.messages.held import also_text, cut_name, line_to_edit, no_cut_text, would_be_freed
-    from leakscope.report.messages.sentences import title
+    from leakscope.report.rendering import cleaned
 
     finding = cleaned(leak.finding)
     cut = no_cut_text(finding)
@@ -284,9 +283,8 @@ def failing_text(
 
 
 def _beside(fails: Sequence[Weighed], leaks: Sequence[Weighed], reported: Collection[str]) -> Iterator[str]:
-    from leakscope.report.escape import cleaned
-    from leakscope.report.messages.sentences import title
-    from leakscope.report.rendering import WIDTH, cropped
+    from leakscope.report.finding_text import title
+    from leakscope.report.rendering import WIDTH, cleaned, cropped
     from leakscope.units import bytes_text
 
     before = [cleaned(leak.finding) for leak in fails if leak.finding.fingerprint in reported]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from leakscope.memory_snapshot.analysis import MemoryTimeline
-    from leakscope.report.html.chart_data import Layer, LookDot, Points, RankMemory
+    from leakscope.report.html.chart_data import Layer, Points, RankMemory, SnapshotDot
 
 SERIES = 10
 """Colours of data that `html/colours.css` defines as `--series-1` to `--series-10`."""
@@ -80,8 +80,8 @@ class _Drawing:
         """Give the group of an artist a class and a title, which browsers show as a tooltip."""
         key = f"part-{len(self._groups)}"
         artist.set_gid(key)
-        told = f"<title>{escape(title)}</title>" if title else ""
-        self._groups[key] = (f'<g class="{classes}">' if classes else "<g>") + told
+        tooltip = f"<title>{escape(title)}</title>" if title else ""
+        self._groups[key] = (f'<g class="{classes}">' if classes else "<g>") + tooltip
 
     def canvas(self) -> Axes:
         """Axes over the whole figure without marks, in SVG units from the top left."""
@@ -246,7 +246,7 @@ def _all(memory: RankMemory) -> tuple[Points, ...]:
 
 
 def _last(memory: RankMemory) -> int:
-    return max([memory.line[-1][0], *(dot.step for dot in memory.looks)])
+    return max([memory.line[-1][0], *(dot.step for dot in memory.snapshots)])
 
 
 def _plot(drawing: _Drawing, axes: Axes, points: Points, unit: float, classes: str, **style: Any) -> None:
@@ -327,22 +327,22 @@ def _dots(memory: RankMemory, number: int, place: Place, absolute: bool) -> str:
     matplotlib has no such artist, so they are drawn above its output.
     """
     parts = [f'<g class="of of-{number}">']
-    middle = (memory.looks[0].step + memory.looks[-1].step) / 2 if memory.looks else 0
+    middle = (memory.snapshots[0].step + memory.snapshots[-1].step) / 2 if memory.snapshots else 0
     for dot in memory.read:
         x, y = place(dot.step, dot.bytes)
         lines = (f"step {dot.step}", *_figures(memory, dot, absolute))
-        told = escape(", ".join((f"rank {memory.number}, step {dot.step}", *lines[1:])))
+        label = escape(", ".join((f"rank {memory.number}, step {dot.step}", *lines[1:])))
         beside, anchor = (x - 8, "end") if dot.step > middle else (x + 8, "start")
         top = min(max(y - 2 * _LINE, 0), _LOWEST)
         text = "".join(f'<tspan x="{beside:.1f}" dy="1.25em">{escape(line)}</tspan>' for line in lines)
         parts.append(
-            f'<g class="point" tabindex="0" role="img" aria-label="{told}"><circle cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
+            f'<g class="point" tabindex="0" role="img" aria-label="{label}"><circle cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
             f'<text y="{top:.1f}" text-anchor="{anchor}" aria-hidden="true">{text}</text></g>'
         )
     return "".join(parts) + "</g>"
 
 
-def _figures(memory: RankMemory, dot: LookDot, absolute: bool) -> tuple[str, ...]:
+def _figures(memory: RankMemory, dot: SnapshotDot, absolute: bool) -> tuple[str, ...]:
     """`counted +9.17 MiB`, `in tensors 12.40 MiB`, `with the cut 8.00 MiB less`."""
     sign = "" if absolute or dot.bytes < 0 else "+"
     figures = [f"{'counted' if memory.is_counted else 'in tensors'} {sign}{bytes_text(dot.bytes)}"]
@@ -477,8 +477,8 @@ def operations_chart(
                 arrow = Polygon(corners, facecolor=_series(SPANS["ghost"]))
                 drawing.name(axes.add_patch(arrow), "on")
         axes.set(xlim=(0, TIMELINE_WIDTH), ylim=(height, 0))
-        told = f"<title>Sends and receives over time</title><desc>{escape(about)}</desc>"
-        return drawing.svg('class="timeline" role="img"', before=told)
+        head = f"<title>Sends and receives over time</title><desc>{escape(about)}</desc>"
+        return drawing.svg('class="timeline" role="img"', before=head)
 
 
 # Memory snapshots of torch's allocator

@@ -11,13 +11,10 @@ from leakscope.findings.counters import counted_steps
 from leakscope.findings.model import Finding
 from leakscope.findings.naming import place_of
 from leakscope.findings.suppressions import Change, Compared, Judged, RunComparison, rank_rate, script_of
-from leakscope.report.escape import cleaned
+from leakscope.report.finding_text import line_to_edit, seen_text, title
 from leakscope.report.formats.as_markdown import code, plain, sentence
-from leakscope.report.messages.held import line_to_edit, seen_text
-from leakscope.report.messages.sections import steps_of
-from leakscope.report.messages.sentences import title
-from leakscope.report.messages.verdict import why_text
-from leakscope.report.rendering import WIDTH, Line, field_lines, html_page, json_text, text_page, wrapped
+from leakscope.report.rendering import WIDTH, Line, cleaned, field_lines, html_page, json_text, text_page, wrapped
+from leakscope.report.verdict_text import steps_of, why_text
 from leakscope.units import bytes_text, listed_numbers, plural
 from leakscope.verdict import Verdict
 
@@ -47,8 +44,8 @@ def headline(comparison: RunComparison) -> str:
     """`leaks: 1 new, 1 worse, 2 fixed`, or which run is inconclusive."""
     lost = [name for name, side in (("BASE", comparison.base), ("NEW", comparison.new)) if not side.could_be_judged]
     if lost:
-        said = {"BASE": "new or worse", "NEW": "fixed or better"}
-        unsaid = " or ".join(said[name] for name in lost)
+        claims = {"BASE": "new or worse", "NEW": "fixed or better"}
+        unsaid = " or ".join(claims[name] for name in lost)
         verb = "is" if len(lost) == 1 else "are"
         return f"{' and '.join(lost)} {verb} inconclusive, so no leak can be called {unsaid}"
     counted = [f"{len(of)} {change.replace('_', ' ')}" for change in Change if (of := comparison.of(change))]
@@ -99,9 +96,9 @@ def peaks_text(comparison: RunComparison) -> str:
     peaks = [peak_of(side) for side in (comparison.base, comparison.new)]
     if not any(peaks):
         return ""
-    told = " -> ".join("unknown" if peak is None else f"{bytes_text(peak.bytes)} on rank {peak.rank}" for peak in peaks)
+    text = " -> ".join("unknown" if peak is None else f"{bytes_text(peak.bytes)} on rank {peak.rank}" for peak in peaks)
     known = [peak.is_allocators for peak in peaks if peak is not None]
-    return told if all(known) else f"{told} (highest count at the end of a step)"
+    return text if all(known) else f"{text} (highest count at the end of a step)"
 
 
 def rate_text(leak: Compared) -> str:
@@ -111,10 +108,10 @@ def rate_text(leak: Compared) -> str:
         return " -> ".join(f"{bytes_text(finding.retained_bytes)} held" for finding in both)
     alike = len({len(finding.ranks) for finding in both}) == 1
     rates = [finding.bytes_per_step if alike else rank_rate(finding) for finding in both]
-    told = " -> ".join(dict.fromkeys(map(bytes_text, rates)))
+    text = " -> ".join(dict.fromkeys(map(bytes_text, rates)))
     made = " allocated each step and freed late" if leak.finding.freed_late else " a step"
-    as_before = ", unchanged" if len(both) > 1 and "->" not in told else ""
-    return f"{told}{made}{as_before}{'' if alike else ' per rank'}"
+    as_before = ", unchanged" if len(both) > 1 and "->" not in text else ""
+    return f"{text}{made}{as_before}{'' if alike else ' per rank'}"
 
 
 def line_of(finding: Finding) -> str:
@@ -195,12 +192,12 @@ def _markdown_lines(comparison: RunComparison) -> Iterator[str]:
         yield from ("", "| | a step | leak | line |", "|-|-|-|-|")
     for leak in comparison.leaks:
         unseen = unseen_text(leak)
-        told = f"{title(leak.finding)} [{leak.finding.fingerprint}]{f'; {unseen}' if unseen else ''}"
+        text = f"{title(leak.finding)} [{leak.finding.fingerprint}]{f'; {unseen}' if unseen else ''}"
         line = line_of(leak.finding)
         cells = (
             plain(HEADINGS[leak.change].partition(":")[0]),
             plain(rate_text(leak)),
-            sentence(told),
+            sentence(text),
             code(line) if line else "",
         )
         yield f"| {' | '.join(cells)} |"

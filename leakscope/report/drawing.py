@@ -9,15 +9,20 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leakscope.errors import LeakscopeError
 from leakscope.findings.facts import HopStatus
 from leakscope.findings.live_objects import ReferencePaths
-from leakscope.findings.model import Finding, Hop
+from leakscope.findings.model import Finding, Findings, Hop
 from leakscope.graph.model import ObjectKind
-from leakscope.report.escape import cleaned, one_line
-from leakscope.report.trace_marks import further_paths, holds_by
-from leakscope.units import bytes_text
+from leakscope.report.finding_text import further_paths, holds_by
+from leakscope.report.rendering import cleaned, one_line
+from leakscope.units import bytes_text, plural
+
+if TYPE_CHECKING:
+    from leakscope.run.model import Run
+
 
 NO_DOT = "Install Graphviz (its `dot` program) to see the reference path as a drawing."
 """Shown in place of a drawing."""
@@ -208,7 +213,7 @@ def _instances(finding: Finding) -> int:
     return max(1, len(finding.cut.references[0].indexes)) if finding.cut is not None else 1
 
 
-def of_ways(ways: ReferencePaths) -> Drawing:
+def of_paths(ways: ReferencePaths) -> Drawing:
     """The drawing of every path to one tensor."""
     ends = {way.links[-1].held for way in ways.ways if way.links}
     begins = {way.links[0].holder for way in ways.ways if way.links}
@@ -458,3 +463,67 @@ def write(source: str, path: str | Path) -> Path:
     else:
         raise LeakscopeError(f"unknown image format: {path}; end its name in .svg, .png, .pdf or .dot")
     return path
+
+
+_MOST = 500
+"""Maximum objects of a picture, heuristic: dot takes seconds for them."""
+_FINGERPRINT = 8
+"""Characters of a fingerprint; a shorter number is a position in the list."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing of one finding, requested like a format."""
+
+    name: str
+    """Its name for `--as`: one of `formats.PICTURES`."""
+    finding: str
+    """Argument of `finding_named`."""
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of its files."""
+        return f".{self.name}"
+
+    def render(self, run: Run, findings: Findings) -> str | bytes:  # noqa: ARG002 - as a format's
+        """Render the picture.
+
+        Raises:
+            LeakscopeError: There is no such finding, nothing to draw of it, or `dot` is not installed.
+
+        """
+        source = finding_dot(finding_named(findings, self.finding))
+        if self.name == "dot":
+            return source
+        image = rendered(source, self.name)
+        return image.decode() if self.name == "svg" else image
+
+
+def finding_named(findings: Findings, name: str) -> Finding:
+    """The finding of a fingerprint, of its unique prefix, or at that position in the list, from 1.
+
+    Raises LeakscopeError if there is none, or more than one.
+    """
+    listed = findings.findings + findings.suppressed
+    if name.isascii() and name.isdigit() and len(name) < _FINGERPRINT and 1 <= int(name) <= len(listed):
+        return listed[int(name) - 1]
+    found = [finding for finding in listed if name and finding.fingerprint.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise LeakscopeError(f"{name!r} begins the fingerprints of {plural(len(found), 'finding')}; give more of it")
+    known = ", ".join(finding.fingerprint for finding in listed[:_FINGERPRINT])
+    raise LeakscopeError(f"no finding is {name!r}; " + (f"there are {known}" if known else "the run has none"))
+
+
+def finding_dot(finding: Finding) -> str:
+    """The drawing in Graphviz's language.
+
+    Raises:
+        LeakscopeError: No reference of the finding is known, or too many are.
+
+    """
+    drawn = of_finding(finding, _MOST)
+    if drawn is None:
+        raise LeakscopeError(f"nothing to draw of {finding.fingerprint}: no reference is known, or too many are")
+    return dot_source(drawn)

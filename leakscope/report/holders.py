@@ -15,8 +15,7 @@ from leakscope.findings.live_objects import (
     RetentionKind,
     SessionHolder,
 )
-from leakscope.report.escape import one_line
-from leakscope.report.rendering import UNLIMITED, figures, html_page, json_text, laid_out
+from leakscope.report.rendering import UNLIMITED, figures, html_page, json_text, laid_out, one_line
 from leakscope.units import bytes_text, plural
 
 _KEPT = {
@@ -29,7 +28,7 @@ _PARTS = {
     ModelPart.STATE: "state of ",
     ModelPart.NONE: "",
 }
-_KEEPERS = {
+_SESSION_NAMES = {
     SessionHolder.OUTPUTS: "outputs displayed by the session",
     SessionHolder.SHOWN: "outputs displayed by the session",
     SessionHolder.LAST_ERROR: "the last error",
@@ -91,8 +90,8 @@ def needed(going: ReleasePlan) -> tuple[str, ...]:
 def _kept_by(keepers: Sequence[SessionHolder]) -> tuple[str, ...]:
     """References of the interactive session: its displayed outputs or its last error."""
     of_error = {SessionHolder.LAST_ERROR, SessionHolder.TRACEBACK, SessionHolder.DEBUGGER} & {*keepers}
-    cell = _KEEPERS[SessionHolder.LAST_ERROR if of_error else SessionHolder.OUTPUTS]
-    return tuple(dict.fromkeys(_KEEPERS.get(keeper, cell) for keeper in keepers))
+    cell = _SESSION_NAMES[SessionHolder.LAST_ERROR if of_error else SessionHolder.OUTPUTS]
+    return tuple(dict.fromkeys(_SESSION_NAMES.get(keeper, cell) for keeper in keepers))
 
 
 def _gone(parts: tuple[str, ...]) -> str:
@@ -127,7 +126,7 @@ def _lines(step: ReleaseCommand) -> Iterator[str]:
         yield "import gc; gc.collect()"
 
 
-def ways_headline(ways: ReferencePaths) -> str:
+def paths_headline(ways: ReferencePaths) -> str:
     """The number of reference paths to a tensor."""
     count = len(ways.ways) + ways.more
     number = plural(count, "reference path") if ways.all_counted else f"more than {plural(count, 'reference path')}"
@@ -136,7 +135,7 @@ def ways_headline(ways: ReferencePaths) -> str:
     return f"{ways.label}, {bytes_text(ways.bytes)}: {number} from live objects"
 
 
-def ways_freed(ways: ReferencePaths) -> str:
+def paths_freed(ways: ReferencePaths) -> str:
     """What must be deleted to free the tensor."""
     going = ways.letting_go
     if going is None:
@@ -148,7 +147,7 @@ def ways_freed(ways: ReferencePaths) -> str:
     return f"{bytes_text(going.bytes)} would be freed{gc} when {_gone(several)}"
 
 
-def kept_besides(ways: ReferencePaths) -> str:
+def other_holders(ways: ReferencePaths) -> str:
     """References of the session, or garbage, that also hold the tensor; "" if none."""
     names = [*_kept_by(ways.keepers)]
     names += ["garbage awaiting gc"] if ways.of_garbage else []
@@ -194,19 +193,19 @@ def _typed(steps: Sequence[ReleaseCommand]) -> Iterator[str]:
         yield f"  {last}    # {frees}" if frees else f"  {last}"
 
 
-def ways_as_text(ways: ReferencePaths) -> str:
+def paths_as_text(ways: ReferencePaths) -> str:
     """A list of reference paths, and what frees the memory."""
     return "\n".join(_ways(ways))
 
 
 def _ways(ways: ReferencePaths) -> Iterator[str]:
-    yield ways_headline(ways)
+    yield paths_headline(ways)
     for number, way in enumerate(ways.ways, start=1):
         where = f"  ({way.where})" if way.where else ""
         yield f"{number:>4}. {one_line(way.written)}{where}"
     if ways.more:
         yield f"      and {'' if ways.all_counted else 'more than '}{ways.more} more"
-    for text in (kept_besides(ways), ways_freed(ways)):
+    for text in (other_holders(ways), paths_freed(ways)):
         if text:
             yield text
     yield from _typed(ways.typed)
@@ -237,21 +236,21 @@ def alive_as_html(alive: LiveMemory) -> str:
     )
 
 
-def ways_as_html(ways: ReferencePaths, svg: str) -> str:
+def paths_as_html(ways: ReferencePaths, svg: str) -> str:
     """A list of reference paths, with their picture if there is one."""
     more = f"and {'' if ways.all_counted else 'more than '}{ways.more} more" if ways.more else ""
     return html_page(
         "holders.html",
-        headline=ways_headline(ways),
+        headline=paths_headline(ways),
         warning="",
         rows=(),
         paths=[{"written": one_line(way.written), "where": way.where} for way in ways.ways],
-        notes=[text for text in (more, kept_besides(ways), ways_freed(ways)) if text],
+        notes=[text for text in (more, other_holders(ways), paths_freed(ways)) if text],
         commands=list(to_type(ways.typed)),
         picture=svg,
     )
 
 
-def as_json(told: LiveMemory | ReferencePaths) -> str:
+def as_json(memory: LiveMemory | ReferencePaths) -> str:
     """The fields of the dataclass as JSON; unknown is null."""
-    return json_text(asdict(told), indent=1).rstrip()
+    return json_text(asdict(memory), indent=1).rstrip()

@@ -20,8 +20,17 @@ from leakscope.memory_snapshot.replay import LabelKind, Labelled
 from leakscope.memory_snapshot.sites import Site, SiteBytes, SiteKind
 from leakscope.memory_snapshot.verdict import Concern, ConcernKind, SnapshotComparison, SnapshotsReport, judge_snapshots
 from leakscope.report import charts
-from leakscope.report.escape import cleaned, one_line
-from leakscope.report.rendering import UNLIMITED, Line, figures, html_page, json_text, text_page, wrapped
+from leakscope.report.rendering import (
+    UNLIMITED,
+    Line,
+    cleaned,
+    figures,
+    html_page,
+    json_text,
+    one_line,
+    text_page,
+    wrapped,
+)
 from leakscope.run.model import Rank, Run
 from leakscope.run.rows import Occasion
 from leakscope.units import bytes_text, like_text, one_of_each, plural, seconds_text
@@ -54,12 +63,12 @@ def verdict_line(report: SnapshotsReport) -> str:
     """
     judgement = report.judgement
     several = len(report.snapshots) > 1
-    told = list(judgement.concerns[:1])
-    if told and told[0].kind == ConcernKind.OUT_OF_MEMORY:
-        told += [concern for concern in judgement.concerns if concern.kind == ConcernKind.GROWTH][:1]
-    parts = [concern_text(concern, several) for concern in told]
-    if len(judgement.concerns) > len(told):
-        parts[-1] += f" (and {len(judgement.concerns) - len(told)} more)"
+    shown = list(judgement.concerns[:1])
+    if shown and shown[0].kind == ConcernKind.OUT_OF_MEMORY:
+        shown += [concern for concern in judgement.concerns if concern.kind == ConcernKind.GROWTH][:1]
+    parts = [concern_text(concern, several) for concern in shown]
+    if len(judgement.concerns) > len(shown):
+        parts[-1] += f" (and {len(judgement.concerns) - len(shown)} more)"
     devices = [(device, snapshot) for snapshot in report.snapshots for device in snapshot.devices]
     if not parts and judgement.verdict == Verdict.CLEAN:
         fewest = min((device.growth for device, _ in devices), key=lambda growth: growth.steps)
@@ -228,8 +237,8 @@ def failure_texts(device: DeviceReport) -> tuple[str, ...]:
 
 def failure_lines(device: DeviceReport) -> tuple[str, ...]:
     """One sentence per out-of-memory event, and the arithmetic of the first."""
-    told = [f"Out of memory at {text}" for text in failure_texts(device)]
-    return (*told[:1], *(line for failure in device.out_of_memory[:1] for line in room_texts(failure)), *told[1:])
+    texts = [f"Out of memory at {text}" for text in failure_texts(device)]
+    return (*texts[:1], *(line for failure in device.out_of_memory[:1] for line in room_texts(failure)), *texts[1:])
 
 
 def room_texts(failure: OutOfMemory) -> tuple[str, ...]:
@@ -303,7 +312,7 @@ def _help_text(remedy: Help, room: Room) -> str:
     return f"{remedy.remedy}: {what}: {_ANSWERS[remedy.enough]}"
 
 
-LOOKS_SHOWN = 8
+SNAPSHOTS_SHOWN = 8
 """Maximum number of heap snapshots listed per rank and device (heuristic)."""
 _NATIVE_SITES_SHOWN = 6
 """Maximum number of allocation sites per heap snapshot (heuristic)."""
@@ -319,34 +328,34 @@ def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[Lin
 
     `groups`: ranks with the same behaviour, of which one is shown.
     """
-    stories = _stories(run, groups)
-    if not any(looks or rank.snapshots for rank, _, looks in stories):
+    ranks = _device_records(run, groups)
+    if not any(records or rank.snapshots for rank, _, records in ranks):
         return
     yield "Device memory"
     yield "============="
-    for rank, more, looks in stories:
-        if looks:
+    for rank, more, records in ranks:
+        if records:
             yield like_text(rank.number, more)
-            last = looks[-LOOKS_SHOWN * len({look.device for look in looks}) :]
+            last = records[-SNAPSHOTS_SHOWN * len({record.device for record in records}) :]
             yield figures(map(_cells, last), "r" * len(_HEADS), _HEADS, indent=2)
-            yield from (line for text in _native(looks) for line in wrapped(text, "    ", "  "))
+            yield from (line for text in _native(records) for line in wrapped(text, "    ", "  "))
         yield from (line for text in snapshot_texts(rank.snapshots) for line in wrapped(one_line(text), "  "))
-    if any(looks for _, _, looks in stories):
+    if any(records for _, _, records in ranks):
         yield from wrapped(f"({_LEGEND})", "", "  ")
     yield ""
 
 
-def _stories(run: Run, groups: Sequence[Sequence[int]]) -> list[tuple[Rank, int, tuple[DeviceLook, ...]]]:
+def _device_records(run: Run, groups: Sequence[Sequence[int]]) -> list[tuple[Rank, int, tuple[DeviceLook, ...]]]:
     """(rank, number of further ranks like it, its device records) of each rank shown."""
-    told = one_of_each((rank.number for rank in run.ranks if rank.device_blocks or rank.snapshots), groups)
-    return [(rank, told[rank.number], cleaned(device_looks(rank))) for rank in run.ranks if rank.number in told]
+    shown = one_of_each((rank.number for rank in run.ranks if rank.device_blocks or rank.snapshots), groups)
+    return [(rank, shown[rank.number], cleaned(device_looks(rank))) for rank in run.ranks if rank.number in shown]
 
 
 def device_text(run: Run) -> str:
     """`1.00 GiB reserved on cuda:0 by rank 2, 960.00 MiB active`: of the rank with most reserved at its last snapshot;
     "" without an accelerator's allocator.
     """
-    last = [(looks[-1], rank.number) for rank in run.ranks if (looks := cleaned(device_looks(rank)))]
+    last = [(records[-1], rank.number) for rank in run.ranks if (records := cleaned(device_looks(rank)))]
     if not last:
         return ""
     most, number = max(last, key=lambda each: (each[0].reserved, -each[1]))
@@ -357,20 +366,20 @@ def device_text(run: Run) -> str:
     )
 
 
-def _cells(look: DeviceLook) -> tuple[str, ...]:
-    step = str(look.step) if look.occasion == Occasion.STEP else f"{look.step} ({look.occasion})"
-    sizes = (look.reserved, look.active, look.held, look.waiting, look.native, look.pending)
-    outside = "-" if look.outside is None else bytes_text(look.outside)
-    return (step, f"{look.kind}:{look.device}", *(bytes_text(size) for size in sizes), outside)
+def _cells(record: DeviceLook) -> tuple[str, ...]:
+    step = str(record.step) if record.occasion == Occasion.STEP else f"{record.step} ({record.occasion})"
+    sizes = (record.reserved, record.active, record.held, record.waiting, record.native, record.pending)
+    outside = "-" if record.outside is None else bytes_text(record.outside)
+    return (step, f"{record.kind}:{record.device}", *(bytes_text(size) for size in sizes), outside)
 
 
-def _native(looks: tuple[DeviceLook, ...]) -> tuple[str, ...]:
+def _native(records: tuple[DeviceLook, ...]) -> tuple[str, ...]:
     """The allocation sites of the last snapshot's native blocks."""
     sites = [
         site
-        for look in looks
-        if (look.step, look.occasion) == (looks[-1].step, looks[-1].occasion)
-        for site in look.sites
+        for record in records
+        if (record.step, record.occasion) == (records[-1].step, records[-1].occasion)
+        for site in record.sites
     ]
     return tuple(
         f"native: {bytes_text(s.bytes)} in {plural(s.count, 'block')}, allocated at {one_line(s.where)}"
@@ -386,21 +395,21 @@ def device_section(run: Run, groups: Sequence[Sequence[int]] = ()) -> Markup | N
     from markupsafe import Markup
 
     ranks = []
-    for rank, more, looks in _stories(run, groups):
+    for rank, more, records in _device_records(run, groups):
         snapshots = snapshots_on_page(rank.snapshots)
-        if looks or snapshots:
+        if records or snapshots:
             ranks.append(
                 (
                     like_text(rank.number, more),
-                    [_cells(look) for look in looks],
-                    _native(looks) if looks else (),
+                    [_cells(record) for record in records],
+                    _native(records) if records else (),
                     snapshots,
                 )
             )
     if not ranks:
         return None
-    any_looks = any(looks for _, looks, _, _ in ranks)
-    return Markup(html_page("device_memory.html", ranks=ranks, heads=_HEADS, legend=_LEGEND, any_looks=any_looks))
+    any_records = any(records for _, records, _, _ in ranks)
+    return Markup(html_page("device_memory.html", ranks=ranks, heads=_HEADS, legend=_LEGEND, any_records=any_records))
 
 
 _ROWS = 10

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from leakscope import units
 from leakscope.findings.model import Finding, Findings
-from leakscope.report import excerpt, messages
-from leakscope.report.escape import cleaned
+from leakscope.report import finding_text, growth_text, rank_text, run_text, verdict_text
 from leakscope.report.excerpt import Excerpt, excerpts
-from leakscope.report.rendering import html_page, laid_out
-from leakscope.report.text.finding import folded_trace_lines
+from leakscope.report.rendering import cleaned, html_page, laid_out
+from leakscope.report.text.finding import trace_lines
 from leakscope.report.text.page import about_text
 from leakscope.run.model import Run
 from leakscope.verdict import Verdict
@@ -45,37 +45,40 @@ class LeakInCell:
 def render(run: Run, findings: Findings) -> str:
     """The HTML; text of the run is escaped, and it stays readable where a notebook removes styles."""
     run, findings = cleaned(run), cleaned(findings)
-    leaks = messages.leaks(findings)
+    leaks = findings.leaks
     beside = [
-        f"{messages.title(f)}; {messages.held_text(f)}"
-        for f in (*messages.library(findings), *messages.notes(findings))
+        f"{finding_text.title(f)}; {finding_text.held_text(f)}"
+        for f in (*verdict_text.library(findings), *verdict_text.notes(findings))
     ]
     return html_page(
         "notebook.html",
         findings=findings,
         colour=COLOURS[Verdict.LEAKS if findings.failed else findings.verdict],
-        headline=messages.headline(run, findings),
-        failure=messages.failure_text(run),
-        why=messages.why_text(findings),
-        next=messages.next_text(run, findings),
-        out_of_memory=messages.run_text(findings.out_of_memory),
+        headline=verdict_text.headline(run, findings),
+        failure=rank_text.failure_text(run),
+        why=verdict_text.why_text(findings),
+        next=verdict_text.next_text(run, findings),
+        out_of_memory=run_text.run_text(findings.out_of_memory),
         leaks=[_in_cell(run, finding) for finding in leaks[:LISTED]],
         shown=SHOWN,
         more=len(leaks) - LISTED,
         beside=beside[:LISTED],
-        avoidable=[messages.avoidable_text(run, finding) for finding in messages.avoidable(findings)[:SHOWN]],
+        avoidable=[finding_text.avoidable_text(run, finding) for finding in verdict_text.avoidable(findings)[:SHOWN]],
         about=about_text(run),
-        words=messages,
+        **{
+            module.__name__.rpartition(".")[2]: module
+            for module in (finding_text, growth_text, rank_text, run_text, units, verdict_text)
+        },
     )
 
 
 def _in_cell(run: Run, finding: Finding) -> LeakInCell:
-    block = messages.of_block(run)
-    nothing = messages.holds_nothing(finding)
+    block = verdict_text.of_block(run)
+    nothing = finding_text.holds_nothing(finding)
     return LeakInCell(
         finding=finding,
-        held=messages.held_text(finding, "after the block" if block else ""),
+        held=finding_text.held_text(finding, "after the block" if block else ""),
         code=() if nothing else excerpts(run, finding, 1),
-        edit=excerpt.edit_lines(finding.suggestion) if finding.suggestion is not None else (),
-        trace="" if nothing else "\n".join(laid_out(folded_trace_lines(finding), WIDTH)),
+        edit=finding_text.edit_lines(finding.suggestion) if finding.suggestion is not None else (),
+        trace="" if nothing else "\n".join(laid_out(trace_lines(finding, brief=True), WIDTH)),
     )

@@ -12,17 +12,16 @@ from leakscope.findings.comm import CommState, comm_states, first_to_fail
 from leakscope.findings.counters import counted_rate
 from leakscope.findings.facts import RuleName
 from leakscope.findings.model import Findings, RankSummary
-from leakscope.report.escape import one_line
-from leakscope.report.messages.comm import comm_notes
-from leakscope.report.messages.ended import GARBAGE, ended_badly, ended_text, error_text, is_hung, processes_text
-from leakscope.report.messages.sections import leaks
+from leakscope.report.rank_text import comm_notes, ended_badly, ended_text, error_text, is_hung, processes_text
+from leakscope.report.rendering import one_line
+from leakscope.report.run_text import GARBAGE
 from leakscope.run.model import Ended, Rank, Run
 from leakscope.run.rows import EndKind
 from leakscope.units import bytes_span, bytes_text, count_span, plural, seconds_text
 
 
 @dataclass(frozen=True)
-class RankStory:
+class RankReport:
     """Figures and sentences of one rank."""
 
     number: int
@@ -54,7 +53,7 @@ class RankStory:
     """The result of the final garbage collection beside the prediction; "" without one."""
     own_collections: str
     """Garbage collections during the run; "" if there were none."""
-    looking: str
+    snapshot_cost: str
     """The cost of snapshots."""
     summary: RankSummary
     categories: Mapping[str, int]
@@ -63,19 +62,21 @@ class RankStory:
     """What snapshots could not judge."""
 
 
-def rank_stories(run: Run, findings: Findings) -> tuple[RankStory, ...]:
-    """One story for each rank of the run, lost ones included, in order."""
+def rank_reports(run: Run, findings: Findings) -> tuple[RankReport, ...]:
+    """One report for each rank of the run, lost ones included, in order."""
     states = comm_states(run)
     leaked = _leaked(findings)
-    return tuple(_story(rank, run, findings, states.get(rank.number), leaked.get(rank.number, 0)) for rank in run.ranks)
+    return tuple(
+        _report(rank, run, findings, states.get(rank.number), leaked.get(rank.number, 0)) for rank in run.ranks
+    )
 
 
-def _story(rank: Rank, run: Run, findings: Findings, state: CommState | None, leaked: int) -> RankStory:
+def _report(rank: Rank, run: Run, findings: Findings, state: CommState | None, leaked: int) -> RankReport:
     of_comm = comm_notes(state) if state is not None else ()
     summary = findings.ranks.get(rank.number, RankSummary())
     diff = rank.gc_diff
     freed = sum(diff.freed_bytes) if diff is not None else summary.freed_by_gc_bytes
-    return RankStory(
+    return RankReport(
         number=rank.number,
         ended=ended_text(rank),
         badly=ended_badly(rank),
@@ -95,11 +96,11 @@ def _story(rank: Rank, run: Run, findings: Findings, state: CommState | None, le
         gc_freed_bytes=freed,
         gc=_gc(rank, summary),
         own_collections=_own_collections(rank),
-        looking=_looking(rank),
+        snapshot_cost=_snapshot_cost(rank),
         summary=summary,
         categories=summary.categories,
         notes=(*(each.why for each in rank.recording_ended), *rank.notes, *_processes(rank), *of_comm),
-        not_read=tuple(text for look in rank.looks for text in look.unjudged),
+        not_read=tuple(text for snapshot in rank.looks for text in snapshot.unjudged),
     )
 
 
@@ -145,7 +146,7 @@ def _growth(rank: Rank, warmup: int) -> float | None:
 def _leaked(findings: Findings) -> Mapping[int, int]:
     """The bytes of each rank's leaks when they were last seen."""
     total: Counter[int] = Counter()
-    for finding in leaks(findings):
+    for finding in findings.leaks:
         last = {s.rank: s.bytes for s in sorted(finding.sightings, key=lambda sighting: sighting.step)}
         total.update(last)
     return total
@@ -178,17 +179,19 @@ def _own_collections(rank: Rank) -> str:
     return f"gc during the run: {count} ({full} full), {cost}, {bytes_text(freed)} freed"
 
 
-def looking_text(run: Run) -> str:
+def snapshots_text(run: Run) -> str:
     """`4 snapshots (960.0 ms)`, of the rank that spent most on them; "" if none did."""
-    spent = max(((sum(look.seconds for look in rank.looks), len(rank.looks)) for rank in run.ranks), default=(0.0, 0))
+    spent = max(
+        ((sum(snapshot.seconds for snapshot in rank.looks), len(rank.looks)) for rank in run.ranks), default=(0.0, 0)
+    )
     return f"{plural(spent[1], 'snapshot')} ({seconds_text(spent[0])})" if spent[1] else ""
 
 
-def _looking(rank: Rank) -> str:
+def _snapshot_cost(rank: Rank) -> str:
     if not rank.looks:
         return ""
-    spent = sum(look.seconds for look in rank.looks)
-    stopped = sum(look.stopped_seconds for look in rank.looks)
+    spent = sum(snapshot.seconds for snapshot in rank.looks)
+    stopped = sum(snapshot.stopped_seconds for snapshot in rank.looks)
     count = plural(len(rank.looks), "snapshot")
     return f"{count}, {seconds_text(spent)} in total, program paused for {seconds_text(stopped)}"
 
@@ -202,35 +205,35 @@ class Column:
     """One figure of each rank."""
 
     head: str
-    of: Callable[[RankStory], float | None]
+    of: Callable[[RankReport], float | None]
     span: Callable[[Iterable[float]], str] = bytes_span
 
-    def text(self, stories: Iterable[RankStory]) -> str:
+    def text(self, reports: Iterable[RankReport]) -> str:
         """The value, as a range if ranks differ; `-` if it is unknown."""
-        listed = [self.of(story) for story in stories]
+        listed = [self.of(report) for report in reports]
         known = [value for value in listed if value is not None]
         return " or ".join([*([self.span(known)] if known else []), *(["-"] if len(known) < len(listed) else [])])
 
 
 COLUMNS = (
-    Column("steps", lambda story: story.steps, count_span),
-    Column("allocated", lambda story: story.counted_bytes),
-    Column("growth/step", lambda story: story.growth_per_step),
-    Column("in tensors", lambda story: story.explained_bytes),
-    Column("leaked", lambda story: story.leaked_bytes),
-    Column("peak", lambda story: story.summary.peak_bytes),
-    Column("gc would free", lambda story: story.predicted_bytes),
-    Column("gc freed", lambda story: story.gc_freed_bytes),
+    Column("steps", lambda report: report.steps, count_span),
+    Column("allocated", lambda report: report.counted_bytes),
+    Column("growth/step", lambda report: report.growth_per_step),
+    Column("in tensors", lambda report: report.explained_bytes),
+    Column("leaked", lambda report: report.leaked_bytes),
+    Column("peak", lambda report: report.summary.peak_bytes),
+    Column("gc would free", lambda report: report.predicted_bytes),
+    Column("gc freed", lambda report: report.gc_freed_bytes),
 )
 """Allocated: what the process has of its allocator at the last snapshot. In tensors: of the storages found there."""
 
 
-def columns_of(stories: Sequence[RankStory], whole: bool = False) -> tuple[Column, ...]:
+def columns_of(reports: Sequence[RankReport], whole: bool = False) -> tuple[Column, ...]:
     """The columns with values, or all if `whole`."""
     return tuple(
         column
         for place, column in enumerate(COLUMNS)
-        if whole or place < _ALWAYS or any(column.of(story) for story in stories)
+        if whole or place < _ALWAYS or any(column.of(report) for report in reports)
     )
 
 
@@ -250,21 +253,21 @@ _FLOOR = 4 << 20
 class Figure:
     """A figure by which a rank is compared with its peers."""
 
-    said: str
+    clause: str
     """A clause in which `{}` is the value or range."""
-    of: Callable[[RankStory], float | None]
+    of: Callable[[RankReport], float | None]
     floor: int
     """Smaller differences are ignored."""
     span: Callable[[Iterable[float]], str] = bytes_span
 
 
 FIGURES = (
-    Figure("took {} steps", lambda story: story.steps, 1, count_span),
-    Figure("leaked {}", lambda story: story.leaked_bytes, _FLOOR),
-    Figure("grew by {} a step", lambda story: story.growth_per_step, 64 << 10),
-    Figure("holds {} in tensors", lambda story: story.explained_bytes, _FLOOR),
-    Figure("had a peak of {}", lambda story: story.summary.peak_bytes, _FLOOR),
-    Figure("has {} allocated", lambda story: story.counted_bytes, 4 * _FLOOR),
+    Figure("took {} steps", lambda report: report.steps, 1, count_span),
+    Figure("leaked {}", lambda report: report.leaked_bytes, _FLOOR),
+    Figure("grew by {} a step", lambda report: report.growth_per_step, 64 << 10),
+    Figure("holds {} in tensors", lambda report: report.explained_bytes, _FLOOR),
+    Figure("had a peak of {}", lambda report: report.summary.peak_bytes, _FLOOR),
+    Figure("has {} allocated", lambda report: report.counted_bytes, 4 * _FLOOR),
 )
 """Figures that split groups, in this order; on the CPU the allocator counts the whole process."""
 
@@ -273,7 +276,7 @@ FIGURES = (
 class RankGroup:
     """Ranks that ended in the same way with the same leaks and about the same figures."""
 
-    stories: tuple[RankStory, ...]
+    reports: tuple[RankReport, ...]
     """Of its ranks, in order."""
     fingerprints: tuple[str, ...]
     """Of the leaks that its ranks have."""
@@ -283,22 +286,22 @@ class RankGroup:
     @property
     def ranks(self) -> tuple[int, ...]:
         """Numbers of its ranks, in order."""
-        return tuple(story.number for story in self.stories)
+        return tuple(report.number for report in self.reports)
 
     @property
-    def story(self) -> RankStory:
-        """The story of the rank that represents the group."""
-        return self.stories[0]
+    def report(self) -> RankReport:
+        """The report of the rank that represents the group."""
+        return self.reports[0]
 
     @property
     def representative(self) -> int:
         """Number of the rank that represents the group."""
-        return self.story.number
+        return self.report.number
 
     @property
     def badly(self) -> bool:
         """Whether its ranks did not finish."""
-        return self.story.badly
+        return self.report.badly
 
     @property
     def outlying(self) -> bool:
@@ -310,36 +313,36 @@ def rank_groups(run: Run, findings: Findings) -> tuple[RankGroup, ...]:
     """Each rank in one group; those that stand out first, then by the smallest rank.
 
     A rank that was killed, hung or failed, and one whose figures are far from those of its peers, is a group of its
-    own; only where more than `MANY` ended badly in the same way are they one, but for the one to look at first.
+    own; only where more than `MANY` ended badly in the same way are they one, except the first to fail.
     """
-    stories = rank_stories(run, findings)
+    reports = rank_reports(run, findings)
     seen: dict[int, list[str]] = {}
-    for finding in leaks(findings):
+    for finding in findings.leaks:
         for rank in finding.ranks:
             seen.setdefault(rank, []).append(finding.fingerprint)
-    prints = {story.number: tuple(sorted(seen.get(story.number, ()))) for story in stories}
-    groups = [*_ended_badly(run, stories, prints)]
-    alike: dict[object, list[RankStory]] = {}
-    for story in stories:
-        if not story.badly:
-            alike.setdefault((story.ending, prints[story.number]), []).append(story)
+    prints = {report.number: tuple(sorted(seen.get(report.number, ()))) for report in reports}
+    groups = [*_ended_badly(run, reports, prints)]
+    alike: dict[object, list[RankReport]] = {}
+    for report in reports:
+        if not report.badly:
+            alike.setdefault((report.ending, prints[report.number]), []).append(report)
     skewed = _skewed(findings)
     for peers in alike.values():
         groups += _alike(peers, prints[peers[0].number], skewed)
     return tuple(sorted(groups, key=lambda group: (not group.outlying, group.representative)))
 
 
-def _ended_badly(run: Run, stories: Iterable[RankStory], prints: Mapping[int, tuple[str, ...]]) -> Iterable[RankGroup]:
+def _ended_badly(run: Run, reports: Iterable[RankReport], prints: Mapping[int, tuple[str, ...]]) -> Iterable[RankGroup]:
     """Failed ranks, each alone unless more than `MANY` failed in the same way."""
     first = first_to_fail(run)
-    same: dict[object, list[RankStory]] = {}
-    for story in stories:
-        if story.badly and (first is None or story.number != first.number):
-            same.setdefault((story.ending, prints[story.number]), []).append(story)
-        elif story.badly:
-            yield RankGroup((story,), prints[story.number])
+    same: dict[object, list[RankReport]] = {}
+    for report in reports:
+        if report.badly and (first is None or report.number != first.number):
+            same.setdefault((report.ending, prints[report.number]), []).append(report)
+        elif report.badly:
+            yield RankGroup((report,), prints[report.number])
     for those in same.values():
-        for group in [those] if len(those) > MANY else [[story] for story in those]:
+        for group in [those] if len(those) > MANY else [[report] for report in those]:
             yield RankGroup(tuple(group), prints[group[0].number])
 
 
@@ -350,29 +353,29 @@ def _skewed(findings: Findings) -> frozenset[int]:
     return ranks if len(ranks) <= MANY else frozenset()
 
 
-def _alike(peers: Sequence[RankStory], prints: tuple[str, ...], skewed: frozenset[int]) -> Iterable[RankGroup]:
+def _alike(peers: Sequence[RankReport], prints: tuple[str, ...], skewed: frozenset[int]) -> Iterable[RankGroup]:
     """Groups of ranks with the same leaks, split where their figures are far apart."""
-    usual = [[story for story in peers if story.number not in skewed]]
-    for story in peers:
-        if story.number in skewed:
-            yield RankGroup((story,), prints, ("retains memory that other ranks release",))
-    outliers: dict[int, tuple[RankStory, list[str]]] = {}
+    usual = [[report for report in peers if report.number not in skewed]]
+    for report in peers:
+        if report.number in skewed:
+            yield RankGroup((report,), prints, ("retains memory that other ranks release",))
+    outliers: dict[int, tuple[RankReport, list[str]]] = {}
     for figure in FIGURES:
-        split: list[list[RankStory]] = []
+        split: list[list[RankReport]] = []
         for group in usual:
             same, far = _split(group, figure)
             split += same
-            for story, clause in far:
-                outliers.setdefault(story.number, (story, []))[1].append(clause)
+            for report, clause in far:
+                outliers.setdefault(report.number, (report, []))[1].append(clause)
         usual = split
     yield from (RankGroup(tuple(group), prints) for group in usual if group)
-    yield from (RankGroup((story,), prints, tuple(clauses)) for story, clauses in outliers.values())
+    yield from (RankGroup((report,), prints, tuple(clauses)) for report, clauses in outliers.values())
 
 
-def _split(group: list[RankStory], figure: Figure) -> tuple[list[list[RankStory]], list[tuple[RankStory, str]]]:
+def _split(group: list[RankReport], figure: Figure) -> tuple[list[list[RankReport]], list[tuple[RankReport, str]]]:
     """Ranks grouped by similar figures, and outliers with the clause that distinguishes them."""
-    known = {story.number: value for story in group if (value := figure.of(story)) is not None}
-    unknown = [story for story in group if story.number not in known]
+    known = {report.number: value for report in group if (value := figure.of(report)) is not None}
+    unknown = [report for report in group if report.number not in known]
     clusters = _clusters(sorted(known.items(), key=lambda item: (item[1], item[0])), figure)
     many = [cluster for cluster in clusters if len(cluster) > _FEW]
     far: dict[int, str] = {}
@@ -384,7 +387,7 @@ def _split(group: list[RankStory], figure: Figure) -> tuple[list[list[RankStory]
             else:
                 near += cluster
     same = [{number for number, _ in cluster} - far.keys() for cluster in (many or clusters)]
-    together = [[story for story in group if story.number in numbers] for numbers in same]
+    together = [[report for report in group if report.number in numbers] for numbers in same]
     return [*together, *([unknown] if unknown else [])], [(s, far[s.number]) for s in group if s.number in far]
 
 
@@ -411,36 +414,36 @@ def _reach(cluster: Sequence[tuple[int, float]], figure: Figure) -> float:
 
 def _clause(figure: Figure, value: float, peers: Sequence[tuple[int, float]]) -> str:
     theirs = figure.span(of_peer for _, of_peer in peers)
-    return f"{figure.said.format(figure.span([value]))}, {plural(len(peers), 'peer')} {theirs}"
+    return f"{figure.clause.format(figure.span([value]))}, {plural(len(peers), 'peer')} {theirs}"
 
 
 def notes_together(
-    groups: Sequence[RankGroup], texts: Callable[[RankStory], Iterable[str]]
+    groups: Sequence[RankGroup], texts: Callable[[RankReport], Iterable[str]]
 ) -> tuple[tuple[tuple[int, ...], tuple[str, ...]], ...]:
     """(ranks, texts that apply to exactly these), those of representative ranks first."""
-    first = [group.story for group in groups]
-    others = [story for group in groups for story in group.stories[1:]]
+    first = [group.report for group in groups]
+    others = [report for group in groups for report in group.reports[1:]]
     of_ranks: dict[str, list[int]] = {}
-    for story in (*first, *sorted(others, key=lambda story: story.number)):
-        for text in dict.fromkeys(texts(story)):
-            of_ranks.setdefault(text, []).append(story.number)
+    for report in (*first, *sorted(others, key=lambda report: report.number)):
+        for text in dict.fromkeys(texts(report)):
+            of_ranks.setdefault(text, []).append(report.number)
     by_ranks: dict[tuple[int, ...], list[str]] = {}
     for text, ranks in of_ranks.items():
         by_ranks.setdefault(tuple(sorted(ranks)), []).append(text)
-    return tuple((ranks, tuple(told)) for ranks, told in by_ranks.items())
+    return tuple((ranks, tuple(alike)) for ranks, alike in by_ranks.items())
 
 
-def notes_of(story: RankStory) -> Iterator[str]:
+def notes_of(report: RankReport) -> Iterator[str]:
     """Notes of a rank."""
-    yield from (text for text in story.notes if text)
+    yield from (text for text in report.notes if text)
 
 
-def all_of(story: RankStory) -> Iterator[str]:
+def all_of(report: RankReport) -> Iterator[str]:
     """All notes of a rank, its memory by category and its garbage collections."""
-    named = {"leaked": GARBAGE} if not story.leaked_bytes else {}  # nothing was found to leak, so that is all of it
-    categories = sorted(story.categories.items(), key=lambda item: (-item[1], item[0]))
+    named = {"leaked": GARBAGE} if not report.leaked_bytes else {}  # nothing was found to leak, so that is all of it
+    categories = sorted(report.categories.items(), key=lambda item: (-item[1], item[0]))
     sorted_memory = ", ".join(
         f"{one_line(named.get(name, name))} {bytes_text(count)}" for name, count in categories if count
     )
-    of_rank = (sorted_memory, story.gc, story.own_collections, story.looking, *story.notes, *story.not_read)
+    of_rank = (sorted_memory, report.gc, report.own_collections, report.snapshot_cost, *report.notes, *report.not_read)
     yield from (text for text in of_rank if text)

@@ -20,8 +20,8 @@ from leakscope.findings import judge
 from leakscope.findings.model import Findings
 from leakscope.options import Options
 from leakscope.process.torch_compat import TABLE, RecordingPart
-from leakscope.report.messages.verdict import why_text
 from leakscope.report.text.page import render
+from leakscope.report.verdict_text import why_text
 from leakscope.run.model import Run
 from leakscope.run.reader import read_run
 from leakscope.run.writer import write_run

@@ -21,7 +21,7 @@ import leakscope
 from leakscope.findings.facts import RuleName
 from leakscope.findings.model import LoaderMemory, WorkerLineKind
 from leakscope.report.html import page
-from leakscope.report.messages.sections import loader_text
+from leakscope.report.run_text import loader_text
 
 pytestmark = pytest.mark.process
 COUNT = 300_000

@@ -20,7 +20,7 @@ from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Findings
 from leakscope.heap import snapshot as heap
 from leakscope.process.user_code import short
-from leakscope.report.messages.sentences import advice, title
+from leakscope.report.finding_text import advice, title
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import MemoryThere
 

@@ -10,7 +10,7 @@ from leakscope.findings.facts import StaticText
 from leakscope.findings.model import Finding, RankSummary, Sighting
 from leakscope.findings.rules.rank_skew import held_at_last, skew_findings
 from leakscope.heap.snapshot import look
-from leakscope.report.messages.sentences import title
+from leakscope.report.finding_text import title
 from leakscope.run.model import Ended, Rank, Run
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.heap_text import heap_from
 
 from leakscope.findings.judge import judge
-from leakscope.report.messages.sentences import advice, title
+from leakscope.report.finding_text import advice, title
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 MIB = 1 << 20

@@ -12,9 +12,8 @@ from leakscope.findings.grouping import group_storages
 from leakscope.findings.growth import series
 from leakscope.findings.judge import judge, with_proof
 from leakscope.findings.model import Reason, Sighting
-from leakscope.report.messages.held import held_text, proved_text, would_be_freed
-from leakscope.report.messages.sentences import advice, title
-from leakscope.report.messages.verdict import next_text, why_text
+from leakscope.report.finding_text import advice, held_text, proved_text, title, would_be_freed
+from leakscope.report.verdict_text import next_text, why_text
 from leakscope.run.model import Collection, Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import EndKind, RecordingEnded
 

@@ -17,8 +17,8 @@ from leakscope.findings.growth import MIN_LOOKS, Series
 from leakscope.findings.judge import judge
 from leakscope.findings.model import NO_GROWTH, Findings, LineKind, Reason, Why, by_kind, grown_of, totals
 from leakscope.report import FORMATS
-from leakscope.report.messages.held import held_text
-from leakscope.report.messages.verdict import next_text, why_text
+from leakscope.report.finding_text import held_text
+from leakscope.report.verdict_text import next_text, why_text
 from leakscope.run.model import Collection, Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import EndKind, LifetimesUnjudged, MemoryThere, Occasion
 from leakscope.units import parse_bytes

@@ -13,8 +13,8 @@ from leakscope.findings.judge import judge
 from leakscope.findings.merge import MERGED, MERGED_CUT, merge_findings
 from leakscope.findings.model import Cut, Finding, Sighting
 from leakscope.findings.rules.dist_autograd_context import OpenContextsFacts
-from leakscope.report.messages.sentences import title
-from leakscope.report.messages.verdict import cut_in_short
+from leakscope.report.finding_text import title
+from leakscope.report.verdict_text import cut_in_short
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 9, 10)

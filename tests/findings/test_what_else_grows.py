@@ -9,7 +9,7 @@ import pytest
 from support.recorded_rows import rows
 
 from leakscope.findings.counters import AlsoGrows, CountKind, also_grows
-from leakscope.report.messages.sentences import run_text
+from leakscope.report.run_text import run_text
 from leakscope.run.model import Ended, Rank
 from leakscope.run.rows import EndKind
 

@@ -23,7 +23,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from torchmetrics.classification import BinaryAUROC
 
 from leakscope.integrations.lightning import LeakCallback
-from leakscope.report.messages.sentences import advice
+from leakscope.report.finding_text import advice
 
 pytestmark = pytest.mark.integrations
 

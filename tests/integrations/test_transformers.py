@@ -15,7 +15,7 @@ pytest.importorskip("peft")
 from integrations.small_llama import AddsAdapters, lora, train
 
 from leakscope.integrations.transformers import LeakCallback
-from leakscope.report.messages.sentences import advice
+from leakscope.report.finding_text import advice
 
 pytestmark = pytest.mark.integrations
 

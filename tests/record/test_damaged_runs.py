@@ -15,7 +15,7 @@ from support.damage.small_run import LOOKS, STEPS, write_small_run
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.findings import judge
 from leakscope.report import FORMATS
-from leakscope.report.messages.verdict import why_text
+from leakscope.report.verdict_text import why_text
 from leakscope.run.model import Rank, Run
 from leakscope.run.rank_end import as_written, lost
 from leakscope.run.reader import read_run

@@ -12,12 +12,11 @@ from support import examples
 
 from leakscope.findings.model import CutReference, Sighting
 from leakscope.report import FORMATS
-from leakscope.report.messages.held import held_text
+from leakscope.report.finding_text import NO_TRACE, held_text
 from leakscope.report.ranks import counted_steps
 from leakscope.report.rendering import WIDTH
 from leakscope.report.text.finding import CLOSED
 from leakscope.report.text.page import render
-from leakscope.report.trace_marks import NO_TRACE
 from leakscope.run.model import Ended, Rank, Step
 from leakscope.run.rows import EndKind
 

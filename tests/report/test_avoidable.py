@@ -14,9 +14,9 @@ from leakscope.findings.model import Cut, CutReference, Finding, Findings, Sight
 from leakscope.findings.peak import Releaser
 from leakscope.findings.rules.late_release import LateReleaseFacts, OthersFacts
 from leakscope.report import FORMATS
-from leakscope.report.messages.sentences import title
-from leakscope.report.messages.verdict import next_text
+from leakscope.report.finding_text import title
 from leakscope.report.text.page import render
+from leakscope.report.verdict_text import next_text
 from leakscope.run.model import Run
 
 MIB = 1 << 20

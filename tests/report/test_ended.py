@@ -10,7 +10,7 @@ from support import examples
 from leakscope.findings.facts import AliveAtEnd
 from leakscope.findings.model import Unjudged, UnjudgedReason, WhyUnjudged
 from leakscope.report import FORMATS
-from leakscope.report.messages.ended import ended_text, error_text, failure_text
+from leakscope.report.rank_text import ended_text, error_text, failure_text
 from leakscope.report.text.page import render
 from leakscope.run.model import Ended
 from leakscope.run.rows import EndKind

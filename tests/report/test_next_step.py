@@ -11,10 +11,10 @@ from leakscope.findings.facts import Bounded, Facts, Plateaued, RuleName, Severi
 from leakscope.findings.model import Cut, CutReference, Finding, HeapId, Suggestion
 from leakscope.findings.rules.frame_hold import CallsFacts
 from leakscope.findings.rules.tensor_cycle import Closing, CycleFacts, InLibrary, MadeClass
-from leakscope.report.messages.held import line_to_edit, no_cut_text
-from leakscope.report.messages.verdict import first_cut, growing_text, headline, next_text
+from leakscope.report.finding_text import line_to_edit, no_cut_text
 from leakscope.report.rendering import laid_out
 from leakscope.report.text.page import verdict_lines
+from leakscope.report.verdict_text import first_cut, growing_text, headline, next_text
 from leakscope.verdict import Verdict
 
 PYTREE = "<torch/utils/_pytree.py>:1471"

@@ -14,8 +14,8 @@ from leakscope.findings.model import Finding, Findings, Sighting
 from leakscope.findings.oom import AllocationFailed, CameNear, largest_holder
 from leakscope.graph.model import KINDS
 from leakscope.report import FORMATS
-from leakscope.report.messages.sentences import run_text
-from leakscope.report.messages.verdict import next_text
+from leakscope.report.run_text import run_text
+from leakscope.report.verdict_text import next_text
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run
 from leakscope.run.rows import AllocationFailure
 

@@ -13,8 +13,9 @@ from leakscope.errors import LeakscopeError
 from leakscope.findings.facts import StaticText
 from leakscope.findings.model import Finding, Hop
 from leakscope.report import FORMATS, write
-from leakscope.report.escape import cleaned
-from leakscope.report.trace_marks import source_line, suspects
+from leakscope.report.excerpt import source_line
+from leakscope.report.finding_text import suspects
+from leakscope.report.rendering import cleaned
 from leakscope.units import listed_numbers
 
 NAMES = ["text", "json", "html", "markdown", "sarif", "junit", "trace"]

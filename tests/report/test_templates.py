@@ -28,4 +28,4 @@ def test_a_compiled_template_is_kept(cache: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_damaged_file_is_compiled_again(cache: Path, length: int) -> None:
     (file,) = (path for path in cache.rglob("*") if path.is_file())
     file.write_bytes(file.read_bytes()[:length])
-    assert environment().get_template("device_memory.html").render(ranks=[], any_looks=False).strip() == ""
+    assert environment().get_template("device_memory.html").render(ranks=[], any_records=False).strip() == ""

@@ -143,13 +143,17 @@ def allocator_findings(rank: Rank, looks: Sequence[HeapSnapshot]) -> list[Findin
     at = {(look.step, look.occasion) for look in looks}
     joined = [found for found in device_looks(rank) if (found.step, found.occasion) in at]
     devices = sorted({figures.device for row in rows for figures in row.devices} | {found.device for found in joined})
-    told: list[Finding] = []
+    found_notes: list[Finding] = []
     for device in devices:
         counted = [(row.step, figures) for row in rows for figures in row.devices if figures.device == device]
         mine = [found for found in joined if found.device == device]
-        told += [*_above(rank, device, counted, mine), *_pending(rank, device, mine), *_outside(rank, device, mine)]
-        told += _retries(rank, device, counted)
-    return told + _passed_by(rank)
+        found_notes += [
+            *_above(rank, device, counted, mine),
+            *_pending(rank, device, mine),
+            *_outside(rank, device, mine),
+        ]
+        found_notes += _retries(rank, device, counted)
+    return found_notes + _passed_by(rank)
 
 
 def _above(rank: Rank, device: int, counted: Counted, looks: Sequence[DeviceLook]) -> list[Finding]:
@@ -176,8 +180,8 @@ def _pending(rank: Rank, device: int, looks: Sequence[DeviceLook]) -> list[Findi
 
 def _outside(rank: Rank, device: int, looks: Sequence[DeviceLook]) -> list[Finding]:
     """Growing device memory that torch has not reserved."""
-    told = [k for k in looks if k.outside is not None]
-    line = series([k.step for k in told], {k.step: k.outside or 0 for k in told})
+    known = [k for k in looks if k.outside is not None]
+    line = series([k.step for k in known], {k.step: k.outside or 0 for k in known})
     if not line.grew_lately or line.total < _OUTSIDE_LEAST:
         return []
     seen = [(step, size - line.bytes[0]) for step, size in zip(line.steps, line.bytes, strict=True)]

@@ -161,14 +161,14 @@ def with_contexts(findings: Sequence[Finding], run: Run) -> list[Finding]:
     """
     mine = [f for f in findings if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT and f.trace]
     # the memory of grad nodes is an estimate, and negligible beside the gradients of a context
-    told = [f for f in mine if not f.keeps_graphs] or mine
+    cut_here = [f for f in mine if not f.keeps_graphs] or mine
     if not mine:
         return list(findings)
     places, workers = _opened(run)
     functions = tuple(dict.fromkeys(function_of(place) for place in places))
     together = [
-        merge_findings([f for f in told if rank in f.storages])
-        for rank in sorted({r for f in told for r in f.storages})
+        merge_findings([f for f in cut_here if rank in f.storages])
+        for rank in sorted({r for f in cut_here for r in f.storages})
     ]
     merged = []
     for finding in together:

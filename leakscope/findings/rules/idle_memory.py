@@ -94,7 +94,7 @@ def _gain(facts: UntouchedFacts) -> str:
 
 
 def idle_findings(
-    rank: Rank, min_bytes: int, told: Sequence[Finding] = (), worth_share: float = WORTH_SHARE
+    rank: Rank, min_bytes: int, reported: Sequence[Finding] = (), worth_share: float = WORTH_SHARE
 ) -> list[Finding]:
     """One finding for each holder of memory that no operation of the watched steps touched, if it is worth a line.
 
@@ -102,7 +102,7 @@ def idle_findings(
     according to their bytecode, and those of finished functions kept by a traceback. An attribute or an item may be
     needed later, such as averaged weights or validation data.
 
-    `told` are the findings of what grows: memory held through the cut of one of these is reported there.
+    `reported` are the findings of what grows: memory held through the cut of one of these is reported there.
     """
     watched = heap_at_peak(rank)
     if watched is None:
@@ -122,11 +122,11 @@ def idle_findings(
         _untouched_finding(rank.number, step, graph, cuts, gone, ended) for cuts in _together(graph, candidates, gone)
     )
     worth = [finding for finding in found if finding is not None and finding.retained_bytes >= least]
-    ways = [_way(leak)[: leak.cut_position + 1] for leak in told if leak.cut_position is not None]
-    return [finding for finding in worth if not any(_way(finding)[: len(way)] == way for way in ways)]
+    paths = [_path_of(leak)[: leak.cut_position + 1] for leak in reported if leak.cut_position is not None]
+    return [finding for finding in worth if not any(_path_of(finding)[: len(path)] == path for path in paths)]
 
 
-def _way(finding: Finding) -> list[tuple[str, str]]:
+def _path_of(finding: Finding) -> list[tuple[str, str]]:
     """The path to the memory, the same at every snapshot."""
     return [(hop.type if place else hop.object, hop.reference) for place, hop in enumerate(finding.trace)]
 

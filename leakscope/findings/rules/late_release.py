@@ -246,8 +246,8 @@ def _is_argument(facts: LateReleaseFacts) -> str:
 
 def line_of(place: str) -> str:
     """`train.py:41` of `train.py:41 forward (aten::addmm)`; all of it if it starts with no line."""
-    told = place_of(place)
-    return place if told is None else told.at
+    line = place_of(place)
+    return place if line is None else line.at
 
 
 def late_release_findings(

@@ -161,15 +161,15 @@ def with_graphs(
     `losses.append(loss)` after its backward keeps four bytes of storage, and a node for each operation of the step.
     `candidates` are those of the findings, `of` those of the graphs.
     """
-    told, others = list(findings), []
+    own, others = list(findings), []
     for graph, candidate in zip(graphs, of, strict=True):
-        place = next((k for k in range(len(told)) if _is_same(told[k], candidates[k], graph, candidate)), None)
+        place = next((k for k in range(len(own)) if _is_same(own[k], candidates[k], graph, candidate)), None)
         if place is None:
             if graph.severity == Severity.LEAK or isinstance(graph.facts, GraphFacts):
                 others.append(graph)  # a few nodes without tensors are not worth a remark
-        elif graph.bytes_per_step >= _TELLING * told[place].bytes_per_step or _decides(graph, told[place]):
-            told[place] = _with(_by_its_graph(told[place], candidates[place], graph), graph)
-    return told, others
+        elif graph.bytes_per_step >= _TELLING * own[place].bytes_per_step or _decides(graph, own[place]):
+            own[place] = _with(_by_its_graph(own[place], candidates[place], graph), graph)
+    return own, others
 
 
 def _is_same(tensors: Finding, of_tensors: Candidate, graph: Finding, of_graph: Candidate) -> bool:

@@ -100,14 +100,14 @@ class CycleFacts(Facts):
         made, library = self.made_class, self.library
         if made is not None:
             where = f"in {made.made_in}()" if made.made_in else f"every step{f' ({made.where})' if made.where else ''}"
-            told = f"{made.label}, created {where}, retains tensors until garbage collection: a class references itself"
+            text = f"{made.label}, created {where}, retains tensors until garbage collection: a class references itself"
         elif library is not None:
-            told = f"Reference cycle {_in_call(library)}"
+            text = f"Reference cycle {_in_call(library)}"
         else:
-            told = f"Reference cycle through {cut_text(finding)} retains tensors until garbage collection"
+            text = f"Reference cycle through {cut_text(finding)} retains tensors until garbage collection"
         if not finding.freed_late:
-            return told
-        return f"{told} ({bytes_text(finding.bytes_per_step)} of garbage per step, freed late)"
+            return text
+        return f"{text} ({bytes_text(finding.bytes_per_step)} of garbage per step, freed late)"
 
     def advice_for(self, finding: Finding) -> str:
         """How to avoid the cycle, by the kind of its closing reference."""
@@ -238,19 +238,19 @@ def cut_text(finding: Finding) -> str:
         return SEVERAL
     if not cut.also:
         return finding.subject
-    told = _listed([reference.written for reference in cut.references])
+    names = _listed([reference.written for reference in cut.references])
     many = _NUMBERS[len(cut.references)]
-    return f"{told} (cut {'both' if many == 'two' else f'all {many}'})"
+    return f"{names} (cut {'both' if many == 'two' else f'all {many}'})"
 
 
 def cut_all(finding: Finding, kinds: Sequence[CutAt]) -> str:
     """How to cut each kind of reference, and that all are needed if there are several."""
     cut = finding.cut
     assert cut is not None
-    told = _listed([reference.written for reference in cut.references])
-    together = f"Cut {told} together: each closes a separate cycle. " if cut.also else ""
+    names = _listed([reference.written for reference in cut.references])
+    together = f"Cut {names} together: each closes a separate cycle. " if cut.also else ""
     how = [_HOW[kind] for kind in dict.fromkeys(kinds) if kind in _HOW]
-    return f"{together}{' '.join(how)}".rstrip() or f"Cut {told} after its last use."
+    return f"{together}{' '.join(how)}".rstrip() or f"Cut {names} after its last use."
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -67,10 +67,10 @@ def copies_findings(rank: Rank, min_bytes: int) -> list[Finding]:
     found = []
     for lives in lives_of(rank).values():
         shared = {named(each): each for life in lives for each in life.started.shared}
-        for name, told in shared.items():
+        for name, copies in shared.items():
             life, sizes = max(((life, _copied(life, name)) for life in lives), key=lambda each: max(each[1], default=0))
             if max(sizes, default=0) >= _LEAST * min_bytes:
-                found.append(_finding(rank.number, told, life, sizes, len(lives)))
+                found.append(_finding(rank.number, copies, life, sizes, len(lives)))
     return found
 
 

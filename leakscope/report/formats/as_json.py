@@ -22,10 +22,9 @@ from leakscope.findings.model import (
     by_kind,
 )
 from leakscope.originals import Path
-from leakscope.report.messages.held import reason_text
-from leakscope.report.messages.sections import steps_of
-from leakscope.report.messages.sentences import advice, run_text, title
-from leakscope.report.messages.verdict import unjudged_text, why_text
+from leakscope.report.finding_text import advice, reason_text, title
+from leakscope.report.run_text import run_text
+from leakscope.report.verdict_text import steps_of, unjudged_text, why_text
 from leakscope.run.model import Run
 from leakscope.run.suppression import Suppression, known_before
 
@@ -55,7 +54,7 @@ def as_data(run: Run, findings: Findings) -> dict[str, Any]:
         "suppressed": [_finding(finding) for finding in findings.suppressed],
         "unused_suppressions": [_suppression(one) for one in findings.unused],
         "expired_suppressions": [_suppression(one) for one in findings.expired],
-        "unjudged": [asdict(item) | {"why": unjudged_text(item)} for item in findings.unjudged],
+        "unjudged": [asdict(item) | {"why": unjudged_text(item.why)} for item in findings.unjudged],
         "growth": {str(number): list(map(_interval, findings.ledgers[number])) for number in sorted(findings.ledgers)},
         "out_of_memory": list(run_text(findings.out_of_memory)),
         "gc_advice": list(run_text(findings.gc_advice)),

@@ -5,12 +5,10 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from leakscope.findings.model import Finding, Findings
-from leakscope.report.escape import cleaned
-from leakscope.report.formats.finding_details import detail_lines
-from leakscope.report.messages.ended import ended_badly, ended_text, error_text
-from leakscope.report.messages.held import held_text, seen_text
-from leakscope.report.messages.sentences import advice, title
-from leakscope.report.messages.verdict import suppressed_by_text, unjudged_together, why_text
+from leakscope.report.finding_text import advice, detail_lines, held_text, seen_text, title
+from leakscope.report.rank_text import ended_badly, ended_text, error_text
+from leakscope.report.rendering import cleaned
+from leakscope.report.verdict_text import suppressed_by_text, unjudged_together, why_text
 from leakscope.run.model import Rank, Run
 from leakscope.units import ranks_text
 from leakscope.verdict import Verdict

@@ -6,14 +6,30 @@ import re
 from collections.abc import Sequence
 
 from leakscope.findings.model import Finding, Findings
-from leakscope.report.escape import cleaned
-from leakscope.report.excerpt import SUGGESTION, LineMark, edit_lines, excerpts
-from leakscope.report.formats.finding_details import detail_lines
-from leakscope.report.messages.ended import ended_badly, ended_text, error_text
-from leakscope.report.messages.held import cut_name, held_text, line_to_edit
-from leakscope.report.messages.sections import avoidable, exit_text, leaks, library, notes, so_far_text, steps_of
-from leakscope.report.messages.sentences import advice, title
-from leakscope.report.messages.verdict import next_text, suppressed_by_text, why_text
+from leakscope.report.excerpt import LineMark, excerpts
+from leakscope.report.finding_text import (
+    SUGGESTION,
+    advice,
+    cut_name,
+    detail_lines,
+    edit_lines,
+    held_text,
+    line_to_edit,
+    title,
+)
+from leakscope.report.rank_text import ended_badly, ended_text, error_text
+from leakscope.report.rendering import cleaned
+from leakscope.report.verdict_text import (
+    avoidable,
+    exit_text,
+    library,
+    next_text,
+    notes,
+    running_text,
+    steps_of,
+    suppressed_by_text,
+    why_text,
+)
 from leakscope.run.model import Run
 from leakscope.units import bytes_text, listed_numbers, plural
 from leakscope.verdict import Verdict
@@ -78,7 +94,7 @@ def render(run: Run, findings: Findings) -> str:
     Details are omitted from the end, with a note, if it exceeds the maximum size of a comment.
     """
     run, findings = cleaned(run), cleaned(findings)
-    parts = [_head(run, findings), *_details(run, leaks(findings)), *_aside(findings)]
+    parts = [_head(run, findings), *_details(run, findings.leaks), *_aside(findings)]
     text, left_out = "", 0
     for part in ("\n".join(lines) + "\n" for lines in parts if lines):
         if len(text) + len(part) > MOST - _RESERVED:
@@ -86,20 +102,20 @@ def render(run: Run, findings: Findings) -> str:
         else:
             text += part
     if left_out:
-        told = f"{plural(left_out, 'section')} omitted: a comment is limited to {MOST:,} characters"
-        text += f"{told}. See report.html and findings.json of the run.\n"
+        text_end = f"{plural(left_out, 'section')} omitted: a comment is limited to {MOST:,} characters"
+        text += f"{text_end}. See report.html and findings.json of the run.\n"
     return text
 
 
 def _head(run: Run, findings: Findings) -> list[str]:
-    distinct = leaks(findings)
+    distinct = findings.leaks
     what = {Verdict.LEAKS: plural(len(distinct), "leak"), Verdict.CLEAN: "no leak"}.get(findings.verdict, "no verdict")
     what += ", but too much avoidable memory" if not distinct and findings.avoidable_over is not None else ""
     ranks = plural(run.expected_ranks, "rank")
     lines = [
         f"### {_MARKS[Verdict.LEAKS if findings.failed else findings.verdict]} leakscope: {what}",
         "",
-        f"**{findings.verdict.upper()}**{exit_text(run, findings) if so_far_text(run) else ''}: "
+        f"**{findings.verdict.upper()}**{exit_text(run, findings) if running_text(run) else ''}: "
         f"{sentence(why_text(findings)).rstrip('.')}.",
         f"{code(' '.join(run.command), 200)}, {ranks}, {plural(steps_of(run), 'step')}.",
         "",
@@ -145,8 +161,8 @@ def _cut(finding: Finding) -> str:
 
 
 def _frees(finding: Finding) -> str:
-    told = None if finding.cut is None else finding.cut.told_bytes
-    return "" if told is None else bytes_text(told)
+    size = None if finding.cut is None else finding.cut.told_bytes
+    return "" if size is None else bytes_text(size)
 
 
 def _details(run: Run, found: Sequence[Finding]) -> list[list[str]]:

@@ -14,12 +14,11 @@ from leakscope.findings.facts import HopStatus, RuleName, Severity
 from leakscope.findings.model import Finding, Findings, Hop
 from leakscope.findings.naming import place_of
 from leakscope.findings.rules import rule_named
-from leakscope.report.escape import cleaned
-from leakscope.report.excerpt import edit_text
-from leakscope.report.messages.ended import ended_badly, ended_text, error_text
-from leakscope.report.messages.held import (
+from leakscope.report.finding_text import (
+    advice,
     also_text,
     cut_name,
+    edit_text,
     freed_text,
     held_text,
     holds_nothing,
@@ -27,10 +26,12 @@ from leakscope.report.messages.held import (
     reason_text,
     seen_text,
     status_word,
+    title,
     would_be_freed,
 )
-from leakscope.report.messages.sentences import advice, title
-from leakscope.report.messages.verdict import suppressed_by_text, unjudged_together, why_text
+from leakscope.report.rank_text import ended_badly, ended_text, error_text
+from leakscope.report.rendering import cleaned
+from leakscope.report.verdict_text import suppressed_by_text, unjudged_together, why_text
 from leakscope.run.model import Rank, Run
 from leakscope.units import ranks_text
 
@@ -118,14 +119,14 @@ def related_locations(run: Run, finding: Finding) -> list[dict[str, Any]]:
     """Where something is added to the cut container, and where the memory was allocated."""
     references = finding.cut.references if finding.cut is not None else ()
     added = [place for reference in references for place in reference.added_at]
-    told = [
+    places_of = [
         (line, text)
         for text, places in (("added here (from static analysis)", added), ("allocated here", finding.made_at))
         for line in dict.fromkeys(_lines(run, places))
     ]
     return [
         {"id": number, **_location(line), "message": {"text": text}}
-        for number, (line, text) in enumerate(told[:_MOST_RELATED], 1)
+        for number, (line, text) in enumerate(places_of[:_MOST_RELATED], 1)
     ]
 
 
@@ -219,15 +220,15 @@ def _driver(run: Run, rules: list[str]) -> dict[str, Any]:
 
 
 def _rule(rule: str) -> dict[str, Any]:
-    said = rule_named(rule)
-    parts = [part for part in (said.text, said.why, said.cure) if part]
+    named = rule_named(rule)
+    parts = [part for part in (named.text, named.why, named.cure) if part]
     return {
         "id": rule,
         "name": "".join(word.capitalize() for word in rule.replace("_", "-").split("-")),
-        "shortDescription": {"text": said.text},
-        "fullDescription": {"text": " ".join(part for part in (said.text, said.why) if part)},
-        "help": {"text": "\n\n".join(parts), "markdown": "\n\n".join((f"**{said.text}**", *parts[1:]))},
-        "defaultConfiguration": {"level": said.level},
+        "shortDescription": {"text": named.text},
+        "fullDescription": {"text": " ".join(part for part in (named.text, named.why) if part)},
+        "help": {"text": "\n\n".join(parts), "markdown": "\n\n".join((f"**{named.text}**", *parts[1:]))},
+        "defaultConfiguration": {"level": named.level},
         "properties": {"tags": ["memory", "leak"]},
     }
 
@@ -268,8 +269,8 @@ def _result(run: Run, findings: Findings, finding: Finding, rules: list[str]) ->
         "partialFingerprints": {"leakscope/v1": finding.fingerprint},
         "properties": {"retained_bytes": finding.retained_bytes, "bytes_per_step": finding.bytes_per_step},
     }
-    for name, told in (("relatedLocations", related_locations), ("codeFlows", code_flows)):
-        places = told(run, finding)
+    for name, places_of in (("relatedLocations", related_locations), ("codeFlows", code_flows)):
+        places = places_of(run, finding)
         if places:
             result[name] = places
     return result

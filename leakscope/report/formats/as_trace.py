@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import Any
 
 from leakscope.findings.model import Findings
-from leakscope.report.escape import cleaned
-from leakscope.report.messages.ended import ended_badly, ended_text
-from leakscope.report.messages.sentences import title
+from leakscope.report.finding_text import title
+from leakscope.report.rank_text import ended_badly, ended_text
+from leakscope.report.rendering import cleaned
 from leakscope.run.model import HeapSnapshot, Rank, Run, Step
 from leakscope.run.operations import column
 from leakscope.run.rows import CommOperation, Occasion
@@ -32,35 +32,35 @@ class Interval:
     step: int
     begin: float
     end: float
-    is_look: bool
+    is_snapshot: bool
     bytes: tuple[tuple[str, int], ...]
     """Counted bytes at its end, by name."""
 
 
-def steps_and_looks(rank: Rank) -> tuple[Interval, ...]:
+def steps_and_snapshots(rank: Rank) -> tuple[Interval, ...]:
     """All steps of a rank and the snapshots after them, without overlaps; then the snapshots within steps.
 
     A step without a recorded start encloses the operations issued in it; one without any follows the previous interval.
     """
     issued = _issued(rank)
     after: dict[int, list[HeapSnapshot]] = {}
-    for look in rank.looks:
-        if look.occasion not in _WITHIN:
-            after.setdefault(look.step, []).append(look)
+    for snapshot in rank.looks:
+        if snapshot.occasion not in _WITHIN:
+            after.setdefault(snapshot.step, []).append(snapshot)
     placed: list[Interval] = []
     now = _first(rank, after, issued)
     for step in rank.steps:
         begin = _begin(step, issued, now)
         end = max(begin + _length(step.seconds), issued.get(step.number, (begin,))[-1])
         placed.append(Interval(step.number, begin, end, False, _known(step)))
-        for look in after.pop(step.number, ()):
-            placed.append(_look(look, placed[-1].end))
+        for snapshot in after.pop(step.number, ()):
+            placed.append(_snapshot(snapshot, placed[-1].end))
         now = placed[-1].end
-    for look in (look for rest in after.values() for look in rest):  # of steps whose line is lost
-        placed.append(_look(look, placed[-1].end if placed else 0.0))
-    steps = {one.step: one for one in placed if not one.is_look}
-    within = [look for look in rank.looks if look.occasion in _WITHIN and look.step in steps]
-    return (*_apart(placed), *(_inside(look, steps[look.step], issued) for look in within))
+    for snapshot in (snapshot for rest in after.values() for snapshot in rest):  # of steps whose line is lost
+        placed.append(_snapshot(snapshot, placed[-1].end if placed else 0.0))
+    steps = {one.step: one for one in placed if not one.is_snapshot}
+    within = [snapshot for snapshot in rank.looks if snapshot.occasion in _WITHIN and snapshot.step in steps]
+    return (*_apart(placed), *(_inside(snapshot, steps[snapshot.step], issued) for snapshot in within))
 
 
 def _issued(rank: Rank) -> _Issued:
@@ -77,7 +77,9 @@ def _first(rank: Rank, after: Mapping[int, Sequence[HeapSnapshot]], issued: _Iss
     for step in rank.steps:
         if step.began is not None or step.number in issued:
             return _begin(step, issued, -math.inf) - past
-        past += _length(step.seconds) + sum(_length(look.stopped_seconds) for look in after.get(step.number, ()))
+        past += _length(step.seconds) + sum(
+            _length(snapshot.stopped_seconds) for snapshot in after.get(step.number, ())
+        )
     return 0.0
 
 
@@ -91,24 +93,24 @@ def _begin(step: Step, issued: _Issued, now: float) -> float:
     return min(max(now, moments[-1] - _length(step.seconds)), moments[0])
 
 
-def _look(look: HeapSnapshot, begin: float) -> Interval:
-    told = (("counted bytes", look.counted_bytes), ("bytes in storages", look.explained_bytes))
-    known = tuple((name, size) for name, size in told if size is not None)
-    return Interval(look.step, begin, begin + _length(look.stopped_seconds), True, known)
+def _snapshot(snapshot: HeapSnapshot, begin: float) -> Interval:
+    counts = (("counted bytes", snapshot.counted_bytes), ("bytes in storages", snapshot.explained_bytes))
+    known = tuple((name, size) for name, size in counts if size is not None)
+    return Interval(snapshot.step, begin, begin + _length(snapshot.stopped_seconds), True, known)
 
 
 def _known(step: Step) -> tuple[tuple[str, int], ...]:
-    told = (("counted bytes", step.counted_bytes), ("peak bytes", step.peak_bytes))
-    return tuple((name, size) for name, size in told if size is not None)
+    counts = (("counted bytes", step.counted_bytes), ("peak bytes", step.peak_bytes))
+    return tuple((name, size) for name, size in counts if size is not None)
 
 
-def _inside(look: HeapSnapshot, step: Interval, issued: _Issued) -> Interval:
+def _inside(snapshot: HeapSnapshot, step: Interval, issued: _Issued) -> Interval:
     """The middle of the longest time in which the step issued nothing: nothing happens during a snapshot."""
-    moments = [step.begin, *(at for at in issued.get(look.step, ()) if step.begin < at < step.end), step.end]
+    moments = [step.begin, *(at for at in issued.get(snapshot.step, ()) if step.begin < at < step.end), step.end]
     begin, end = max(pairwise(moments), key=lambda gap: gap[1] - gap[0])
-    half = min(_length(look.stopped_seconds), end - begin) / 2
-    told = _look(look, 0.0)
-    return replace(told, begin=(begin + end) / 2 - half, end=(begin + end) / 2 + half)
+    half = min(_length(snapshot.stopped_seconds), end - begin) / 2
+    interval = _snapshot(snapshot, 0.0)
+    return replace(interval, begin=(begin + end) / 2 - half, end=(begin + end) / 2 + half)
 
 
 def _apart(placed: Sequence[Interval]) -> list[Interval]:
@@ -174,10 +176,10 @@ def _of_operation(operation: CommOperation, last: float) -> Iterator[tuple[str, 
     yield "b", "in flight", issued, {}
     within = (("waited for", operation.waited), ("Python tensor died", operation.tensor_died))
     known = [(moment, text) for text, moment in within if moment is not None and math.isfinite(moment)]
-    told = sorted((min(max(moment, issued), gone), text) for moment, text in known)
-    yield from (("n", text, moment, {}) for moment, text in told if moment <= done)
+    marks = sorted((min(max(moment, issued), gone), text) for moment, text in known)
+    yield from (("n", text, moment, {}) for moment, text in marks if moment <= done)
     yield "e", "in flight", done, {}
-    yield from (("n", text, moment, {}) for moment, text in told if moment > done)
+    yield from (("n", text, moment, {}) for moment, text in marks if moment > done)
     yield "e", name, gone, {}
 
 
@@ -193,7 +195,7 @@ def _name(operation: CommOperation) -> str:
 
 
 def _arguments(operation: CommOperation) -> _OperationEvent:
-    told: _OperationEvent = {
+    arguments: _OperationEvent = {
         "bytes": operation.bytes,
         "step": operation.step,
         "group": operation.group,
@@ -203,11 +205,11 @@ def _arguments(operation: CommOperation) -> _OperationEvent:
         **({} if operation.storage_died is not None else {"storage": "alive at the end"}),
         **({"failed": operation.failed} if operation.failed else {}),
     }
-    return cleaned(told)
+    return cleaned(arguments)
 
 
 _Event = dict[str, Any]
-STEPS, LOOKS = 1, 2
+STEPS, SNAPSHOTS = 1, 2
 """Tracks of a rank, as threads of its process."""
 
 
@@ -219,7 +221,7 @@ def render(run: Run, findings: Findings) -> str:
     most = MOST // max(sum(len(rank.operations) > 0 for rank in run.ranks), 1)
     events = [event for rank in run.ranks for event in _shifted([*_of_rank(rank, most)])]
     named = [event for rank in run.ranks for event in _names(rank)]
-    told = {
+    trace = {
         "traceEvents": [*named, *sorted(events, key=lambda event: event["ts"])],
         "displayTimeUnit": "ms",
         "otherData": {
@@ -230,7 +232,7 @@ def render(run: Run, findings: Findings) -> str:
             "findings": [f"{finding.fingerprint} {title(finding)}" for finding in findings.findings],
         },
     }
-    return json.dumps(told, allow_nan=False) + "\n"
+    return json.dumps(trace, allow_nan=False) + "\n"
 
 
 def _names(rank: Rank) -> Iterator[_Event]:
@@ -238,12 +240,12 @@ def _names(rank: Rank) -> Iterator[_Event]:
     pid = rank.number
     yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": f"rank {pid}"}}
     yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
-    for tid, name in ((STEPS, "steps"), (LOOKS, "leakscope snapshots")):
+    for tid, name in ((STEPS, "steps"), (SNAPSHOTS, "leakscope snapshots")):
         yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
 
 
 def _of_rank(rank: Rank, most: int) -> Iterator[_Event]:
-    intervals = steps_and_looks(rank)
+    intervals = steps_and_snapshots(rank)
     for interval in intervals:
         yield from _interval(rank, interval)
     yield from comm_events(rank, most)
@@ -253,11 +255,11 @@ def _of_rank(rank: Rank, most: int) -> Iterator[_Event]:
 
 
 def _interval(rank: Rank, interval: Interval) -> Iterator[_Event]:
-    name, tid = ("snapshot at step", LOOKS) if interval.is_look else ("step", STEPS)
+    name, tid = ("snapshot at step", SNAPSHOTS) if interval.is_snapshot else ("step", STEPS)
     yield {
         "ph": "X",
         "name": f"{name} {interval.step}",
-        "cat": "look" if interval.is_look else "step",
+        "cat": "snapshot" if interval.is_snapshot else "step",
         "pid": rank.number,
         "tid": tid,
         "ts": interval.begin,

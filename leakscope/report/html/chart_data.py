@@ -22,11 +22,10 @@ from leakscope.report.charts import (
     memory_chart,
     operations_chart,
 )
-from leakscope.report.escape import cleaned, one_line
+from leakscope.report.growth_text import line_text
 from leakscope.report.html import markup
-from leakscope.report.messages.sections import leaks
-from leakscope.report.messages.verdict import line_text
 from leakscope.report.ranks import RankGroup, counted_steps
+from leakscope.report.rendering import cleaned, one_line
 from leakscope.run.model import HeapSnapshot, Rank, Run
 from leakscope.run.operations import column
 from leakscope.run.rows import CommOperation, Occasion
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 POINTS = 160
 """Maximum points of a line, heuristic: one every 4 px. A longer line keeps the minimum and maximum of each interval."""
-LOOKS = 16
+SNAPSHOTS = 16
 """Maximum snapshots drawn as dots, evenly spaced; heuristic: each is a stop of the Tab key."""
 LAYERS = 4
 """Lines of the growth breakdown with an area of their own, the largest; heuristic: colours of more look alike."""
@@ -49,7 +48,7 @@ Points = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True)
-class LookDot:
+class SnapshotDot:
     """One heap snapshot as a dot."""
 
     step: int
@@ -90,7 +89,7 @@ class RankMemory:
     an accelerator, elsewhere growth since the first point."""
     is_counted: bool
     peaks: Points
-    looks: tuple[LookDot, ...]
+    snapshots: tuple[SnapshotDot, ...]
     layers: tuple[Layer, ...]
     """All start at the same snapshot, with 0 bytes."""
     begins: float
@@ -114,14 +113,14 @@ class RankMemory:
         return self.line[-1][1] - self.line[0][1]
 
     @property
-    def read(self) -> tuple[LookDot, ...]:
+    def read(self) -> tuple[SnapshotDot, ...]:
         """The snapshots drawn as dots."""
-        return spread(self.looks, LOOKS)
+        return spread(self.snapshots, SNAPSHOTS)
 
     @property
     def saved(self) -> float:
         """Bytes that the cuts would have freed by the last snapshot."""
-        return (self.looks[-1].freed or 0.0) if self.looks else 0.0
+        return (self.snapshots[-1].freed or 0.0) if self.snapshots else 0.0
 
 
 def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: Sequence[int] = ()) -> RankMemory | None:
@@ -129,35 +128,35 @@ def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: S
 
     `absolute`: the counted bytes are tensor memory (an accelerator's); otherwise only their growth is meaningful.
     """
-    looks = _looks(rank)
+    snapshots = _snapshots(rank)
     counted = counted_steps(rank)
     is_counted = len(counted) > 1
-    points = counted if is_counted else [(look.step, look.explained_bytes) for look in looks]
+    points = counted if is_counted else [(snapshot.step, snapshot.explained_bytes) for snapshot in snapshots]
     if not points:
         return None
     base = 0 if absolute else points[0][1]
-    leaking = [f for f in leaks(findings) if f.cut is not None and f.cut.told_bytes and rank.number in f.ranks]
+    leaking = [f for f in findings.leaks if f.cut is not None and f.cut.told_bytes and rank.number in f.ranks]
     summary = findings.ranks.get(rank.number)
     kinds = dict(summary.categories_by_step) if summary is not None else {}
-    if summary is not None and looks:
-        kinds.setdefault(looks[-1].step, summary.categories)
+    if summary is not None and snapshots:
+        kinds.setdefault(snapshots[-1].step, summary.categories)
     dots = []
-    for look in looks:
-        seen = look.counted_bytes if is_counted else look.explained_bytes
-        size = float((seen if seen is not None else look.explained_bytes) - base)
-        freed = sum(_freed_at(finding, rank.number, look.step, absolute) for finding in leaking)
+    for snapshot in snapshots:
+        seen = snapshot.counted_bytes if is_counted else snapshot.explained_bytes
+        size = float((seen if seen is not None else snapshot.explained_bytes) - base)
+        freed = sum(_freed_at(finding, rank.number, snapshot.step, absolute) for finding in leaking)
         dots.append(
-            LookDot(
-                look.step,
+            SnapshotDot(
+                snapshot.step,
                 size,
-                look.counted_bytes,
-                look.explained_bytes,
+                snapshot.counted_bytes,
+                snapshot.explained_bytes,
                 freed if leaking else None,
-                kinds.get(look.step, {}),
+                kinds.get(snapshot.step, {}),
             )
         )
-    untold = Thresholds(run.min_bytes).counted if findings.verdict == Verdict.CLEAN else None
-    layers, begins = _layers(findings.ledgers.get(rank.number, ()), dots, untold)
+    hidden_below = Thresholds(run.min_bytes).counted if findings.verdict == Verdict.CLEAN else None
+    layers, begins = _layers(findings.ledgers.get(rank.number, ()), dots, hidden_below)
     would = tuple((dot.step, dot.bytes - dot.freed) for dot in dots if dot.freed is not None)
     return RankMemory(
         number=rank.number,
@@ -165,7 +164,7 @@ def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: S
         line=thinned(tuple((step, float(size - base)) for step, size in points)),
         is_counted=is_counted,
         peaks=_peaks(rank, points[-1][0]) if absolute else (),
-        looks=tuple(dots),
+        snapshots=tuple(dots),
         layers=layers,
         begins=begins,
         would_be=would if len(would) > 1 else (),
@@ -175,10 +174,10 @@ def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: S
     )
 
 
-def _looks(rank: Rank) -> list[HeapSnapshot]:
+def _snapshots(rank: Rank) -> list[HeapSnapshot]:
     """Snapshots at the end of a step, of the device counted last; the later of two at one step."""
-    looks = [look for look in rank.looks if look.occasion in _STEP_ENDS]
-    return list({look.step: look for look in looks if look.counted_on == looks[-1].counted_on}.values())
+    found = [snapshot for snapshot in rank.looks if snapshot.occasion in _STEP_ENDS]
+    return list({each.step: each for each in found if each.counted_on == found[-1].counted_on}.values())
 
 
 def _freed_at(finding: Finding, rank: int, step: int, on_device: bool) -> float:
@@ -194,11 +193,11 @@ def _freed_at(finding: Finding, rank: int, step: int, on_device: bool) -> float:
 
 
 def _layers(
-    intervals: Sequence[LedgerInterval], dots: Sequence[LookDot], untold: int | None
+    intervals: Sequence[LedgerInterval], dots: Sequence[SnapshotDot], hidden_below: int | None
 ) -> tuple[tuple[Layer, ...], float]:
     """The largest lines of the growth breakdown, the others as one, and the bytes at which they start.
 
-    `untold`: bytes per step below which unattributed growth is not drawn.
+    `hidden_below`: bytes per step below which unattributed growth is not drawn.
     """
     same = [interval for interval in intervals if interval.counted_on == intervals[-1].counted_on]
     begins = next((dot.bytes for dot in dots if same and dot.step == same[0].from_step), None)
@@ -218,14 +217,14 @@ def _layers(
             named.append(
                 Layer(f"{len(others)} smaller {'lines' if kind is None else 'leaks'}", kind, _growth(same, others))
             )
-    return tuple(layer if _is_told(layer, untold) else replace(layer, is_drawn=False) for layer in named), begins
+    return tuple(layer if _is_shown(layer, hidden_below) else replace(layer, is_drawn=False) for layer in named), begins
 
 
-def _is_told(layer: Layer, untold: int | None) -> bool:
-    if untold is None or layer.kind != LineKind.UNATTRIBUTED:
+def _is_shown(layer: Layer, hidden_below: int | None) -> bool:
+    if hidden_below is None or layer.kind != LineKind.UNATTRIBUTED:
         return True
     (first, _), (last, size) = layer.growth[0], layer.growth[-1]
-    return size >= untold * (last - first)
+    return size >= hidden_below * (last - first)
 
 
 def _growth(intervals: Sequence[LedgerInterval], names: Iterable[tuple[str, ...]]) -> Points:
@@ -244,7 +243,7 @@ def _peaks(rank: Rank, last: int) -> Points:
     return thinned((*peaks, (last, peaks[-1][1]))) if peaks else ()
 
 
-def spread(all_of_them: Sequence[LookDot], most: int) -> tuple[LookDot, ...]:
+def spread(all_of_them: Sequence[SnapshotDot], most: int) -> tuple[SnapshotDot, ...]:
     """This many of them, evenly spaced, including the first and the last."""
     last = len(all_of_them) - 1
     if last < most:
@@ -319,7 +318,7 @@ def memory_on_page(run: Run, findings: Findings, groups: Sequence[RankGroup], ab
 
 
 def _categories(memory: RankMemory) -> tuple[str, ...]:
-    names = {name for look in memory.looks for name, size in look.categories.items() if size}
+    names = {name for snapshot in memory.snapshots for name, size in snapshot.categories.items() if size}
     known = [name for name in CATEGORIES if name in names]
     return (*known, *sorted(names - set(known)))
 

@@ -11,28 +11,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leakscope import units
 from leakscope.findings.comm import first_to_fail
-from leakscope.findings.facts import Severity
-from leakscope.findings.model import Finding, Findings
+from leakscope.findings.facts import HopStatus, Origin, Severity
+from leakscope.findings.model import Finding, Findings, Hop, Sighting
 from leakscope.findings.oom import ranks_out_of_memory
-from leakscope.report import charts, drawing, messages, trace_marks
-from leakscope.report.escape import cleaned
+from leakscope.findings.rules import rule_named
+from leakscope.report import charts, drawing, excerpt, finding_text, growth_text, rank_text, run_text, verdict_text
+from leakscope.report.charts import sparkline
+from leakscope.report.excerpt import Excerpt, LineMark, Seen, excerpts, folded_trace, seen_together
 from leakscope.report.html import markup
-from leakscope.report.html.cards import FindingOnPage, finding_on_page
 from leakscope.report.html.chart_data import Timeline, memory_on_page, step_ends, timeline
 from leakscope.report.memory_snapshot import device_section
-from leakscope.report.messages.sections import leaks
 from leakscope.report.ranks import (
     Column,
     RankGroup,
-    RankStory,
+    RankReport,
     all_of,
     columns_of,
     notes_of,
     notes_together,
     rank_groups,
 )
-from leakscope.report.rendering import html_page
+from leakscope.report.rendering import cleaned, html_page
 from leakscope.run.model import Rank, Run
 from leakscope.run.rows import EndKind
 from leakscope.units import like_text, ranks_text
@@ -96,9 +97,9 @@ def render(run: Run, findings: Findings) -> str:
     run, findings = cleaned(run), cleaned(findings)
     groups = rank_groups(run, findings)
     alike = [group.ranks for group in groups]
-    leaking = messages.leaks(findings)
-    told_first = _told_first(run, findings)
-    asides = _asides(findings, told_first)
+    leaking = findings.leaks
+    shown_first = _shown_first(run, findings)
+    asides = _asides(findings, shown_first)
     shown_all = [*leaking, *(f for aside in asides for f in aside.findings)]
     drawings = {id(f): drawn for f in shown_all[:DRAWINGS] if (drawn := drawing.of_finding(f)) is not None}
     svgs = dict(zip(drawings, drawing.inline_svgs([*drawings.values()]), strict=False))
@@ -117,65 +118,68 @@ def render(run: Run, findings: Findings) -> str:
         cards_open=CARDS_OPEN,
         cards_shown=CARDS_SHOWN,
         listed=LISTED,
-        ended_badly=any(messages.ended_badly(rank) for rank in run.ranks),
+        ended_badly=any(rank_text.ended_badly(rank) for rank in run.ranks),
         ranks=ranks_on_page(run, findings, groups),
         alike=alike,
         memory=memory_on_page(run, findings, groups, is_absolute(run)),
         device=device_section(run, alike),
-        steps=messages.steps_of(run),
-        headline=messages.headline(run, findings),
-        failure=messages.failure_text(run),
+        steps=verdict_text.steps_of(run),
+        headline=verdict_text.headline(run, findings),
+        failure=rank_text.failure_text(run),
         failed_line=_failed_line(run),
-        is_told_below=not leaking
-        and (findings.verdict == Verdict.INCONCLUSIVE or any(map(messages.is_fault, findings.unjudged))),
-        next=messages.next_text(run, findings),
-        told_first=told_first,
+        opens_details=not leaking
+        and (findings.verdict == Verdict.INCONCLUSIVE or any(map(verdict_text.is_fault, findings.unjudged))),
+        next=verdict_text.next_text(run, findings),
+        shown_first=shown_first,
         out_of_memory=out_of_memory,
         colour=Verdict.LEAKS if out_of_memory or findings.failed else findings.verdict,
         absolute=is_absolute(run),
-        words=messages,
-        no_trace=trace_marks.NO_TRACE,
+        **{
+            module.__name__.rpartition(".")[2]: module
+            for module in (finding_text, growth_text, rank_text, run_text, units, verdict_text)
+        },
+        no_trace=finding_text.NO_TRACE,
         no_dot=drawing.NO_DOT,
         policy=policy(),
         script=script(),
     )
 
 
-def _told_first(run: Run, findings: Findings) -> tuple[Finding, ...]:
+def _shown_first(run: Run, findings: Findings) -> tuple[Finding, ...]:
     """The findings of a clean run to which "Next" refers: growth, else avoidable memory."""
-    if findings.verdict != Verdict.CLEAN or findings.suppressed or any(map(messages.ended_badly, run.ranks)):
+    if findings.verdict != Verdict.CLEAN or findings.suppressed or any(map(rank_text.ended_badly, run.ranks)):
         return ()
-    notes, avoidable = messages.notes(findings), messages.avoidable(findings)
+    notes, avoidable = verdict_text.notes(findings), verdict_text.avoidable(findings)
     if growing := tuple(f for f in notes if f.bytes_per_step > 0 and not f.settled):
         return growing
     much = sum(f.retained_bytes for f in avoidable) >= MIB
-    return avoidable if much or not (notes or messages.library(findings)) else ()
+    return avoidable if much or not (notes or verdict_text.library(findings)) else ()
 
 
-def _asides(findings: Findings, told_first: tuple[Finding, ...]) -> tuple[Aside, ...]:
-    kinds = {finding.severity for finding in told_first}
+def _asides(findings: Findings, shown_first: tuple[Finding, ...]) -> tuple[Aside, ...]:
+    kinds = {finding.severity for finding in shown_first}
     return (
         Aside(
             "Notes",
             "not leaks by themselves",
-            messages.notes(findings),
+            verdict_text.notes(findings),
             open=Severity.NOTE in kinds,
         ),
-        Aside("Retained by libraries", "not leaks", messages.library(findings)),
+        Aside("Retained by libraries", "not leaks", verdict_text.library(findings)),
         Aside(
             "Avoidable memory",
             "not leaks: retained longer than needed",
-            messages.avoidable(findings),
+            verdict_text.avoidable(findings),
             open=findings.avoidable_over is not None or Severity.AVOIDABLE in kinds,
         ),
         Aside("Suppressed", "known findings, not part of the verdict", findings.suppressed, prefix="suppressed-"),
     )
 
 
-def _failed_line(run: Run) -> trace_marks.KeptLine | None:
+def _failed_line(run: Run) -> excerpt.RecordedLine | None:
     """The user's line at which the first failing rank failed; None if unknown."""
     rank = first_to_fail(run)
-    return None if rank is None or not rank.ended.at else trace_marks.kept_line(run, rank.ended.at)
+    return None if rank is None or not rank.ended.at else excerpt.recorded_line(run, rank.ended.at)
 
 
 # The ranks of the run
@@ -213,7 +217,7 @@ class RankOnPage:
     """A group of ranks that are alike, represented by the first."""
 
     group: RankGroup
-    story: RankStory
+    report: RankReport
     who: str
     """`rank 4, one of 128 alike`."""
     state: State
@@ -260,11 +264,11 @@ def is_absolute(run: Run) -> bool:
 
 def ranks_on_page(run: Run, findings: Findings, groups: Sequence[RankGroup]) -> RanksOnPage:
     """Every rank of the run, including lost ones."""
-    numbers = {finding.fingerprint: number for number, finding in enumerate(leaks(findings), 1)}
-    columns = columns_of([story for group in groups for story in group.stories])
+    numbers = {finding.fingerprint: number for number, finding in enumerate(findings.leaks, 1)}
+    columns = columns_of([report for group in groups for report in group.reports])
     ranks = {rank.number: rank for rank in run.ranks}
     representatives = {group.representative for group in groups}
-    notes = notes_together(groups, lambda story: _notes(story, story.number in representatives))
+    notes = notes_together(groups, lambda report: _notes(report, report.number in representatives))
     return RanksOnPage(
         groups=tuple(
             _group(group, numbers, columns, _operations(ranks[group.representative]) if place < DRAWN else None)
@@ -283,15 +287,15 @@ def _operations(rank: Rank) -> Timeline | None:
 def _group(
     group: RankGroup, numbers: Mapping[str, int], columns: Sequence[Column], operations: Timeline | None
 ) -> RankOnPage:
-    listed = group.stories if len(group.stories) > 1 else ()
+    listed = group.reports if len(group.reports) > 1 else ()
     return RankOnPage(
         group=group,
-        story=group.story,
+        report=group.report,
         who=like_text(group.representative, len(group.ranks) - 1),
         state=_state(group),
         leaks=tuple(sorted((numbers[each], each) for each in group.fingerprints if each in numbers)),
-        figures=tuple(_unbroken(column.text(group.stories)) for column in columns),
-        each=tuple((str(story.number), *(column.text((story,)) for column in columns)) for story in listed),
+        figures=tuple(_unbroken(column.text(group.reports)) for column in columns),
+        each=tuple((str(report.number), *(column.text((report,)) for column in columns)) for report in listed),
         operations=operations,
         operations_svg=markup(operations.svg) if operations is not None else None,
     )
@@ -304,11 +308,229 @@ def _unbroken(text: str) -> str:
 
 def _state(group: RankGroup) -> State:
     if group.badly:
-        return _ENDED.get(group.story.how, FAILED)
+        return _ENDED.get(group.report.how, FAILED)
     return OUTLYING if group.apart else LEAKING if group.fingerprints else WELL
 
 
-def _notes(story: RankStory, whole: bool) -> Iterable[str]:
-    yield from all_of(story) if whole else notes_of(story)
-    if whole and story.log:
-        yield f"log `{story.log}`"
+def _notes(report: RankReport, whole: bool) -> Iterable[str]:
+    yield from all_of(report) if whole else notes_of(report)
+    if whole and report.log:
+        yield f"log `{report.log}`"
+
+
+def bytes_by_step(sightings: Iterable[Sighting]) -> tuple[tuple[int, int], ...]:
+    """(step, bytes of all ranks), in order; a rank without a sighting at a step keeps its previous bytes."""
+    seen = sorted(sightings, key=lambda sighting: (sighting.step, sighting.rank))
+    held: dict[int, int] = {}
+    together: dict[int, int] = {}
+    for sighting in seen:
+        held[sighting.rank] = sighting.bytes
+        together[sighting.step] = sum(held.values())
+    return tuple(together.items())
+
+
+AROUND = 2
+"""Lines of source on each side of a marked one; heuristic: more hide the path, fewer the context."""
+MARKS: Mapping[LineMark, str] = {
+    LineMark.HOLDS: "retains it",
+    LineMark.ADDS: "adds to it",
+    LineMark.EDIT: "suggested fix",
+}
+"""Label of a marked line, so that its meaning does not depend on colour."""
+
+
+@dataclass(frozen=True)
+class HopOnPage:
+    """A hop of a reference path."""
+
+    hop: Hop
+    position: int
+    """On the trace."""
+    colour: HopStatus
+    """Red in a leak only: in a note the status of leaked objects is shown as unknown."""
+    reason: str
+    """"" if it is that of the previous hop."""
+    suspect: bool
+    """Whether its reference may be at fault."""
+    cut: bool
+    """Whether its reference is the one to cut."""
+    closed: bool
+    """Whether the cycle ends here."""
+    last: bool
+    """Whether it is the memory."""
+    further: bool = False
+    """Whether it is on a path beside the trace."""
+
+
+@dataclass(frozen=True)
+class StretchOnPage:
+    """Consecutive hops, visible or folded."""
+
+    hops: tuple[HopOnPage, ...]
+    folded: bool
+
+
+@dataclass(frozen=True)
+class LineOnPage:
+    """One of the user's own lines."""
+
+    number: int
+    text: str
+    kind: LineMark
+    mark: str
+    """Its label; "" for unmarked lines."""
+    begin: bool
+    """The line to edit."""
+    gap: bool
+    """Whether omitted lines precede it."""
+
+    @property
+    def indent(self) -> int:
+        """Leading spaces; the continuation of a broken line is indented as far."""
+        return len(self.text) - len(self.text.lstrip(" "))
+
+
+@dataclass(frozen=True)
+class FindingOnPage:
+    """A card."""
+
+    finding: Finding
+    faint: bool
+    """Whether it is a note, or a library's, rather than a leak of the application."""
+    spark: Markup | None
+    stretches: tuple[StretchOnPage, ...]
+    further_paths: tuple[tuple[HopOnPage, ...], ...]
+    """The paths through references to cut that are not on the trace."""
+    no_trace: bool
+    """No reference path is known. A late release has referrers, but no single path."""
+    drawing: Markup | None
+    is_undrawn: bool
+    """There would be a drawing if `dot` were installed."""
+    code: tuple[tuple[str, tuple[LineOnPage, ...]], ...]
+    """(file, its lines)"""
+    unrecorded: tuple[tuple[str, str], ...]
+    """(what it does, place) of those whose source was not kept."""
+    edit: tuple[str, ...]
+    """Lines of the suggested fix as `diff` writes them; () without one."""
+    pasted: str
+    """Replacement text of the suggested fix; "" without one, or if it is of several places."""
+    made_at: tuple[tuple[str, str], ...]
+    """(place, source line)"""
+    made_elsewhere: tuple[str, str] | None
+    """The first of those, if `code` does not show that line."""
+    sightings: tuple[Seen, ...]
+
+
+def finding_on_page(run: Run, finding: Finding, svg: str = "", is_undrawn: bool = False) -> FindingOnPage:
+    """The finding with everything that its card needs.
+
+    Args:
+        run: The run of the finding.
+        finding: The finding.
+        svg: The drawing of its reference path, if there is one.
+        is_undrawn: Whether there would be a drawing if `dot` were installed.
+
+    """
+    code = tuple((shown.file, _lines_on_page(run, shown)) for shown in excerpts(run, finding, AROUND))
+    return FindingOnPage(
+        finding=finding,
+        faint=finding.severity != Severity.LEAK or finding.origin == Origin.LIBRARY,
+        spark=markup(sparkline(bytes_by_step(finding.sightings))),
+        stretches=_stretches(finding),
+        further_paths=_further_paths(finding),
+        no_trace=not finding.trace and not rule_named(finding.rule).names_holders,
+        drawing=markup(svg),
+        is_undrawn=is_undrawn,
+        code=code,
+        unrecorded=_unrecorded(run, finding),
+        edit=finding_text.edit_lines(finding.suggestion) if finding.suggestion is not None else (),
+        pasted=finding.suggestion.after if finding.suggestion is not None and not finding.suggestion.also else "",
+        made_at=excerpt.allocation_sites(run, finding),
+        made_elsewhere=_made_elsewhere(run, finding, code),
+        sightings=seen_together(finding),
+    )
+
+
+def _lines_on_page(run: Run, shown: Excerpt) -> tuple[LineOnPage, ...]:
+    source = run.sources[shown.file]
+    numbers = [line.number for line in shown.lines]
+    before = [number - 1 for number in numbers[:1]] + numbers
+    return tuple(
+        LineOnPage(
+            line.number,
+            line.text,
+            line.mark,
+            MARKS.get(line.mark, ""),
+            line.to_edit,
+            any(text.strip() for text in source[previous : line.number - 1]),
+        )
+        for previous, line in zip(before, shown.lines, strict=False)
+    )
+
+
+def _made_elsewhere(
+    run: Run, finding: Finding, code: tuple[tuple[str, tuple[LineOnPage, ...]], ...]
+) -> tuple[str, str] | None:
+    if not finding.made_at:
+        return None
+    kept = excerpt.recorded_line(run, where := finding.made_at[0])
+    shown = {(file, line.number) for file, lines in code for line in lines}
+    is_shown = kept is not None and (kept.name, kept.number) in shown
+    return None if is_shown else (where, excerpt.source_line(run, where))
+
+
+def _unrecorded(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
+    references = finding.cut.references if finding.cut is not None else ()
+    places = [(MARKS[LineMark.HOLDS], reference.where) for reference in references]
+    places += [(MARKS[LineMark.ADDS], place) for place, _ in excerpt.adding_lines(run, finding)]
+    return tuple((does, place) for does, place in places if place and excerpt.recorded_line(run, place) is None)
+
+
+def _stretches(finding: Finding) -> tuple[StretchOnPage, ...]:
+    hops = _hops(finding)
+    return tuple(
+        StretchOnPage(hops[stretch.hops.start : stretch.hops.stop], stretch.is_folded)
+        for stretch in folded_trace(finding)
+    )
+
+
+def _further_paths(finding: Finding) -> tuple[tuple[HopOnPage, ...], ...]:
+    return tuple(
+        tuple(
+            HopOnPage(
+                hop=hop,
+                position=first + index,
+                colour=_colour(finding, hop),
+                reason="",
+                suspect=finding_text.holds_by(hop, reference),
+                cut=finding_text.holds_by(hop, reference),
+                closed=False,
+                last=index == len(reference.path) - 1,
+                further=True,
+            )
+            for index, hop in enumerate(reference.path)
+        )
+        for first, reference in finding_text.further_paths(finding)
+    )
+
+
+def _colour(finding: Finding, hop: Hop) -> HopStatus:
+    blames = finding.severity == Severity.LEAK
+    return hop.status if blames or hop.status == HopStatus.EXPECTED else HopStatus.UNKNOWN
+
+
+def _hops(finding: Finding) -> tuple[HopOnPage, ...]:
+    at_fault, reasons = finding_text.suspects(finding), finding_text.new_reasons(finding)
+    return tuple(
+        HopOnPage(
+            hop=hop,
+            position=index,
+            colour=_colour(finding, hop),
+            reason=reasons[index],
+            suspect=index in at_fault,
+            cut=index == finding.cut_position,
+            closed=finding_text.closes_cycle(finding, index),
+            last=index == len(finding.trace) - 1,
+        )
+        for index, hop in enumerate(finding.trace)
+    )

@@ -9,15 +9,22 @@ from typing import TYPE_CHECKING
 from leakscope.findings.facts import FreedBy
 from leakscope.findings.model import Finding, Hop
 from leakscope.findings.rules import rule_named
-from leakscope.report.escape import one_line
-from leakscope.report.excerpt import ADDED_AT, SUGGESTION, adding_lines, edit_lines, excerpts, folded_trace
-from leakscope.report.messages.held import (
+from leakscope.report.excerpt import adding_lines, allocation_sites, excerpts, folded_trace, seen_together, source_line
+from leakscope.report.finding_text import (
+    ADDED_AT,
+    NO_TRACE,
+    SUGGESTION,
+    advice,
     also_text,
+    closes_cycle,
     cut_frees_text,
     cut_name,
     cycle_text,
+    edit_lines,
     freed_text,
+    further_paths,
     held_text,
+    holds_by,
     holds_nothing,
     line_to_edit,
     measured_text,
@@ -26,11 +33,10 @@ from leakscope.report.messages.held import (
     proved_text,
     seen_text,
     status_word,
+    suspects,
+    title,
     would_be_freed,
 )
-from leakscope.report.messages.sections import of_block
-from leakscope.report.messages.sentences import advice, title
-from leakscope.report.occurrences import seen_together
 from leakscope.report.rendering import (
     Cropped,
     Line,
@@ -38,19 +44,12 @@ from leakscope.report.rendering import (
     broken,
     cells,
     field_lines,
+    one_line,
     segments,
     short_field,
     wrapped,
 )
-from leakscope.report.trace_marks import (
-    NO_TRACE,
-    allocation_sites,
-    closes_cycle,
-    further_paths,
-    holds_by,
-    source_line,
-    suspects,
-)
+from leakscope.report.verdict_text import of_block
 from leakscope.run.model import Run
 from leakscope.units import bytes_span, bytes_text, plural, ranks_text
 
@@ -61,30 +60,42 @@ CLOSED = "back to the start of the cycle; then:"
 """Marks the end of the cycle in a trace."""
 
 
-def trace_lines(finding: Finding, least: int = 0) -> Iterator[Line]:
-    """Every object, why it is alive, and the reference by which it holds the next; `least` hops or more that need not
-    be seen are counted, none where it is 0.
+def trace_lines(finding: Finding, least: int = 0, brief: bool = False) -> Iterator[Line]:
+    """The reference path: every object, why it is alive, and the reference by which it holds the next.
+
+    Args:
+        finding: The finding.
+        least: Number of hops from which consecutive ones that need not be seen are counted instead; 0 for none.
+        brief: Show only the root, the cut and the memory, without reasons.
+
     """
-    yield from _without_trace(finding)
-    at_fault, reasons = suspects(finding), new_reasons(finding)
+    if not finding.trace and not rule_named(finding.rule).names_holders:  # those with many holders name them elsewhere
+        yield from wrapped(NO_TRACE, "   ")
+    least = 1 if brief else least
     folded = [stretch.hops for stretch in folded_trace(finding, least) if stretch.is_folded] if least else []
+    hidden = {hops.start: f"({plural(len(hops), 'hop')} hidden)" for hops in folded}
+    at_fault, reasons = suspects(finding), new_reasons(finding)
+    last = len(finding.trace) - 1
     for index, hop in enumerate(finding.trace):
         if any(index in hops for hops in folded):
-            yield from (f"   │    ({plural(len(hops), 'hop')} hidden)" for hops in folded if index == hops.start)
+            if index in hidden and not brief:
+                yield f"   │    {hidden[index]}"
             continue
-        yield from _object(finding, index)
-        stem = _stem(finding, index)
+        yield from _object(hop, index, last)
+        stem = _stem(index, last)
+        more = f" {hidden[index + 1]}" if brief and index + 1 in hidden else ""
         if closes_cycle(finding, index):
-            yield from wrapped(CLOSED, stem)
+            yield from wrapped(CLOSED + more, stem)
             continue
         status = status_word(finding, hop)
-        if reasons[index]:
+        if not brief and reasons[index]:
             yield from wrapped(f"{status}: {reasons[index]}", stem)
-        elif index == 0 or status != status_word(finding, finding.trace[index - 1]):
+        elif not brief and (index == 0 or status != status_word(finding, finding.trace[index - 1])):
             yield f"{stem}{status}"
-        if hop.reference and index < len(finding.trace) - 1:
-            mark = _mark(finding, hop, index, cut_frees=True, others=index in at_fault)
-            yield _Reference(one_line(hop.reference), stem, mark, index in at_fault or index == finding.cut_position)
+        if hop.reference and index < last:
+            mark = _mark(finding, index, brief, index in at_fault) + more
+            is_marked = not brief and (index in at_fault or index == finding.cut_position)
+            yield _Reference(one_line(hop.reference), stem, mark, is_marked)
 
 
 def further_path_lines(finding: Finding) -> Iterator[Line]:
@@ -94,55 +105,30 @@ def further_path_lines(finding: Finding) -> Iterator[Line]:
         yield "   also held by:"
         last = len(reference.path) - 1
         for index, hop in enumerate(reference.path):
-            branch = "╰→ " if index == last else "┬─ " if index == 0 else "├─ "
-            place = f"  ({hop.where})" if hop.where else ""
-            stem = "        " if index == last else "   │    "
-            yield from wrapped(f"{one_line(hop.object)}{place}", f"   {branch}", stem)
+            yield from _object(hop, index, last)
             if index < last:
                 is_cut = holds_by(hop, reference)
-                yield _Reference(one_line(hop.reference), stem, "   <- cut here too" if is_cut else "", is_cut)
+                mark = "   <- cut here too" if is_cut else ""
+                yield _Reference(one_line(hop.reference), _stem(index, last), mark, is_cut)
 
 
-def folded_trace_lines(finding: Finding) -> Iterator[Line]:
-    """The root, the cut and the memory, with the number of hops hidden in between."""
-    yield from _without_trace(finding)
-    stretches = folded_trace(finding, least=1)
-    folded = {stretch.hops.start: len(stretch.hops) for stretch in stretches if stretch.is_folded}
-    for stretch in stretches:
-        if stretch.is_folded:
-            continue
-        for index in stretch.hops:
-            yield from _object(finding, index)
-            hop, stem = finding.trace[index], _stem(finding, index)
-            more = f" ({plural(folded[index + 1], 'hop')} hidden)" if index + 1 in folded else ""
-            if closes_cycle(finding, index):
-                yield from wrapped(CLOSED + more, stem)
-            elif hop.reference and index < len(finding.trace) - 1:
-                yield _Reference(one_line(hop.reference), stem, _mark(finding, hop, index) + more, False)
-
-
-def _without_trace(finding: Finding) -> Iterator[Line]:
-    if not finding.trace and not rule_named(finding.rule).names_holders:  # of that the holders are known, and many
-        yield from wrapped(NO_TRACE, "   ")
-
-
-def _object(finding: Finding, index: int) -> Iterator[Line]:
-    hop = finding.trace[index]
-    branch = "╰→ " if index == len(finding.trace) - 1 else "┬─ " if index == 0 else "├─ "
+def _object(hop: Hop, index: int, last: int) -> Iterator[Line]:
+    branch = "╰→ " if index == last else "┬─ " if index == 0 else "├─ "
     place = f"  ({hop.where})" if hop.where else ""
-    yield from wrapped(f"{one_line(hop.object)}{place}", f"   {branch}", _stem(finding, index))
+    yield from wrapped(f"{one_line(hop.object)}{place}", f"   {branch}", _stem(index, last))
 
 
-def _stem(finding: Finding, index: int) -> str:
-    return "        " if index == len(finding.trace) - 1 else "   │    "
+def _stem(index: int, last: int) -> str:
+    return "        " if index == last else "   │    "
 
 
-def _mark(finding: Finding, hop: Hop, index: int, cut_frees: bool = False, others: bool = False) -> str:
-    """The mark of a reference: whether it is the one to cut, and the bytes that cutting it frees."""
+def _mark(finding: Finding, index: int, brief: bool, is_suspect: bool) -> str:
+    """The mark of a reference: whether it is the one to cut and, unless `brief`, the bytes that cutting it frees."""
     if finding.cut is not None and index == finding.cut_position:
-        frees = f": {cut_frees_text(finding.cut)}" if cut_frees else ""
+        frees = "" if brief else f": {cut_frees_text(finding.cut)}"
         return f"   <- cut here{also_text(finding.cut)}{frees}"
-    return f"   (cutting this frees {bytes_text(hop.frees_bytes)})" if others and hop.frees_bytes else ""
+    frees_bytes = finding.trace[index].frees_bytes
+    return f"   (cutting this frees {bytes_text(frees_bytes)})" if is_suspect and not brief and frees_bytes else ""
 
 
 @dataclass(frozen=True)
@@ -257,15 +243,15 @@ def _cut(run: Run, finding: Finding) -> Iterator[Line]:
 
 def _sightings(finding: Finding) -> str:
     """Snapshots and sizes, with ranks that have the same snapshots merged."""
-    told = []
+    texts = []
     for seen in (together := seen_together(finding))[:SIGHTINGS_SHOWN]:
         steps = seen.at_each_step()
         shown = ", ".join(f"step {step}: {bytes_span(sizes)}" for step, sizes in steps[-SIGHTINGS_SHOWN:])
         more = f"{len(steps) - SIGHTINGS_SHOWN} earlier, " if len(steps) > SIGHTINGS_SHOWN else ""
         each = " each" if len(seen.ranks) > 1 else ""
-        told.append(f"{ranks_text(seen.ranks)}{each} ({more}{shown})")
+        texts.append(f"{ranks_text(seen.ranks)}{each} ({more}{shown})")
     rest = sorted(rank for seen in together[SIGHTINGS_SHOWN:] for rank in seen.ranks)
-    return "; ".join([*told, *([f"{ranks_text(rest)} in other snapshots"] if rest else [])]) or "in no judged snapshot"
+    return "; ".join([*texts, *([f"{ranks_text(rest)} in other snapshots"] if rest else [])]) or "in no judged snapshot"
 
 
 QUOTED = 5
@@ -292,16 +278,16 @@ def brief_finding_lines(run: Run, finding: Finding, number: int) -> Iterator[Lin
         yield short_field("Freed by:", freed_text(finding), 1, INDENT, COLUMN)
     if finding.see is None:
         yield from _brief_made_at(run, finding)
-    if not holds_nothing(finding) and (trace := list(folded_trace_lines(finding))):
+    if not holds_nothing(finding) and (trace := list(trace_lines(finding, brief=True))):
         yield from ("", *trace)
 
 
 def _figures(run: Run, finding: Finding) -> str:
-    """`36.00 MiB held at the last look, 3.00 MiB more each step; ranks 0, 1; step-growth [17f7ca4b]`."""
+    """`36.00 MiB retained at the last snapshot, growing 3.00 MiB per step; ranks 0, 1; step-growth [17f7ca4b]`."""
     ranks = ranks_text(finding.ranks) if finding.ranks and not of_block(run) else ""
     name = f"{finding.rule} [{finding.fingerprint}]"
-    told = finding if holds_nothing(finding) else replace(finding, count=0)
-    return "; ".join(filter(None, (held_text(told, "after the block" if of_block(run) else ""), ranks, name)))
+    shown = finding if holds_nothing(finding) else replace(finding, count=0)
+    return "; ".join(filter(None, (held_text(shown, "after the block" if of_block(run) else ""), ranks, name)))
 
 
 def _excerpts(run: Run, finding: Finding) -> Iterator[Line]:
@@ -369,5 +355,5 @@ def _brief_made_at(run: Run, finding: Finding) -> Iterator[Line]:
     sites = allocation_sites(run, finding)
     for place, line in sites[:1]:
         more = f" and {len(finding.made_at) - 1} more" if len(finding.made_at) > 1 else ""
-        told = f"{INDENT}{'Made at:'.ljust(COLUMN)}{place}{more}"
-        yield Cropped(f"{told} | {line}" if line else told)
+        text = f"{INDENT}{'Made at:'.ljust(COLUMN)}{place}{more}"
+        yield Cropped(f"{text} | {line}" if line else text)

@@ -7,34 +7,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from leakscope.findings.gc_advice import FreezeSaves
 from leakscope.findings.model import Finding, Findings, Reason, Why
-from leakscope.report.escape import cleaned
+from leakscope.report.finding_text import avoidable_text, held_text, title
+from leakscope.report.growth_text import kinds_text, ledger_table
 from leakscope.report.memory_snapshot import device_lines, device_text
-from leakscope.report.messages.ended import clock_text, failure_text, hung_text, within_text
-from leakscope.report.messages.held import held_text
-from leakscope.report.messages.sections import (
+from leakscope.report.rank_text import clock_text, failure_text, hung_text, within_text
+from leakscope.report.ranks import RankGroup, RankReport, rank_groups, snapshots_text
+from leakscope.report.rendering import WIDTH, Cropped, Line, cleaned, field_lines, short_field, text_page, wrapped
+from leakscope.report.run_text import loader_in_short, run_text
+from leakscope.report.text.finding import brief_finding_lines, finding_lines
+from leakscope.report.text.ranks import ledger_lines, rank_lines, small_print, worker_lines
+from leakscope.report.verdict_text import (
     avoidable,
+    cut_in_short,
     exit_text,
-    leaks,
+    first_cut,
+    growing_text,
     library,
-    loader_in_short,
+    next_text,
     notes,
     of_block,
     steps_of,
-)
-from leakscope.report.messages.sentences import avoidable_text, run_text, title
-from leakscope.report.messages.verdict import (
-    cut_in_short,
-    first_cut,
-    growing_text,
-    kinds_text,
-    ledger_table,
-    next_text,
     why_text,
 )
-from leakscope.report.ranks import RankGroup, RankStory, looking_text, rank_groups
-from leakscope.report.rendering import WIDTH, Cropped, Line, field_lines, short_field, text_page, wrapped
-from leakscope.report.text.finding import brief_finding_lines, finding_lines
-from leakscope.report.text.ranks import ledger_lines, rank_lines, small_print, worker_lines
 from leakscope.run.model import Run
 from leakscope.units import bytes_span, bytes_text, plural, ranks_text
 
@@ -64,7 +58,7 @@ def verdict_lines(run: Run, findings: Findings, groups: Sequence[Sequence[int]] 
     name, failure = failure_text(run)
     if failure:
         yield from field_lines(name, failure)
-    distinct = leaks(findings)
+    distinct = findings.leaks
     count = f": {plural(len(distinct), 'distinct leak')}" if distinct else ""
     nothing = failure and not steps_of(run) and not distinct
     count = ": nothing to judge before the first step" if nothing else count
@@ -78,8 +72,8 @@ def verdict_lines(run: Run, findings: Findings, groups: Sequence[Sequence[int]] 
         yield from field_lines("Why", why_text(findings))
     for sentence in run_text(findings.out_of_memory, groups):
         yield from field_lines("Memory", sentence)
-    if not nothing and (told := next_text(run, findings)):
-        yield from field_lines("Next", told)
+    if not nothing and (step := next_text(run, findings)):
+        yield from field_lines("Next", step)
 
 
 def about_lines(run: Run) -> Iterator[Line]:
@@ -91,13 +85,13 @@ def about_lines(run: Run) -> Iterator[Line]:
 
 def last_lines(run: Run, findings: Findings) -> Iterator[Line]:
     """The verdict repeated as the last line."""
-    distinct = leaks(findings)
+    distinct = findings.leaks
     what = f": {cut_in_short(distinct)}" if distinct else ""
     what = f": {grows}" if (grows := growing_text(run, findings)) else what
     if isinstance(findings.why, Why) and findings.why.reason == Reason.SUPPRESSED:
         what = f": no new leak, {plural(findings.why.count, 'known leak')} suppressed"
-    told = f"Verdict: {findings.verdict.upper()}{what}{exit_text(run, findings)}"
-    yield from wrapped(told, "", "  ")
+    text = f"Verdict: {findings.verdict.upper()}{what}{exit_text(run, findings)}"
+    yield from wrapped(text, "", "  ")
 
 
 def about_text(run: Run, whole: bool = True) -> str:
@@ -106,7 +100,7 @@ def about_text(run: Run, whole: bool = True) -> str:
     """
     steps = f"{plural(steps_of(run), 'step')} {clock_text(run)}".strip()
     of_ranks = (plural(max(len(run.ranks), run.expected_ranks), "rank"), steps)
-    of_run = (*(() if of_block(run) else of_ranks), looking_text(run), run.device)
+    of_run = (*(() if of_block(run) else of_ranks), snapshots_text(run), run.device)
     reader = f"{run.heap_reader} heap reader" if run.heap_reader else ""
     parts = (*of_run, *((f"torch {run.torch}" if run.torch else "", reader) if whole else ()))
     return f"{' '.join(run.command)}: {', '.join(part for part in parts if part)}"
@@ -120,10 +114,10 @@ GROUPS = 6
 """Maximum number of groups of ranks with a line each; more are shown as a table (heuristic)."""
 LINES = {"Run": 1, "Page": 4, "More": 4, "Also grows": 4}
 """Maximum lines of a field, where it is not two."""
-_FIGURES: Mapping[str, Callable[[RankStory], float | None]] = {
-    "allocated": lambda story: story.counted_bytes,
-    "more each step": lambda story: max(story.growth_per_step or 0, 0),
-    "leaked": lambda story: story.leaked_bytes,
+_FIGURES: Mapping[str, Callable[[RankReport], float | None]] = {
+    "allocated": lambda report: report.counted_bytes,
+    "more each step": lambda report: max(report.growth_per_step or 0, 0),
+    "leaked": lambda report: report.leaked_bytes,
 }
 """Figures of ranks by their label."""
 
@@ -182,12 +176,12 @@ def _avoidable(findings: Findings) -> Iterator[tuple[str, str]]:
 
 def _listed(name: str, found: tuple[Finding, ...], findings: Findings) -> Iterator[tuple[str, str]]:
     """One line per finding, or only their number if there are leaks."""
-    if found and leaks(findings):
+    if found and findings.leaks:
         yield name, f"{plural(len(found), 'finding')} (not counted as a leak)"
         return
     for index, finding in enumerate(found[:SHOWN]):
-        told = f"{title(finding)}; {held_text(finding)}; {finding.rule} [{finding.fingerprint}]"
-        yield name if index == 0 else "", told
+        text = f"{title(finding)}; {held_text(finding)}; {finding.rule} [{finding.fingerprint}]"
+        yield name if index == 0 else "", text
     if len(found) > SHOWN:
         yield "", f"and {len(found) - SHOWN} more"
 
@@ -210,14 +204,14 @@ def _also_grows(findings: Findings, alike: Sequence[Sequence[int]]) -> Iterator[
 def _collecting(findings: Findings) -> Iterator[tuple[str, str]]:
     """The time that `gc.freeze` would save, unless there are leaks."""
     saves = [fact for fact in findings.gc_advice if isinstance(fact, FreezeSaves) and fact.share is not None]
-    if saves and not leaks(findings):
+    if saves and not findings.leaks:
         yield "GC", run_text(saves)[0]
 
 
 def _ranks(run: Run, groups: tuple[RankGroup, ...]) -> Iterator[tuple[str, str]]:
     """One line per group of ranks, then notes on their recording."""
-    told = [_group_text(run, group) for group in groups] + _notes_of_ranks(run, groups)
-    for index, text in enumerate(told):
+    texts = [_group_text(run, group) for group in groups] + _notes_of_ranks(run, groups)
+    for index, text in enumerate(texts):
         yield "" if index else "Ranks", text
 
 
@@ -228,21 +222,21 @@ def _group_text(run: Run, group: RankGroup) -> str:
     if count == len(run.ranks):
         who = "" if count == 1 else f"all {count} ranks "
     names = ["allocated"] if count == len(run.ranks) else [*_FIGURES]
-    spans = ((what, [_FIGURES[what](story) or 0 for story in group.stories]) for what in names)
+    spans = ((what, [_FIGURES[what](report) or 0 for report in group.reports]) for what in names)
     figures = ", ".join(f"{bytes_span(sizes)} {what}" for what, sizes in spans if any(sizes))
-    return "; ".join(filter(None, (f"{who}{group.story.ended}", figures, *group.apart)))
+    return "; ".join(filter(None, (f"{who}{group.report.ended}", figures, *group.apart)))
 
 
 def _notes_of_ranks(run: Run, groups: tuple[RankGroup, ...]) -> list[str]:
     ranks: dict[str, list[int]] = {}
     for group in groups:
-        for story in group.stories:
-            for text in story.notes:
-                ranks.setdefault(text, []).append(story.number)
+        for report in group.reports:
+            for text in report.notes:
+                ranks.setdefault(text, []).append(report.number)
     alone = len(run.ranks) == 1
     of_ranks = (text if alone else f"{ranks_text(sorted(those))}: {text}" for text, those in ranks.items())
-    told = [*run.notes, *of_ranks]
-    return [*told[:SHOWN], *([f"and {plural(len(told) - SHOWN, 'more note')}"] if len(told) > SHOWN else [])]
+    texts = [*run.notes, *of_ranks]
+    return [*texts[:SHOWN], *([f"and {plural(len(texts) - SHOWN, 'more note')}"] if len(texts) > SHOWN else [])]
 
 
 TOLD = 3
@@ -269,7 +263,7 @@ def render(run: Run, findings: Findings, verbose: bool = False, width: int = WID
 
 
 def _brief(run: Run, findings: Findings, page: str) -> Iterator[Line]:
-    distinct = leaks(findings)
+    distinct = findings.leaks
     groups = rank_groups(run, findings)
     alike = [group.ranks for group in groups]
     yield from (*verdict_lines(run, findings, alike), "")
@@ -288,7 +282,7 @@ def _brief(run: Run, findings: Findings, page: str) -> Iterator[Line]:
 
 def _whole(run: Run, findings: Findings) -> Iterator[Line]:
     yield from (*verdict_lines(run, findings), *about_lines(run), "")
-    yield from _section(run, "leak", leaks(findings), whole=True)
+    yield from _section(run, "leak", findings.leaks, whole=True)
     yield from (*avoidable_lines(run, findings), *ledger_lines(findings, verbose=True))
     yield from worker_lines(findings)
     yield from _aside(run, findings, whole=True)
@@ -301,13 +295,13 @@ def _whole(run: Run, findings: Findings) -> Iterator[Line]:
 def render_in_test(run: Run, findings: Findings) -> str:
     """The findings of a failing test, without command and ranks."""
     run, findings = cleaned(run), cleaned(findings)
-    distinct = leaks(findings)
+    distinct = findings.leaks
     lines: list[Line] = []
     if distinct:
         lines += [*field_lines("Next", f"{first_cut(distinct)}."), ""]
     lines += _section(run, "leak", distinct, whole=True, least=LEAST_IN_TEST)
     lines += _aside(run, findings, whole=False)
-    for text in (text for rank in run.ranks for look in rank.looks for text in look.unjudged):
+    for text in (text for rank in run.ranks for snapshot in rank.looks for text in snapshot.unjudged):
         lines += wrapped(text, "- ", "  ")
     return text_page(lines)
 

@@ -7,32 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from leakscope.findings.model import Finding, Findings
-from leakscope.report.escape import cleaned
+from leakscope.report.finding_text import cut_name, line_to_edit, title
+from leakscope.report.growth_text import ledger_table, lines_text, rose_text
 from leakscope.report.memory_snapshot import device_lines
-from leakscope.report.messages.ended import listed_texts
-from leakscope.report.messages.held import cut_name, line_to_edit
-from leakscope.report.messages.sections import (
-    is_fault,
-    is_worth_telling,
-    leaks,
-    loader_notes,
-    loader_text,
-    steps_of,
-    worker_line_text,
-)
-from leakscope.report.messages.sentences import run_text, title
-from leakscope.report.messages.verdict import (
-    ledger_table,
-    lines_text,
-    rose_text,
-    suppressed_by_text,
-    suppression_notes,
-    unjudged_together,
-)
 from leakscope.report.ranks import (
     COLUMNS,
     RankGroup,
-    RankStory,
+    RankReport,
     all_of,
     columns_of,
     notes_of,
@@ -43,12 +24,22 @@ from leakscope.report.rendering import (
     WIDTH,
     Line,
     Paragraph,
+    cleaned,
     field_lines,
     figures,
     fitting,
     text_page,
     width_of,
     wrapped,
+)
+from leakscope.report.run_text import listed_texts, loader_notes, loader_text, run_text, worker_line_text
+from leakscope.report.verdict_text import (
+    is_fault,
+    is_reportable,
+    steps_of,
+    suppressed_by_text,
+    suppression_notes,
+    unjudged_together,
 )
 from leakscope.run.model import Run
 from leakscope.units import bytes_text, count_span, like_text, listed_numbers, plural, ranks_text
@@ -90,9 +81,9 @@ def small_print(run: Run, findings: Findings, verbose: bool, groups: Sequence[Se
 
 
 def _unjudged(findings: Findings, whole: bool) -> list[str]:
-    helps = is_worth_telling if findings.verdict == Verdict.INCONCLUSIVE else is_fault
-    told = [item for item in findings.unjudged if whole or helps(item)]
-    lines = [f"{rule} on {ranks_text(ranks)}: {why}" for rule, ranks, why in unjudged_together(told)]
+    helps = is_reportable if findings.verdict == Verdict.INCONCLUSIVE else is_fault
+    shown = [item for item in findings.unjudged if whole or helps(item)]
+    lines = [f"{rule} on {ranks_text(ranks)}: {why}" for rule, ranks, why in unjudged_together(shown)]
     return lines if whole else [*lines[:UNJUDGED_SHOWN], *more_lines(len(lines) - UNJUDGED_SHOWN)]
 
 
@@ -101,7 +92,7 @@ def _suppressed(findings: Findings) -> list[str]:
         (f"[{f.fingerprint}] {f.rule}: {title(f)}, {bytes_text(f.retained_bytes)}", suppressed_by_text(f))
         for f in findings.suppressed
     )
-    return [*(f"{told}; {by}" if by else told for told, by in apart), *suppression_notes(findings)]
+    return [*(f"{text}; {by}" if by else text for text, by in apart), *suppression_notes(findings)]
 
 
 def _listed(findings: Findings, groups: Sequence[Sequence[int]]) -> list[str]:
@@ -126,7 +117,7 @@ _COUNTED = 4
 class Row:
     """A row of the table of ranks."""
 
-    stories: tuple[RankStory, ...]
+    reports: tuple[RankReport, ...]
     leaks: tuple[int, ...] = ()
     """Numbers of their leaks in the report."""
 
@@ -136,14 +127,14 @@ def table(rows: Sequence[Row], whole: bool) -> Iterator[Line]:
 
     Columns in which no rank has anything are left out, but not of the `whole` table.
     """
-    shown = columns_of([story for row in rows for story in row.stories], whole)
-    several = any(len(row.stories) > 1 for row in rows)
+    shown = columns_of([report for row in rows for report in row.reports], whole)
+    several = any(len(row.reports) > 1 for row in rows)
     with_leaks = len(rows) > 1 and any(row.leaks for row in rows)
     heads = ("ranks" if several else "rank", *(["leak"] if with_leaks else []), *(column.head for column in shown))
     lines = []
     for row in rows:
         leaks = [listed_numbers(row.leaks) or "none"] if with_leaks else []
-        lines.append((_ranks(row), *leaks, *(column.text(row.stories) for column in shown)))
+        lines.append((_ranks(row), *leaks, *(column.text(row.reports) for column in shown)))
     spare = [column.head for column in COLUMNS[_LEAST:]]
     yield _Table(heads, tuple(lines), () if whole else tuple(head for head in reversed(heads) if head in spare))
     if any("-" in cell.split() for line in lines for cell in line[1:]):
@@ -151,8 +142,8 @@ def table(rows: Sequence[Row], whole: bool) -> Iterator[Line]:
 
 
 def _ranks(row: Row) -> str:
-    count = len(row.stories)
-    numbers = listed_numbers((story.number for story in row.stories), _LISTED)
+    count = len(row.reports)
+    numbers = listed_numbers((report.number for report in row.reports), _LISTED)
     return f"{numbers} ({count})" if count > _COUNTED else numbers
 
 
@@ -174,8 +165,8 @@ class _Table:
             yield table
             return
         for first, *others in self.rows:
-            told = ", ".join(f"{head} {cell}" for head, cell in zip(self.heads[1:], others, strict=True))
-            yield Paragraph(f"{first}: {told}", "  rank " if first.isdigit() else "  ranks ", "    ")
+            text = ", ".join(f"{head} {cell}" for head, cell in zip(self.heads[1:], others, strict=True))
+            yield Paragraph(f"{first}: {text}", "  rank " if first.isdigit() else "  ranks ", "    ")
 
 
 _ROWS = 16
@@ -185,15 +176,15 @@ _WHOLE = 3
 
 
 def rank_lines(run: Run, findings: Findings, groups: Sequence[RankGroup], verbose: bool = False) -> Iterator[Line]:
-    """How the ranks ended, a table of their figures, and notes; nothing if the report has said it all.
+    """How the ranks ended, a table of their figures, and notes; nothing if the report already contains them.
 
     A line for each group of ranks that did the same; `verbose`: for each rank.
     """
-    stories = sorted((story for group in groups for story in group.stories), key=lambda story: story.number)
+    reports = sorted((report for group in groups for report in group.reports), key=lambda report: report.number)
     lines = list(_ends(groups, verbose))
-    if verbose or any(story.counted_bytes is not None for story in stories):
-        lines += [*([""] if lines else []), *_table(findings, groups, stories, verbose)]
-    lines += _told_of_each(groups, verbose)
+    if verbose or any(report.counted_bytes is not None for report in reports):
+        lines += [*([""] if lines else []), *_table(findings, groups, reports, verbose)]
+    lines += _notes_of_each(groups, verbose)
     if run.notes:
         lines += ["", "  the run", *(line for text in run.notes for line in wrapped(text, "    ", "      "))]
     if lines:
@@ -208,12 +199,12 @@ def _ends(groups: Sequence[RankGroup], verbose: bool) -> Iterator[Line]:
     if len(badly) > _ROWS and not verbose:
         ranks = ranks_text(sorted(rank for group in badly[_ROWS:] for rank in group.ranks))
         yield from wrapped(f"! {ranks} also failed: --rank N shows each", "", "    ")
-    well: dict[tuple[str, ...], list[RankStory]] = {}
+    well: dict[tuple[str, ...], list[RankReport]] = {}
     for group in groups:
         if not group.badly:
-            well.setdefault(group.story.ending, []).extend(group.stories)
-    for stories in well.values():
-        yield from _well(sorted(stories, key=lambda story: story.number), len(well) == 1 and not badly)
+            well.setdefault(group.report.ending, []).extend(group.reports)
+    for reports in well.values():
+        yield from _well(sorted(reports, key=lambda report: report.number), len(well) == 1 and not badly)
     for group in groups:
         if group.apart:
             yield from wrapped(f"! {ranks_text(group.ranks)} {', '.join(group.apart)}", "", "    ")
@@ -221,47 +212,47 @@ def _ends(groups: Sequence[RankGroup], verbose: bool) -> Iterator[Line]:
 
 def _badly(group: RankGroup, alone: bool, whole: bool, verbose: bool) -> Iterator[Line]:
     """A group of failed ranks, with the message of the first."""
-    story = group.story
-    told = alone and story.opens_the_report and not verbose
-    if not told:
-        yield from wrapped(f"! {ranks_text(group.ranks)} {story.ended}", "", "    ")
-        if len({(each.ended, each.error) for each in group.stories}) > 1:
-            yield from wrapped(f"(message of rank {story.number}; the others differ)", "    ")
+    report = group.report
+    is_above = alone and report.opens_the_report and not verbose
+    if not is_above:
+        yield from wrapped(f"! {ranks_text(group.ranks)} {report.ended}", "", "    ")
+        if len({(each.ended, each.error) for each in group.reports}) > 1:
+            yield from wrapped(f"(message of rank {report.number}; the others differ)", "    ")
     if not whole and not verbose:
         return
-    yield from error_lines(story, stack=not (told and story.printed_by_python), log=not told)
+    yield from error_lines(report, stack=not (is_above and report.printed_by_python), log=not is_above)
 
 
-def error_lines(story: RankStory, stack: bool, log: bool) -> Iterator[Line]:
+def error_lines(report: RankReport, stack: bool, log: bool) -> Iterator[Line]:
     """The error, stack and log of a rank."""
-    if story.error:
-        yield from wrapped(story.error, "    error: ", "           ")
-    for line in story.stack if stack else ():
+    if report.error:
+        yield from wrapped(report.error, "    error: ", "           ")
+    for line in report.stack if stack else ():
         yield from wrapped(line, "    | ", "    | ")
-    if story.log and log and (story.badly or story.error):
-        yield from wrapped(story.log, "    log: ", "         ")
+    if report.log and log and (report.badly or report.error):
+        yield from wrapped(report.log, "    log: ", "         ")
 
 
-def _well(stories: Sequence[RankStory], are_all: bool) -> Iterator[Line]:
-    first = stories[0]
-    many = len(stories) > 1
-    who = f"all {len(stories)} ranks" if are_all and many else ranks_text(story.number for story in stories)
-    other = [story.steps for story in stories if story.steps != first.steps]
+def _well(reports: Sequence[RankReport], are_all: bool) -> Iterator[Line]:
+    first = reports[0]
+    many = len(reports) > 1
+    who = f"all {len(reports)} ranks" if are_all and many else ranks_text(report.number for report in reports)
+    other = [report.steps for report in reports if report.steps != first.steps]
     more = f", some after {count_span(other)}" if other else ""
     yield from wrapped(f"  {who} {first.ended}{more}", "", "    ")
-    for story in stories:
-        yield from error_lines(story, stack=True, log=True)
+    for report in reports:
+        yield from error_lines(report, stack=True, log=True)
 
 
 def _table(
-    findings: Findings, groups: Sequence[RankGroup], stories: Sequence[RankStory], verbose: bool
+    findings: Findings, groups: Sequence[RankGroup], reports: Sequence[RankReport], verbose: bool
 ) -> Iterator[Line]:
-    numbers = {finding.fingerprint: number for number, finding in enumerate(leaks(findings), 1)}
+    numbers = {finding.fingerprint: number for number, finding in enumerate(findings.leaks, 1)}
     if verbose:
-        yield from table([Row((story,)) for story in stories], whole=True)
+        yield from table([Row((report,)) for report in reports], whole=True)
         return
     rows = [
-        Row(group.stories, tuple(sorted(numbers[print_] for print_ in group.fingerprints if print_ in numbers)))
+        Row(group.reports, tuple(sorted(numbers[print_] for print_ in group.fingerprints if print_ in numbers)))
         for group in groups
     ]
     yield from table(rows[:_ROWS], whole=False)
@@ -270,7 +261,7 @@ def _table(
         yield from wrapped(f"and {len(rest)} more groups, {ranks}: --verbose shows each", "")
 
 
-def _told_of_each(groups: Sequence[RankGroup], verbose: bool) -> Iterator[Line]:
+def _notes_of_each(groups: Sequence[RankGroup], verbose: bool) -> Iterator[Line]:
     """Notes on ranks."""
     together = notes_together(groups, all_of if verbose else notes_of)
     shown = together if verbose else together[:_ROWS]
@@ -304,8 +295,8 @@ def ledger_lines(findings: Findings, groups: Sequence[Sequence[int]] = (), verbo
         yield figures(rows, "rrl", indent=2, wraps=True)
         for interval in findings.ledgers[grown.rank] if verbose else ():
             rose = bytes_text(interval.grown)
-            told = f"steps {interval.from_step} to {interval.to_step}: {rose}: {lines_text(interval.lines)}"
-            yield from wrapped(told, "  ", "    ")
+            text = f"steps {interval.from_step} to {interval.to_step}: {rose}: {lines_text(interval.lines)}"
+            yield from wrapped(text, "  ", "    ")
     if rest := sum(1 + more for _, more, _ in tables[_RANKS_SHOWN:]):
         yield f"and {plural(rest, 'more rank')} with less growth"
     yield ""
@@ -346,21 +337,21 @@ def render_ranks(run: Run, findings: Findings, numbers: Sequence[int], width: in
 
 def _rank(run: Run, findings: Findings, groups: Sequence[RankGroup], number: int) -> Iterator[Line]:
     group = next(group for group in groups if number in group.ranks)
-    story = next(story for story in group.stories if story.number == number)
+    report = next(report for report in group.reports if report.number == number)
     alone = replace(run, ranks=tuple(rank for rank in run.ranks if rank.number == number), notes=())
     own = _of_rank(findings, number)
     heading = f"Rank {number} of {plural(len(run.ranks), 'rank')}"
     yield from (heading, "=" * len(heading))
-    yield from field_lines("ended", story.ended, "", _COLUMN)
-    yield from error_lines(story, stack=True, log=False)
+    yield from field_lines("ended", report.ended, "", _COLUMN)
+    yield from error_lines(report, stack=True, log=False)
     others = [rank for rank in group.ranks if rank != number]
     like = f"{ranks_text(others)} behaved the same" if others else "no other rank behaved the same"
     if len(run.ranks) > 1:
         yield from field_lines("peers", "; ".join([*group.apart, like]), "", _COLUMN)
     for column in COLUMNS:
-        yield from field_lines(column.head, column.text((story,)), "", _COLUMN)
-    if story.log:
-        yield from field_lines("log", story.log, "", _COLUMN)
+        yield from field_lines(column.head, column.text((report,)), "", _COLUMN)
+    if report.log:
+        yield from field_lines("log", report.log, "", _COLUMN)
     yield ""
     for sentence in run_text(own.out_of_memory):
         yield from wrapped(sentence, "- ", "  ")
@@ -368,7 +359,7 @@ def _rank(run: Run, findings: Findings, groups: Sequence[RankGroup], number: int
     yield from ledger_lines(own, verbose=True)
     yield from device_lines(alone)
     yield from small_print(alone, own, verbose=True)
-    if notes := list(all_of(story)):
+    if notes := list(all_of(report)):
         yield from ("Notes", "=====")
         for text in notes:
             yield from wrapped(text, "- ", "  ")
@@ -394,7 +385,7 @@ def _of_rank(findings: Findings, number: int) -> Findings:
 
 def _findings(findings: Findings, own: Findings, number: int) -> Iterator[Line]:
     """The findings of a rank, numbered as in the report, with their size at each snapshot."""
-    numbers = {finding.fingerprint: place for place, finding in enumerate(leaks(findings), 1)}
+    numbers = {finding.fingerprint: place for place, finding in enumerate(findings.leaks, 1)}
     for finding in own.findings:
         which = f"leak {numbers[finding.fingerprint]}" if finding.fingerprint in numbers else finding.severity
         yield from wrapped(f"{which}: {title(finding)} [{finding.fingerprint}]", "- ", "  ")

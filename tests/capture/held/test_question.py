@@ -19,7 +19,7 @@ from leakscope.findings.model import Findings
 from leakscope.heap import fast_check
 from leakscope.heap.fast_check import RetentionCheck, WeakIdSet, _objects_at, retained_upper_bound
 from leakscope.heap.snapshot import SnapshotContext, look
-from leakscope.report.messages.verdict import why_text
+from leakscope.report.verdict_text import why_text
 
 load()
 GARBAGE_OF_CORPUS = [name for name, case in CASES.items() if case.freed_by != "program"]

@@ -14,7 +14,7 @@ import pytest
 
 from leakscope.findings import judge
 from leakscope.recorder.memory_limits import ControlGroup, HostLimits, control_groups
-from leakscope.report.messages.sentences import run_text
+from leakscope.report.run_text import run_text
 from leakscope.run.reader import read_run
 
 MIB = 1 << 20

@@ -13,7 +13,7 @@ from support.commands.recorded_runs import RecordedRun, Runs
 from leakscope.findings import judge
 from leakscope.recorder.memory_limits import failure
 from leakscope.report import FORMATS
-from leakscope.report.messages.sentences import run_text
+from leakscope.report.run_text import run_text
 from leakscope.run.reader import read_run
 
 SCRIPT = """

@@ -10,7 +10,7 @@ from support.lived_steps import BIG, REST, big, idle_bytes, measured_peak, scrat
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from leakscope.report.messages.sentences import advice, title
+from leakscope.report.finding_text import advice, title
 
 
 def test_what_backward_needs_is_in_use() -> None:

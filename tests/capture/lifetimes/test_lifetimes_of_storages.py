@@ -9,7 +9,7 @@ import torch
 from support.lived_steps import BIG, REST, big, idle_bytes, measured_peak, scratch, watched
 from torch import Tensor
 
-from leakscope.report.messages.sentences import title
+from leakscope.report.finding_text import title
 
 
 def test_a_view_uses_its_storage() -> None:

@@ -11,7 +11,7 @@ import torch
 
 from leakscope.profiler.peak import TensorPeak
 from leakscope.recorder.lifetimes import tracker as rise_of_capture
-from leakscope.report.messages.memory import rise_text
+from leakscope.report.run_text import rise_text
 
 MIB = 1 << 20
 

@@ -23,10 +23,9 @@ from leakscope.findings.model import Findings, Hop, HopReason
 from leakscope.findings.rules.dist_autograd_context import CUT, OpenContextsFacts, context_findings, with_contexts
 from leakscope.findings.rules.p2p_buffer import dropped_work_findings
 from leakscope.report import FORMATS
-from leakscope.report.messages.comm import comm_notes
-from leakscope.report.messages.ended import hung_text
-from leakscope.report.messages.sentences import title
-from leakscope.report.messages.verdict import next_text
+from leakscope.report.finding_text import title
+from leakscope.report.rank_text import comm_notes, hung_text
+from leakscope.report.verdict_text import next_text
 from leakscope.run.model import Ended, Rank
 from leakscope.run.rows import Direction, EndKind, OperationState
 

@@ -15,7 +15,7 @@ import torch
 import leakscope
 from leakscope.findings.nontensor import array_bytes
 from leakscope.heap.snapshot import look
-from leakscope.report.messages.sentences import advice, title
+from leakscope.report.finding_text import advice, title
 
 SIZE = 1 << 19
 _rows: list[Any] = []

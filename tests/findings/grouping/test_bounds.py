@@ -12,8 +12,8 @@ from leakscope.findings.cut import those_needed
 from leakscope.findings.growth import series
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings, Reason
-from leakscope.report.messages.sentences import advice, title
-from leakscope.report.messages.verdict import next_text
+from leakscope.report.finding_text import advice, title
+from leakscope.report.verdict_text import next_text
 from leakscope.run.model import Collection, Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import LifetimesUnjudged, MemoryThere
 

@@ -10,7 +10,7 @@ from support.heap_text import heap_from
 from leakscope.findings.facts import FreedBy, RuleName
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Findings, LineKind, by_kind, grown_of
-from leakscope.report.messages.verdict import kinds_text
+from leakscope.report.growth_text import kinds_text
 from leakscope.run.model import Collection, Ended, GcDiff, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import Occasion
 

@@ -7,8 +7,7 @@ from support.heap_text import heap_from
 
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
-from leakscope.report.messages.held import freed_text, would_be_freed
-from leakscope.report.messages.sentences import title
+from leakscope.report.finding_text import freed_text, title, would_be_freed
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 7, 9)

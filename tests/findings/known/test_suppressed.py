@@ -18,7 +18,7 @@ from leakscope.findings.judge import judge
 from leakscope.findings.model import Cut, CutReference, Finding, LineKind, by_kind
 from leakscope.findings.suppressions import Known, suppression_of
 from leakscope.report import FORMATS
-from leakscope.report.messages.verdict import next_text, why_text
+from leakscope.report.verdict_text import next_text, why_text
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.reader import read_run
 from leakscope.run.rows import EndKind, Occasion

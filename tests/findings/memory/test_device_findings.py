@@ -21,7 +21,8 @@ from leakscope.memory_snapshot.analysis import analyse
 from leakscope.memory_snapshot.reader import read_bytes
 from leakscope.recorder import accelerator as device
 from leakscope.report import FORMATS
-from leakscope.report.messages.sentences import advice, run_text, title
+from leakscope.report.finding_text import advice, title
+from leakscope.report.run_text import run_text
 from leakscope.report.text.page import render as whole_text
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.reader import read_run

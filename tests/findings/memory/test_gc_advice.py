@@ -10,7 +10,7 @@ from leakscope.findings.gc_advice import gc_advice
 from leakscope.findings.model import Cut, CutReference, Finding
 from leakscope.graph.model import build
 from leakscope.process.gc_control import CollectionWatch, freezing
-from leakscope.report.messages.sentences import run_text
+from leakscope.report.run_text import run_text
 from leakscope.run.model import Collection, Ended, GcDiff, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import GcFreeze
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import leakscope
-from leakscope.report.messages.sentences import advice, title
+from leakscope.report.finding_text import advice, title
 
 
 class Tracker:

@@ -16,8 +16,8 @@ from leakscope.findings.model import Finding, Hop, LineKind, by_kind, totals
 from leakscope.findings.rules.late_release import late_release_findings
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.ownership import users_side
-from leakscope.report.messages.sentences import advice, title
-from leakscope.report.messages.verdict import why_text
+from leakscope.report.finding_text import advice, title
+from leakscope.report.verdict_text import why_text
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 9, 10)

@@ -15,8 +15,8 @@ from leakscope.findings.model import Finding
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.paths import paths_from_roots
 from leakscope.heap.snapshot import look
-from leakscope.report.messages.sentences import advice, title
-from leakscope.report.messages.verdict import next_text
+from leakscope.report.finding_text import advice, title
+from leakscope.report.verdict_text import next_text
 from leakscope.run.model import Ended, Rank, Run, Step
 
 FLOATS = 4099

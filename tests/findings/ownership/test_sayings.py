@@ -12,7 +12,7 @@ from leakscope.findings.facts import HopStatus, Origin
 from leakscope.findings.known_leaks import SAYINGS, passed, saying_of
 from leakscope.findings.model import Hop
 from leakscope.graph.model import ObjectKind
-from leakscope.report.messages.sentences import advice
+from leakscope.report.finding_text import advice
 
 _LIGHTNING = "train.Net<lightning.pytorch.core.module.LightningModule>"
 CASES = {

@@ -13,7 +13,7 @@ from leakscope.findings.peak import drag
 from leakscope.recorder.lifetimes.peak import StepPeak, rows_of
 from leakscope.recorder.lifetimes.storage_table import STILL_ALIVE, StorageRecord, StorageTable, TensorOperation
 from leakscope.report import FORMATS
-from leakscope.report.messages.sentences import run_text
+from leakscope.report.run_text import run_text
 from leakscope.report.text.page import render
 from leakscope.run.model import Run
 from leakscope.run.rows import Phase, WatchedStep

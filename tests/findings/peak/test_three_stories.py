@@ -10,7 +10,7 @@ import torch
 from support.lived_steps import KIB, Lived, measured_peak, watched
 from torch import Tensor, nn
 
-from leakscope.report.messages.sentences import title
+from leakscope.report.finding_text import title
 
 BATCH = (256, 256)
 BATCH_BYTES = 256 * 256 * 4

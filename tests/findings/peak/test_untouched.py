@@ -11,7 +11,7 @@ from support.pipelining_heaps import KIB, Heap, peak_rank, storages
 from leakscope.findings.facts import Severity
 from leakscope.findings.model import Cut, CutReference, Finding
 from leakscope.findings.rules.idle_memory import idle_findings
-from leakscope.report.messages.sentences import title
+from leakscope.report.finding_text import title
 from leakscope.run.model import Rank
 from leakscope.run.rows import UntouchedStorage, WatchedStep
 

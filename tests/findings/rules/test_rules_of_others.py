@@ -15,8 +15,8 @@ from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import Facts, StaticText
 from leakscope.findings.rules import rule, rule_named
 from leakscope.report import FORMATS
-from leakscope.report.messages.sentences import advice, title
-from leakscope.report.messages.verdict import unjudged_text
+from leakscope.report.finding_text import advice, title
+from leakscope.report.verdict_text import unjudged_text
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 9, 10)
@@ -114,4 +114,4 @@ def test_a_broken_rule_is_told_as_not_judged(
     findings = judge(growing("losses"))
     assert findings.verdict == "leaks" and rules_of(findings) == ["step-growth"]
     (unjudged,) = findings.unjudged
-    assert (unjudged.rule, unjudged.rank) == (rule_name, 0) and unjudged_text(unjudged).startswith(why)
+    assert (unjudged.rule, unjudged.rank) == (rule_name, 0) and unjudged_text(unjudged.why).startswith(why)

@@ -12,7 +12,7 @@ from support import examples
 from leakscope.findings.model import Cut, CutReference, CycleReference, Hop
 from leakscope.report import FORMATS
 from leakscope.report.drawing import Arrow, Box, Drawing, inline_svgs, merged, of_finding, whole_drawing
-from leakscope.report.html.cards import finding_on_page
+from leakscope.report.html.page import finding_on_page
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="dot is not installed")
 SVG = "{http://www.w3.org/2000/svg}"

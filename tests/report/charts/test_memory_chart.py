@@ -19,15 +19,15 @@ from leakscope.report.charts import layer_colours, memory_chart
 from leakscope.report.html.chart_data import (
     CHOICES,
     LAYERS,
-    LOOKS,
     POINTS,
+    SNAPSHOTS,
     MemoryOnPage,
     RankMemory,
     memory_of,
     memory_on_page,
     thinned,
 )
-from leakscope.report.ranks import RankGroup, rank_groups, rank_stories
+from leakscope.report.ranks import RankGroup, rank_groups, rank_reports
 from leakscope.run.model import Rank
 from leakscope.run.rows import DeviceBlocks, LayoutAtLook
 from leakscope.verdict import Verdict
@@ -57,26 +57,26 @@ def memory(rank: Rank, findings: Findings, absolute: bool = False) -> RankMemory
 def test_the_line_is_what_was_counted_and_the_dots_lie_on_it() -> None:
     drawn = memory(examples.rank(0, growth=MIB), findings_of())
     assert drawn.line[0] == (1, 0.0) and drawn.line[-1] == (12, 11.0 * MIB)
-    assert [dot.step for dot in drawn.looks] == [3, 5, 9, 11]
-    assert all((dot.step, dot.bytes) in drawn.line for dot in drawn.looks)
+    assert [dot.step for dot in drawn.snapshots] == [3, 5, 9, 11]
+    assert all((dot.step, dot.bytes) in drawn.line for dot in drawn.snapshots)
 
 
 def test_with_the_cut_it_would_be_less_by_what_was_seen_at_each_look() -> None:
     seen = [(3, 3 * MIB), (5, 5 * MIB), (9, 9 * MIB), (11, 11 * MIB)]
     drawn = memory(examples.rank(0, growth=MIB), findings_of(leak(11 * MIB, 11 * MIB, *seen)))
-    assert [dot.freed for dot in drawn.looks] == [size for _, size in seen]
+    assert [dot.freed for dot in drawn.snapshots] == [size for _, size in seen]
     assert {size for _, size in drawn.would_be} == {-1.0 * MIB}, "all of the growth is the leak's"
     assert drawn.saved == 11 * MIB
 
 
 def test_a_cut_that_frees_half_saves_half_at_each_look() -> None:
     drawn = memory(examples.rank(0, growth=MIB), findings_of(leak(4 * MIB, 8 * MIB, (3, 2 * MIB), (11, 8 * MIB))))
-    assert [dot.freed for dot in drawn.looks if dot.step in (3, 11)] == [MIB, 4 * MIB]
+    assert [dot.freed for dot in drawn.snapshots if dot.step in (3, 11)] == [MIB, 4 * MIB]
 
 
 def test_a_look_at_which_the_leak_was_not_sought_is_told_by_its_growth() -> None:
     drawn = memory(examples.rank(0, growth=MIB), findings_of(leak(9 * MIB, 9 * MIB, (9, 9 * MIB))))
-    assert [dot.freed for dot in drawn.looks] == [3 * MIB, 5 * MIB, 9 * MIB, 11 * MIB]
+    assert [dot.freed for dot in drawn.snapshots] == [3 * MIB, 5 * MIB, 9 * MIB, 11 * MIB]
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -112,7 +112,7 @@ def test_a_thinned_line_keeps_its_ends_its_highest_and_its_lowest(some: list[int
 
 def on_page(*ranks: Rank) -> MemoryOnPage:
     run, findings = examples.run(*ranks), findings_of()
-    groups = [RankGroup((story,), ()) for story in rank_stories(run, findings)]
+    groups = [RankGroup((story,), ()) for story in rank_reports(run, findings)]
     found = memory_on_page(run, findings, groups, absolute=False)
     assert found is not None
     return found
@@ -138,7 +138,7 @@ def test_a_point_lies_on_the_line_that_matplotlib_drew() -> None:
 def test_long_runs_have_few_stops_for_the_tab_key() -> None:
     looks = tuple(examples.look(step, MIB, 200 * MIB + step * KIB) for step in range(1, 400, 3))
     drawn = memory(replace(examples.rank(0, count=400), looks=looks), findings_of())
-    assert len(drawn.read) == LOOKS and (drawn.read[0].step, drawn.read[-1].step) == (1, 397)
+    assert len(drawn.read) == SNAPSHOTS and (drawn.read[0].step, drawn.read[-1].step) == (1, 397)
 
 
 def test_the_rank_that_grew_most_is_shown_first_and_the_page_can_show_the_others() -> None:
@@ -192,7 +192,7 @@ def test_what_a_clean_run_leaves_unattributed_is_not_drawn_where_it_is_too_littl
 def test_a_rank_with_one_look_and_no_steps_is_told_without_a_line() -> None:
     alone = replace(examples.rank(0), steps=(), looks=(examples.look(1, MIB, 200 * MIB),))
     page = on_page(alone)
-    assert page.svg is None and page.choices[0].memory.looks[0].explained == MIB
+    assert page.svg is None and page.choices[0].memory.snapshots[0].explained == MIB
     nothing = replace(alone, looks=())
     run = examples.run(nothing)
     assert memory_on_page(run, findings_of(), rank_groups(run, findings_of()), absolute=False) is None
@@ -207,7 +207,7 @@ def test_where_nothing_counts_the_storages_found_are_the_line() -> None:
 
 def test_what_the_last_look_found_is_told_where_earlier_ones_were_not_sorted() -> None:
     findings = replace(findings_of(), ranks={0: RankSummary(categories={"parameter": MIB})})
-    assert memory(examples.rank(0), findings).looks[-1].categories == {"parameter": MIB}
+    assert memory(examples.rank(0), findings).snapshots[-1].categories == {"parameter": MIB}
 
 
 # when the device is full

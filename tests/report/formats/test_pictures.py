@@ -16,7 +16,7 @@ from support import SAMPLES, examples
 
 from leakscope.errors import LeakscopeError
 from leakscope.report import drawing
-from leakscope.report.formats.pictures import Picture, dot_source, finding_named
+from leakscope.report.drawing import Picture, finding_dot, finding_named
 
 SVG = "{http://www.w3.org/2000/svg}"
 RUN = str(SAMPLES / "p2p_pipeline" / "stage-backward-cycle")
@@ -47,16 +47,16 @@ def test_a_finding_is_named_by_its_fingerprint_or_its_place() -> None:
 @pytest.mark.parametrize("text", [examples.HOSTILE, 'a"b\\\nc\\l', "<b>x</b>", "\\N \\G", "", "=;[]{}", "\x00\u202e é"])
 def test_graphviz_reads_whatever_names_there_are(text: str) -> None:
     finding = examples.hostile(text)[1].findings[0]
-    drawn = json.loads(graphviz.Source(dot_source(finding)).pipe(format="json", encoding="utf-8"))
+    drawn = json.loads(graphviz.Source(finding_dot(finding)).pipe(format="json", encoding="utf-8"))
     assert len(drawn["objects"]) >= 2 and len(drawn["edges"]) >= 2
-    assert drawing.rendered(dot_source(finding), "png").startswith(b"\x89PNG\r\n")
-    ElementTree.fromstring(drawing.rendered(dot_source(finding), "svg"))
+    assert drawing.rendered(finding_dot(finding), "png").startswith(b"\x89PNG\r\n")
+    ElementTree.fromstring(drawing.rendered(finding_dot(finding), "svg"))
 
 
 @pytest.mark.process
 @needs_dot
 def test_an_svg_stands_alone() -> None:
-    text = drawing.rendered(dot_source(examples.cycle_finding()), "svg").decode()
+    text = drawing.rendered(finding_dot(examples.cycle_finding()), "svg").decode()
     assert ElementTree.fromstring(text).tag == f"{SVG}svg" and "✂ cut here" in text
     assert "var(--" not in text and "http" not in text.replace("http://www.w3.org/", "")
 
@@ -73,7 +73,7 @@ def test_without_dot_the_source_can_be_written(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_finding_without_references_cannot_be_drawn() -> None:
     with pytest.raises(LeakscopeError):
-        dot_source(replace(examples.growth_finding(), trace=(), cycle=()))
+        finding_dot(replace(examples.growth_finding(), trace=(), cycle=()))
 
 
 @pytest.mark.process
@@ -98,4 +98,4 @@ def test_report_draws_the_finding_that_is_named(tmp_path: Path) -> None:
 def test_a_picture_is_asked_for_like_a_format() -> None:
     run, findings = examples.leaking()
     picture = Picture("dot", "2")
-    assert picture.suffix == ".dot" and picture.render(run, findings) == dot_source(findings.findings[1])
+    assert picture.suffix == ".dot" and picture.render(run, findings) == finding_dot(findings.findings[1])

@@ -13,7 +13,7 @@ from support.formats import trace_rules
 
 from leakscope.findings.model import Findings
 from leakscope.report import FORMATS
-from leakscope.report.formats.as_trace import steps_and_looks
+from leakscope.report.formats.as_trace import steps_and_snapshots
 from leakscope.run.model import Rank, Run
 from leakscope.run.rows import Occasion
 
@@ -31,19 +31,19 @@ def test_every_example_is_taken(name: str) -> None:
 
 
 def only(rank: Rank, *, looks: bool) -> list[tuple[int, float, float]]:
-    return [(one.step, one.begin, one.end) for one in steps_and_looks(rank) if one.is_look is looks]
+    return [(one.step, one.begin, one.end) for one in steps_and_snapshots(rank) if one.is_snapshot is looks]
 
 
 def test_steps_and_looks_follow_one_another() -> None:
     rank = replace(examples.leaking()[0].ranks[0], operations=())
-    intervals = steps_and_looks(rank)
+    intervals = steps_and_snapshots(rank)
     assert len(intervals) == len(rank.steps) + len(rank.looks)
     assert all(before.end == after.begin for before, after in pairwise(intervals))
     assert intervals[-1].end == pytest.approx(
         1e6 * (sum(step.seconds for step in rank.steps) + sum(look.stopped_seconds for look in rank.looks))
     )
     after_third = intervals[[one.step for one in intervals].index(3) + 1]
-    assert after_third.is_look and after_third.step == 3
+    assert after_third.is_snapshot and after_third.step == 3
 
 
 def test_steps_lie_around_the_operations_that_were_issued_in_them() -> None:

@@ -11,9 +11,9 @@ from support import examples
 from leakscope.findings.facts import FreedBy, OnlyTensorsFreed
 from leakscope.findings.model import Cut, CutReference, Finding, Findings, Hop, Sighting, Suggestion
 from leakscope.report import FORMATS
-from leakscope.report.excerpt import LineMark, edit_lines
-from leakscope.report.html.cards import bytes_by_step, finding_on_page
-from leakscope.report.messages.held import figures, line_to_edit, would_be_freed
+from leakscope.report.excerpt import LineMark
+from leakscope.report.finding_text import edit_lines, figures, line_to_edit, would_be_freed
+from leakscope.report.html.page import bytes_by_step, finding_on_page
 
 MIB = 1024 * 1024
 SOURCES = {"train.py": tuple(f"line {n}" if n != 10 else "" for n in range(1, 41)), "other.py": ("a", "b", "c")}
@@ -57,7 +57,7 @@ def test_lines_of_two_files_stand_apart() -> None:
 @pytest.mark.process
 def test_a_place_whose_source_was_not_kept_is_named() -> None:
     card = finding_on_page(RUN, leak(CutReference(".seen", "lost.py:4", added_at=("train.py:30",))))
-    assert [place for _, place in card.unkept] == ["lost.py:4"]
+    assert [place for _, place in card.unrecorded] == ["lost.py:4"]
     assert '<code class="place"><span class="whole">lost.py:4</span></code>' in shown(
         leak(CutReference(".seen", "lost.py:4"))
     )
@@ -136,8 +136,8 @@ def test_few_ranks_are_named_and_many_are_counted() -> None:
 
 def test_without_a_cut_nothing_is_said_to_be_freed() -> None:
     assert not [figure for figure, _ in figures(replace(leak(), cut=None)) if "free" in figure]
-    untold = replace(leak(), cut=Cut((CutReference(".seen"),), 2 * MIB, is_told=False))
-    assert not [figure for figure, _ in figures(untold) if "free" in figure]
+    hidden_below = replace(leak(), cut=Cut((CutReference(".seen"),), 2 * MIB, is_told=False))
+    assert not [figure for figure, _ in figures(hidden_below) if "free" in figure]
 
 
 @pytest.mark.process

@@ -8,7 +8,7 @@ import pytest
 from support import examples
 
 from leakscope.report.html.page import render
-from leakscope.report.messages.verdict import headline
+from leakscope.report.verdict_text import headline
 from leakscope.run.model import Ended
 from leakscope.run.rows import EndKind
 

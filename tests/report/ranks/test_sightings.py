@@ -7,7 +7,7 @@ from dataclasses import replace
 from support.examples import MIB, growth_finding
 
 from leakscope.findings.model import Finding, Sighting
-from leakscope.report.occurrences import Seen, seen_together
+from leakscope.report.excerpt import Seen, seen_together
 
 
 def _seen(sizes: dict[int, int], steps: tuple[int, ...] = (3, 5)) -> Finding:

@@ -10,7 +10,7 @@ from support import SAMPLES, examples
 
 from leakscope.findings import judge
 from leakscope.findings.model import Cut, CutReference, Findings, Suggestion
-from leakscope.report.excerpt import SUGGESTION
+from leakscope.report.finding_text import SUGGESTION
 from leakscope.report.text.page import LEAST_IN_TEST, LISTED, TOLD, render, render_in_test
 from leakscope.run.model import Run
 from leakscope.run.reader import read_run

@@ -18,7 +18,7 @@ from leakscope.findings.model import Finding
 from leakscope.findings.rules.object_growth import ObjectFacts
 from leakscope.heap.growth import Gains
 from leakscope.heap.snapshot import SnapshotContext, look
-from leakscope.report.messages.sentences import advice, title
+from leakscope.report.finding_text import advice, title
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run
 from leakscope.run.rows import EndKind
 

@@ -1,4 +1,4 @@
-"""Sentences of the verdict: headline, why, next step, growth breakdown."""
+"""Sentences of the verdict: headline, why, next step; and the findings of each section."""
 
 from __future__ import annotations
 
@@ -6,174 +6,99 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from leakscope.findings.comm import deadlock_cycle, ended_from_outside, first_to_blame, first_to_fail
 from leakscope.findings.counters import counted_rate
-from leakscope.findings.facts import FollowsInput, HeldByCall, Plateaued, Severity
+from leakscope.findings.facts import NOT_JUDGED, FollowsInput, HeldByCall, Origin, Plateaued, Severity
 from leakscope.findings.model import (
     NO_GROWTH,
     Finding,
     Findings,
-    Line,
-    LineKind,
-    RankGrowth,
     Reason,
-    RestedKind,
     Unjudged,
     UnjudgedReason,
     Why,
     WhyUnjudged,
-    by_kind,
-    grown_of,
-    merged_lines,
 )
 from leakscope.findings.oom import largest_holder, ranks_out_of_memory
 from leakscope.findings.thresholds import COUNTED, SHARE_OF_MEMORY
-from leakscope.report.escape import cleaned, one_line
-from leakscope.report.messages.comm import deadlock_text
-from leakscope.report.messages.ended import cut_short_text, error_text, failure_text, is_hung, processes_text, was_text
-from leakscope.report.messages.growth import would_show
-from leakscope.report.messages.held import also_text, cut_name, line_to_edit, would_be_freed
-from leakscope.report.messages.sections import (
-    again_text,
-    avoidable,
-    is_worth_telling,
-    leaks,
-    library,
-    notes,
-    of_block,
-    so_far_text,
-    steps_of,
+from leakscope.report.finding_text import also_text, cut_name, line_to_edit, would_be_freed, would_show
+from leakscope.report.growth_text import lines_text, projected_text, rose_text
+from leakscope.report.rank_text import (
+    cut_short_text,
+    deadlock_text,
+    error_text,
+    failure_text,
+    is_hung,
+    processes_text,
+    was_text,
 )
+from leakscope.report.rendering import cleaned, one_line
 from leakscope.run.model import Rank, Run
-from leakscope.run.rows import MadeBy
+from leakscope.run.rows import EndKind, MadeBy
 from leakscope.run.suppression import Suppression
-from leakscope.units import bytes_text, listed_numbers, one_of_each, plural
-from leakscope.verdict import Verdict
-
-KINDS: dict[LineKind, str] = {
-    LineKind.LEAKS: "leak",
-    LineKind.LIBRARY: "held or closed by a library",
-    LineKind.BOUND: "filling a bounded container",
-    LineKind.GARBAGE: "awaiting gc",
-    LineKind.SLOW: "growing, not judged a leak",
-    LineKind.RESTED: "plateaued or transient",
-    LineKind.FOLLOWS: "follows the input size",
-    LineKind.APART: "suppressed or in the baseline",
-    LineKind.OBJECTS: "Python objects (not tensors)",
-    LineKind.GRAD_NODES: "autograd nodes",
-    LineKind.BLOCKS: "device blocks without a tensor",
-    LineKind.UNATTRIBUTED: "unattributed",
-}
-"""Label of each line of the growth breakdown."""
-NO_HOLDER = (LineKind.UNATTRIBUTED, LineKind.GRAD_NODES, LineKind.BLOCKS)
-"""Lines that are reported as a leak if no referrer is known."""
-FREED = "freed since the first snapshot"
-"""Label of a negative unattributed line: memory that existed at the first judged snapshot, such as the records of an
-instrumented step or what imports leave, and was freed later.
-"""
-_SAID = 4
-"""Lines that one sentence lists; heuristic: more make it unreadable."""
-_SHARE = 0.01
-"""Share of the total change below which a sentence omits a line; heuristic: smaller lines are noise."""
+from leakscope.units import bytes_text, listed_numbers, plural
+from leakscope.verdict import Returned, Verdict
 
 
-def line_text(line: Line) -> str:
-    """`leak: losses in main()`, `optimizer state (plateaued)`."""
-    if line.kind == LineKind.RESTED and line.rested not in (None, RestedKind.OTHER):
-        return f"{line.rested} (plateaued)"
-    if line.kind == LineKind.UNATTRIBUTED and line.bytes < 0:
-        return FREED
-    if line.kind in NO_HOLDER and line.fingerprint and not line.holder:
-        return f"{KINDS[line.kind]}: leak, referrer unknown"
-    return f"{KINDS[line.kind]}: {line.holder}" if line.holder else KINDS[line.kind]
+def avoidable(findings: Findings) -> tuple[Finding, ...]:
+    """Memory kept longer than needed, largest first."""
+    found = [f for f in findings.findings if f.severity == Severity.AVOIDABLE]
+    return tuple(sorted(found, key=lambda f: -f.retained_bytes))
 
 
-def rose_text(grown: RankGrowth, rate: bool = True) -> str:
-    """`allocated memory rose 4.61 MiB over 6 snapshots, steps 3 to 14 (429.10 KiB per step)`, by the counters."""
-    what = "allocated memory" if grown.is_counted else "tensor memory"
-    what += f" of rank {grown.rank}" if grown.among > 1 else ""
-    over = f"over {plural(grown.looks, 'snapshot')}, steps" if grown.looks else "over steps"
-    over = f"{over} {grown.from_step} to {grown.to_step}"
-    if grown.to_end:
-        over = f"from step {grown.from_step} to the end of the script's main code"
-    if grown.bytes == 0:
-        return f"{what} did not change {over}"
-    if grown.until is not None:
-        return f"{what} rose {bytes_text(grown.bytes)} until step {grown.until}, then levelled off ({over})"
-    how = "rose" if grown.bytes > 0 else "fell"
-    speed = f" ({bytes_text(abs(grown.per_step))} per step)" if rate and grown.per_step * grown.bytes > 0 else ""
-    return f"{what} {how} {bytes_text(abs(grown.bytes))} {over}{speed}"
+def notes(findings: Findings) -> tuple[Finding, ...]:
+    """Findings of the application that do not affect the verdict."""
+    return tuple(f for f in findings.findings if f.origin != Origin.LIBRARY and f.severity == Severity.NOTE)
 
 
-def projected_text(run: Run, per_step: float) -> str:
-    """`238.42 MiB after 100,000 steps`: the growth of plain data, projected over the horizon."""
-    return f"{bytes_text(per_step * run.horizon)} after {run.horizon:,} steps"
+def library(findings: Findings) -> tuple[Finding, ...]:
+    """Memory that libraries hold without leaking it."""
+    return tuple(f for f in findings.findings if f.origin == Origin.LIBRARY and f.severity == Severity.NOTE)
 
 
-def lines_text(lines: Iterable[Line]) -> str:
-    """`optimizer state (plateaued) 1.10 MiB, unattributed 96.00 KiB`: the largest lines of a growth breakdown."""
-    told = sorted(lines, key=lambda line: -abs(line.bytes))
-    moved = sum(abs(line.bytes) for line in told)
-    return ", ".join(_moved_text(line) for line in told[:_SAID] if abs(line.bytes) >= _SHARE * moved)
+def is_fault(unjudged: Unjudged) -> bool:
+    """Whether a rule failed, which is reported with any verdict."""
+    faults = (UnjudgedReason.RAISED, UnjudgedReason.NOT_LOADED, UnjudgedReason.NO_SOURCE)
+    return isinstance(unjudged.why, WhyUnjudged) and unjudged.why.reason in faults
 
 
-def _moved_text(line: Line) -> str:
-    """`optimizer state (plateaued) 1.10 MiB`; a line that shrank is described as freed memory."""
-    words = line_text(line)
-    return f"{words} {bytes_text(line.bytes)}" if line.bytes >= 0 else _kind_text(line.bytes, words)
+def is_reportable(unjudged: Unjudged) -> bool:
+    """Whether a rule could not judge for another reason than a short run, which "why" already states."""
+    short = (UnjudgedReason.TOO_FEW_LOOKS, UnjudgedReason.NO_STEP)
+    return not (isinstance(unjudged.why, WhyUnjudged) and unjudged.why.reason in short)
 
 
-def kinds_text(lines: Iterable[Line]) -> str:
-    """`27.00 MiB leaked, 614.11 KiB autograd nodes`: the kinds with a notable change."""
-    words = {**KINDS, LineKind.LEAKS: "leaked"}
-    sizes = by_kind(lines)
-    moved = max(sum(map(abs, sizes.values())), 1 / _SHARE)
-    largest = sorted(sizes.items(), key=lambda item: -abs(item[1]))
-    return ", ".join(_kind_text(size, words[kind]) for kind, size in largest if abs(size) >= _SHARE * moved)
+def steps_of(run: Run) -> int:
+    """Steps of the rank with the most."""
+    return max((max(rank.ended.steps, len(rank.steps)) for rank in run.ranks), default=0)
 
 
-def _kind_text(size: int, words: str) -> str:
-    """Bytes and label of one kind. Memory that shrank existed before the first judged snapshot, for example after
-    imports, so it is described as freed and not as negative growth.
+def of_block(run: Run) -> bool:
+    """Whether the run is one block of code without steps."""
+    return run.made_by == MadeBy.BLOCK
+
+
+def rerun_text(run: Run) -> str:
+    """What to do after a fix: `rerun the same command`."""
+    return "rerun the same command" if run.made_by == MadeBy.COMMAND else "rerun"
+
+
+def running_text(run: Run) -> str:
+    """`still running after 40 steps` for a run read before its end; else ""."""
+    on = any(rank.ended.how == EndKind.RUNNING for rank in run.ranks)
+    return f"still running after {plural(steps_of(run), 'step')}" if on else ""
+
+
+def exit_text(run: Run, findings: Findings) -> str:
+    """` (exit status 23)`, or ` (still running after 40 steps)`; "" if no command exits with it.
+
+    For an inconclusive run it names the option that makes it a failure.
     """
-    if size >= 0:
-        return f"{bytes_text(size)} {words}"
-    freed = f"{bytes_text(-size)} of earlier memory freed"
-    return freed if words in (KINDS[LineKind.UNATTRIBUTED], FREED) else f"{freed} ({words})"
-
-
-def ledger_table(
-    findings: Findings, groups: Sequence[Sequence[int]] = ()
-) -> tuple[tuple[RankGrowth, int, tuple[tuple[int, float, str], ...]], ...]:
-    """Growth breakdown of each rank whose memory grew.
-
-    Args:
-        findings: the judged run.
-        groups: ranks with the same behaviour; only the one with the most growth of each group is listed.
-
-    Returns:
-        For each listed rank its growth, the number of similar ranks, and its lines, largest first, as (bytes, bytes
-        per step, label).
-
-    """
-    found = (grown_of(number, findings.ledgers[number]) for number in findings.ledgers)
-    grown = {each.rank: each for each in found if each is not None and each.bytes >= NO_GROWTH * each.steps}
-    by_growth = [sorted(group, key=lambda rank: (-grown[rank].bytes if rank in grown else 0, rank)) for group in groups]
-    told = one_of_each(grown, by_growth)
-    return tuple(
-        (
-            grown[rank],
-            more,
-            tuple((line.bytes, line.bytes / grown[rank].steps, line_text(line)) for line in _worth_a_line(grown[rank])),
-        )
-        for rank, more in told.items()
-    )
-
-
-def _worth_a_line(grown: RankGrowth) -> tuple[Line, ...]:
-    """All lines, with small lines summed by kind so that the total is exact."""
-    least = max(_SHARE * sum(abs(line.bytes) for line in grown.lines), 1)
-    large = [line for line in grown.lines if abs(line.bytes) >= least]
-    small = [Line(line.kind, line.bytes) for line in grown.lines if abs(line.bytes) < least]
-    return (*large, *merged_lines(small))
+    if running := running_text(run):
+        return f" ({running})"
+    if run.made_by != MadeBy.COMMAND or findings.returned == Returned.NOT:
+        return ""
+    passed = findings.verdict == Verdict.INCONCLUSIVE and not findings.exit_status
+    choice = f", {NOT_JUDGED} with --fail-on-inconclusive" if passed and findings.returned == Returned.OWN else ""
+    return f" (exit status {findings.exit_status}{choice})"
 
 
 NO_STEP_REASONS = (Reason.NO_STEP, Reason.FUNCTION_SILENT, Reason.FUNCTION_MISSING, Reason.SPAWNED)
@@ -207,7 +132,7 @@ def no_step_next(why: Why | str) -> str:
     }[reason]
 
 
-_NAMED = 5
+_SUPPRESSIONS_SHOWN = 5
 """Suppressions that one sentence lists; heuristic: more make it unreadable."""
 
 
@@ -225,10 +150,11 @@ def suppressed_by_text(finding: Finding) -> str:
 def suppression_notes(findings: Findings) -> Iterator[str]:
     """One sentence each about expired and unused suppressions."""
     if findings.expired:
-        last = ", ".join(f"{_named(one)}, last day {one.until}" for one in findings.expired[:_NAMED])
+        last = ", ".join(f"{_named(one)}, last day {one.until}" for one in findings.expired[:_SUPPRESSIONS_SHOWN])
         yield f"Expired suppressions: {last}{_more(findings.expired)}"
     if findings.unused:
-        yield f"Unused suppressions: {', '.join(map(_named, findings.unused[:_NAMED]))}{_more(findings.unused)}"
+        listed = ", ".join(map(_named, findings.unused[:_SUPPRESSIONS_SHOWN]))
+        yield f"Unused suppressions: {listed}{_more(findings.unused)}"
 
 
 def _named(one: Suppression) -> str:
@@ -240,20 +166,20 @@ def _place(one: Suppression) -> str:
 
 
 def _more(many: Sequence[Suppression]) -> str:
-    return f" and {len(many) - _NAMED} more" if len(many) > _NAMED else ""
+    return f" and {len(many) - _SUPPRESSIONS_SHOWN} more" if len(many) > _SUPPRESSIONS_SHOWN else ""
 
 
 def headline(run: Run, findings: Findings) -> str:
     """`2 distinct leaks`, `Out of memory on rank 1`, `Failed: inconclusive`, `No leaks so far`."""
-    return f"{_headline(run, findings)}{' so far' if so_far_text(run) else ''}"
+    return f"{_headline(run, findings)}{' so far' if running_text(run) else ''}"
 
 
 def _headline(run: Run, findings: Findings) -> str:
     full = sorted(rank.number for rank in ranks_out_of_memory(run))
     if full:
         return f"Out of memory on {'ranks' if len(full) > 1 else 'rank'} {listed_numbers(tuple(full))}"
-    if told := leaks(findings):
-        return plural(len(told), "distinct leak")
+    if found := findings.leaks:
+        return plural(len(found), "distinct leak")
     if findings.verdict == Verdict.LEAKS:
         return "Leaks"
     if findings.verdict == Verdict.CLEAN:
@@ -261,7 +187,7 @@ def _headline(run: Run, findings: Findings) -> str:
         but = "" if over is None else f", but {bytes_text(over)} avoidable, above the limit"
         grows = growing_text(run, findings)
         though = f", but {grows}" if grows else ""
-        return f"{'No new leaks' if leaks_known(findings) else 'No leaks'}{but}{though}"
+        return f"{'No new leaks' if has_known_leaks(findings) else 'No leaks'}{but}{though}"
     ended = "Hung" if any(is_hung(rank) for rank in run.ranks) else failure_text(run)[0]
     return f"{ended}: inconclusive" if ended else "Inconclusive"
 
@@ -273,20 +199,20 @@ def growing_text(run: Run, findings: Findings) -> str:
     seen = [f for f in (*notes(findings), *library(findings)) if f.bytes_per_step > 0]
     growing = [f for f in seen if not f.settled]
     filling = [f for f in seen if f.settled and not isinstance(f.settled_by, Plateaued | FollowsInput | HeldByCall)]
-    told = growing or filling
-    if not told:
+    shown = growing or filling
+    if not shown:
         return ""
-    most = max(told, key=lambda finding: finding.bytes_per_step)
+    most = max(shown, key=lambda finding: finding.bytes_per_step)
     name = one_line(cleaned(cut_name(most.cut) if most.cut is not None else most.subject)) or "memory"
-    others = f" and {len(told) - 1} more" if len(told) > 1 else ""
+    others = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
     if not growing:
-        return f"{name}{others} {'fills' if len(told) == 1 else 'fill'} a bounded container"
+        return f"{name}{others} {'fills' if len(shown) == 1 else 'fill'} a bounded container"
     rate = sum(finding.bytes_per_step for finding in growing)
     verb = "grows" if len(growing) == 1 else "grow"
     return f"{name}{others} {verb} by {bytes_text(rate)} per step, {projected_text(run, rate)}"
 
 
-def leaks_known(findings: Findings) -> bool:
+def has_known_leaks(findings: Findings) -> bool:
     """Whether the run has suppressed leaks."""
     return any(finding.is_leak for finding in findings.suppressed)
 
@@ -313,8 +239,8 @@ def _why(why: Why, held: str) -> str:
         return _leaks(why, held)
     if why.ended is not None:
         who = "it" if why.is_only_rank else f"rank {why.rank}"
-        looks = f", {plural(why.count, 'snapshot')}" if why.count else ""
-        return f"{who} {cut_short_text(why.ended)}{looks}; {_so_far(why)}"
+        taken = f", {plural(why.count, 'snapshot')}" if why.count else ""
+        return f"{who} {cut_short_text(why.ended)}{taken}; {_so_far(why)}"
     if why.reason in NO_STEP_REASONS:
         return no_step_text(why) + _garbage(why)
     notes = f"; {plural(why.count, 'note')}" if why.count else ""
@@ -331,7 +257,7 @@ def _why(why: Why, held: str) -> str:
         else "the block retained no tensor memory",
         Reason.WITHIN_ALLOWANCE: f"the block retained at most {bytes_text(why.bytes)}, within its allowance",
         Reason.DAMAGED: f"{_damaged(why)}, so a leak can be missed; {_so_far(why)}",
-        Reason.TOO_FEW_STEPS: f"too few steps{on} ({plural(why.count, 'step')}): {_unjudged(why.unjudged)}; "
+        Reason.TOO_FEW_STEPS: f"too few steps{on} ({plural(why.count, 'step')}): {unjudged_text(why.unjudged)}; "
         f"{_so_far(why)}; run at least {why.steps} steps",
         Reason.HIDDEN: f"{_so_far(why)}; this torch version does not expose all C++ references, so it can be a leak",
         Reason.NO_LOOKS: f"no heap snapshot was taken (see the notes); {_so_far(why)}",
@@ -426,27 +352,23 @@ def _garbage(why: Why) -> str:
     return f"; {bytes_text(why.garbage)} of garbage awaiting gc at the last snapshot{named}"
 
 
-def unjudged_text(unjudged: Unjudged) -> str:
-    """`only 2 snapshots after warm-up, 3 needed to detect growth`; a recorded reason is unchanged."""
-    return _unjudged(unjudged.why)
-
-
 def unjudged_together(unjudged: Iterable[Unjudged]) -> tuple[tuple[str, tuple[int, ...], str], ...]:
     """(rule, ranks, why): each reason of a rule once, with all its ranks."""
     together: dict[tuple[str, str], list[int]] = {}
     for item in unjudged:
-        together.setdefault((item.rule, unjudged_text(item)), []).append(item.rank)
+        together.setdefault((item.rule, unjudged_text(item.why)), []).append(item.rank)
     return tuple((rule, tuple(sorted(set(ranks))), why) for (rule, why), ranks in together.items())
 
 
-def _unjudged(why: WhyUnjudged | str) -> str:
+def unjudged_text(why: WhyUnjudged | str) -> str:
+    """`only 2 snapshots after warm-up, 3 needed to detect growth`; a recorded reason is unchanged."""
     if not isinstance(why, WhyUnjudged):
         return why
     taken = f"only {plural(why.looks, 'snapshot')}" if why.looks else "no snapshot"
-    looks = f"{taken} after warm-up, {why.needed} needed to detect growth"
+    taken += f" after warm-up, {why.needed} needed to detect growth"
     return {
-        UnjudgedReason.TOO_FEW_LOOKS: looks,
-        UnjudgedReason.NO_STEP: f"no step detected; {looks}",
+        UnjudgedReason.TOO_FEW_LOOKS: taken,
+        UnjudgedReason.NO_STEP: f"no step detected; {taken}",
         UnjudgedReason.RAISED: f"it raised {why.error}",
         UnjudgedReason.NOT_LOADED: f"it could not be loaded: {why.error}",
         UnjudgedReason.NO_SOURCE: f"reading the source for suggested fixes raised {why.error}",
@@ -455,7 +377,7 @@ def _unjudged(why: WhyUnjudged | str) -> str:
 
 _BORNE_OUT = 0.5
 """Share of the growth between snapshots that the per-step counters must confirm; heuristic: half tolerates noise."""
-_LOGS_TOLD = 4
+_LOGS_SHOWN = 4
 """Logs of deadlocked ranks that a sentence lists; heuristic: more make it unreadable."""
 UNMARKED = "Mark each step of the loop with profiler.step() or profiler.wrap(train_step)."
 """Next step if a Profiler has seen no step."""
@@ -463,17 +385,17 @@ UNMARKED = "Mark each step of the loop with profiler.step() or profiler.wrap(tra
 
 def next_text(run: Run, findings: Findings) -> str:
     """The next step for the reader."""
-    told = leaks(findings)
+    found = findings.leaks
     culprit = first_to_fail(run)
-    first = "" if culprit is None else _look_first(run, culprit)
+    first = "" if culprit is None else _check_first(run, culprit)
     if culprit is not None and culprit.number in {rank.number for rank in ranks_out_of_memory(run)}:
-        return first + _after_out_of_memory(run, culprit, told)
-    if told:
-        return first + _cut_first(run, told)
+        return first + _after_out_of_memory(run, culprit, found)
+    if found:
+        return first + _cut_first(run, found)
     if first:
         return first + "The results below were recorded before that."
     if culprit is not None and not ended_from_outside(culprit):
-        return f"Fix the failure of the script first, then {again_text(run)}."
+        return f"Fix the failure of the script first, then {rerun_text(run)}."
     reason = findings.why.reason if isinstance(findings.why, Why) else None
     if of_block(run):
         return _no_leaks(findings) if findings.verdict == Verdict.CLEAN else ""
@@ -492,12 +414,12 @@ def _no_leaks(findings: Findings) -> str:
         grows = f"; they still grow by {bytes_text(rate)} per step" if rate else ""
         return f"No new leaks. Known leaks are listed below{grows}."
     if could_go := avoidable(findings):
-        return f"No leaks. {_could_go(could_go)}"
+        return f"No leaks. {_largest_avoidable(could_go)}"
     extra = notes(findings) or library(findings)
     return "No leaks found." + (" See the notes below." if extra else "")
 
 
-def _could_go(found: Sequence[Finding]) -> str:
+def _largest_avoidable(found: Sequence[Finding]) -> str:
     """`8.00 MiB of avoidable memory, mostly held by batch in main() at train.py:33`."""
     largest = found[0]
     holder = cut_name(largest.cut) if largest.cut is not None else largest.subject
@@ -509,7 +431,7 @@ def _could_go(found: Sequence[Finding]) -> str:
 def _of_growing(run: Run, growing: Sequence[Finding]) -> str:
     """What to check about growing notes, and whether the per-step counters confirm the growth."""
     per_step = bytes_text(sum(finding.bytes_per_step for finding in growing))
-    if (rate := _counters_say(run, growing)) is not None:
+    if (rate := _contradicting_rate(run, growing)) is not None:
         return (
             f"No leak confirmed: the snapshots show growth of {per_step} per step, the per-step counters only "
             f"{bytes_text(max(rate, 0))} per step. Run longer to decide."
@@ -522,10 +444,10 @@ def _of_growing(run: Run, growing: Sequence[Finding]) -> str:
         return f"Check the notes below: they grow by {per_step} per step{more}."
     others = f"; all notes below grow by {per_step} per step" if len(growing) > 1 else ""
     grows = f"it grows by {bytes_text(most.bytes_per_step)} per step{more}"
-    return f"Check `{name}`{_at(most)}: {grows}{_would_end(most)}{others}."
+    return f"Check `{name}`{_at(most)}: {grows}{_fix_in_short(most)}{others}."
 
 
-def _would_end(finding: Finding) -> str:
+def _fix_in_short(finding: Finding) -> str:
     """``; fix: `total += loss.item()` ``: an edit of one line."""
     edit = finding.suggestion.after if finding.suggestion is not None and not finding.suggestion.also else ""
     return f"; fix: `{one_line(cleaned(edit))}`" if edit and "\n" not in edit else ""
@@ -537,7 +459,7 @@ def _to_judge(run: Run, findings: Findings) -> str:
     known = "" if why is None else _to_judge_by(why, run)
     if known:
         return known
-    listed = any(is_worth_telling(item) for item in findings.unjudged)
+    listed = any(is_reportable(item) for item in findings.unjudged)
     fix = ", or fix what prevented the rules from judging (listed below)" if listed else ""
     return f"Run at least {_longer(run)} steps{fix}."
 
@@ -553,7 +475,7 @@ def _to_judge_by(why: Why, run: Run) -> str:
     more = f"Run at least {_longer(run)} steps: more snapshots show what holds the memory, or that it levels off."
     until = f", or for {why.steps:,} steps, which fill those caches" if why.steps else ""
     return {
-        Reason.RECORDING_ENDED: f"Fix what ended the recording, then {again_text(run)}. If your code did not cause it, "
+        Reason.RECORDING_ENDED: f"Fix what ended the recording, then {rerun_text(run)}. If your code did not cause it, "
         "report it as a bug of leakscope. The script was not affected.",
         Reason.FILLING: "" if why.emptied is None else would_show(why.emptied),
         Reason.NEW_SHAPES: "Run with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1 and "
@@ -566,31 +488,31 @@ def _to_judge_by(why: Why, run: Run) -> str:
     }.get(why.reason, "")
 
 
-def _after_out_of_memory(run: Run, rank: Rank, told: tuple[Finding, ...]) -> str:
+def _after_out_of_memory(run: Run, rank: Rank, found: tuple[Finding, ...]) -> str:
     """What to cut on the rank whose allocation failed; without a referrer, its own leaks first."""
-    own = tuple(f for f in told if rank.number in f.ranks and f.cut is not None)
+    own = tuple(f for f in found if rank.number in f.ranks and f.cut is not None)
     holder = largest_holder(rank)
     if holder is None:
-        told = (*own, *(f for f in told if f not in own)) if own else told
-        return _cut_first(run, told) if told else "The results below were recorded before that."
+        found = (*own, *(f for f in found if f not in own)) if own else found
+        return _cut_first(run, found) if found else "The results below were recorded before that."
     name, where = one_line(cleaned(holder.name)), f" at {cleaned(holder.where)}" if holder.where else ""
     parts = f"{bytes_text(holder.bytes)} of {bytes_text(holder.alive_bytes)}"
-    said = f"`{name}`{where} held most memory on rank {rank.number} when its allocation failed: {parts}."
+    text = f"`{name}`{where} held most memory on rank {rank.number} when its allocation failed: {parts}."
     if any(f.cut is not None and cut_name(f.cut) == name for f in own):
-        return f"{said} Cut it, then {again_text(run)}."
-    return f"{said} Drop what it does not need, then {again_text(run)}."
+        return f"{text} Cut it, then {rerun_text(run)}."
+    return f"{text} Drop what it does not need, then {rerun_text(run)}."
 
 
-def _look_first(run: Run, culprit: Rank) -> str:
+def _check_first(run: Run, culprit: Rank) -> str:
     blamed = ended_from_outside(culprit) and culprit.number == first_to_blame(run)
     cycle = deadlock_cycle(run) if blamed else ()
     if culprit.number in cycle:
         logs = [rank.ended.log for rank in run.ranks if rank.number in cycle and rank.ended.log]
-        more = f" and {len(logs) - _LOGS_TOLD} more" if len(logs) > _LOGS_TOLD else ""
-        told = f" (logs: {', '.join(logs[:_LOGS_TOLD])}{more})" if logs else ""
+        more = f" and {len(logs) - _LOGS_SHOWN} more" if len(logs) > _LOGS_SHOWN else ""
+        where = f" (logs: {', '.join(logs[:_LOGS_SHOWN])}{more})" if logs else ""
         return (
             f"Look at ranks {listed_numbers(cycle)} first: they wait for each other, "
-            f"{deadlock_text(run, cycle)}{told}. "
+            f"{deadlock_text(run, cycle)}{where}. "
         )
     if not blamed and not is_hung(culprit):
         return ""  # the report opens with it
@@ -605,15 +527,15 @@ def _look_first(run: Run, culprit: Rank) -> str:
     )
 
 
-def _counters_say(run: Run, growing: Sequence[Finding]) -> float | None:
+def _contradicting_rate(run: Run, growing: Sequence[Finding]) -> float | None:
     """Bytes per step of the per-step counters if they contradict the growth between snapshots; else None."""
     if any(finding.host_bytes for finding in growing):
         return None  # the counters are those of the accelerator
     ranks = [rank for rank in run.ranks if any(rank.number in finding.ranks for finding in growing)]
     of_ranks = [counted_rate(rank, run.warmup_of(rank)) for rank in ranks]
     rates = [rate for rate in of_ranks if rate is not None]
-    told = sum(finding.bytes_per_step for finding in growing)
-    return sum(rates) if len(rates) == len(of_ranks) and sum(rates) < _BORNE_OUT * told else None
+    per_step = sum(finding.bytes_per_step for finding in growing)
+    return sum(rates) if len(rates) == len(of_ranks) and sum(rates) < _BORNE_OUT * per_step else None
 
 
 def _is_large(finding: Finding) -> bool:
@@ -623,32 +545,32 @@ def _is_large(finding: Finding) -> bool:
     return finding.bytes_per_step >= least and finding.retained_bytes >= least * seen
 
 
-def _cut_first(run: Run, told: tuple[Finding, ...]) -> str:
-    if told[0].cut is None and not told[0].facts.without_a_cut(told[0]):
-        return f"{first_cut(told)}, and {again_text(run)}."
-    return f"{first_cut(told)}. Then {again_text(run)}."
+def _cut_first(run: Run, found: tuple[Finding, ...]) -> str:
+    if found[0].cut is None and not found[0].facts.without_a_cut(found[0]):
+        return f"{first_cut(found)}, and {rerun_text(run)}."
+    return f"{first_cut(found)}. Then {rerun_text(run)}."
 
 
-def first_cut(told: tuple[Finding, ...]) -> str:
+def first_cut(found: tuple[Finding, ...]) -> str:
     """What to cut first, as a sentence without its full stop."""
-    finding, fixed = told[0], _fixed_together(told)
+    finding, fixed = found[0], _fixed_together(found)
     if instead := finding.facts.without_a_cut(finding):
-        return f"{instead} ({bytes_text(finding.retained_bytes)} awaiting gc){_others(told[1:])}"
+        return f"{instead} ({bytes_text(finding.retained_bytes)} awaiting gc){_others(found[1:])}"
     if finding.cut is None:
-        return f"Read the first leak below{_others(told[1:])}"
+        return f"Read the first leak below{_others(found[1:])}"
     frees = _freed_by_all(fixed) if len(fixed) > 1 else would_be_freed(finding)
-    others = _others([other for other in told if other not in fixed], line_to_edit(finding))
+    others = _others([other for other in found if other not in fixed], line_to_edit(finding))
     return f"Cut `{cut_name(finding.cut)}`{_at(finding)}{also_text(finding.cut)}: {frees}{others}"
 
 
-def cut_in_short(told: tuple[Finding, ...]) -> str:
+def cut_in_short(found: tuple[Finding, ...]) -> str:
     """``cut `losses in main()` at train.py:31, frees 36.00 MiB``; without a known cut, the number of leaks."""
-    finding, fixed = told[0], _fixed_together(told)
+    finding, fixed = found[0], _fixed_together(found)
     if finding.cut is None or finding.facts.without_a_cut(finding):
-        return plural(len(told), "distinct leak")
-    size = _frees(fixed)
+        return plural(len(found), "distinct leak")
+    size = _freed_together(fixed)
     frees = "" if size is None else f", frees {bytes_text(size)}"
-    others = _others([other for other in told if other not in fixed], line_to_edit(finding))
+    others = _others([other for other in found if other not in fixed], line_to_edit(finding))
     return f"cut `{cut_name(finding.cut)}`{_at(finding)}{also_text(finding.cut)}{frees}{others}"
 
 
@@ -661,24 +583,24 @@ def _others(others: Sequence[Finding], line: str = "") -> str:
     """`, then the other 2 leaks (added at the same line)`."""
     if not others:
         return ""
-    told = ", then the other leak" if len(others) == 1 else f", then the other {len(others)} leaks"
+    text = ", then the other leak" if len(others) == 1 else f", then the other {len(others)} leaks"
     added = sum(any(line in reference.added_at for reference in o.cut.references) for o in others if o.cut is not None)
     if not line or not added:
-        return told
-    return f"{told} ({'added' if added == len(others) else added} at the same line)"
+        return text
+    return f"{text} ({'added' if added == len(others) else added} at the same line)"
 
 
-def _fixed_together(told: tuple[Finding, ...]) -> tuple[Finding, ...]:
+def _fixed_together(found: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """The first leak, and the leaks whose cuts are part of its own."""
-    return (told[0], *(other for other in told[1:] if _goes_along(told[0], other)))
+    return (found[0], *(other for other in found[1:] if _is_part_of(found[0], other)))
 
 
-def _goes_along(finding: Finding, other: Finding) -> bool:
+def _is_part_of(finding: Finding, other: Finding) -> bool:
     """Whether the cut of a finding contains all references of the cut of another, in every heap graph."""
     return bool(other.cut_in) and other.cut_in <= finding.cut_in
 
 
-def _frees(findings: tuple[Finding, ...]) -> int | None:
+def _freed_together(findings: tuple[Finding, ...]) -> int | None:
     """Bytes that their cuts free together, as no two findings share a storage; None if one is unknown."""
     sizes = [finding.cut.told_bytes for finding in findings if finding.cut is not None]
     known = [size for size in sizes if size is not None]
@@ -688,7 +610,7 @@ def _frees(findings: tuple[Finding, ...]) -> int | None:
 def _freed_by_all(findings: tuple[Finding, ...]) -> str:
     """`frees 54.00 MiB on 2 ranks, fixes both leaks`."""
     which = "both leaks" if len(findings) == 2 else f"{len(findings)} leaks"  # noqa: PLR2004
-    size = _frees(findings)
+    size = _freed_together(findings)
     if size is None:
         return f"{would_be_freed(findings[0])}, fixes {which}"
     ranks = {rank for finding in findings for rank in finding.ranks}

@@ -1,16 +1,24 @@
-"""Sentences about how ranks ended and what marks their steps."""
+"""Sentences about how ranks ended, what marks their steps, and what they wait for."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 
-from leakscope.findings.comm import first_to_fail
-from leakscope.findings.facts import AliveAtEnd
-from leakscope.report.escape import cleaned, one_line
+from leakscope.findings.comm import CommState, Unmatched, first_to_fail
+from leakscope.report.rendering import cleaned, one_line
 from leakscope.run.model import Ended, Rank, Run
-from leakscope.run.rows import ClockKind, EndKind, StartedProcess, StepsBy
-from leakscope.units import bytes_text, like_text, one_of_each, plural, ranks_text
+from leakscope.run.rows import (
+    ClockKind,
+    Direction,
+    EndKind,
+    FinalOperation,
+    IssuedOperation,
+    OperationState,
+    StartedProcess,
+    StepsBy,
+)
+from leakscope.units import plural, ranks_text
 
 _SIGNALLED = 128
 """Offset of the exit status of a process ended by a signal, as in shells."""
@@ -18,14 +26,11 @@ _CTRL_C = _SIGNALLED + signal.SIGINT
 _TERMINATED = _SIGNALLED + signal.SIGTERM
 _ERROR_SHOWN = 240
 """Characters of the first line of an error that a sentence quotes; the report prints the rest below."""
-_HUNG_TOLD = 3
+_HUNG_SHOWN = 3
 """Groups of hung ranks that a sentence lists; heuristic: more make it unreadable."""
-_NO_WORD = "ended without a status (rank and leakscope both gone)"
+_NO_STATUS = "ended without a status (rank and leakscope both gone)"
 _PASSIVE = ("killed", "stopped", "terminated")
 """First words that need `was` after a subject."""
-GARBAGE = "garbage awaiting gc"
-"""Unreachable memory without a finding."""
-UNCOLLECTABLE = "uncollectable cycles"
 
 
 def status_text(status: int) -> str:
@@ -44,19 +49,19 @@ def ended_text(rank: Rank) -> str:
     ended = rank.ended
     if ended.how == EndKind.FINISHED and ended.steps == 0:
         return "finished, no step detected"
-    return f"{_how(ended)} {_after(ended)}{_oom_killer(ended)}"
+    return f"{_how_ended(ended)} {_after(ended)}{_oom_killer(ended)}"
 
 
 def _after(ended: Ended) -> str:
     return "before its first step" if ended.steps == 0 else f"after {plural(ended.steps, 'step')}"
 
 
-def _how(ended: Ended) -> str:
+def _how_ended(ended: Ended) -> str:
     if is_users_stop(ended):
         return "stopped by you (Ctrl-C)"
     if ended.is_orphan:
         lost = ended.how == EndKind.LOST
-        return _NO_WORD if lost else "terminated because the leakscope process was killed"
+        return _NO_STATUS if lost else "terminated because the leakscope process was killed"
     if ended.how == EndKind.KILLED and ended.status == _TERMINATED:
         return "terminated (SIGTERM)"
     if ended.how == EndKind.RAISED:
@@ -107,12 +112,12 @@ def hung_text(run: Run) -> str:
     for rank in run.ranks:
         if is_hung(rank):
             hung.setdefault(ended_text(rank), []).append(rank)
-    told = [
+    texts = [
         f"{ranks_text(rank.number for rank in ranks)} {ended}: {ranks[0].ended.error.partition(';')[0]}"
-        for ended, ranks in list(hung.items())[:_HUNG_TOLD]
+        for ended, ranks in list(hung.items())[:_HUNG_SHOWN]
     ]
-    rest = sorted(rank.number for ranks in list(hung.values())[_HUNG_TOLD:] for rank in ranks)
-    return "; ".join([*told, *([f"{ranks_text(rest)} also hung"] if rest else [])])
+    rest = sorted(rank.number for ranks in list(hung.values())[_HUNG_SHOWN:] for rank in ranks)
+    return "; ".join([*texts, *([f"{ranks_text(rest)} also hung"] if rest else [])])
 
 
 def within_text(run: Run) -> str:
@@ -120,13 +125,13 @@ def within_text(run: Run) -> str:
 
     "" if each step of the running ranks had ended.
     """
-    told: dict[str, list[Rank]] = {}
+    texts: dict[str, list[Rank]] = {}
     for rank in run.ranks:
         if rank.ended.how == EndKind.RUNNING and rank.ended.stack:
             step = f"an unfinished step (after step {rank.ended.steps})" if rank.ended.steps else "the first step"
-            told.setdefault(f"snapshot within {step}{_innermost(rank.ended.stack)}", []).append(rank)
+            texts.setdefault(f"snapshot within {step}{_innermost(rank.ended.stack)}", []).append(rank)
     return "; ".join(
-        f"{ranks_text(rank.number for rank in ranks)}: {text}" for text, ranks in list(told.items())[:_HUNG_TOLD]
+        f"{ranks_text(rank.number for rank in ranks)}: {text}" for text, ranks in list(texts.items())[:_HUNG_SHOWN]
     )
 
 
@@ -159,8 +164,8 @@ def failure_text(run: Run) -> tuple[str, str]:
 def error_text(rank: Rank) -> str:
     """Error of a rank if `ended_text` does not contain all of it; else ""."""
     error = rank.ended.error
-    told = is_users_stop(rank.ended) or rank.ended.how in (EndKind.KILLED, EndKind.LOST)
-    return "" if told or error in ended_text(rank) else error
+    is_complete = is_users_stop(rank.ended) or rank.ended.how in (EndKind.KILLED, EndKind.LOST)
+    return "" if is_complete or error in ended_text(rank) else error
 
 
 def ended_badly(rank: Rank) -> bool:
@@ -177,33 +182,11 @@ def was_text(rank: Rank) -> str:
 
 def cut_short_text(ended: Ended) -> str:
     """An early end after a subject: `was terminated (SIGTERM) after 7 steps`."""
-    return _was(f"{_how(ended)} {_after(ended)}")
+    return _was(f"{_how_ended(ended)} {_after(ended)}")
 
 
 def _was(text: str) -> str:
     return f"was {text}" if text.startswith(_PASSIVE) else text
-
-
-def _named(alive: AliveAtEnd) -> Iterator[tuple[str, int]]:
-    """Categories with their bytes; unreachable memory is split by whether gc frees it."""
-    for name, size in alive.categories.items():
-        if name != "leaked":
-            yield name, size
-            continue
-        never = min(alive.uncollectable_bytes, size)
-        yield from ((what, part) for what, part in ((GARBAGE, size - never), (UNCOLLECTABLE, never)) if part)
-
-
-def listed_texts(alive: Iterable[AliveAtEnd], groups: Sequence[Sequence[int]] = ()) -> tuple[str, ...]:
-    """Memory alive at the end of the main code, on one rank of each group."""
-    listed = list(alive)
-    told = one_of_each((each.rank for each in listed), groups)
-    return tuple(
-        f"{like_text(each.rank, told[each.rank])}: "
-        + (", ".join(f"{name} {bytes_text(size)}" for name, size in _named(each)) or "no tensor memory")
-        for each in listed
-        if each.rank in told
-    )
 
 
 def clock_text(run: Run) -> str:
@@ -229,3 +212,66 @@ def processes_text(processes: Sequence[StartedProcess]) -> str:
     where = f" at {first.started_at.split(' ')[0]}" if first.started_at else ""
     count = f"{len(processes)} processes" if len(processes) > 1 else "a process"
     return cleaned(f"{count} ({first.through}{where})")
+
+
+_CYCLE_SHOWN = 4
+"""Ranks of a deadlock that a sentence lists with their operations; heuristic: more make it unreadable."""
+_DOING: Mapping[OperationState, str] = {
+    OperationState.ISSUED: "issued, not awaited",
+    OperationState.WAITS: "waiting",
+    OperationState.WAITED: "done",
+    OperationState.FAILED: "failed",
+}
+
+
+def operation_text(operation: IssuedOperation) -> str:
+    """`recv #12 from rank 0, tag 3 (number 2 of step 4, at train.py:40 forward)`."""
+    direction, peer = operation.direction, operation.peer
+    towards = ""
+    if direction in (Direction.SEND, Direction.RECV):
+        to = "to" if direction == Direction.SEND else "from"
+        towards = " from any rank" if peer is None else f" {to} rank {peer}"
+    tagged = f", tag {operation.tag}" if operation.tag else ""
+    at = f", at {operation.issued_at}" if operation.issued_at else ""
+    when = f"(number {operation.microbatch + 1} of step {operation.step}{at})"
+    return f"{direction} #{operation.nth}{towards}{tagged} {when}"
+
+
+def last_operation_text(operation: FinalOperation) -> str:
+    """`recv #12 from rank 0 (number 2 of step 4), waiting`."""
+    return f"{operation_text(operation)}, {_DOING[operation.state]}"
+
+
+def comm_notes(state: CommState) -> tuple[str, ...]:
+    """The last operation of a rank, the ranks it waited for, and operations without a match."""
+    notes = []
+    if state.last is not None:
+        notes.append(f"last operation: {last_operation_text(state.last)}")
+    if state.missing is not None:
+        operation, ranks = state.missing.operation, state.missing.ranks
+        notes.append(
+            f"in {operation.direction} #{operation.nth} of group {operation.group}, which {ranks_text(ranks)} never "
+            "joined"
+        )
+    return (*notes, *map(_unmatched_text, state.unmatched))
+
+
+def _unmatched_text(lost: Unmatched) -> str:
+    verb = "received" if lost.direction == Direction.SEND else "sent"
+    more = f" and {lost.missing - 1} after it" if lost.missing > 1 else ""
+    answer = f"rank {lost.peer} sent and received nothing"
+    if lost.answer is not None:
+        answer = f"last operation of rank {lost.peer}: {last_operation_text(lost.answer)}"
+    return f"never {verb} by rank {lost.peer}: {operation_text(lost.first)}{more}; {answer}"
+
+
+def deadlock_text(run: Run, cycle: Sequence[int]) -> str:
+    """`rank 1 in recv #2 from rank 2 (number 1 of step 2, at train.py:40 forward), rank 2 in ...`."""
+    ranks = [
+        f"rank {rank.number} in {operation_text(rank.final_operation)}"
+        for rank in run.ranks
+        if rank.number in cycle and rank.final_operation is not None
+    ]
+    return ", ".join(ranks[:_CYCLE_SHOWN]) + (
+        f" and {len(ranks) - _CYCLE_SHOWN} more" if len(ranks) > _CYCLE_SHOWN else ""
+    )
