@@ -1,14 +1,14 @@
 """The live heap becomes a HeapGraph, pruned to the paths to tensor memory.
 
-A look goes, while the process is paused (`process.pause`):
+The steps of a snapshot, while the process is paused (`process/gc_control.py`, `paused`):
 
-1. `source.user_frames`: which frames run;
-2. `python.gc_heap`: one sweep over all that gc tracks, as numbers;
-3. `native.references`: what only C++ holds, walked from tensors and grad nodes; the locals of the running frames;
-4. the accelerator's allocator, where there is one: which block is which storage, and who made it;
-5. `explain`: references counted and not found (`refcounts`, `hook_owners`), the paths to memory (`prune`), `garbage`;
-6. `to_graph`: containers folded away (`fold`), references named (`reference_names`), objects described (`describe`);
-7. everything live is let go.
+1. `running_frames` (process/frames.py): the frames of all threads.
+2. `sweep` (heap/sweep.py): all objects that gc tracks and their references, as numbers.
+3. `NativeReferences.walk`, `read_frames` (heap/native_graph.py): references held by C++ only, and local variables.
+4. `BlockReader.read`: on an accelerator, the block and allocation site of each storage.
+5. `explain` (heap/garbage.py): what is alive by reference counts, the paths to memory, garbage (heap/liveness.py).
+6. `to_heap_graph` (heap/to_graph.py): names references (heap/naming.py), describes objects, makes the HeapGraph.
+7. Every live object is released.
 """
 
 from __future__ import annotations
