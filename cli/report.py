@@ -1,25 +1,27 @@
-"""`leakscope report`, `merge` and `compare`: reports on recorded runs."""
+"""`leakscope report`, `merge`, `compare`, `snapshot` and `rule`: reports on what was recorded."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from leakscope_cli.argv import check_run_folder
-from leakscope_cli.console import note, tell_or_fail
+from leakscope_cli.console import columns_of, note, stdout_console, tell_or_fail
 from leakscope_cli.outputs import TEXT, OutputRequest, asked_formats, check_writable, for_stdout, on_stdout, write_files
-from leakscope_cli.shared import (
+from leakscope_cli.recorded import (
     HORIZON,
     MIN_BYTES,
     Policy,
     Size,
     baseline_of,
-    newest_run,
+    check_room,
+    check_run_folder,
     read_and_judge,
+    run_folder,
     suppressions_of,
 )
 
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 _PATH = click.Path(path_type=Path)
-
 _AS = (
     "Output format; repeatable [default: text]. Formats: text, json, html, markdown, sarif, junit, trace; or dot, svg, "
     "png of one --finding. Without FILE it goes to stdout. If FILE is a folder, the file is findings.<suffix>."
@@ -110,10 +111,7 @@ def report(
     if ranks and any(one.form.name != TEXT for one in asked):
         raise LeakscopeError("--rank cannot be combined with formats other than text")
     check_writable(asked)
-    if folder is None:
-        folder = newest_run()
-        note(f"the newest run is {folder}")
-    check_run_folder(folder, "report")
+    folder = run_folder(folder, "report")
     run, findings = read_and_judge(folder, policy)
     asks = how["fail_on_inconclusive"] if findings.unjudged_fails else leak_exit_code is not None
     status = findings.exit_status if asks else 0
@@ -256,15 +254,123 @@ def compare(
 
     comparison = compared(Judged(*before), Judged(*after), worse)
     text = comparisons.FORMATS[form](comparison)
-    if output is None:
-        tell_or_fail(text)
-    else:
-        try:
-            write_named(output, text.encode())
-        except OSError as error:
-            raise LeakscopeError(f"cannot write {output}: {error.strerror}") from None
+    _print_or_write(text, output)
     if not comparison.could_be_judged:
         from leakscope.report.compare import headline
 
         note(f"{headline(comparison)}; record it again")
     ctx.exit(comparison.exit_status)
+
+
+@click.command("snapshot")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(["text", "json", "html"]),
+    default="text",
+    show_default=True,
+    help="Output format.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write to FILE instead of stdout.",
+    metavar="FILE",
+)
+@click.option(
+    "--frames",
+    type=click.IntRange(1, 32),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Number of frames of your code to show per allocation site.",
+)
+@click.option("--at", type=click.IntRange(min=0), metavar="EVENT", help="Also show what was alive after this event.")
+@click.option(
+    "--compare", "comparing", is_flag=True, help="Compare two files: what the second holds that the first does not."
+)
+def snapshot(
+    files: tuple[Path, ...], form: str, output: Path | None, frames: int, at: int | None, comparing: bool
+) -> None:
+    """Analyze torch memory snapshots: who held the memory, and what grew.
+
+    FILE is written by torch.cuda.memory._dump_snapshot (also gzipped, or as the page of torch's viewer), or is the
+    folder of a run, of which the newest snapshot of each rank is read. Nothing in it is executed. Several files are
+    taken as ranks, numbered by their names.
+    """
+    check_room()
+    from leakscope.memory_snapshot.verdict import examine
+    from leakscope.report.memory_snapshot import snapshot_html, snapshot_json, snapshot_text
+
+    report = examine([path for file in files for path in _snapshots_in(file)], comparing, frames, at)
+    render = {"text": snapshot_text, "json": snapshot_json, "html": snapshot_html}[form]
+    _print_or_write(render(report), output)
+    if output is not None:
+        note(f"{output} written")
+
+
+def _print_or_write(text: str, output: Path | None) -> None:
+    """Print the text, or write it to `output`. Raises LeakscopeError."""
+    if output is None:
+        tell_or_fail(text)
+        return
+    try:
+        write_named(output, text.encode())
+    except OSError as error:
+        raise LeakscopeError(f"cannot write {output}: {error.strerror}") from None
+
+
+def _snapshots_in(path: Path) -> list[Path]:
+    """The newest snapshot of each rank in a run's folder, or of the one rank whose folder it is; any other path itself.
+
+    Raises LeakscopeError for a folder without one.
+    """
+    from leakscope.memory_snapshot.verdict import files_in
+
+    if not path.is_dir():
+        return [path]
+    newest = [files[-1] for folder in (path, *sorted(path.glob("rank_*"))) if (files := files_in(folder))]
+    if not newest:
+        raise LeakscopeError(
+            f"{path} holds no allocator snapshot; `leakscope run --snapshot always` keeps one of each look "
+            "on an accelerator"
+        )
+    return newest
+
+
+def _complete_rule(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from leakscope.findings.rules import rules
+
+    return [each.name for each in rules() if each.name.startswith(incomplete)]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=_complete_rule)
+def rule(name: str | None) -> None:
+    """Explain the rule NAME: what it reports, why it matters, an example, and what to use instead.
+
+    Without NAME, list all rules.
+    """
+    from leakscope.findings.rules import rules
+
+    if name is None:
+        widest = max(len(each.name) for each in rules())
+        tell_or_fail("\n".join(f"{each.name:<{widest}}  {each.text}" for each in rules()))
+        return
+    known = {each.name: each for each in rules()}
+    if name not in known:
+        near = get_close_matches(name, known, 3)
+        instead = f"did you mean {' or '.join(near)}?" if near else "`leakscope rule` lists them"
+        raise LeakscopeError(f"no such rule: {name}; {instead}")
+    page = known[name].help
+    console = stdout_console()
+    if not console.is_terminal:
+        tell_or_fail(page)
+        return
+    from rich.markdown import Markdown
+
+    with console.capture() as captured:
+        console.print(Markdown(page, hyperlinks=False), width=columns_of(console))
+    tell_or_fail(captured.get(), painted=True)

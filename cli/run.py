@@ -16,23 +16,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from leakscope_cli.argv import TYPED, RunCommand, Takes, missing_step_function, takes_arguments
+from leakscope_cli import CommandFailed
+from leakscope_cli.argv import TYPED, RunCommand
 from leakscope_cli.console import note, progress, tell
 from leakscope_cli.outputs import TEXT, OutputRequest, asked_formats, check_writable, for_stdout, on_stdout, write_files
-from leakscope_cli.shared import (
+from leakscope_cli.recorded import (
     RUNS,
-    Impossible,
     Policy,
     Share,
     Size,
     baseline_of,
-    check_module,
     check_room,
-    check_script,
     join_folder,
     read_and_judge,
     suppressions_of,
 )
+from leakscope_cli.script import Takes, check_module, check_script, missing_step_function, takes_arguments
 
 from leakscope.errors import LeakscopeError, check_python, check_torch
 from leakscope.options import OFFERED, TYPES, Option, Options, When, flags_of
@@ -295,7 +294,7 @@ def _report(
         told = _told(asked, recorded, findings)
     except (MemoryError, ImportError, OSError, LeakscopeError) as error:
         note(f"the run could not be judged: {outcome.unwritable or _reason(error)}")
-        return outcome.status or Impossible.exit_code
+        return outcome.status or CommandFailed.exit_code
     untold = tell(*told)
     if untold:
         note(untold)

@@ -11,7 +11,7 @@ import leakscope_cli.run
 import pytest
 from click.testing import CliRunner, Result
 from leakscope_cli import main
-from leakscope_cli.argv import Takes, missing_step_function, takes_arguments
+from leakscope_cli.script import Takes, missing_step_function, takes_arguments
 
 from leakscope.launch import ExternalLauncher
 from leakscope.options import Options

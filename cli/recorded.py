@@ -1,0 +1,230 @@
+"""Recorded runs: finding the folder, the policy of judging, and the judgement."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from leakscope_cli.argv import _write
+from leakscope_cli.console import note
+from leakscope_cli.script import _near
+
+from leakscope.errors import LeakscopeError, Unreadable
+from leakscope.files import read_regular
+from leakscope.options import Options
+from leakscope.run.suppression import Suppression, suppressions_in
+from leakscope.run.writer import make_private
+from leakscope.units import bytes_text, parse_bytes, parse_share
+
+if TYPE_CHECKING:
+    from leakscope.findings.model import Findings
+    from leakscope.run.model import Run
+
+
+RUNS = Path("leakscope_runs")
+"""The folder in which a run's folder is made where none is named."""
+
+
+def newest_run() -> Path:
+    """The folder of the run that was begun last. Raises LeakscopeError where there is none."""
+    begun: dict[Path, float] = {}
+    for file in RUNS.glob("*/run.json"):
+        with suppress(OSError):  # about to be replaced
+            begun[file.parent] = file.stat().st_mtime
+    if not begun:
+        raise LeakscopeError(f"no run found in {RUNS}; name the folder of one, as in leakscope report FOLDER")
+    return max(begun, key=lambda folder: (begun[folder], folder))
+
+
+def run_folder(folder: Path | None, command: str) -> Path:
+    """The folder of the run that a command is given, or the newest one. Raises LeakscopeError if it holds no run."""
+    if folder is None:
+        folder = newest_run()
+        note(f"the newest run is {folder}")
+    check_run_folder(folder, command)
+    return folder
+
+
+def check_run_folder(path: Path, command: str) -> None:
+    """Check the folder of a run. Raises LeakscopeError that says what to type instead.
+
+    Recognizes a file in a run, the folder of a rank, a folder of runs, and misspelled names.
+    """
+    if (path / "run.json").exists():
+        return
+    above = next((folder for folder in path.absolute().parents if (folder / "run.json").exists()), None)
+    if above is not None and path.exists():
+        shown = os.path.relpath(above) if not path.is_absolute() else str(above)
+        words = [shown]
+        if command == "report" and (rank := re.fullmatch(r"rank_(\d+)", path.name)):
+            words += ["--rank", str(int(rank[1]))]
+        inside = f"{path} lies in the folder of a run"
+        raise LeakscopeError(f"{inside}; {_of_run(command, words)}")
+    if not path.exists():
+        near = _near(path, lambda folder: (folder / "run.json").exists())
+        instead = f"did you mean {near}?" if near else _record(path)
+        raise LeakscopeError(f"run not found: {path}; {instead}")
+    if path.is_dir():
+        runs = sorted((run.parent for run in path.glob("*/run.json")), key=lambda run: run.stat().st_mtime)
+        if runs:
+            several = "several runs" if len(runs) > 1 else "a run"
+            raise LeakscopeError(f"{path} holds {several}; {_of_run(command, [str(runs[-1])])}")
+        raise LeakscopeError(f"{path} is not a leakscope run: it has no run.json; {_record()}")
+    elif path.suffix == ".py":
+        raise LeakscopeError(f"{path} is a script, not a run; {_write(['leakscope', 'run', str(path)])}")
+    elif path.suffix in (".pickle", ".pkl"):
+        raise LeakscopeError(f"{path} is not a run; {_write(['leakscope', 'snapshot', str(path)])} for a snapshot")
+
+
+def _record(folder: Path | None = None) -> str:
+    """How a run is recorded, into this folder or one that leakscope names."""
+    output = [] if folder is None else ["-o", str(folder)]
+    return f"`{shlex.join(['leakscope', 'run', *output, 'train.py'])}` records one"
+
+
+def _of_run(command: str, words: Sequence[str]) -> str:
+    """What to write for a run: the command, or where it takes two runs this one's name."""
+    return f"name {words[0]}" if command == "compare" else _write(["leakscope", command, *words])
+
+
+def join_folder(options: Options) -> None:
+    """Make the folder that several launchers share. Raises LeakscopeError where it holds something else than a run."""
+    folder = options.folder
+    try:
+        make_private(folder)
+    except OSError as error:
+        raise LeakscopeError(f"cannot write to {folder}: {error.strerror}; choose another --output") from None
+    if any(folder.iterdir()) and not ((folder / "run.json").exists() or options.rank_state.exists()):
+        raise LeakscopeError(f"{folder} exists and holds no leakscope run; choose another --output")
+
+
+_ROOM = 512 << 20
+"""Bytes of address space. numpy and matplotlib load within 300 MB on two cores; OpenBLAS takes more with each core."""
+MIN_BYTES = "Minimum growth per step to report as a leak, of any kind [default: as recorded]."
+HORIZON = "Report growth of plain data as a leak if it would reach 1% of memory within N steps [default: as recorded]."
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a command asks for when a run is judged; what it does not ask for is as the run was told."""
+
+    suppress: Sequence[Suppression] | None = None
+    """In place of what was kept with the run; None to keep that."""
+    baseline: Sequence[Suppression] | None = None
+    """In place of what was kept with the run; None to keep that."""
+    leak_exit_code: int = Options.leak_exit_code
+    ignore_library: bool = False
+    fail_on_avoidable: int | None = None
+    fail_on_inconclusive: bool = False
+    min_bytes: int | None = None
+    """In place of the run's; None to keep that."""
+    horizon: int | None = None
+    """In place of the run's; None to keep that."""
+
+    def over(self, run: Run) -> Run:
+        """The run with the thresholds that are asked for in place of its own."""
+        min_bytes = run.min_bytes if self.min_bytes is None else self.min_bytes
+        return replace(run, min_bytes=min_bytes, horizon=run.horizon if self.horizon is None else self.horizon)
+
+
+def read_and_judge(folder: Path, policy: Policy = Policy()) -> tuple[Run, Findings]:
+    """The run recorded in a folder, and what is wrong with it.
+
+    Raises LeakscopeError where it is no run, or where there is no room to judge it.
+    """
+    check_room()
+    from leakscope.findings import judge_rank, judge_together
+    from leakscope.run.reader import open_run, read_each
+
+    opened = open_run(folder, snapshots=True)
+    run, ranks = read_each(replace(opened, run=policy.over(opened.run)), judge_rank)
+    kept = [[one for one in run.suppressions if one.is_baseline is of_run] for of_run in (False, True)]
+    asked = (policy.suppress, policy.baseline)
+    known = [one for of_kind, own in zip(asked, kept, strict=True) for one in (own if of_kind is None else of_kind)]
+    run = replace(run, suppressions=tuple(known))
+    told = run.options.get("fail_on_avoidable")
+    over = policy.fail_on_avoidable
+    return run, judge_together(
+        run,
+        ranks,
+        leak_exit_code=policy.leak_exit_code,
+        ignore_library=policy.ignore_library or run.options.get("ignore_library") is True,
+        fail_on_avoidable=told if over is None and type(told) is int else over,
+        fail_on_inconclusive=policy.fail_on_inconclusive or run.options.get("fail_on_inconclusive") is True,
+    )
+
+
+def check_room() -> None:
+    """Raises LeakscopeError where numpy and matplotlib cannot be loaded; OpenBLAS would end the process."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY or "matplotlib" in sys.modules:
+        return
+    try:
+        used = int(Path("/proc/self/statm").read_bytes().split()[0]) * resource.getpagesize()
+    except (OSError, ValueError):
+        used = 0
+    if limit - used < _ROOM:
+        raise LeakscopeError(
+            f"judging a run takes {bytes_text(_ROOM)} of address space, and the limit (ulimit -v) leaves "
+            f"{bytes_text(max(limit - used, 0))}; judge it with `leakscope report` where there is more"
+        )
+
+
+def baseline_of(path: Path | None) -> tuple[Suppression, ...]:
+    """Read `findings.json`, or the one in the folder of a run. Raises LeakscopeError."""
+    if path is None:
+        return ()
+    from leakscope.report.formats.as_json import read_baseline
+
+    return read_baseline(path)[1]
+
+
+def suppressions_of(path: Path | None) -> tuple[Suppression, ...]:
+    """What a file of suppressions names, one a line: `PATTERN [until 2027-01-31] [# reason]`; nothing for no path.
+
+    Raises LeakscopeError when the file cannot be read, or a line of it not taken.
+    """
+    if path is None:
+        return ()
+    if not path.exists():
+        raise LeakscopeError(f"suppressions file not found: {path}")
+    try:
+        text = read_regular(path).decode()
+    except (Unreadable, ValueError):
+        raise LeakscopeError(f"cannot read the suppressions in {path}; expected one pattern per line") from None
+    return suppressions_in(text, str(path))
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """`64KiB`, `1 MB` or a number of bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The count of bytes."""
+        try:
+            return parse_bytes(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Share(click.ParamType):  # type: ignore[type-arg]
+    """`2%` or `0.02`, as a share between 0 and 1."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The share."""
+        try:
+            return parse_share(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
