@@ -40,7 +40,7 @@ class CommandFailed(click.ClickException):
 
 
 class _Commands(click.Group):
-    """Imports a command's module when the command is called, to keep `--help` quick."""
+    """The commands; the module of each is imported when it is called, to keep `--help` fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
@@ -55,25 +55,25 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's; what is no command is answered with what to write."""
+        """As click's; the error for an unknown command says what to type."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from leakscope_cli.argv import for_unknown_command
+            from leakscope_cli.argv import unknown_command_text
 
-            raise click.UsageError(for_unknown_command(args, list(COMMANDS)))
+            raise click.UsageError(unknown_command_text(args, list(COMMANDS)))
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """As click's, with an end of its own kind: what could not be written is not tried again by Python."""
-        from leakscope_cli.console import have_streams, note, settle
+        """As click's; output that could not be written is discarded, so that Python does not report it at exit."""
+        from leakscope_cli.console import flush_streams, note, open_missing_streams
 
-        have_streams()
+        open_missing_streams()
         try:
             return super().main(*args, **extra)
         except OSError as error:  # click's own --help, on a full disk
             note(f"cannot write to stdout: {error.strerror}")
             sys.exit(2)
         finally:
-            settle()
+            flush_streams()
 
     def invoke(self, ctx: click.Context) -> Any:
         """As click's; any error of leakscope, the system or a dependency is one sentence and exit status 2."""
@@ -103,13 +103,13 @@ class _Commands(click.Group):
         try:
             yield
         except click.NoSuchOption as error:
-            from leakscope_cli.argv import for_unknown_option
+            from leakscope_cli.argv import unknown_option_text
 
-            raise CommandFailed(for_unknown_option(error, self)) from None
+            raise CommandFailed(unknown_option_text(error, self)) from None
         except click.UsageError as error:
-            from leakscope_cli.argv import for_wrong_usage
+            from leakscope_cli.argv import usage_error_text
 
-            raise CommandFailed(for_wrong_usage(error)) from None
+            raise CommandFailed(usage_error_text(error)) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -121,9 +121,9 @@ def _last_line(error: Exception) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def _show_version(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
+def _show_version(ctx: click.Context, _option: click.Parameter, is_given: bool) -> None:
     """`leakscope 0.1.0 (native heap reader)`."""
-    if asked and not ctx.resilient_parsing:
+    if is_given and not ctx.resilient_parsing:
         from importlib.metadata import version
 
         from leakscope.native import described

@@ -7,14 +7,14 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from leakscope_cli.console import DUMB, in_encoding_of, tell_or_fail
-from leakscope_cli.outputs import TEXT, for_stdout
+from leakscope_cli.console import DUMB, in_encoding_of, print_or_fail
+from leakscope_cli.outputs import TEXT, render_for_stdout
 from leakscope_cli.recorded import read_and_judge, run_folder
 
 from leakscope.errors import LeakscopeError
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 HEADS = ("rank", "process", "state", "step", "each", "last step", "counted", "a step", "snapshots", "last snapshot")
 _RIGHT = ("rank", "process", "step", "each", "counted", "a step", "snapshots")
 _COLOURS = {"stuck": "bold red", "raised": "red", "killed": "red", "hung": "red", "lost": "red", "looking": "cyan"}
-_LEFT_OUT = ("process", "snapshots", "last snapshot", "each", "last step")
+_HIDDEN_FIRST = ("process", "snapshots", "last snapshot", "each", "last step")
 """Columns hidden on a narrow terminal, in this order."""
-_AROUND = 6
+_OTHER_LINES = 6
 """Lines of the terminal not used by rows of the table."""
 
 
@@ -61,13 +61,13 @@ def status(folder: Path | None, watch: bool | None, every: float, as_json: bool)
     can_watch = sys.stdout.isatty() and os.environ.get("TERM") not in DUMB
     if watch and (as_json or not can_watch):
         raise LeakscopeError("--watch requires a terminal and cannot be combined with --json")
-    standing = status_of(folder)
+    progress = status_of(folder)
     if as_json:
-        tell_or_fail(json.dumps({"format": 1, **asdict(standing)}, indent=2))
-    elif (can_watch if watch is None else watch) and standing.goes_on:
+        print_or_fail(json.dumps({"format": 1, **asdict(progress)}, indent=2))
+    elif (can_watch if watch is None else watch) and progress.goes_on:
         _watch(folder, every)
     else:
-        tell_or_fail(as_text(standing, shutil.get_terminal_size().columns))
+        print_or_fail(as_text(progress, shutil.get_terminal_size().columns))
 
 
 def _watch(folder: Path, every: float) -> None:
@@ -76,25 +76,25 @@ def _watch(folder: Path, every: float) -> None:
 
     try:
         with Live(console=Console(), auto_refresh=False, transient=True) as shown:
-            while (standing := status_of(folder)).goes_on:
+            while (progress := status_of(folder)).goes_on:
                 size = shutil.get_terminal_size()
-                shown.update(_as_table(standing, size.lines - _AROUND, size.columns), refresh=True)
+                shown.update(_live_table(progress, size.lines - _OTHER_LINES, size.columns), refresh=True)
                 time.sleep(every)
     except KeyboardInterrupt:
-        standing = status_of(folder)
-    tell_or_fail(as_text(standing, shutil.get_terminal_size().columns))
+        progress = status_of(folder)
+    print_or_fail(as_text(progress, shutil.get_terminal_size().columns))
 
 
-def as_text(standing: RunStatus, columns: int = 80) -> str:
+def as_text(progress: RunStatus, columns: int = 80) -> str:
     """The status of all ranks; the table is at most `columns` wide."""
-    rows = [*map(cells, standing.ranks)]
-    shown = fitting(HEADS, rows, _LEFT_OUT, columns)
+    rows = [*map(cells, progress.ranks)]
+    shown = fitting(HEADS, rows, _HIDDEN_FIRST, columns)
     table = _table(shown)
     for row in rows:
         table.add_row(*(row[place] for place in shown))
-    lines: list[Line] = [*_above(standing), "", table, *_not_shown(shown), *_below(standing)]
-    told: str = in_encoding_of(sys.stdout, "\n".join(laid_out(lines, max(columns, width_of(table)))))
-    return told
+    lines: list[Line] = [*_headline(progress), "", table, *_hidden_columns(shown), *_footer(progress)]
+    text: str = in_encoding_of(sys.stdout, "\n".join(laid_out(lines, max(columns, width_of(table)))))
+    return text
 
 
 def _table(shown: Sequence[int]) -> Table:
@@ -106,51 +106,52 @@ def _table(shown: Sequence[int]) -> Table:
     return table
 
 
-def _not_shown(shown: Sequence[int]) -> Iterator[str]:
+def _hidden_columns(shown: Sequence[int]) -> Iterator[str]:
     missing = [head for place, head in enumerate(HEADS) if place not in shown]
     if missing:
         yield f"hidden in a terminal this narrow: {', '.join(missing)}; use --json for all"
 
 
-def _as_table(standing: RunStatus, most: int, columns: int) -> Table:
+def _live_table(progress: RunStatus, most: int, columns: int) -> Table:
+    """The table that is refreshed in place, at most `most` ranks: those in trouble first."""
     from rich.text import Text
 
-    shown = fitting(HEADS, [*map(cells, standing.ranks)], _LEFT_OUT, columns)
+    shown = fitting(HEADS, [*map(cells, progress.ranks)], _HIDDEN_FIRST, columns)
     table = _table(shown)
-    table.title, table.caption = Text("\n".join(_above(standing))), Text("\n".join(_below(standing)).strip())
+    table.title, table.caption = Text("\n".join(_headline(progress))), Text("\n".join(_footer(progress)).strip())
     table.caption_justify = "left"
-    first = sorted(standing.ranks, key=lambda rank: (rank.state not in _COLOURS, rank.rank))
+    first = sorted(progress.ranks, key=lambda rank: (rank.state not in _COLOURS, rank.rank))
     ranks = sorted(first[: max(most, 1)], key=lambda rank: rank.rank)
     for rank in ranks:
         row = cells(rank)
         table.add_row(*(row[place] for place in shown), style=_COLOURS.get(rank.state, ""))
-    if len(ranks) < len(standing.ranks):
-        table.add_row("", f"and {len(standing.ranks) - len(ranks)} more ranks: --once shows all")
+    if len(ranks) < len(progress.ranks):
+        table.add_row("", f"and {len(progress.ranks) - len(ranks)} more ranks: --once shows all")
     return table
 
 
-def _above(standing: RunStatus) -> Iterator[str]:
-    goes = "running" if standing.goes_on else "finished"
-    of = f" of {standing.steps:,}" if standing.steps is not None else ""
-    step = max((rank.step for rank in standing.ranks), default=0)
-    yield f"{' '.join(standing.command)}: {goes}, step {step:,}{of}"
-    yield f"{standing.folder}, started {standing.started}" if standing.started else standing.folder
+def _headline(progress: RunStatus) -> Iterator[str]:
+    goes = "running" if progress.goes_on else "finished"
+    of = f" of {progress.steps:,}" if progress.steps is not None else ""
+    step = max((rank.step for rank in progress.ranks), default=0)
+    yield f"{' '.join(progress.command)}: {goes}, step {step:,}{of}"
+    yield f"{progress.folder}, started {progress.started}" if progress.started else progress.folder
 
 
-def _below(standing: RunStatus) -> Iterator[str]:
-    if standing.interim or not standing.goes_on:
+def _footer(progress: RunStatus) -> Iterator[str]:
+    if progress.interim or not progress.goes_on:
         yield ""
-    if standing.interim:
-        yield f"report so far: {standing.interim}"
-    if not standing.goes_on:
-        yield f"see `leakscope report {standing.folder}`"
+    if progress.interim:
+        yield f"report so far: {progress.interim}"
+    if not progress.goes_on:
+        yield f"see `leakscope report {progress.folder}`"
 
 
 def cells(rank: RankStatus) -> tuple[str, ...]:
     """The cells of a rank."""
     ago = "" if rank.since_step is None else f"{seconds_text(rank.since_step)} ago"
-    look = "" if rank.last_look_step is None else f"at step {rank.last_look_step:,}"
-    since_look = f", {seconds_text(rank.since_look)} ago" if rank.since_look is not None and ago else ""
+    snapshot = "" if rank.last_look_step is None else f"at step {rank.last_look_step:,}"
+    since_snapshot = f", {seconds_text(rank.since_look)} ago" if rank.since_look is not None and ago else ""
     rate = rank.bytes_per_step
     return (
         str(rank.rank),
@@ -162,12 +163,12 @@ def cells(rank: RankStatus) -> tuple[str, ...]:
         "" if rank.counted_bytes is None else bytes_text(rank.counted_bytes),
         "" if rate is None else f"{'+' if rate >= 0 else '-'}{bytes_text(abs(rate))}",
         str(rank.looks),
-        look + since_look,
+        snapshot + since_snapshot,
     )
 
 
 _POLL_S = 0.1
-"""Seconds between two readings of what the ranks have answered."""
+"""Seconds between two checks for answers."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -195,41 +196,39 @@ def inspect(ctx: click.Context, /, folder: Path | None, timeout: float, no_wait:
         raise LeakscopeError(f"the run in {folder} has ended; see `leakscope report {folder}`")
     number = ask(folder)
     if no_wait:
-        tell_or_fail(f"requested heap snapshot {number} of {folder}; see `leakscope report {folder}` once it is taken")
+        print_or_fail(f"requested heap snapshot {number} of {folder}; see `leakscope report {folder}` once it is taken")
         return
-    ranks = wait_for(folder, number, timeout, time.monotonic, time.sleep)
+    ranks = _wait_for_answers(folder, number, timeout)
     silent = [rank for rank in ranks if not rank.has_answered(number)]
     if all(rank.process is None for rank in ranks):
         raise LeakscopeError(f"no rank of the run in {folder} is recording yet: none has imported torch")
-    into = _interim(folder, ranks, number)
-    run, findings = report_so_far(folder, into)
-    told, painted = for_stdout(format_named(TEXT), run, findings, page=str(into / "report.html"))
-    assert isinstance(told, str)  # as for the text
-    tell_or_fail(told, painted)
+    into = _interim_folder(folder, ranks, number)
+    run, findings = _report_so_far(folder, into)
+    text, is_styled = render_for_stdout(format_named(TEXT), run, findings, page=str(into / "report.html"))
+    assert isinstance(text, str)
+    print_or_fail(text, is_styled)
     if silent:
-        raise LeakscopeError(_silence(silent, timeout))
+        raise LeakscopeError(_no_answer_text(silent, timeout))
     ctx.exit(0)
 
 
-def wait_for(
-    folder: Path, asked: int, timeout_s: float, now: Callable[[], float], sleep: Callable[[float], None]
-) -> Sequence[LiveRank]:
-    """The ranks, once all have answered what was asked, or once so long has passed."""
-    deadline = now() + timeout_s
+def _wait_for_answers(folder: Path, number: int, timeout_s: float) -> Sequence[LiveRank]:
+    """Wait until all ranks have answered the request of this number, at most `timeout_s`; return them."""
+    deadline = time.monotonic() + timeout_s
     while True:
         ranks = live_ranks(folder)
-        if all(rank.has_answered(asked) for rank in ranks) or now() >= deadline:
+        if all(rank.has_answered(number) for rank in ranks) or time.monotonic() >= deadline:
             return ranks
-        sleep(_POLL_S)
+        time.sleep(_POLL_S)
 
 
-def _interim(folder: Path, ranks: Sequence[LiveRank], asked: int) -> Path:
-    """Where the report goes: by the request up to which all that answered have, so that who asked at once finds one."""
-    answered = (rank.answer.asked for rank in ranks if rank.answer is not None and rank.answer.asked >= asked)
-    return folder / INTERIM / f"{min(answered, default=asked):04d}"
+def _interim_folder(folder: Path, ranks: Sequence[LiveRank], number: int) -> Path:
+    """The folder of the report, named after the newest request that all answering ranks have answered."""
+    answered = (rank.answer.asked for rank in ranks if rank.answer is not None and rank.answer.asked >= number)
+    return folder / INTERIM / f"{min(answered, default=number):04d}"
 
 
-def report_so_far(folder: Path, into: Path) -> tuple[Run, Findings]:
+def _report_so_far(folder: Path, into: Path) -> tuple[Run, Findings]:
     """Judge what a run has recorded, and write `findings.json` and `report.html` of that into another folder."""
     from leakscope.report import write
 
@@ -243,7 +242,7 @@ def report_so_far(folder: Path, into: Path) -> tuple[Run, Findings]:
     return run, findings
 
 
-def _silence(silent: Sequence[LiveRank], timeout: float) -> str:
+def _no_answer_text(silent: Sequence[LiveRank], timeout: float) -> str:
     first = silent[0]
     who = f"rank {first.number}" + (f" and {len(silent) - 1} more" if len(silent) > 1 else "")
     have = "has" if len(silent) == 1 else "have"

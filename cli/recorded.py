@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from leakscope_cli.argv import _write
+from leakscope_cli.argv import command_hint
 from leakscope_cli.console import note
-from leakscope_cli.script import _near
+from leakscope_cli.script import similar_path
 
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.files import read_regular
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 
 RUNS = Path("leakscope_runs")
-"""The folder in which a run's folder is made where none is named."""
+"""The folder of runs that were recorded without --output."""
 
 
 def newest_run() -> Path:
-    """The folder of the run that was begun last. Raises LeakscopeError where there is none."""
-    begun: dict[Path, float] = {}
+    """The folder of the run that was started last. Raises LeakscopeError without one."""
+    started: dict[Path, float] = {}
     for file in RUNS.glob("*/run.json"):
         with suppress(OSError):  # about to be replaced
-            begun[file.parent] = file.stat().st_mtime
-    if not begun:
-        raise LeakscopeError(f"no run found in {RUNS}; name the folder of one, as in leakscope report FOLDER")
-    return max(begun, key=lambda folder: (begun[folder], folder))
+            started[file.parent] = file.stat().st_mtime
+    if not started:
+        raise LeakscopeError(f"no run found in {RUNS}; name the folder of a run, as in `leakscope report FOLDER`")
+    return max(started, key=lambda folder: (started[folder], folder))
 
 
 def run_folder(folder: Path | None, command: str) -> Path:
@@ -67,44 +67,44 @@ def check_run_folder(path: Path, command: str) -> None:
         words = [shown]
         if command == "report" and (rank := re.fullmatch(r"rank_(\d+)", path.name)):
             words += ["--rank", str(int(rank[1]))]
-        inside = f"{path} lies in the folder of a run"
-        raise LeakscopeError(f"{inside}; {_of_run(command, words)}")
+        raise LeakscopeError(f"{path} is part of a run; {_run_hint(command, words)}")
     if not path.exists():
-        near = _near(path, lambda folder: (folder / "run.json").exists())
-        instead = f"did you mean {near}?" if near else _record(path)
+        near = similar_path(path, lambda folder: (folder / "run.json").exists())
+        instead = f"did you mean {near}?" if near else _record_hint(path)
         raise LeakscopeError(f"run not found: {path}; {instead}")
     if path.is_dir():
         runs = sorted((run.parent for run in path.glob("*/run.json")), key=lambda run: run.stat().st_mtime)
         if runs:
             several = "several runs" if len(runs) > 1 else "a run"
-            raise LeakscopeError(f"{path} holds {several}; {_of_run(command, [str(runs[-1])])}")
-        raise LeakscopeError(f"{path} is not a leakscope run: it has no run.json; {_record()}")
-    elif path.suffix == ".py":
-        raise LeakscopeError(f"{path} is a script, not a run; {_write(['leakscope', 'run', str(path)])}")
-    elif path.suffix in (".pickle", ".pkl"):
-        raise LeakscopeError(f"{path} is not a run; {_write(['leakscope', 'snapshot', str(path)])} for a snapshot")
+            raise LeakscopeError(f"{path} contains {several}; {_run_hint(command, [str(runs[-1])])}")
+        raise LeakscopeError(f"{path} is not a leakscope run (no run.json); {_record_hint()}")
+    if path.suffix == ".py":
+        raise LeakscopeError(f"{path} is a script, not a run; {command_hint(['leakscope', 'run', str(path)])}")
+    if path.suffix in (".pickle", ".pkl"):
+        hint = command_hint(["leakscope", "snapshot", str(path)])
+        raise LeakscopeError(f"{path} is a memory snapshot, not a run; {hint}")
 
 
-def _record(folder: Path | None = None) -> str:
-    """How a run is recorded, into this folder or one that leakscope names."""
+def _record_hint(folder: Path | None = None) -> str:
+    """How to record a run, into this folder or the default one."""
     output = [] if folder is None else ["-o", str(folder)]
     return f"`{shlex.join(['leakscope', 'run', *output, 'train.py'])}` records one"
 
 
-def _of_run(command: str, words: Sequence[str]) -> str:
-    """What to write for a run: the command, or where it takes two runs this one's name."""
-    return f"name {words[0]}" if command == "compare" else _write(["leakscope", command, *words])
+def _run_hint(command: str, words: Sequence[str]) -> str:
+    """What to type for a run: the command, or only the folder for `compare`, which takes two."""
+    return f"name {words[0]}" if command == "compare" else command_hint(["leakscope", command, *words])
 
 
 def join_folder(options: Options) -> None:
-    """Make the folder that several launchers share. Raises LeakscopeError where it holds something else than a run."""
+    """Create the folder that several launchers share. Raises LeakscopeError if it contains anything but a run."""
     folder = options.folder
     try:
         make_private(folder)
     except OSError as error:
         raise LeakscopeError(f"cannot write to {folder}: {error.strerror}; choose another --output") from None
     if any(folder.iterdir()) and not ((folder / "run.json").exists() or options.rank_state.exists()):
-        raise LeakscopeError(f"{folder} exists and holds no leakscope run; choose another --output")
+        raise LeakscopeError(f"{folder} exists and is not a leakscope run; choose another --output")
 
 
 _ROOM = 512 << 20
@@ -115,56 +115,55 @@ HORIZON = "Report growth of plain data as a leak if it would reach 1% of memory 
 
 @dataclass(frozen=True)
 class Policy:
-    """What a command asks for when a run is judged; what it does not ask for is as the run was told."""
+    """The options of a command that decide what a run is judged by; None keeps what was recorded with the run."""
 
     suppress: Sequence[Suppression] | None = None
-    """In place of what was kept with the run; None to keep that."""
     baseline: Sequence[Suppression] | None = None
-    """In place of what was kept with the run; None to keep that."""
     leak_exit_code: int = Options.leak_exit_code
     ignore_library: bool = False
     fail_on_avoidable: int | None = None
     fail_on_inconclusive: bool = False
     min_bytes: int | None = None
-    """In place of the run's; None to keep that."""
     horizon: int | None = None
-    """In place of the run's; None to keep that."""
 
-    def over(self, run: Run) -> Run:
-        """The run with the thresholds that are asked for in place of its own."""
-        min_bytes = run.min_bytes if self.min_bytes is None else self.min_bytes
-        return replace(run, min_bytes=min_bytes, horizon=run.horizon if self.horizon is None else self.horizon)
+    def applied_to(self, run: Run) -> Run:
+        """The run with the suppressions and thresholds of this policy."""
+        recorded = run.suppressions
+        suppress = [one for one in recorded if not one.is_baseline] if self.suppress is None else self.suppress
+        baseline = [one for one in recorded if one.is_baseline] if self.baseline is None else self.baseline
+        return replace(
+            run,
+            suppressions=(*suppress, *baseline),
+            min_bytes=run.min_bytes if self.min_bytes is None else self.min_bytes,
+            horizon=run.horizon if self.horizon is None else self.horizon,
+        )
 
 
 def read_and_judge(folder: Path, policy: Policy = Policy()) -> tuple[Run, Findings]:
-    """The run recorded in a folder, and what is wrong with it.
+    """Read the run recorded in a folder, and judge it.
 
-    Raises LeakscopeError where it is no run, or where there is no room to judge it.
+    Raises LeakscopeError if it is not a run, or if there is not enough memory to judge it.
     """
     check_room()
     from leakscope.findings import judge_rank, judge_together
     from leakscope.run.reader import open_run, read_each
 
     opened = open_run(folder, snapshots=True)
-    run, ranks = read_each(replace(opened, run=policy.over(opened.run)), judge_rank)
-    kept = [[one for one in run.suppressions if one.is_baseline is of_run] for of_run in (False, True)]
-    asked = (policy.suppress, policy.baseline)
-    known = [one for of_kind, own in zip(asked, kept, strict=True) for one in (own if of_kind is None else of_kind)]
-    run = replace(run, suppressions=tuple(known))
-    told = run.options.get("fail_on_avoidable")
-    over = policy.fail_on_avoidable
+    run, ranks = read_each(replace(opened, run=policy.applied_to(opened.run)), judge_rank)
+    recorded = run.options.get("fail_on_avoidable")
+    limit = policy.fail_on_avoidable
     return run, judge_together(
         run,
         ranks,
         leak_exit_code=policy.leak_exit_code,
         ignore_library=policy.ignore_library or run.options.get("ignore_library") is True,
-        fail_on_avoidable=told if over is None and type(told) is int else over,
+        fail_on_avoidable=recorded if limit is None and type(recorded) is int else limit,
         fail_on_inconclusive=policy.fail_on_inconclusive or run.options.get("fail_on_inconclusive") is True,
     )
 
 
 def check_room() -> None:
-    """Raises LeakscopeError where numpy and matplotlib cannot be loaded; OpenBLAS would end the process."""
+    """Raises LeakscopeError if numpy and matplotlib cannot be loaded: OpenBLAS would end the process."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or "matplotlib" in sys.modules:
         return
@@ -174,13 +173,13 @@ def check_room() -> None:
         used = 0
     if limit - used < _ROOM:
         raise LeakscopeError(
-            f"judging a run takes {bytes_text(_ROOM)} of address space, and the limit (ulimit -v) leaves "
-            f"{bytes_text(max(limit - used, 0))}; judge it with `leakscope report` where there is more"
+            f"judging a run takes {bytes_text(_ROOM)} of address space, but the limit (ulimit -v) leaves "
+            f"{bytes_text(max(limit - used, 0))}; run `leakscope report` with a higher limit"
         )
 
 
 def baseline_of(path: Path | None) -> tuple[Suppression, ...]:
-    """Read `findings.json`, or the one in the folder of a run. Raises LeakscopeError."""
+    """Read a `findings.json`, or that of a run, as suppressions; () without a path. Raises LeakscopeError."""
     if path is None:
         return ()
     from leakscope.report.formats.as_json import read_baseline
@@ -189,9 +188,9 @@ def baseline_of(path: Path | None) -> tuple[Suppression, ...]:
 
 
 def suppressions_of(path: Path | None) -> tuple[Suppression, ...]:
-    """What a file of suppressions names, one a line: `PATTERN [until 2027-01-31] [# reason]`; nothing for no path.
+    """Read a file of suppressions, one per line: `PATTERN [until 2027-01-31] [# reason]`; () without a path.
 
-    Raises LeakscopeError when the file cannot be read, or a line of it not taken.
+    Raises LeakscopeError if the file cannot be read or a line is invalid.
     """
     if path is None:
         return ()

@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from leakscope_cli.console import columns_of, note, stdout_console, tell_or_fail
-from leakscope_cli.outputs import TEXT, OutputRequest, asked_formats, check_writable, for_stdout, on_stdout, write_files
+from leakscope_cli.console import columns_of, note, print_or_fail, stdout_console
+from leakscope_cli.outputs import (
+    TEXT,
+    OutputRequest,
+    check_writable,
+    parse_formats,
+    render_for_stdout,
+    stdout_format,
+    write_files,
+)
 from leakscope_cli.recorded import (
     HORIZON,
     MIN_BYTES,
@@ -61,13 +69,14 @@ def _judging_options(command: Command) -> Command:
     return command
 
 
-def _policy(leak_exit_code: int, how: dict[str, Any]) -> Policy:
-    """The policy that the options of `_judging_options` ask for. Raises LeakscopeError."""
+def _policy(leak_exit_code: int, options: dict[str, Any]) -> Policy:
+    """The policy of the options of `_judging_options` and of the thresholds. Raises LeakscopeError."""
     wrong = OFFERED["leak_exit_code"].refuses(leak_exit_code)
     if wrong:
         raise LeakscopeError(f"--leak-exit-code {wrong}")
     read = {"suppress": suppressions_of, "baseline": baseline_of}
-    return Policy(**how | {k: None if how[k] is None else read[k](how[k]) for k in read}, leak_exit_code=leak_exit_code)
+    files = {name: None if options[name] is None else read[name](options[name]) for name in read}
+    return Policy(**options | files, leak_exit_code=leak_exit_code)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -96,7 +105,7 @@ def report(
     leak_exit_code: int | None,
     ranks: Sequence[int],
     verbose: bool,
-    **how: Any,
+    **options: Any,
 ) -> None:
     """Generate a report from a recorded RUN [default: the newest in leakscope_runs].
 
@@ -104,62 +113,59 @@ def report(
 
     Exit status: 0, unless --leak-exit-code or --fail-on-inconclusive sets another.
     """
-    policy = _policy(Options.leak_exit_code if leak_exit_code is None else leak_exit_code, how)
-    asked = asked_formats(formats, output, finding)
-    if finding and not any(one.form.name in PICTURES for one in asked):
+    policy = _policy(Options.leak_exit_code if leak_exit_code is None else leak_exit_code, options)
+    requests = parse_formats(formats, output, finding)
+    if finding and not any(one.form.name in PICTURES for one in requests):
         raise LeakscopeError("--finding requires --as svg, --as dot or --as png")
-    if ranks and any(one.form.name != TEXT for one in asked):
+    if ranks and any(one.form.name != TEXT for one in requests):
         raise LeakscopeError("--rank cannot be combined with formats other than text")
-    check_writable(asked)
+    check_writable(requests)
     folder = run_folder(folder, "report")
     run, findings = read_and_judge(folder, policy)
-    asks = how["fail_on_inconclusive"] if findings.unjudged_fails else leak_exit_code is not None
-    status = findings.exit_status if asks else 0
+    fails = options["fail_on_inconclusive"] if findings.unjudged_fails else leak_exit_code is not None
+    status = findings.exit_status if fails else 0
     findings = replace(findings, returned=Returned.OWN if status == findings.exit_status else Returned.NOT)
     if ranks:
-        asked = [OutputRequest(_of_ranks(run, ranks), one.file) for one in asked]
-    failed = write_files(asked, run, findings, verbose=verbose, quiet=True)
+        requests = [OutputRequest(_RanksFormat.of(run, ranks), one.file) for one in requests]
+    failed = write_files(requests, run, findings, verbose=verbose, quiet=True)
     if failed:
         raise LeakscopeError("; ".join(failed))
-    form = on_stdout(asked)
+    form = stdout_format(requests)
     if form is not None:
-        _tell(*for_stdout(form, run, findings, verbose))
+        output_text, is_styled = render_for_stdout(form, run, findings, verbose)
+        if isinstance(output_text, str):
+            print_or_fail(output_text, is_styled)
+        elif sys.stdout.isatty():
+            raise LeakscopeError("cannot write a png to a terminal; use --as png=FILE")
+        else:
+            sys.stdout.buffer.write(output_text)
     ctx.exit(status)
 
 
 @dataclass(frozen=True)
-class _Ranks:
-    """All of some ranks, as a format."""
+class _RanksFormat:
+    """The details of some ranks, as a format."""
 
     numbers: tuple[int, ...]
     name: str = "text of ranks"
     suffix: str = ".txt"
 
-    def render(self, run: Run, findings: Findings) -> str:
-        return self.set_in(run, findings, WIDTH)
+    @classmethod
+    def of(cls, run: Run, numbers: Sequence[int]) -> _RanksFormat:
+        """The format of these ranks. Raises LeakscopeError for a rank that the run does not have."""
+        existing = sorted(rank.number for rank in run.ranks)
+        for number in numbers:
+            if number not in existing:
+                raise LeakscopeError(f"no rank {number} in this run, which has {ranks_text(existing)}")
+        return cls(tuple(dict.fromkeys(numbers)))
 
-    def set_in(self, run: Run, findings: Findings, width: int) -> str:
+    def render(self, run: Run, findings: Findings) -> str:
+        return self.render_to_width(run, findings, WIDTH)
+
+    def render_to_width(self, run: Run, findings: Findings, width: int) -> str:
         from leakscope.report.text.ranks import render_ranks
 
         return render_ranks(run, findings, self.numbers, width)
-
-
-def _of_ranks(run: Run, numbers: Sequence[int]) -> _Ranks:
-    """Raises LeakscopeError for a rank that is not there."""
-    there = sorted(rank.number for rank in run.ranks)
-    for number in numbers:
-        if number not in there:
-            raise LeakscopeError(f"no rank {number} in this run, which has {ranks_text(there)}")
-    return _Ranks(tuple(dict.fromkeys(numbers)))
-
-
-def _tell(told: str | bytes, painted: bool) -> None:
-    if isinstance(told, str):
-        tell_or_fail(told, painted)
-    elif sys.stdout.isatty():
-        raise LeakscopeError("cannot write a png to a terminal; use --as png=FILE")
-    else:
-        sys.stdout.buffer.write(told)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -184,7 +190,7 @@ def merge(
     force: bool,
     formats: Sequence[str],
     leak_exit_code: int,
-    **how: Any,
+    **options: Any,
 ) -> None:
     """Merge the recordings of the machines of one job, one DIR per machine, and report on the whole run.
 
@@ -196,9 +202,9 @@ def merge(
     from leakscope.run.multi_node import merge_parts
     from leakscope.run.writer import who_else_may_enter
 
-    policy = _policy(leak_exit_code, how)
-    asked = asked_formats(formats)
-    check_writable(asked, made_later=output)
+    policy = _policy(leak_exit_code, options)
+    requests = parse_formats(formats)
+    check_writable(requests, made_later=output)
     merge_parts(folders, output, force)
     others = who_else_may_enter(output)
     if others:
@@ -206,15 +212,15 @@ def merge(
     run, findings = read_and_judge(output, policy)
     run = replace(run, folder=str(output))
     write(run, findings, output)
-    failed = write_files(asked, run, findings, quiet=True)
+    failed = write_files(requests, run, findings, quiet=True)
     if failed:
         raise LeakscopeError("; ".join(failed))
-    form = on_stdout(asked)
+    form = stdout_format(requests)
     assert form is not None  # text by default
-    told, painted = for_stdout(form, run, findings)
-    assert isinstance(told, str)  # for `report` only
-    tell_or_fail(told, painted)
-    if form.name != "text":
+    text, is_styled = render_for_stdout(form, run, findings)
+    assert isinstance(text, str)  # only `report` draws pictures
+    print_or_fail(text, is_styled)
+    if form.name != TEXT:
         note(f"report: {output / 'report.html'}")
     ctx.exit(findings.exit_status)
 
@@ -249,15 +255,12 @@ def compare(
     policy = Policy(**thresholds)
     before, after = read_and_judge(base, policy), read_and_judge(new, policy)
     from leakscope.findings.suppressions import Judged
-    from leakscope.findings.suppressions import compare as compared
-    from leakscope.report import compare as comparisons
+    from leakscope.findings.suppressions import compare as compare_runs
+    from leakscope.report.compare import FORMATS, headline
 
-    comparison = compared(Judged(*before), Judged(*after), worse)
-    text = comparisons.FORMATS[form](comparison)
-    _print_or_write(text, output)
+    comparison = compare_runs(Judged(*before), Judged(*after), worse)
+    _print_or_write(FORMATS[form](comparison), output)
     if not comparison.could_be_judged:
-        from leakscope.report.compare import headline
-
         note(f"{headline(comparison)}; record it again")
     ctx.exit(comparison.exit_status)
 
@@ -314,7 +317,7 @@ def snapshot(
 def _print_or_write(text: str, output: Path | None) -> None:
     """Print the text, or write it to `output`. Raises LeakscopeError."""
     if output is None:
-        tell_or_fail(text)
+        print_or_fail(text)
         return
     try:
         write_named(output, text.encode())
@@ -323,9 +326,9 @@ def _print_or_write(text: str, output: Path | None) -> None:
 
 
 def _snapshots_in(path: Path) -> list[Path]:
-    """The newest snapshot of each rank in a run's folder, or of the one rank whose folder it is; any other path itself.
+    """The newest memory snapshot of each rank for the folder of a run or rank; else the path itself.
 
-    Raises LeakscopeError for a folder without one.
+    Raises LeakscopeError for a folder without any.
     """
     from leakscope.memory_snapshot.verdict import files_in
 
@@ -334,8 +337,8 @@ def _snapshots_in(path: Path) -> list[Path]:
     newest = [files[-1] for folder in (path, *sorted(path.glob("rank_*"))) if (files := files_in(folder))]
     if not newest:
         raise LeakscopeError(
-            f"{path} holds no allocator snapshot; `leakscope run --snapshot always` keeps one of each look "
-            "on an accelerator"
+            f"{path} contains no memory snapshot; on an accelerator, `leakscope run --snapshot always` records one "
+            "with each heap snapshot"
         )
     return newest
 
@@ -357,7 +360,7 @@ def rule(name: str | None) -> None:
 
     if name is None:
         widest = max(len(each.name) for each in rules())
-        tell_or_fail("\n".join(f"{each.name:<{widest}}  {each.text}" for each in rules()))
+        print_or_fail("\n".join(f"{each.name:<{widest}}  {each.text}" for each in rules()))
         return
     known = {each.name: each for each in rules()}
     if name not in known:
@@ -367,10 +370,10 @@ def rule(name: str | None) -> None:
     page = known[name].help
     console = stdout_console()
     if not console.is_terminal:
-        tell_or_fail(page)
+        print_or_fail(page)
         return
     from rich.markdown import Markdown
 
     with console.capture() as captured:
         console.print(Markdown(page, hyperlinks=False), width=columns_of(console))
-    tell_or_fail(captured.get(), painted=True)
+    print_or_fail(captured.get(), is_styled=True)

@@ -24,9 +24,9 @@ from leakscope.errors import LeakscopeError
 
 
 def check_script(path: str, needs_source: bool = False) -> None:
-    """Raises LeakscopeError unless python could run it: source, bytecode, or a folder or zip file with a __main__.
+    """Raises LeakscopeError unless python can run it: source, bytecode, or a folder or zip file with a __main__.
 
-    `needs_source` where the steps are ended by a function, which is found in the source.
+    `needs_source`: bytecode is refused, because a step function is found in the source.
     """
     try:
         _check_kind(path)
@@ -34,13 +34,13 @@ def check_script(path: str, needs_source: bool = False) -> None:
         if stat.S_ISDIR(kind) or get_importer(path) is not None:
             _check_main_in(path)
         elif not stat.S_ISREG(kind):
-            raise LeakscopeError(f"{path} is not a regular file; save the script to a file that each rank can read")
+            raise LeakscopeError(f"{path} is not a regular file; save the script to one that each rank can read")
         elif not _is_bytecode(path):
             _check_source(path)
         elif needs_source:
-            raise LeakscopeError(f"--step-function needs the source, and {path} is bytecode")
+            raise LeakscopeError(f"--step-function requires source, but {path} is bytecode")
     except FileNotFoundError:
-        instead = "; save stdin to a file" if path == "-" else near_script(path)
+        instead = "; save stdin to a file" if path == "-" else similar_script(path)
         raise LeakscopeError(f"script not found: {path}{instead}") from None
     except OSError as error:
         raise LeakscopeError(f"cannot read the script {path}: {error.strerror}") from None
@@ -54,7 +54,7 @@ def check_script(path: str, needs_source: bool = False) -> None:
 
 
 def _check_kind(path: str) -> None:
-    """Raises LeakscopeError for what is often named in place of a script."""
+    """Raises LeakscopeError for files that are often named instead of a script."""
     if path.endswith(".ipynb"):
         script = f"{path.removesuffix('.ipynb')}.py"
         raise LeakscopeError(
@@ -62,7 +62,7 @@ def _check_kind(path: str) -> None:
             f"`leakscope run {shlex.quote(script)}`, or use leakscope.check in its cells"
         )
     if path.endswith((".sh", ".bash", ".sbatch", ".slurm")):
-        raise LeakscopeError(f"{path} is a shell script; use `leakscope run train.py` in it instead of python")
+        raise LeakscopeError(f"{path} is a shell script; in it, replace `python train.py` by `leakscope run train.py`")
     if os.path.isfile(os.path.join(path, "run.json")):
         raise LeakscopeError(f"{path} is the folder of a run; run `leakscope report {shlex.quote(path)}`")
 
@@ -74,13 +74,13 @@ def _check_source(path: str) -> None:
 
 
 def _is_bytecode(path: str) -> bool:
-    """Whether python takes it for bytecode. Raises LeakscopeError where another Python has made it."""
+    """Whether it is bytecode. Raises LeakscopeError for bytecode of another Python version."""
     with open(path, "rb") as stream:
         start = stream.read(len(MAGIC_NUMBER))
     if start == MAGIC_NUMBER:
         return True
     if path.endswith(".pyc") or start.startswith(MAGIC_NUMBER[:2]):
-        raise LeakscopeError(f"{path} is bytecode of another Python; use the source")
+        raise LeakscopeError(f"{path} is bytecode of another Python version; use the source")
     return False
 
 
@@ -93,7 +93,7 @@ def _check_main_in(path: str) -> None:
 
 
 def check_module(name: str) -> str:
-    """The file of the module's source, "" where it has none; imports nothing.
+    """The source file of a module, "" without one; imports nothing.
 
     Raises LeakscopeError unless the module can be found.
     """
@@ -112,15 +112,15 @@ def check_module(name: str) -> str:
 
 
 def _working_directory() -> list[str]:
-    """Where `python -m` looks first: nowhere, where python has been told so or where the folder is gone."""
+    """The first entry of `sys.path` under `python -m`; [] with -P or if the folder was removed."""
     try:
         return [] if getattr(sys.flags, "safe_path", False) else [os.getcwd()]
     except OSError:
         return []
 
 
-def near_script(path: str) -> str:
-    """`; did you mean train.py?` for a script that is not there; "" where nothing is like it."""
+def similar_script(path: str) -> str:
+    """`; did you mean train.py?` for a script that does not exist; "" if nothing is similar."""
     if os.path.exists(f"{path}.py"):
         return f"; did you mean {path}.py?"
     if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path) and not path.endswith(".py"):
@@ -129,11 +129,12 @@ def near_script(path: str) -> str:
             return f"; did you mean -m {path}?"
     if (parent := Path(path).parent) and not parent.is_dir():
         return f" (no such folder: {parent})"
-    near = _near(Path(path), lambda file: file.suffix == ".py")
+    near = similar_path(Path(path), lambda file: file.suffix == ".py")
     return f"; did you mean {near}?" if near else ""
 
 
-def _near(path: Path, fits: Callable[[Path], bool]) -> str:
+def similar_path(path: Path, fits: Callable[[Path], bool]) -> str:
+    """The path beside it with the most similar name, of those that fit; "" without one."""
     with suppress(OSError):
         names = [each.name for each in path.parent.iterdir() if fits(each)]
         close = get_close_matches(path.name, names, 1)
@@ -142,30 +143,30 @@ def _near(path: Path, fits: Callable[[Path], bool]) -> str:
 
 
 _MOST_FILES = 300
-"""Files read at the most; chosen: more are a project whose imports take longer to follow than the start of a rank."""
+"""Maximum number of files read. Heuristic: reading more takes longer than starting a rank."""
 _ARGUMENT_LIBRARIES = frozenset({"argparse", "optparse", "getopt", "fileinput", "unittest", "runpy", "cmd", "pdb"})
-"""Of the standard library, what reads `sys.argv` or runs something that may."""
+"""Modules of the standard library that read `sys.argv` or run code that may."""
 _DYNAMIC = frozenset({"importlib", "ctypes", "pkgutil"})
-"""Of the standard library, what may run code that is not seen here."""
-_SILENT = frozenset(
+"""Modules of the standard library that may run code which is not visible here."""
+_NO_ARGUMENTS = frozenset(
     {"torch", "torchvision", "torchaudio", "numpy", "scipy", "matplotlib", "pandas", "PIL", "tqdm", "einops", "sklearn"}
 )
-"""Installed packages that read no arguments when they are imported and used; of others it is not known."""
-_WORDS = frozenset({"argv", "orig_argv", "cmdline", "parse_args", "parse_known_args", "ArgumentParser"})
+"""Packages that read no arguments; for others it is unknown."""
+_ARGUMENT_NAMES = frozenset({"argv", "orig_argv", "cmdline", "parse_args", "parse_known_args", "ArgumentParser"})
 _RUNS_CODE = frozenset({"exec", "eval", "compile", "__import__"})
 _LAUNCH = "torch.distributed.run."
-"""Of torch, what reads its arguments."""
+"""The part of torch that reads arguments."""
 
 
 class Takes(Enum):
     """Whether a script takes arguments."""
 
     YES = "yes"
-    """Something in it reads them."""
+    """Its source reads them."""
     UNKNOWN = "unknown"
-    """Nothing that is seen does, but not all of it is seen."""
+    """Its visible source does not, but it runs code that is not visible."""
     NO = "no"
-    """Nothing in it can."""
+    """Nothing in it can read them."""
 
 
 def takes_arguments(script: Path) -> Takes:
@@ -176,26 +177,26 @@ def takes_arguments(script: Path) -> Takes:
         if tree is None or len(seen) > _MOST_FILES:
             return Takes.UNKNOWN
         for node in ast.walk(tree):
-            found = _read(node)
+            found = _reads_arguments(node)
             if found == Takes.YES:
                 return found
             if found == Takes.UNKNOWN:
                 answer = found
         for name in _imported(tree):
             root = name.partition(".")[0]
-            files = _beside(script.parent, name)
+            files = _local_files(script.parent, name)
             if files:
                 waiting += [file for file in files if file not in seen]
                 seen.update(files)
             elif root in _ARGUMENT_LIBRARIES:
                 return Takes.YES
-            elif root in _DYNAMIC or root not in _SILENT | sys.stdlib_module_names or _LAUNCH in f"{name}.":
+            elif root in _DYNAMIC or root not in _NO_ARGUMENTS | sys.stdlib_module_names or _LAUNCH in f"{name}.":
                 answer = Takes.UNKNOWN
     return answer
 
 
-def _read(node: ast.AST) -> Takes:
-    """What one node of the source says."""
+def _reads_arguments(node: ast.AST) -> Takes:
+    """Whether one node of the source reads arguments."""
     name = ""
     if isinstance(node, ast.Name):
         if node.id in _RUNS_CODE:
@@ -207,7 +208,7 @@ def _read(node: ast.AST) -> Takes:
         name = node.name
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         return Takes.YES if node.value in ("argv", "orig_argv") or "/cmdline" in node.value else Takes.NO
-    return Takes.YES if name in _WORDS or "argparse" in name.lower() else Takes.NO
+    return Takes.YES if name in _ARGUMENT_NAMES or "argparse" in name.lower() else Takes.NO
 
 
 def _tree(path: Path) -> ast.Module | None:
@@ -220,23 +221,23 @@ def _tree(path: Path) -> ast.Module | None:
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    """Modules that are imported by name, each name of a `from` import as if it were one."""
+    """Names of the imported modules; each name of a `from` import counts as a possible module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names if _may_be_beside(node.module))
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if _may_be_local(node.module))
         elif isinstance(node, ast.ImportFrom):
             yield "." * node.level + (node.module or "")  # relative to a package
 
 
-def _may_be_beside(module: str) -> bool:
-    return module.partition(".")[0] not in sys.stdlib_module_names | _SILENT
+def _may_be_local(module: str) -> bool:
+    return module.partition(".")[0] not in sys.stdlib_module_names | _NO_ARGUMENTS
 
 
-def _beside(folder: Path, name: str) -> list[Path]:
-    """The files that are run when a module beside the script is imported; [] for one that lies elsewhere."""
+def _local_files(folder: Path, name: str) -> list[Path]:
+    """The files that importing a module beside the script runs; [] for modules from elsewhere."""
     files: list[Path] = []
     place = folder
     for part in name.split("."):
@@ -254,25 +255,25 @@ def _beside(folder: Path, name: str) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Functions:
+class DefinedFunctions:
     """The functions that a script's source defines or imports."""
 
     names: tuple[str, ...]
-    """As `--step-function` takes them: `train_step`, `Trainer.training_step`."""
+    """In the form of `--step-function`: `train_step`, `Trainer.training_step`."""
     imported: frozenset[str]
-    """First names that come from elsewhere."""
+    """Top-level names that are imported."""
     assigned: frozenset[str]
-    """Names that something else is bound to."""
+    """Names that are assigned, and classes."""
     is_all: bool
-    """Nothing defines names in a way that the source does not show."""
+    """Whether the source shows all names that are defined."""
 
     def defines(self, name: str) -> bool:
-        """Whether the source binds a name, be it a class or a function, an import or an assignment."""
+        """Whether the source defines, imports or assigns the name."""
         return name in self.imported | self.assigned or any(name in has.split(".") for has in self.names)
 
 
-def functions_of(script: Path) -> Functions | None:
-    """What is defined in a script, at whatever depth; None where its source cannot be read."""
+def defined_functions(script: Path) -> DefinedFunctions | None:
+    """The functions of a script at any depth; None if its source cannot be read."""
     from leakscope.findings.source.scopes import functions_in
 
     tree = _tree(script)
@@ -293,18 +294,18 @@ def functions_of(script: Path) -> Functions | None:
     assigned = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     assigned |= {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     names = tuple(dict.fromkeys(functions_in(tree)))
-    return Functions(names, frozenset(imported), frozenset(assigned), not hidden and "__getattr__" not in names)
+    return DefinedFunctions(names, frozenset(imported), frozenset(assigned), not hidden and "__getattr__" not in names)
 
 
 def missing_step_function(script: Path, name: str, folders: list[str]) -> str:
-    """Why no function of this name can be found, with names that are like it; "" where it may be there.
+    """The error for a step function that certainly does not exist, with similar names; "" if it may exist.
 
-    A name is missing for certain only where the script neither defines nor imports it and has no other way to define
-    it, and where its first part is either no module that could be imported or one whose source says the same.
+    A name is certainly missing if the script neither defines nor imports it and has no other way to define it, and if
+    its first part is no importable module, or one whose source lacks it too.
     """
     from leakscope.findings.source.scopes import like
 
-    found = functions_of(script)
+    found = defined_functions(script)
     if found is None or not found.is_all:
         return ""
     parts = name.split(".")
@@ -313,9 +314,9 @@ def missing_step_function(script: Path, name: str, folders: list[str]) -> str:
     names, where = found.names, str(script)
     spec = PathFinder.find_spec(parts[0], folders) if len(parts) > 1 else None
     if spec is not None:
-        module = functions_of(Path(spec.origin)) if spec.origin and spec.origin.endswith(".py") else None
+        module = defined_functions(Path(spec.origin)) if spec.origin and spec.origin.endswith(".py") else None
         if module is None or not module.is_all or spec.submodule_search_locations or module.defines(parts[1]):
             return ""
         names, where = tuple(f"{parts[0]}.{has}" for has in module.names), spec.origin or ""
     near = " or ".join(like(name, names))
-    return f"{where} has no function {name}, nor does it import one{f'; did you mean {near}?' if near else ''}"
+    return f"{where} neither defines nor imports {name}{f'; did you mean {near}?' if near else ''}"
