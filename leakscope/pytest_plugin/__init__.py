@@ -144,7 +144,7 @@ def _limit_peak(item: pytest.Item) -> Generator[None, Any, Any]:
     limit = peak_limit_of(item)
     if limit is None:
         return (yield)
-    from leakscope.profiler.peak import TensorPeak
+    from leakscope.profiler.block import TensorPeak
 
     with TensorPeak(limit) as peak:
         result = yield
