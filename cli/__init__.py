@@ -20,7 +20,7 @@ COMMANDS = {
     "report": ("report", "Generate a report from a recorded run."),
     "merge": ("report", "Merge recordings from several machines."),
     "compare": ("report", "Compare the leaks of two runs."),
-    "snapshot": ("report", "Analyze torch memory snapshots."),
+    "snapshot": ("report", "Analyze torch.cuda memory snapshots."),
     "rule": ("report", "List the rules, or explain one."),
     "demo": ("run", "Run a small leaking two-rank pipeline."),
 }
