@@ -1,4 +1,4 @@
-"""The command line as typed: the script's own options, and corrections of near misses."""
+"""The words of a command line: options for click, the script's own arguments, corrections of near misses."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import click
 from leakscope_cli.console import note
+
+from leakscope.errors import LeakscopeError
+from leakscope.options import OFFERED, TYPES, When, flags_of
+from leakscope.units import parse_bytes, parse_share
 
 _PYTHON = re.compile(r"(python|pypy)w?(\d+(\.\d+)*)?t?(\.exe)?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*")
@@ -315,3 +320,57 @@ class RunCommand(click.Command):
             if not has_value and self._flags[own] and rest:
                 ours.append(rest.pop(0))
         return ours, others
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """`64KiB`, `1 MB` or a number of bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse the size."""
+        try:
+            return parse_bytes(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Share(click.ParamType):  # type: ignore[type-arg]
+    """`2%` or `0.02`, as a share between 0 and 1."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse the share."""
+        try:
+            return parse_share(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+_TYPE_OF_UNIT: Mapping[str, click.ParamType[Any]] = {"bytes": Size(), "share": Share()}
+_TYPES: Mapping[Any, Any] = {Path: click.Path(path_type=Path), When: click.Choice([str(when) for when in When])}
+
+
+def run_option(name: str, help: str | None = None) -> click.Option:
+    """An option of a run for click, with another help if given; its default is None, and `Options` has the real one."""
+    option, kind = OFFERED[name], TYPES[name][0]
+    repeated = kind == tuple[str, ...]
+    return click.Option(
+        [name, *flags_of(name)],
+        type=None if kind is bool or repeated else _TYPE_OF_UNIT.get(option.unit, _TYPES.get(kind, kind)),
+        is_flag=kind is bool,
+        multiple=repeated,
+        default=None,
+        metavar=option.metavar,
+        help=help or option.help,
+    )
+
+
+def checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of options of a run. Raises LeakscopeError for one that is out of range."""
+    for name, value in options.items():
+        wrong = OFFERED[name].refuses(value)
+        if wrong:
+            raise LeakscopeError(f"{flags_of(name)[-1]} {wrong}")
+    return dict(options)

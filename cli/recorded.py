@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
 from leakscope_cli.argv import command_hint
 from leakscope_cli.console import note
 from leakscope_cli.script import similar_path
@@ -23,7 +22,7 @@ from leakscope.files import read_regular
 from leakscope.options import Options
 from leakscope.run.suppression import Suppression, suppressions_in
 from leakscope.run.writer import make_private
-from leakscope.units import bytes_text, parse_bytes, parse_share
+from leakscope.units import bytes_text
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
@@ -109,8 +108,6 @@ def join_folder(options: Options) -> None:
 
 _ROOM = 512 << 20
 """Bytes of address space. numpy and matplotlib load within 300 MB on two cores; OpenBLAS takes more with each core."""
-MIN_BYTES = "Minimum growth per step to report as a leak, of any kind [default: as recorded]."
-HORIZON = "Report growth of plain data as a leak if it would reach 1% of memory within N steps [default: as recorded]."
 
 
 @dataclass(frozen=True)
@@ -201,29 +198,3 @@ def suppressions_of(path: Path | None) -> tuple[Suppression, ...]:
     except (Unreadable, ValueError):
         raise LeakscopeError(f"cannot read the suppressions in {path}; expected one pattern per line") from None
     return suppressions_in(text, str(path))
-
-
-class Size(click.ParamType):  # type: ignore[type-arg]
-    """`64KiB`, `1 MB` or a number of bytes."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The count of bytes."""
-        try:
-            return parse_bytes(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class Share(click.ParamType):  # type: ignore[type-arg]
-    """`2%` or `0.02`, as a share between 0 and 1."""
-
-    name = "share"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The share."""
-        try:
-            return parse_share(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)

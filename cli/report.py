@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from leakscope_cli.argv import checked, run_option
 from leakscope_cli.console import columns_of, note, print_or_fail, stdout_console
 from leakscope_cli.outputs import (
     TEXT,
@@ -21,10 +22,7 @@ from leakscope_cli.outputs import (
     write_files,
 )
 from leakscope_cli.recorded import (
-    HORIZON,
-    MIN_BYTES,
     Policy,
-    Size,
     baseline_of,
     check_room,
     check_run_folder,
@@ -34,7 +32,7 @@ from leakscope_cli.recorded import (
 )
 
 from leakscope.errors import LeakscopeError
-from leakscope.options import OFFERED, Options
+from leakscope.options import OFFERED
 from leakscope.report.formats import PICTURES
 from leakscope.report.rendering import WIDTH
 from leakscope.run.writer import write_named
@@ -56,27 +54,41 @@ _COMPARED_AS = ("text", "json", "markdown", "html")
 """As `leakscope.report.compare` has them, which is imported when the runs have been read."""
 
 
-def _judging_options(command: Command) -> Command:
-    """Add the options that decide what counts, which `report` and `merge` share."""
-    for option in (
-        click.option("--ignore-library", is_flag=True, help=OFFERED["ignore_library"].help),
-        click.option("--suppress", type=_PATH, metavar="FILE", help="File of suppressions, as for run."),
-        click.option("--baseline", type=_PATH, metavar="FILE", help=OFFERED["baseline"].help),
-        click.option("--fail-on-inconclusive", is_flag=True, help=OFFERED["fail_on_inconclusive"].help),
-        click.option("--fail-on-avoidable", type=Size(), metavar="SIZE", help=OFFERED["fail_on_avoidable"].help),
-    ):
-        command = option(command)
-    return command
+_RECORDED = "[default: as recorded]"
+_MIN_BYTES = f"Minimum growth per step to report as a leak, of any kind. {_RECORDED}"
+_HORIZON = f"Report growth of plain data as a leak if it would reach 1% of memory within N steps. {_RECORDED}"
 
 
-def _policy(leak_exit_code: int, options: dict[str, Any]) -> Policy:
-    """The policy of the options of `_judging_options` and of the thresholds. Raises LeakscopeError."""
-    wrong = OFFERED["leak_exit_code"].refuses(leak_exit_code)
-    if wrong:
-        raise LeakscopeError(f"--leak-exit-code {wrong}")
-    read = {"suppress": suppressions_of, "baseline": baseline_of}
-    files = {name: None if options[name] is None else read[name](options[name]) for name in read}
-    return Policy(**options | files, leak_exit_code=leak_exit_code)
+def _run_options(*names: str, **helps: str) -> Callable[[Command], Command]:
+    """Add options of a run to a command, those of `helps` with another help."""
+
+    def add(command: Command) -> Command:
+        for name in reversed([*names, *helps]):
+            option = run_option(name, helps.get(name))
+            params = command.__dict__.setdefault("__click_params__", [])
+            params.append(option)
+        return command
+
+    return add
+
+
+_judging_options = _run_options(
+    "fail_on_avoidable",
+    "fail_on_inconclusive",
+    "baseline",
+    "ignore_library",
+    suppress="File of suppressions, as for run.",
+)
+"""The options that decide what counts, which `report` and `merge` share."""
+
+
+def _policy(options: Mapping[str, Any]) -> Policy:
+    """The policy of options of a run; those that were not given are None. Raises LeakscopeError."""
+    given = {name: value for name, value in checked(options).items() if value is not None}
+    for name, read in (("suppress", suppressions_of), ("baseline", baseline_of)):
+        if name in given:
+            given[name] = read(given[name])
+    return Policy(**given)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -88,9 +100,7 @@ def _policy(leak_exit_code: int, options: dict[str, Any]) -> Policy:
     metavar="ID",
     help="Finding to draw with --as dot, svg or png: its fingerprint or a prefix of it, or its number in the report.",
 )
-@click.option("--min-bytes", type=Size(), metavar="SIZE", help=MIN_BYTES)
-@click.option("--horizon", type=click.IntRange(min=1), metavar="N", help=HORIZON)
-@click.option("--leak-exit-code", type=int, metavar="N", help="Exit status if the run has leaks [default: 0].")
+@_run_options(min_bytes=_MIN_BYTES, horizon=_HORIZON, leak_exit_code="Exit status if the run has leaks. [default: 0]")
 @_judging_options
 @click.option("--rank", "ranks", type=int, multiple=True, metavar="N", help="Show full details for rank N; repeatable.")
 @click.option("--verbose", is_flag=True, help="Show all details in text output.")
@@ -102,7 +112,6 @@ def report(
     formats: Sequence[str],
     output: Path | None,
     finding: str | None,
-    leak_exit_code: int | None,
     ranks: Sequence[int],
     verbose: bool,
     **options: Any,
@@ -113,7 +122,7 @@ def report(
 
     Exit status: 0, unless --leak-exit-code or --fail-on-inconclusive sets another.
     """
-    policy = _policy(Options.leak_exit_code if leak_exit_code is None else leak_exit_code, options)
+    policy = _policy(options)
     requests = parse_formats(formats, output, finding)
     if finding and not any(one.form.name in PICTURES for one in requests):
         raise LeakscopeError("--finding requires --as svg, --as dot or --as png")
@@ -122,7 +131,7 @@ def report(
     check_writable(requests)
     folder = run_folder(folder, "report")
     run, findings = read_and_judge(folder, policy)
-    fails = options["fail_on_inconclusive"] if findings.unjudged_fails else leak_exit_code is not None
+    fails = options["fail_on_inconclusive"] if findings.unjudged_fails else options["leak_exit_code"] is not None
     status = findings.exit_status if fails else 0
     findings = replace(findings, returned=Returned.OWN if status == findings.exit_status else Returned.NOT)
     if ranks:
@@ -173,13 +182,7 @@ class _RanksFormat:
 @click.option("-o", "--output", required=True, type=_PATH, metavar="OUT", help="Folder of the merged run.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite the run in that folder.")
 @click.option("--as", "formats", multiple=True, metavar=OFFERED["formats"].metavar, help=_AS_MERGED)
-@click.option(
-    "--leak-exit-code",
-    type=int,
-    default=Options.leak_exit_code,
-    metavar="N",
-    help="Exit status if leaks are found [default: 23].",
-)
+@_run_options("leak_exit_code")
 @_judging_options
 @click.pass_context
 def merge(
@@ -189,7 +192,6 @@ def merge(
     output: Path,
     force: bool,
     formats: Sequence[str],
-    leak_exit_code: int,
     **options: Any,
 ) -> None:
     """Merge the recordings of the machines of one job, one DIR per machine, and report on the whole run.
@@ -202,7 +204,7 @@ def merge(
     from leakscope.run.multi_node import merge_parts
     from leakscope.run.writer import who_else_may_enter
 
-    policy = _policy(leak_exit_code, options)
+    policy = _policy(options)
     requests = parse_formats(formats)
     check_writable(requests, made_later=output)
     merge_parts(folders, output, force)
@@ -235,8 +237,7 @@ def merge(
     metavar="FACTOR",
     help="Growth ratio from which on a leak counts as worse [default: 1.5].",
 )
-@click.option("--min-bytes", type=Size(), metavar="SIZE", help=MIN_BYTES)
-@click.option("--horizon", type=click.IntRange(min=1), metavar="N", help=HORIZON)
+@_run_options(min_bytes=_MIN_BYTES, horizon=_HORIZON)
 @click.option("--as", "form", type=click.Choice(_COMPARED_AS), default="text", help="Output format [default: text].")
 @click.option("-o", "--output", type=_PATH, metavar="FILE", help="Write to FILE instead of stdout.")
 @click.pass_context
@@ -252,7 +253,7 @@ def compare(
     """
     check_run_folder(base, "compare")
     check_run_folder(new, "compare")
-    policy = Policy(**thresholds)
+    policy = _policy(thresholds)
     before, after = read_and_judge(base, policy), read_and_judge(new, policy)
     from leakscope.findings.suppressions import Judged
     from leakscope.findings.suppressions import compare as compare_runs

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from leakscope_cli import CommandFailed
-from leakscope_cli.argv import TYPED, RunCommand
+from leakscope_cli.argv import TYPED, RunCommand, run_option
 from leakscope_cli.console import note, print_text, progress
 from leakscope_cli.outputs import (
     TEXT,
@@ -31,8 +31,6 @@ from leakscope_cli.outputs import (
 from leakscope_cli.recorded import (
     RUNS,
     Policy,
-    Share,
-    Size,
     baseline_of,
     check_room,
     join_folder,
@@ -42,7 +40,7 @@ from leakscope_cli.recorded import (
 from leakscope_cli.script import Takes, check_module, check_script, missing_step_function, takes_arguments
 
 from leakscope.errors import LeakscopeError, check_python, check_torch
-from leakscope.options import OFFERED, TYPES, Option, Options, When, flags_of
+from leakscope.options import OFFERED, Options
 from leakscope.report.formats import format_named
 from leakscope.verdict import Returned
 
@@ -52,29 +50,6 @@ if TYPE_CHECKING:
     from leakscope.report.formats import Format
     from leakscope.report.formats.pictures import Picture
     from leakscope.run.model import Run
-
-
-_TYPE_OF_UNIT: Mapping[str, click.ParamType[Any]] = {"bytes": Size(), "share": Share()}
-_TYPES: Mapping[Any, Any] = {Path: click.Path(path_type=Path), When: click.Choice([str(when) for when in When])}
-
-
-def offered_options() -> list[click.Parameter]:
-    """The options of a run for click; their default is None, and `Options` has the real one."""
-    return [_as_click(name, option) for name, option in OFFERED.items()]
-
-
-def _as_click(name: str, option: Option) -> click.Option:
-    kind = TYPES[name][0]
-    repeated = kind == tuple[str, ...]
-    return click.Option(
-        [name, *flags_of(name)],
-        type=None if kind is bool or repeated else _TYPE_OF_UNIT.get(option.unit, _TYPES.get(kind, kind)),
-        is_flag=kind is bool,
-        multiple=repeated,
-        default=None,
-        metavar=option.metavar,
-        help=option.help,
-    )
 
 
 def options_of(words: Sequence[str], typed: Mapping[str, Any]) -> Options:
@@ -111,7 +86,11 @@ _MIN_STEPS = 3
 """Steps after warm-up below which there cannot be three snapshots."""
 
 
-@click.command(cls=RunCommand, params=offered_options(), context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=RunCommand,
+    params=[run_option(name) for name in OFFERED],
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 @click.pass_context
 def run(ctx: click.Context, /, words: Sequence[str], **typed: Any) -> None:
