@@ -12,7 +12,7 @@ from statistics import median
 
 import torch
 
-from leakscope.profiler.peak import TensorPeak
+from leakscope.profiler.block import TensorPeak
 
 ROUNDS = 7
 SIZES = {"small operations, width 32": (32, 32, 60), "large operations, width 1024": (1024, 256, 6)}

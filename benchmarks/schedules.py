@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
 from leakscope.backward import install
-from leakscope.profiler.peak import TensorPeak
+from leakscope.profiler.block import TensorPeak
 
 RANKS, MICROBATCHES, STEPS = 4, 8, 2
 ROUNDS = int(os.environ.get("LEAKSCOPE_BENCHMARK_ROUNDS", "3"))

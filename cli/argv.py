@@ -1,27 +1,26 @@
-"""The command line as typed: the script's own options, and corrections of near misses."""
+"""The words of a command line: options for click, the script's own arguments, corrections of near misses."""
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shlex
 import shutil
 import sys
-import tokenize
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from enum import Enum
-from importlib.machinery import PathFinder
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import click
 from leakscope_cli.console import note
 
 from leakscope.errors import LeakscopeError
+from leakscope.options import OFFERED, TYPES, When, flags_of
+from leakscope.units import parse_bytes, parse_share
 
 _PYTHON = re.compile(r"(python|pypy)w?(\d+(\.\d+)*)?t?(\.exe)?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*")
@@ -31,12 +30,11 @@ _NO_PYTHON = {"deepspeed": ["--no_python"]}
 """Launchers that start Python scripts only, and their option for starting a program instead."""
 _LAUNCHERS = (*_NO_PYTHON, "mpirun", "mpiexec", "srun", "horovodrun", "jsrun", "prun")
 _WRAPPERS = ("uv", "poetry", "pipenv", "conda", "pixi", "hatch", "rye", "sudo", "env", "nohup", "numactl", "xvfb-run")
-"""Programs that are often put before python; of others it is asked whether the shell would find them."""
+"""Programs that are often put before python; for other words, the shell's search path decides."""
 _SHELLS = ("bash", "sh", "zsh", "dash", "fish", "ksh")
 _PROGRAM = re.compile(rb"\x7fELF|\xcf\xfa\xed\xfe|\xca\xfe\xba\xbe|MZ|#!(?!.*python)")
-"""How a program begins that is no Python script: a binary of Linux, macOS or Windows, or a script of a shell."""
-
-_MEANT = {
+"""Start of a program that is not a Python script: a binary of Linux, macOS or Windows, or a shell script."""
+_SYNONYMS = {
     "--ranks N": ("nproc-per-node", "nproc", "np", "nprocs", "world-size", "num-ranks", "n-ranks", "num-processes"),
     "--output DIR": ("out", "out-dir", "outdir", "output-dir", "dir", "folder", "save-dir", "log-dir"),
     "--steps N": ("num-steps", "n-steps", "max-steps", "iterations", "iters", "max-iters", "limit"),
@@ -49,10 +47,10 @@ _MEANT = {
     "--suppress FILE": ("suppressions", "ignore", "known"),
     "-m MODULE": ("module",),
 }
-"""What is meant by options that other tools have."""
+"""Options of other tools with the same meaning as ours."""
 
 
-def script_named(words: Sequence[str], ours: Sequence[str]) -> list[str]:
+def script_words(words: Sequence[str], ours: Sequence[str]) -> list[str]:
     """The words of a script, or of `-m` and a module, without a Python interpreter; torchrun as its module.
 
     `ours` are the preceding options of leakscope.
@@ -67,14 +65,14 @@ def script_named(words: Sequence[str], ours: Sequence[str]) -> list[str]:
         if [_name(first), *rest[: len(typed) - 1]] == typed and not os.path.isfile(f"{first}.py"):
             return ["-m", module, *rest[len(typed) - 1 :]]
     if _name(first) in _LAUNCHERS and not first.endswith(".py"):
-        raise click.UsageError(_for_launcher(_name(first), rest, ours, words))
+        raise click.UsageError(_launcher_text(_name(first), rest, ours, words))
     if _is_interpreter(first):
         return _without_interpreter(words, ours)
     if _ASSIGNMENT.fullmatch(first) and not os.path.exists(first):
-        raise click.UsageError(f"variables go before leakscope; {_write(_within(words, ours))}")
+        raise click.UsageError(f"variables go before leakscope; {command_hint(_with_leakscope(words, ours))}")
     if first != "-m" and not os.path.exists(first) and _is_program(first):
-        within = _within(words, ours)
-        instead = _write(within) if within else f"name the script it starts: {_write(_run(ours))}"
+        within = _with_leakscope(words, ours)
+        instead = command_hint(within) if within else f"name the script it starts: {command_hint(_run(ours))}"
         raise click.UsageError(f"{first} is a program, not a Python script; {instead}")
     return list(words)
 
@@ -103,43 +101,45 @@ def _without_interpreter(words: Sequence[str], ours: Sequence[str]) -> list[str]
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
         flags += [rest.pop(0) for _ in range(2 if rest[0] in ("-W", "-X") and len(rest) > 1 else 1)]
     if not rest:
-        raise click.UsageError(f"no script was given; {_write(_run(ours))}")
+        raise click.UsageError(f"no script was given; {command_hint(_run(ours))}")
     if rest[0] in ("-c", "-"):
-        raise click.UsageError(f"code without a file cannot be recorded; save it to a file and {_write(_run(ours))}")
+        raise click.UsageError(f"only files can be recorded; save the code to a file and {command_hint(_run(ours))}")
     if flags:
         command = [words[0], *flags, "-m", "leakscope", "run", *ours, *rest]
-        raise click.UsageError(f"Python options go before leakscope; {_write(command)}")
+        raise click.UsageError(f"Python options go before leakscope; {command_hint(command)}")
     if os.sep in words[0] and os.path.dirname(os.path.abspath(words[0])) != os.path.dirname(sys.executable):
         note(f"the script runs under {sys.executable}; for another: {words[0]} -m leakscope run")
-    return script_named(rest, ours)
+    return script_words(rest, ours)
 
 
 def _run(ours: Sequence[str], script: Sequence[str] = ("train.py",)) -> list[str]:
+    """The words of `leakscope run`."""
     return ["leakscope", "run", *ours, *script]
 
 
-def _write(command: Sequence[str]) -> str:
+def command_hint(command: Sequence[str]) -> str:
+    """What to type, as the end of an error."""
     return f"run `{shlex.join(command)}`"
 
 
 def _scripts_place(words: Sequence[str]) -> int | None:
-    """Index of the first word that runs Python code: an interpreter or a script."""
+    """Index of the first interpreter or script among the words; None without one."""
     return next((n for n, word in enumerate(words) if _is_interpreter(word) or word.endswith(".py")), None)
 
 
-def _within(words: Sequence[str], ours: Sequence[str]) -> list[str]:
-    """The command with leakscope where it starts Python; [] where it is not seen to, or where a shell starts it."""
+def _with_leakscope(words: Sequence[str], ours: Sequence[str]) -> list[str]:
+    """The command with leakscope inserted before the script; [] if it runs no visible script, or runs it in a shell."""
     place = _scripts_place(words)
     if place is None or _name(words[0]) in _SHELLS:
         return []
     script = words[place:]
     with suppress(click.UsageError):
-        script = script_named(script, ours)
+        script = script_words(script, ours)
     return [*words[:place], *_run(ours, script)]
 
 
-def _for_launcher(name: str, rest: list[str], ours: Sequence[str], words: Sequence[str]) -> str:
-    """What to write instead of `leakscope run mpirun ...` and the like."""
+def _launcher_text(name: str, rest: list[str], ours: Sequence[str], words: Sequence[str]) -> str:
+    """The error for `leakscope run mpirun ...` and the like: what to type instead."""
     place = _scripts_place(rest)
     shared = () if {"-o", "--output"} & {*ours} else ("-o", "FOLDER")
     if place is None:
@@ -147,72 +147,72 @@ def _for_launcher(name: str, rest: list[str], ours: Sequence[str], words: Sequen
         return f"{name} starts the ranks; give it `{shlex.join(start)}` instead of the script"
     script = rest[place:]
     with suppress(click.UsageError):
-        script = script_named(script, ours)
+        script = script_words(script, ours)
     before = [*words[: len(words) - len(rest)], *rest[:place], *_NO_PYTHON.get(name, ())]
     command = [*before, "leakscope", "run", *ours, *shared, *script]
-    return f"{name} starts the ranks, so leakscope goes after it; {_write(command)}"
+    return f"{name} starts the ranks, so leakscope goes after it; {command_hint(command)}"
 
 
-def for_unknown_command(words: Sequence[str], commands: Sequence[str]) -> str:
-    """What to write instead of `leakscope train.py`, `leakscope raport`."""
+def unknown_command_text(words: Sequence[str], commands: Sequence[str]) -> str:
+    """The error for `leakscope train.py` or `leakscope raport`: what to type instead."""
     name = words[0]
     runs = os.path.exists(name) or name.endswith((".py", ".ipynb", ".sh")) or _is_interpreter(name)
     if runs or _name(name) in (*_LAUNCHERS, "torchrun", "accelerate") or _ASSIGNMENT.fullmatch(name):
         if (Path(name) / "run.json").is_file():
-            return f"{name} is the folder of a run; {_write(['leakscope', 'report', *words])}"
-        return f"{name} is not a command of leakscope; {_write(['leakscope', 'run', *words])}"
+            return f"{name} is the folder of a run; {command_hint(['leakscope', 'report', *words])}"
+        return f"{name} is not a command of leakscope; {command_hint(['leakscope', 'run', *words])}"
     near = get_close_matches(name, commands, 1)
     if near:
-        return f"no such command: {name}; {_write(['leakscope', near[0], *words[1:]])}"
+        return f"no such command: {name}; {command_hint(['leakscope', near[0], *words[1:]])}"
     return f"no such command: {name}; commands are {', '.join(commands)}"
 
 
-def for_unknown_option(error: click.NoSuchOption, groups: click.Group) -> str:
-    """What to write instead of `leakscope run --html`, `--min_bytes`, `report --steps 3`."""
+def unknown_option_text(error: click.NoSuchOption, groups: click.Group) -> str:
+    """The error for `run --html`, `run --min_bytes` or `report --steps 3`: what to type instead."""
     context = error.ctx
     name = error.option_name
-    said = f"{context.command_path if context else 'leakscope'} has no option {name}"
+    message = f"{context.command_path if context else 'leakscope'} has no option {name}"
     if context is None or isinstance(context.command, click.Group):
-        known = ", ".join(f"`leakscope {command}`" for command, _ in _having(groups, name))
+        known = ", ".join(f"`leakscope {command}`" for command, _ in _commands_with(groups, name))
         if name == "-m":
-            return f"{said}; run `leakscope run -m MODULE`"
-        return f"{said}; {known} has it" if known else f"{said}; options go after the command: `leakscope run`"
-    return f"{said}; {next(_instead(name, context.command, groups))}"
+            return f"{message}; run `leakscope run -m MODULE`"
+        return f"{message}; it is an option of {known}" if known else f"{message}; see `leakscope --help`"
+    return f"{message}; {next(_suggestions(name, context.command, groups))}"
 
 
-def for_wrong_usage(error: click.UsageError) -> str:
-    """What click says, and what to write where an argument is missing or one too many."""
-    said = re.sub(r"is not a valid integer( range)?", "is not an integer", error.format_message()).rstrip(".")
-    if error.ctx is None or not ("issing argument" in said or "unexpected extra" in said):
-        return said
+def usage_error_text(error: click.UsageError) -> str:
+    """Click's message; with the usage if an argument is missing or unexpected."""
+    message = re.sub(r"is not a valid integer( range)?", "is not an integer", error.format_message()).rstrip(".")
+    if error.ctx is None or not ("issing argument" in message or "unexpected extra" in message):
+        return message
     pieces = error.ctx.command.collect_usage_pieces(error.ctx)
-    return f"{said}; write `{' '.join((error.ctx.command_path, *pieces))}`"
+    return f"{message}; usage: {' '.join((error.ctx.command_path, *pieces))}"
 
 
-def _instead(name: str, command: click.Command, groups: click.Group) -> Iterator[str]:
-    """What to write instead of an option that a command does not have, the best first."""
-    own = _options_of(command)
+def _suggestions(name: str, command: click.Command, groups: click.Group) -> Iterator[str]:
+    """What to type instead of an option that a command does not have, best first."""
+    own = _option_names(command)
     bare = name.lstrip("-").replace("_", "-").lower()
     if f"--{bare}" in own:
-        yield f"write --{bare}"
+        yield f"use --{bare}"
     if format_of := _as_format(bare, own):
         is_page = bare == "html" and command.name == "run"
-        yield f"write {format_of}{'; report.html is written into the folder of the run in any case' if is_page else ''}"
-    for option, meanings in _MEANT.items():
+        yield f"use {format_of}{'; the folder of the run contains report.html in any case' if is_page else ''}"
+    for option, meanings in _SYNONYMS.items():
         if bare in meanings and option.split()[0] in own:
-            yield f"write {option}"
+            yield f"use {option}"
     if near := get_close_matches(f"--{bare}", own, 1, cutoff=0.75):
         yield f"did you mean {near[0]}?"
     if name in ("-v", "--verbose"):
         yield "`leakscope report --verbose` shows all details of a run"
-    if others := [f"`leakscope {other}`" for other, _ in _having(groups, name)]:
-        yield f"{' and '.join(others[:3])} {'has' if len(others) == 1 else 'have'} it"
+    if others := [f"`leakscope {other}`" for other, _ in _commands_with(groups, name)]:
+        yield f"it is an option of {' and '.join(others[:3])}"
     its = "; options of the script go after the script" if command.name == "run" else ""
     yield f"`leakscope {command.name} --help` lists its options{its}"
 
 
 def _as_format(bare: str, own: Sequence[str]) -> str:
-    """`--as html=FILE` where an option is the name of a format, and the command has formats."""
+    """`--as html=FILE` for an option named like a format, if the command has formats."""
     from leakscope.report.formats import format_names
 
     name = {"md": "markdown", "xml": "junit", "txt": "text", "github": "markdown", "perfetto": "trace"}.get(bare, bare)
@@ -221,96 +221,30 @@ def _as_format(bare: str, own: Sequence[str]) -> str:
     return "--as text" if name == "text" else f"--as {name}=FILE"
 
 
-def _options_of(command: click.Command) -> list[str]:
+def _option_names(command: click.Command) -> list[str]:
     options = (p for p in command.params if isinstance(p, click.Option) and not p.hidden)
     return [*(name for option in options for name in (*option.opts, *option.secondary_opts)), "--help", "-h"]
 
 
-def _having(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:
+def _commands_with(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:
     context = click.Context(group)
     for each in group.list_commands(context):
         command = group.get_command(context, each)
-        if command is not None and name in _options_of(command):
+        if command is not None and name in _option_names(command):
             yield each, command
 
 
-def check_run_folder(path: Path, command: str) -> None:
-    """Check the folder of a run. Raises LeakscopeError that says what to type instead.
-
-    Recognizes a file in a run, the folder of a rank, a folder of runs, and misspelled names.
-    """
-    if (path / "run.json").exists():
-        return
-    above = next((folder for folder in path.absolute().parents if (folder / "run.json").exists()), None)
-    if above is not None and path.exists():
-        shown = os.path.relpath(above) if not path.is_absolute() else str(above)
-        words = [shown]
-        if command == "report" and (rank := re.fullmatch(r"rank_(\d+)", path.name)):
-            words += ["--rank", str(int(rank[1]))]
-        inside = f"{path} lies in the folder of a run"
-        raise LeakscopeError(f"{inside}; {_of_run(command, words)}")
-    if not path.exists():
-        near = _near(path, lambda folder: (folder / "run.json").exists())
-        instead = f"did you mean {near}?" if near else _record(path)
-        raise LeakscopeError(f"run not found: {path}; {instead}")
-    if path.is_dir():
-        runs = sorted((run.parent for run in path.glob("*/run.json")), key=lambda run: run.stat().st_mtime)
-        if runs:
-            several = "several runs" if len(runs) > 1 else "a run"
-            raise LeakscopeError(f"{path} holds {several}; {_of_run(command, [str(runs[-1])])}")
-        raise LeakscopeError(f"{path} is not a leakscope run: it has no run.json; {_record()}")
-    elif path.suffix == ".py":
-        raise LeakscopeError(f"{path} is a script, not a run; {_write(['leakscope', 'run', str(path)])}")
-    elif path.suffix in (".pickle", ".pkl"):
-        raise LeakscopeError(f"{path} is not a run; {_write(['leakscope', 'snapshot', str(path)])} for a snapshot")
-
-
-def _record(folder: Path | None = None) -> str:
-    """How a run is recorded, into this folder or one that leakscope names."""
-    output = [] if folder is None else ["-o", str(folder)]
-    return f"`{shlex.join(['leakscope', 'run', *output, 'train.py'])}` records one"
-
-
-def _of_run(command: str, words: Sequence[str]) -> str:
-    """What to write for a run: the command, or where it takes two runs this one's name."""
-    return f"name {words[0]}" if command == "compare" else _write(["leakscope", command, *words])
-
-
-def near_script(path: str) -> str:
-    """`; did you mean train.py?` for a script that is not there; "" where nothing is like it."""
-    from leakscope_cli.shared import check_module
-
-    if os.path.exists(f"{path}.py"):
-        return f"; did you mean {path}.py?"
-    if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path) and not path.endswith(".py"):
-        with suppress(LeakscopeError, ImportError, ValueError):
-            check_module(path)
-            return f"; did you mean -m {path}?"
-    if (parent := Path(path).parent) and not parent.is_dir():
-        return f" (no such folder: {parent})"
-    near = _near(Path(path), lambda file: file.suffix == ".py")
-    return f"; did you mean {near}?" if near else ""
-
-
-def _near(path: Path, fits: Callable[[Path], bool]) -> str:
-    with suppress(OSError):
-        names = [each.name for each in path.parent.iterdir() if fits(each)]
-        close = get_close_matches(path.name, names, 1)
-        return str(path.parent / close[0]) if close else ""
-    return ""
-
-
 TYPED = "leakscope.typed"
-"""Where click's context keeps the `Typed` of a command line."""
+"""Key of the `TypedArguments` in the `meta` of click's context."""
 _MODULE = "-m"
 _RANKS = ("-n", "--ranks")
 _SHORTEST = 5
-"""Letters from which on a word may be another one misspelled, with its dashes; chosen: `--lr` is near nothing."""
+"""Minimum length of a misspelled option, with its dashes. Heuristic: `--lr` resembles no option."""
 
 
 @dataclass(frozen=True)
 class TypedArguments:
-    """The words of a command line, by whose they are."""
+    """The words of a command line: options of leakscope, the script, arguments of the script."""
 
     ours: tuple[str, ...]
     target: tuple[str, ...]
@@ -322,10 +256,10 @@ class RunCommand(click.Command):
     """Takes its own options before the script; `--ranks N` also right after it, and any of them before a `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put leakscope's words before the script's, so that click takes them apart."""
-        start = self._script_at(args)
+        """Move leakscope's options before the script, where click expects them."""
+        start = self._first_argument(args)
         if start < len(args):
-            args = [*args[:start], *script_named(args[start:], args[:start])]
+            args = [*args[:start], *script_words(args[start:], args[:start])]
             has_module = args[start] == _MODULE
             if has_module and start + 1 == len(args):
                 raise click.UsageError("-m requires a module name")
@@ -337,29 +271,32 @@ class RunCommand(click.Command):
             args = [*args[:start], *ours, *module, "--", *script, *theirs]
         return super().parse_args(ctx, args)
 
-    def _script_at(self, args: Sequence[str]) -> int:
-        """Index of the script or of `-m`."""
-        index = 0
-        while index < len(args):
-            word = args[index]
-            if word == _MODULE or not word.startswith("-") or word == "-":
-                return index
-            if word == "--":
-                return len(args)
-            index += 1 if "=" in word or not self._takes_value(word) else 2
-        return index
+    def _first_argument(self, words: Sequence[str], known_only: bool = False) -> int:
+        """Index of the first word that is neither an option nor its value, or of `-m`; the length without one.
 
-    def _takes_value(self, word: str) -> bool:
-        for parameter in self.params:
-            if isinstance(parameter, click.Option) and word in parameter.opts:
-                return not parameter.is_flag
-        return False
+        `known_only`: words that look like options but are none of ours count as arguments.
+        """
+        index = 0
+        while index < len(words):
+            name, has_value, _ = words[index].partition("=")
+            if name in (_MODULE, "-") or not name.startswith("-") or (known_only and name not in self._flags):
+                return index
+            if name == "--":
+                return len(words)
+            index += 1 if has_value or not self._flags.get(name) else 2
+        return min(index, len(words))
+
+    @cached_property
+    def _flags(self) -> dict[str, bool]:
+        """Each flag of an option, and whether it takes a value."""
+        options = (option for option in self.params if isinstance(option, click.Option))
+        return {flag: not option.is_flag for option in options for flag in (*option.opts, *option.secondary_opts)}
 
     def _split(self, rest: list[str]) -> tuple[list[str], list[str]]:
-        """Words after the script that are leakscope's, and those that are the script's."""
+        """Split the words after the script into options of leakscope and arguments of the script."""
         if "--" in rest:
             dashes = rest.index("--")
-            if self._all_options(rest[:dashes]):
+            if self._first_argument(rest[:dashes], known_only=True) == dashes:
                 return rest[:dashes], rest[dashes + 1 :]
         if rest and rest[0] in _RANKS:
             return rest[:2], rest[2:]
@@ -367,208 +304,73 @@ class RunCommand(click.Command):
             return rest[:1], rest[1:]
         return [], rest
 
-    def _all_options(self, words: Sequence[str]) -> bool:
-        known = {name for option in self.params if isinstance(option, click.Option) for name in option.opts}
-        index = 0
-        while index < len(words):
-            if words[index].partition("=")[0] not in known:
-                return False
-            index += 1 if "=" in words[index] or not self._takes_value(words[index]) else 2
-        return True
-
-    def meant_for_us(self, typed: TypedArguments) -> tuple[list[str], list[str]]:
-        """Options of leakscope's, spelled right or nearly so, among the words after the script; and the other words."""
-        known = [name for option in self.params if isinstance(option, click.Option) for name in option.opts]
+    def split_misplaced(self, typed: TypedArguments) -> tuple[list[str], list[str]]:
+        """Split the arguments of the script into options of leakscope, also misspelled ones, and others."""
         ours, others, rest = list[str](), list[str](), list(typed.theirs)
         while rest:
             word = rest.pop(0)
             name, has_value, value = word.partition("=")
-            near = get_close_matches(name.replace("_", "-"), known, 1, cutoff=0.8) if name.startswith("--") else []
-            own = name if name in known else near[0] if near and len(name) > _SHORTEST else ""
+            is_long = name.startswith("--") and len(name) > _SHORTEST
+            near = get_close_matches(name.replace("_", "-"), self._flags, 1, cutoff=0.8) if is_long else []
+            own = name if name in self._flags else near[0] if near else ""
             if not own:
                 others.append(word)
                 continue
             ours.append(f"{own}{has_value}{value}")
-            if not has_value and self._takes_value(own) and rest:
+            if not has_value and self._flags[own] and rest:
                 ours.append(rest.pop(0))
         return ours, others
 
 
-_MOST_FILES = 300
-"""Files read at the most; chosen: more are a project whose imports take longer to follow than the start of a rank."""
-_ARGUMENT_LIBRARIES = frozenset({"argparse", "optparse", "getopt", "fileinput", "unittest", "runpy", "cmd", "pdb"})
-"""Of the standard library, what reads `sys.argv` or runs something that may."""
-_DYNAMIC = frozenset({"importlib", "ctypes", "pkgutil"})
-"""Of the standard library, what may run code that is not seen here."""
-_SILENT = frozenset(
-    {"torch", "torchvision", "torchaudio", "numpy", "scipy", "matplotlib", "pandas", "PIL", "tqdm", "einops", "sklearn"}
-)
-"""Installed packages that read no arguments when they are imported and used; of others it is not known."""
-_WORDS = frozenset({"argv", "orig_argv", "cmdline", "parse_args", "parse_known_args", "ArgumentParser"})
-_RUNS_CODE = frozenset({"exec", "eval", "compile", "__import__"})
-_LAUNCH = "torch.distributed.run."
-"""Of torch, what reads its arguments."""
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """`64KiB`, `1 MB` or a number of bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse the size."""
+        try:
+            return parse_bytes(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
-class Takes(Enum):
-    """Whether a script takes arguments."""
+class Share(click.ParamType):  # type: ignore[type-arg]
+    """`2%` or `0.02`, as a share between 0 and 1."""
 
-    YES = "yes"
-    """Something in it reads them."""
-    UNKNOWN = "unknown"
-    """Nothing that is seen does, but not all of it is seen."""
-    NO = "no"
-    """Nothing in it can."""
+    name = "share"
 
-
-def takes_arguments(script: Path) -> Takes:
-    """Whether a script, with the modules beside it that it imports, reads its command line."""
-    waiting, seen, answer = [script], {script}, Takes.NO
-    while waiting:
-        tree = _tree(waiting.pop())
-        if tree is None or len(seen) > _MOST_FILES:
-            return Takes.UNKNOWN
-        for node in ast.walk(tree):
-            found = _read(node)
-            if found == Takes.YES:
-                return found
-            if found == Takes.UNKNOWN:
-                answer = found
-        for name in _imported(tree):
-            root = name.partition(".")[0]
-            files = _beside(script.parent, name)
-            if files:
-                waiting += [file for file in files if file not in seen]
-                seen.update(files)
-            elif root in _ARGUMENT_LIBRARIES:
-                return Takes.YES
-            elif root in _DYNAMIC or root not in _SILENT | sys.stdlib_module_names or _LAUNCH in f"{name}.":
-                answer = Takes.UNKNOWN
-    return answer
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse the share."""
+        try:
+            return parse_share(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
-def _read(node: ast.AST) -> Takes:
-    """What one node of the source says."""
-    name = ""
-    if isinstance(node, ast.Name):
-        if node.id in _RUNS_CODE:
-            return Takes.UNKNOWN
-        name = node.id
-    elif isinstance(node, ast.Attribute):
-        name = node.attr
-    elif isinstance(node, ast.alias):
-        name = node.name
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return Takes.YES if node.value in ("argv", "orig_argv") or "/cmdline" in node.value else Takes.NO
-    return Takes.YES if name in _WORDS or "argparse" in name.lower() else Takes.NO
+_TYPE_OF_UNIT: Mapping[str, click.ParamType[Any]] = {"bytes": Size(), "share": Share()}
+_TYPES: Mapping[Any, Any] = {Path: click.Path(path_type=Path), When: click.Choice([str(when) for when in When])}
 
 
-def _tree(path: Path) -> ast.Module | None:
-    try:
-        with tokenize.open(path) as stream, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(stream.read())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def _imported(tree: ast.Module) -> Iterator[str]:
-    """Modules that are imported by name, each name of a `from` import as if it were one."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names if _may_be_beside(node.module))
-        elif isinstance(node, ast.ImportFrom):
-            yield "." * node.level + (node.module or "")  # relative to a package
-
-
-def _may_be_beside(module: str) -> bool:
-    return module.partition(".")[0] not in sys.stdlib_module_names | _SILENT
-
-
-def _beside(folder: Path, name: str) -> list[Path]:
-    """The files that are run when a module beside the script is imported; [] for one that lies elsewhere."""
-    files: list[Path] = []
-    place = folder
-    for part in name.split("."):
-        if not part:
-            return []
-        package, module = place / part / "__init__.py", place / f"{part}.py"
-        if package.is_file():
-            files.append(package)
-        elif module.is_file():
-            return [*files, module]
-        elif not (place / part).is_dir():
-            break
-        place = place / part
-    return files
-
-
-@dataclass(frozen=True)
-class Functions:
-    """The functions that a script's source defines or imports."""
-
-    names: tuple[str, ...]
-    """As `--step-function` takes them: `train_step`, `Trainer.training_step`."""
-    imported: frozenset[str]
-    """First names that come from elsewhere."""
-    assigned: frozenset[str]
-    """Names that something else is bound to."""
-    is_all: bool
-    """Nothing defines names in a way that the source does not show."""
-
-    def defines(self, name: str) -> bool:
-        """Whether the source binds a name, be it a class or a function, an import or an assignment."""
-        return name in self.imported | self.assigned or any(name in has.split(".") for has in self.names)
-
-
-def functions_of(script: Path) -> Functions | None:
-    """What is defined in a script, at whatever depth; None where its source cannot be read."""
-    from leakscope.findings.source.scopes import functions_in
-
-    tree = _tree(script)
-    if tree is None:
-        return None
-    hidden = any(
-        (isinstance(node, ast.Name) and node.id in (*_RUNS_CODE, "globals", "setattr", "vars", "locals"))
-        or (isinstance(node, ast.alias) and node.name == "*")
-        or (isinstance(node, ast.Attribute) and node.attr in ("__dict__", "import_module"))
-        for node in ast.walk(tree)
+def run_option(name: str, help: str | None = None) -> click.Option:
+    """An option of a run for click, with another help if given; its default is None, and `Options` has the real one."""
+    option, kind = OFFERED[name], TYPES[name][0]
+    repeated = kind == tuple[str, ...]
+    return click.Option(
+        [name, *flags_of(name)],
+        type=None if kind is bool or repeated else _TYPE_OF_UNIT.get(option.unit, _TYPES.get(kind, kind)),
+        is_flag=kind is bool,
+        multiple=repeated,
+        default=None,
+        metavar=option.metavar,
+        help=help or option.help,
     )
-    imported = (
-        (alias.asname or alias.name).partition(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for alias in node.names
-    )
-    assigned = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    assigned |= {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-    names = tuple(dict.fromkeys(functions_in(tree)))
-    return Functions(names, frozenset(imported), frozenset(assigned), not hidden and "__getattr__" not in names)
 
 
-def missing_step_function(script: Path, name: str, folders: list[str]) -> str:
-    """Why no function of this name can be found, with names that are like it; "" where it may be there.
-
-    A name is missing for certain only where the script neither defines nor imports it and has no other way to define
-    it, and where its first part is either no module that could be imported or one whose source says the same.
-    """
-    from leakscope.findings.source.scopes import like
-
-    found = functions_of(script)
-    if found is None or not found.is_all:
-        return ""
-    parts = name.split(".")
-    if parts[0] in found.imported or any(has.split(".")[-len(parts) :] == parts for has in found.names):
-        return ""
-    names, where = found.names, str(script)
-    spec = PathFinder.find_spec(parts[0], folders) if len(parts) > 1 else None
-    if spec is not None:
-        module = functions_of(Path(spec.origin)) if spec.origin and spec.origin.endswith(".py") else None
-        if module is None or not module.is_all or spec.submodule_search_locations or module.defines(parts[1]):
-            return ""
-        names, where = tuple(f"{parts[0]}.{has}" for has in module.names), spec.origin or ""
-    near = " or ".join(like(name, names))
-    return f"{where} has no function {name}, nor does it import one{f'; did you mean {near}?' if near else ''}"
+def checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of options of a run. Raises LeakscopeError for one that is out of range."""
+    for name, value in options.items():
+        wrong = OFFERED[name].refuses(value)
+        if wrong:
+            raise LeakscopeError(f"{flags_of(name)[-1]} {wrong}")
+    return dict(options)

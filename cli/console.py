@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _STDOUT, _STDERR = 1, 2
 
 
-def have_streams() -> None:
+def open_missing_streams() -> None:
     """Open closed standard streams on /dev/null.
 
     Otherwise they would be None, and the next opened file would get the number to which C code writes its warnings.
@@ -46,35 +46,39 @@ def have_streams() -> None:
                 setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
-def tell(text: str, painted: bool = False) -> str:
+def print_text(text: str, is_styled: bool = False) -> str:
     """Write to stdout in its encoding; return the reason if that failed, "" otherwise or if the reader is gone.
 
-    `painted`: with colours, which are not to be taken out again.
-    Python would say of what is left in a buffer that cannot be written that it ignored an error, and exit with 120.
+    The buffer is discarded then; otherwise Python would report an ignored error at exit and return 120.
+
+    Args:
+        text: The text.
+        is_styled: Keep its escape sequences.
+
     """
     try:
-        click.echo(in_encoding_of(sys.stdout, text), nl=not text.endswith("\n"), color=painted or None)
+        click.echo(in_encoding_of(sys.stdout, text), nl=not text.endswith("\n"), color=is_styled or None)
     except OSError as error:
-        _forget(_STDOUT)
+        _discard(_STDOUT)
         return "" if error.errno == errno.EPIPE else f"cannot write to stdout: {error.strerror}"
     return ""
 
 
-def tell_or_fail(text: str, painted: bool = False) -> None:
+def print_or_fail(text: str, is_styled: bool = False) -> None:
     """As `tell`, but raise LeakscopeError if stdout cannot be written."""
-    problem = tell(text, painted)
+    problem = print_text(text, is_styled)
     if problem:
         raise LeakscopeError(problem)
 
 
-def settle() -> None:
+def flush_streams() -> None:
     """Flush the standard streams at exit, ignoring errors."""
     for stream, number in ((sys.stdout, _STDOUT), (sys.stderr, _STDERR)):
         try:
             if stream is not None:
                 stream.flush()
         except (OSError, ValueError):
-            _forget(number)
+            _discard(number)
 
 
 def note(text: str, prefix: str = "leakscope:") -> None:
@@ -83,18 +87,18 @@ def note(text: str, prefix: str = "leakscope:") -> None:
         line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
         click.echo(f"{prefix} {in_encoding_of(sys.stderr, line)}", err=True)
     except OSError:
-        _forget(_STDERR)
+        _discard(_STDERR)
 
 
-_DRAWN = {"┬─": "|-", "├─": "|-", "╰→": "`-", "│": "|", "─": "-", "↓": "v", "→": "->"}
+_BOX_CHARACTERS = {"┬─": "|-", "├─": "|-", "╰→": "`-", "│": "|", "─": "-", "↓": "v", "→": "->"}
 """Box characters to ASCII of the same width, for encodings that lack one of them."""
 
 
 def in_encoding_of(stream: TextIO | None, text: str) -> str:
     """Replace what the encoding of the stream lacks: box characters by ASCII, others by escapes."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    if not text.isascii() and not _has(encoding, "".join(_DRAWN)):
-        for drawn, plain in _DRAWN.items():
+    if not text.isascii() and not _has(encoding, "".join(_BOX_CHARACTERS)):
+        for drawn, plain in _BOX_CHARACTERS.items():
             text = text.replace(drawn, plain)
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
@@ -107,7 +111,7 @@ def _has(encoding: str, text: str) -> bool:
     return True
 
 
-def _forget(number: int) -> None:
+def _discard(number: int) -> None:
     """Discard what is left in the buffers of a stream."""
     with suppress(OSError), open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), number)
@@ -165,27 +169,27 @@ def files_of(run: Run) -> dict[str, Path]:
     return {name: Path(name).absolute() for name in (*run.sources, *page) if os.path.isfile(name)}
 
 
-def painted(text: str, console: Console, files: Mapping[str, Path]) -> str:
+def style_text(text: str, console: Console, files: Mapping[str, Path]) -> str:
     """The text with colours and links if the console has them."""
     if console.color_system is None:
         return text
     from rich.text import Text
 
-    told = Text(text, end="")
+    styled = Text(text, end="")
     for pattern, style in STYLES:
-        told.highlight_regex(f"(?m){pattern}", style)
+        styled.highlight_regex(f"(?m){pattern}", style)
     if files:
         longest_first = "|".join(re.escape(name) for name in sorted(files, key=len, reverse=True))
-        for match in re.finditer(rf"(?<![\w/.-])({longest_first})(?::\d+)?(?![\w/-])", told.plain):
-            told.stylize(f"link {files[match[1]].as_uri()}", *match.span())
+        for match in re.finditer(rf"(?<![\w/.-])({longest_first})(?::\d+)?(?![\w/-])", styled.plain):
+            styled.stylize(f"link {files[match[1]].as_uri()}", *match.span())
     with console.capture() as captured:
-        console.print(told, soft_wrap=True, end="")
+        console.print(styled, soft_wrap=True, end="")
     return captured.get()
 
 
-_POLL_S = 0.25
+_POLL_INTERVAL_S = 0.25
 """Seconds between updates of the progress bar."""
-_NOTE_S = 60.0
+_NOTE_INTERVAL_S = 60.0
 """Seconds between progress lines without a bar: some hundred in a log of a night."""
 
 _WIDE = 110
@@ -193,7 +197,7 @@ _WIDE = 110
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunProgress:
     """Progress of the ranks."""
 
     step: int = 0
@@ -202,7 +206,7 @@ class Standing:
     """Counted bytes of the rank with most memory, at its last step."""
     per_step: float | None = None
     """Growth of that rank per step since warm-up; None during it."""
-    looks: int = 0
+    snapshots: int = 0
     """Most heap snapshots of any rank."""
     ranks: int = 1
     steps: int | None = None
@@ -215,11 +219,11 @@ class Standing:
         rate = "" if self.per_step is None else f" ({sign}{bytes_text(abs(self.per_step))} a step)"
         counted = "" if self.counted is None else f", {bytes_text(self.counted)} counted{of}{rate}"
         end = "" if self.steps is None else f" of {self.steps:,}"
-        return f"step {self.step:,}{end}{counted}, {plural(self.looks, 'snapshot')}"
+        return f"step {self.step:,}{end}{counted}, {plural(self.snapshots, 'snapshot')}"
 
 
 @dataclass
-class Following:
+class ProgressReader:
     """Reads new rows of the ranks' files."""
 
     folder: Path
@@ -227,19 +231,19 @@ class Following:
     steps: int | None = None
     _tails: dict[Path, _Tail] = field(default_factory=dict)
 
-    def read(self) -> Standing:
+    def read(self) -> RunProgress:
         """The current progress."""
         for path in self.folder.glob("rank_*/steps.jsonl"):
             self._tails.setdefault(path, _Tail(path)).read(self.warmup)
         begun = [tail for tail in self._tails.values() if tail.step]
         if not begun:
-            return Standing()
+            return RunProgress()
         most = max(begun, key=lambda tail: tail.last[1] if tail.last else -1)
-        return Standing(
+        return RunProgress(
             step=max(tail.step for tail in begun),
             counted=most.last[1] if most.last else None,
             per_step=most.per_step,
-            looks=max(sum(1 for _ in tail.path.parent.glob("heap_*.json")) for tail in begun),
+            snapshots=max(sum(1 for _ in tail.path.parent.glob("heap_*.json")) for tail in begun),
             ranks=len(begun),
             steps=self.steps,
         )
@@ -247,7 +251,7 @@ class Following:
 
 @dataclass
 class _Tail:
-    """The end of one rank's steps."""
+    """Reads the end of one rank's `steps.jsonl`."""
 
     path: Path
     offset: int = 0
@@ -269,9 +273,9 @@ class _Tail:
         self.step += len(lines)
         if lines and self.first is None and self.step > warmup:
             begin = self.step - len(lines)
-            self.first = _counted(lines[max(warmup - begin, 0)])
+            self.first = _step_and_bytes(lines[max(warmup - begin, 0)])
         if lines:
-            self.last = _counted(lines[-1]) or self.last
+            self.last = _step_and_bytes(lines[-1]) or self.last
 
     @property
     def per_step(self) -> float | None:
@@ -280,7 +284,7 @@ class _Tail:
         return (self.last[1] - self.first[1]) / (self.last[0] - self.first[0])
 
 
-def _counted(line: bytes) -> tuple[int, int] | None:
+def _step_and_bytes(line: bytes) -> tuple[int, int] | None:
     try:
         step: dict[str, Any] = json.loads(line)
         number, counted = step["number"], step["counted_bytes"]
@@ -290,10 +294,10 @@ def _counted(line: bytes) -> tuple[int, int] | None:
 
 
 @contextmanager
-def progress(options: Options, every: float = _NOTE_S) -> Iterator[None]:
+def progress(options: Options, every: float = _NOTE_INTERVAL_S) -> Iterator[None]:
     """Show the progress of the ranks while the block runs, unless the run is quiet.
 
-    A single rank prints straight to the terminal, and would print into a bar: there it is a line now and then, too.
+    A bar needs a terminal on stderr that the script does not print to; otherwise there is a line every minute.
     """
     if options.quiet:
         yield
@@ -305,19 +309,21 @@ def progress(options: Options, every: float = _NOTE_S) -> Iterator[None]:
         yield
 
 
-def follow(following: Following, over: threading.Event, every: float, tell: Callable[[Standing], None]) -> None:
+def poll_progress(
+    reader: ProgressReader, over: threading.Event, every: float, show: Callable[[RunProgress], None]
+) -> None:
     """Report progress every `every` seconds, from the first step until `over` is set."""
     while not over.wait(every):
-        standing = following.read()
-        if standing.step:
-            tell(standing)
+        now = reader.read()
+        if now.step:
+            show(now)
 
 
 @contextmanager
-def _meanwhile(options: Options, every: float, tell: Callable[[Standing], None]) -> Iterator[None]:
+def _meanwhile(options: Options, every: float, show: Callable[[RunProgress], None]) -> Iterator[None]:
     over = threading.Event()
-    following = Following(options.folder, options.warmup, options.steps)
-    thread = threading.Thread(target=follow, args=(following, over, every, tell), daemon=True)
+    reader = ProgressReader(options.folder, options.warmup, options.steps)
+    thread = threading.Thread(target=poll_progress, args=(reader, over, every, show), daemon=True)
     thread.start()
     try:
         yield
@@ -327,13 +333,13 @@ def _meanwhile(options: Options, every: float, tell: Callable[[Standing], None])
 
 
 def _notes(options: Options, every: float) -> AbstractContextManager[None]:
-    def tell(standing: Standing) -> None:
+    def show(now: RunProgress) -> None:
         try:
-            click.echo(f"[leakscope] {standing}", err=True)
+            click.echo(f"[leakscope] {now}", err=True)
         except OSError:  # stderr is gone; the run continues
             return
 
-    return _meanwhile(options, every, tell)
+    return _meanwhile(options, every, show)
 
 
 @contextmanager
@@ -348,7 +354,7 @@ def _bar(options: Options) -> Iterator[None]:
         task = bar.add_task("starting the ranks", total=options.steps)
         with _meanwhile(
             options,
-            _POLL_S,
-            lambda standing: bar.update(task, completed=standing.step, description=str(standing)),
+            _POLL_INTERVAL_S,
+            lambda now: bar.update(task, completed=now.step, description=str(now)),
         ):
             yield

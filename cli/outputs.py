@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from leakscope_cli.console import columns_of, files_of, in_encoding_of, note, painted, stdout_console
+from leakscope_cli.console import columns_of, files_of, in_encoding_of, note, stdout_console, style_text
 
 from leakscope.errors import LeakscopeError
 from leakscope.report.formats import OWN, PICTURES, Format, format_named, format_names
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from leakscope.run.model import Run
 
 TEXT = "text"
-"""The format that goes to stdout where no other does."""
+"""The format of stdout by default."""
 STDOUT = "-"
-"""In place of a file."""
+"""The file name that means stdout."""
 _STEM = "findings"
-"""Name, without its suffix, of the file in a folder that is given in place of a file."""
+"""Name without suffix of the file in a folder that is given instead of a file."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class OutputRequest:
     """None for stdout."""
 
 
-def asked_formats(
+def parse_formats(
     words: Sequence[str], output: Path | None = None, finding: str | None = None
 ) -> tuple[OutputRequest, ...]:
     """Parse `--as FORMAT[=FILE]` and `--output`.
@@ -55,25 +55,25 @@ def asked_formats(
         LeakscopeError: A format is unknown or cannot be imported, or two go to the same place.
 
     """
-    asked = list(dict.fromkeys(_asked(word, output, finding) for word in words))
-    if all(one.file is not None for one in asked) or not asked:
-        own_place = output is None or output not in [one.file for one in asked]
-        asked = [*([OutputRequest(format_named(TEXT), output)] if own_place else []), *asked]
-    for index, one in enumerate(asked):
-        same = next((other for other in asked[:index] if other.file == one.file), None)
+    requests = list(dict.fromkeys(_parse_format(word, output, finding) for word in words))
+    if all(one.file is not None for one in requests) or not requests:
+        own_place = output is None or output not in [one.file for one in requests]
+        requests = [*([OutputRequest(format_named(TEXT), output)] if own_place else []), *requests]
+    for index, one in enumerate(requests):
+        same = next((other for other in requests[:index] if other.file == one.file), None)
         if same is not None:
             where = "stdout" if one.file is None else str(one.file)
             name = one.form.name
             raise LeakscopeError(f"{same.form.name} and {name} would both go to {where}; use --as {name}=FILE")
-    return tuple(asked)
+    return tuple(requests)
 
 
-def on_stdout(asked: Sequence[OutputRequest]) -> Format | Picture | None:
+def stdout_format(requests: Sequence[OutputRequest]) -> Format | Picture | None:
     """The format that goes to stdout, if any does."""
-    return next((one.form for one in asked if one.file is None), None)
+    return next((one.form for one in requests if one.file is None), None)
 
 
-def _asked(word: str, output: Path | None, finding: str | None) -> OutputRequest:
+def _parse_format(word: str, output: Path | None, finding: str | None) -> OutputRequest:
     name, has_file, file = word.partition("=")
     if name not in (*format_names(), *PICTURES):
         raise LeakscopeError(f"unknown format {name!r}; use one of {', '.join(format_names())}")
@@ -81,7 +81,13 @@ def _asked(word: str, output: Path | None, finding: str | None) -> OutputRequest
         raise LeakscopeError(f"{name} draws one finding; run leakscope report RUN --as {name}=FILE --finding ID")
     if has_file and not file:
         raise LeakscopeError(f"--as {word} has no file name; use --as {name}=FILE, or --as {name} for stdout")
-    form = _picture(name, finding) if name in PICTURES and finding else format_named(name)
+    form: Format | Picture
+    if name in PICTURES and finding:
+        from leakscope.report.formats.pictures import Picture
+
+        form = Picture(name, finding)
+    else:
+        form = format_named(name)
     if not has_file:
         return OutputRequest(form, output)
     if file == STDOUT:
@@ -90,36 +96,30 @@ def _asked(word: str, output: Path | None, finding: str | None) -> OutputRequest
     return OutputRequest(form, path / f"{_STEM}{form.suffix}" if file.endswith("/") or path.is_dir() else path)
 
 
-def _picture(name: str, finding: str) -> Picture:
-    from leakscope.report.drawing import Picture
-
-    return Picture(name, finding)
-
-
-def check_writable(asked: Sequence[OutputRequest], made_later: Path | None = None) -> None:
-    """Raises LeakscopeError where a file cannot be written; the folder `made_later` need not be there yet."""
-    for one in asked:
+def check_writable(requests: Sequence[OutputRequest], made_later: Path | None = None) -> None:
+    """Raises LeakscopeError if a file cannot be written; `made_later` is a folder that need not exist yet."""
+    for one in requests:
         if one.file is None or (one.file.parent == made_later and not made_later.exists()):
             continue
         try:
-            _try(one.file)
+            _check_file(one.file)
         except OSError as error:
             raise LeakscopeError(f"cannot write {one.file}: {error.strerror}") from None
 
 
-def _try(file: Path) -> None:
+def _check_file(file: Path) -> None:
     try:
         kind = os.stat(file).st_mode
     except FileNotFoundError:
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         os.unlink(file)
         return
-    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # not opened twice: a pipe with a reader
+    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # opening a pipe would wake its reader
         os.close(os.open(file, os.O_WRONLY))
 
 
-def rendered(form: Format | Picture, run: Run, findings: Findings, verbose: bool = False) -> str | bytes:
-    """What a format tells, as text with `verbose` all. Raises LeakscopeError where another package's fails."""
+def render_format(form: Format | Picture, run: Run, findings: Findings, verbose: bool = False) -> str | bytes:
+    """Render a format; text with all details if `verbose`. Raises LeakscopeError if another package's format fails."""
     if verbose and form.name == TEXT:
         from leakscope.report.text.page import render
 
@@ -127,24 +127,24 @@ def rendered(form: Format | Picture, run: Run, findings: Findings, verbose: bool
     if form.name in PICTURES or any(form is own for own in OWN):
         return form.render(run, findings)
     try:
-        told = form.render(run, findings)
-        if not isinstance(told, str):
-            raise TypeError(f"render() returned {type(told).__name__}")
-        return told
+        output = form.render(run, findings)
+        if not isinstance(output, str):
+            raise TypeError(f"render() returned {type(output).__name__}")
+        return output
     except Exception as error:  # noqa: BLE001 - another package's fault must not cost the verdict
         raise LeakscopeError(f"the format {form.name} fails: {type(error).__name__}: {error}") from None
 
 
 @runtime_checkable
-class OfAnyWidth(Protocol):
-    """Text that is set as wide as the terminal is."""
+class FitsWidth(Protocol):
+    """A format of text that can be set to the width of the terminal."""
 
-    def set_in(self, run: Run, findings: Findings, width: int) -> str:
-        """All of it, in so many columns."""
+    def render_to_width(self, run: Run, findings: Findings, width: int) -> str:
+        """The text in `width` columns."""
         ...
 
 
-def for_stdout(
+def render_for_stdout(
     form: Format, run: Run, findings: Findings, verbose: bool = False, page: str = ""
 ) -> tuple[str | bytes, bool]:
     """Render a format for stdout; text in the width and colors of the terminal.
@@ -169,19 +169,19 @@ def for_stdout(
     if form.name == TEXT:
         page = page or next((name for name in files if name.endswith("report.html")), "")
         text = render(run, findings, verbose, columns_of(console), page)
-    elif isinstance(form, OfAnyWidth):
-        text = form.set_in(run, findings, columns_of(console))
+    elif isinstance(form, FitsWidth):
+        text = form.render_to_width(run, findings, columns_of(console))
     else:
-        return rendered(form, run, findings, verbose), False
-    return painted(in_encoding_of(sys.stdout, text), console, files), console.color_system is not None
+        return render_format(form, run, findings, verbose), False
+    return style_text(in_encoding_of(sys.stdout, text), console, files), console.color_system is not None
 
 
 def write_files(
-    asked: Sequence[OutputRequest], run: Run, findings: Findings, verbose: bool = False, quiet: bool = False
+    requests: Sequence[OutputRequest], run: Run, findings: Findings, verbose: bool = False, quiet: bool = False
 ) -> tuple[str, ...]:
-    """Write what goes to files; why that could not be done, a sentence for each that was not."""
+    """Write the formats that go to files; return one sentence for each that failed."""
     failed = []
-    for form, file in ((one.form, one.file) for one in asked if one.file is not None):
+    for form, file in ((one.form, one.file) for one in requests if one.file is not None):
         why = _write(form, file, run, findings, verbose)
         if why:
             failed.append(why)
@@ -192,8 +192,8 @@ def write_files(
 
 def _write(form: Format | Picture, file: Path, run: Run, findings: Findings, verbose: bool) -> str:
     try:
-        told = rendered(form, run, findings, verbose)
-        write_named(file, told if isinstance(told, bytes) else told.encode(errors="backslashreplace"))
+        output = render_format(form, run, findings, verbose)
+        write_named(file, output if isinstance(output, bytes) else output.encode(errors="backslashreplace"))
     except (OSError, MemoryError, ImportError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         return f"cannot write {file}: {why or type(error).__name__}"

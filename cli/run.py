@@ -13,69 +13,59 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
-from leakscope_cli.argv import TYPED, RunCommand, Takes, missing_step_function, takes_arguments
-from leakscope_cli.console import note, progress, tell
-from leakscope_cli.outputs import TEXT, OutputRequest, asked_formats, check_writable, for_stdout, on_stdout, write_files
-from leakscope_cli.shared import (
+from leakscope_cli import CommandFailed
+from leakscope_cli.argv import TYPED, RunCommand, run_option
+from leakscope_cli.console import note, print_text, progress
+from leakscope_cli.outputs import (
+    TEXT,
+    OutputRequest,
+    check_writable,
+    parse_formats,
+    render_for_stdout,
+    stdout_format,
+    write_files,
+)
+from leakscope_cli.recorded import (
     RUNS,
-    Impossible,
     Policy,
-    Share,
-    Size,
     baseline_of,
-    check_module,
     check_room,
-    check_script,
     join_folder,
     read_and_judge,
     suppressions_of,
 )
+from leakscope_cli.script import Takes, check_module, check_script, missing_step_function, takes_arguments
 
 from leakscope.errors import LeakscopeError, check_python, check_torch
-from leakscope.options import OFFERED, TYPES, Option, Options, When, flags_of
+from leakscope.options import OFFERED, Options
 from leakscope.report.formats import format_named
 from leakscope.verdict import Returned
 
 if TYPE_CHECKING:
+    from leakscope.report.formats.pictures import Picture
+
     from leakscope.findings.model import Findings
     from leakscope.launch import ExternalLauncher, Outcome
+    from leakscope.report.formats import Format
     from leakscope.run.model import Run
-    from leakscope.run.suppression import Suppression
-
-
-_TYPE_OF_UNIT: Mapping[str, click.ParamType[Any]] = {"bytes": Size(), "share": Share()}
-_TYPES: Mapping[Any, Any] = {Path: click.Path(path_type=Path), When: click.Choice([str(when) for when in When])}
-
-
-def offered_options() -> list[click.Parameter]:
-    """All that a run can be told, for click; what is not typed comes as None, for Options to fill."""
-    return [_as_click(name, option) for name, option in OFFERED.items()]
-
-
-def _as_click(name: str, option: Option) -> click.Option:
-    kind = TYPES[name][0]
-    repeated = kind == tuple[str, ...]
-    return click.Option(
-        [name, *flags_of(name)],
-        type=None if kind is bool or repeated else _TYPE_OF_UNIT.get(option.unit, _TYPES.get(kind, kind)),
-        is_flag=kind is bool,
-        multiple=repeated,
-        default=None,
-        metavar=option.metavar,
-        help=option.help,
-    )
 
 
 def options_of(words: Sequence[str], typed: Mapping[str, Any]) -> Options:
-    """What was typed: the script's or module's own words, and leakscope's options; None where one was not typed.
+    """The options of a run.
 
-    Raises LeakscopeError where no script is named, or where the options make no sense.
+    Args:
+        words: The script, unless a module is run, and its arguments.
+        typed: Values of the options, None for those that were not typed.
+
+    Raises:
+        LeakscopeError: No script is named, or an option is invalid.
+
     """
     if not typed["module"] and not any(words[:1]):
-        raise LeakscopeError("no script was given; write `leakscope run train.py`, or `leakscope run -m package.train`")
+        raise LeakscopeError("no script was given; run `leakscope run train.py` or `leakscope run -m package.train`")
     target = {} if typed["module"] else {"script": words[0]}
     arguments = list(words) if typed["module"] else list(words[1:])
     given = {name: value for name, value in typed.items() if value is not None}
@@ -86,21 +76,22 @@ def options_of(words: Sequence[str], typed: Mapping[str, Any]) -> Options:
 
 
 _USAGE = 2
-"""Exit status of a script whose argparse refused what it was given."""
-_CTRL_C = 128 + signal.SIGINT
-"""Exit status of a script that Ctrl-C ended."""
-_TERMINATED = 128 + signal.SIGTERM
-"""Exit status of a script that SIGTERM ended."""
+"""Exit status of a script whose argparse rejected its arguments."""
+_CTRL_C, _TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+"""Exit statuses of a script that ended by Ctrl-C or SIGTERM."""
 
 
-_TO_FIRST_RESULT = 6
-"""Steps after warm-up by which three looks have mostly been taken, which growth is told from; as the README says."""
-_FEWEST = 3
-"""Steps after warm-up below which there cannot be three looks."""
-_KEPT = "the verdict is as above, but not all of it is kept there"
+_STEPS_TO_RESULT = 6
+"""Steps after warm-up that the three snapshots needed for a verdict take in most runs; the README names them."""
+_MIN_STEPS = 3
+"""Steps after warm-up below which there cannot be three snapshots."""
 
 
-@click.command(cls=RunCommand, params=offered_options(), context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=RunCommand,
+    params=[run_option(name) for name in OFFERED],
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 @click.pass_context
 def run(ctx: click.Context, /, words: Sequence[str], **typed: Any) -> None:
@@ -124,33 +115,33 @@ def run(ctx: click.Context, /, words: Sequence[str], **typed: Any) -> None:
         check_script(script, options.step_function is not None)
     if options.step_function is not None and script:
         _check_step_function(script, options.step_function)
-    astray = _astray(ctx, options)
+    misplaced = _misplaced_options(ctx, options)
     outside = None if typed["ranks"] is not None else outside_launcher(os.environ)
     if typed["folder"] is None:
         options = replace(options, folder=_new_folder(options, outside))
     status = record_and_report(options, outside)
-    if status == _USAGE and astray and not options.quiet:
-        note(astray)
+    if status == _USAGE and misplaced and not options.quiet:
+        note(misplaced)
     ctx.exit(status)
 
 
 def _check_step_function(script: str, name: str) -> None:
-    """Raises LeakscopeError where no function of this name can come to be, with those that are like it."""
+    """Raises LeakscopeError if the script certainly has no function of this name."""
     folders = [os.path.dirname(os.path.realpath(script)), *sys.path]
     missing = missing_step_function(Path(script), name, folders)
     if missing:
         raise LeakscopeError(f"--step-function: {missing}")
 
 
-def _astray(ctx: click.Context, options: Options) -> str:
-    """What to write where options of leakscope's stand after the script; "" where none does.
+def _misplaced_options(ctx: click.Context, options: Options) -> str:
+    """The note about options of leakscope that were typed after the script; "" without any.
 
-    Raises LeakscopeError where the script can take no arguments, so that they would do nothing.
+    Raises LeakscopeError if the script reads no arguments, so that they would have no effect.
     """
     typed = ctx.meta.get(TYPED)
     if typed is None or not isinstance(ctx.command, RunCommand):
         return ""
-    meant, others = ctx.command.meant_for_us(typed)
+    meant, others = ctx.command.split_misplaced(typed)
     if not meant:
         return ""
     names = ", ".join(word for word in meant if word.startswith("-"))
@@ -158,12 +149,12 @@ def _astray(ctx: click.Context, options: Options) -> str:
     command = shlex.join(["leakscope", "run", *typed.ours, *meant, *typed.target, *others])
     takes = takes_arguments(Path(options.script)) if options.script else Takes.YES
     if takes == Takes.NO:
-        raise LeakscopeError(f"{target} reads no arguments, and leakscope's own stand before it: write `{command}`")
-    told = f"{names} after {target} went to the script; if it was meant for leakscope, write `{command}`"
+        raise LeakscopeError(f"{target} reads no arguments; options of leakscope go before it: run `{command}`")
+    text = f"{names} after {target} was passed to the script; if it is an option of leakscope, run `{command}`"
     if takes == Takes.UNKNOWN and not options.quiet:
-        note(told)
+        note(text)
         return ""
-    return told
+    return text
 
 
 def _new_folder(options: Options, outside: ExternalLauncher | None) -> Path:
@@ -174,19 +165,19 @@ def _new_folder(options: Options, outside: ExternalLauncher | None) -> Path:
     return folder
 
 
-class _Known(NamedTuple):
-    """What decides no verdict."""
-
-    suppress: tuple[Suppression, ...]
-    baseline: tuple[Suppression, ...]
-
-
 def record_and_report(
     options: Options, outside: ExternalLauncher | None = None, returned: Returned = Returned.OWN
 ) -> int:
-    """Launch, judge, write the report, print it; returns the exit status, which is `returned` by the command or not.
+    """Launch the ranks, judge the run, write and print the report; return the exit status.
 
-    Raises LeakscopeError where that cannot be done.
+    Args:
+        options: The options of the run.
+        outside: The place of this process in the job of another launcher, if there is one.
+        returned: Whether the command ends with this exit status, for the report.
+
+    Raises:
+        LeakscopeError: The run cannot be recorded.
+
     """
     from leakscope.launch import launch, launch_inside
     from leakscope.run.suppression import keep_suppressions
@@ -194,49 +185,56 @@ def record_and_report(
 
     check_python()
     check_torch()
-    known = _Known(suppressions_of(options.suppress), baseline_of(options.baseline))
-    asked = asked_formats([*options.formats, *(["json"] if options.as_json else [])])
-    if (options.node_rank if outside is None else outside.rank) == 0:
-        check_writable(asked, made_later=options.folder)
+    policy = Policy(
+        suppressions_of(options.suppress),
+        baseline_of(options.baseline),
+        options.leak_exit_code,
+        options.ignore_library,
+        options.fail_on_avoidable,
+        options.fail_on_inconclusive,
+    )
+    requests = parse_formats([*options.formats, *(["json"] if options.as_json else [])])
+    is_first = (options.node_rank if outside is None else outside.rank) == 0
+    if is_first:
+        check_writable(requests, made_later=options.folder)
     if outside is None and options.nnodes == 1:
         prepare_folder(options.folder, options.force)
     else:
         join_folder(options)
-    if (options.node_rank if outside is None else outside.rank) == 0:
+    if is_first:
         others = who_else_may_enter(options.folder)
         if others and not options.quiet:
             note(others)
-        keep_suppressions(options.folder, (*known.suppress, *known.baseline))
+        keep_suppressions(options.folder, (*(policy.suppress or ()), *(policy.baseline or ())))
         if not options.quiet:
-            note(_begins(options), "[leakscope]")
+            note(_start_text(options), "[leakscope]")
     if outside is not None:
         outcome = launch_inside(options, outside)
-    else:
-        with progress(options), redirect_stdout(sys.stderr if options.needs_stdout else sys.stdout):
-            outcome = launch(options, meanwhile=_import_what_judges)
-        if outcome.status and not options.quiet:
-            note(_failure_text(options, outcome))
-    if outside is not None and outside.rank == 0:
-        _report(options, known, asked, outcome, inside=True)
-    if outside is not None or options.node_rank > 0:
+        if outside.rank == 0:
+            _report(options, policy, requests, outcome, Returned.SCRIPTS)
         return outcome.status
-    return _report(options, known, asked, outcome, returned=returned)
+    with progress(options), redirect_stdout(sys.stderr if options.needs_stdout else sys.stdout):
+        outcome = launch(options, meanwhile=_preload_judging)
+    if outcome.status and not options.quiet:
+        note(_failure_text(options, outcome))
+    return outcome.status if options.node_rank > 0 else _report(options, policy, requests, outcome, returned)
 
 
-def _begins(options: Options) -> str:
-    """What is said when a recording begins: when there will be something to read."""
-    first = options.warmup + _TO_FIRST_RESULT
+def _start_text(options: Options) -> str:
+    """The note at the start of a recording: when there will be a result."""
+    first = options.warmup + _STEPS_TO_RESULT
     if options.steps is None:
-        look = shlex.join(["leakscope", "inspect", str(options.folder)])
-        when = f"first result after about {first} steps (`{look}`), the report when the script ends"
-    elif options.steps < options.warmup + _FEWEST:
-        when = f"it ends after --steps {options.steps}, and growth takes about {first} steps to be judged"
+        command = shlex.join(["leakscope", "inspect", str(options.folder)])
+        when = f"first result after about {first} steps (`{command}`), the report when the script ends"
+    elif options.steps < options.warmup + _MIN_STEPS:
+        when = f"it ends after --steps {options.steps}, but judging growth takes about {first} steps"
     else:
         when = f"the report comes after {options.steps} steps"
     return f"recording {options.target}; {when}"
 
 
-def _import_what_judges() -> None:
+def _preload_judging() -> None:
+    """Import what judging needs while the ranks run."""
     check_room()
     collecting = gc.isenabled()
     gc.disable()  # imported modules stay and would be scanned repeatedly
@@ -255,85 +253,62 @@ def _failure_text(options: Options, outcome: Outcome) -> str:
     if outcome.status == _CTRL_C:
         return "you stopped the script (Ctrl-C)"
     if outcome.status == _TERMINATED:
-        return "the script was ended from outside (SIGTERM)"
+        return "the script was terminated (SIGTERM)"
     who = "the script" if outcome.failed is None or options.ranks * options.nnodes == 1 else f"rank {outcome.failed}"
     log = f", log in {options.folder / outcome.log}" if outcome.log else ""
     return f"{who} failed with status {outcome.status}{': ' + outcome.error if outcome.error else ''}{log}"
 
 
 def _report(
-    options: Options,
-    known: _Known,
-    asked: Sequence[OutputRequest],
-    outcome: Outcome,
-    inside: bool = False,
-    returned: Returned = Returned.OWN,
+    options: Options, policy: Policy, requests: Sequence[OutputRequest], outcome: Outcome, returned: Returned
 ) -> int:
-    """Judge, write findings.json and report.html, print; returns the exit status, a failed script's own first.
+    """Judge the run, write findings.json and report.html, print the report; return the exit status.
 
-    `inside` a job of another launcher, that gets the script's status whatever is found, the verdict says so.
-
-    Whatever keeps us from it, a failed script's own status it is; else one that says that it could not be done.
+    The status of a script that failed comes first; else it is 2 if the run could not be judged. In the job of another
+    launcher it is that of the script, whatever was found.
     """
+    inside = returned == Returned.SCRIPTS
     try:
-        recorded, findings = read_and_judge(
-            options.folder,
-            Policy(
-                *known,
-                leak_exit_code=options.leak_exit_code,
-                ignore_library=options.ignore_library,
-                fail_on_avoidable=options.fail_on_avoidable,
-                fail_on_inconclusive=options.fail_on_inconclusive,
-            ),
-        )
-        findings = replace(
-            findings,
-            exit_status=outcome.status or (0 if inside else findings.exit_status),
-            returned=Returned.SCRIPTS if inside else returned,
-        )
-        unwritable = _write(recorded, findings, options.folder)
-        told = _told(asked, recorded, findings)
+        run, findings = read_and_judge(options.folder, policy)
+        status = outcome.status or (0 if inside else findings.exit_status)
+        findings = replace(findings, exit_status=status, returned=returned)
+        unwritable = _write(run, findings, options.folder)
+        form = stdout_format(requests)
+        assert form is not None  # text by default
+        text, is_styled = _render(form, run, findings)
     except (MemoryError, ImportError, OSError, LeakscopeError) as error:
         note(f"the run could not be judged: {outcome.unwritable or _reason(error)}")
-        return outcome.status or Impossible.exit_code
-    untold = tell(*told)
-    if untold:
-        note(untold)
-    for failed in write_files(asked, recorded, findings, quiet=options.quiet):
+        return outcome.status or CommandFailed.exit_code
+    problem = print_text(text, is_styled)
+    if problem:
+        note(problem)
+    for failed in write_files(requests, run, findings, quiet=options.quiet):
         note(failed)
     if unwritable:
-        if not outcome.unwritable:  # else the ranks have said it
-            note(f"{options.folder} could not be written ({unwritable}): {_KEPT}")
-    elif not options.quiet and not _told_as_text(asked):
+        if not outcome.unwritable:  # else the ranks have reported it
+            note(f"cannot write to {options.folder}: {unwritable}; the verdict is complete, the folder is not")
+    elif not options.quiet and form.name != TEXT:  # the text contains it
         note(f"report: {options.folder / 'report.html'}")
     return int(findings.exit_status)
 
 
-def _told_as_text(asked: Sequence[OutputRequest]) -> bool:
-    """It names the page itself."""
-    form = on_stdout(asked)
-    return form is not None and form.name == TEXT
-
-
-def _told(asked: Sequence[OutputRequest], recorded: Run, findings: Findings) -> tuple[str, bool]:
-    """What goes to stdout, and whether it is painted."""
-    form = on_stdout(asked)
-    assert form is not None  # text by default
+def _render(form: Format | Picture, run: Run, findings: Findings) -> tuple[str, bool]:
+    """The output for stdout, and whether it has styles; text if a format of another package fails."""
     try:
-        told, painted = for_stdout(form, recorded, findings)
-    except LeakscopeError as error:  # another package's format
+        text, is_styled = render_for_stdout(form, run, findings)
+    except LeakscopeError as error:
         note(str(error))
-        told, painted = for_stdout(format_named(TEXT), recorded, findings)
-    assert isinstance(told, str)  # for `report` only
-    return told, painted
+        text, is_styled = render_for_stdout(format_named(TEXT), run, findings)
+    assert isinstance(text, str)  # only `report` draws pictures
+    return text, is_styled
 
 
-def _write(recorded: Run, findings: Findings, folder: Path) -> str:
-    """Write what is kept of it; why that cannot be done, or "" where it can."""
+def _write(run: Run, findings: Findings, folder: Path) -> str:
+    """Write the report into the folder of the run; return the reason if that fails."""
     from leakscope.report import write
 
     try:
-        write(recorded, findings, folder)
+        write(run, findings, folder)
     except (OSError, MemoryError, ImportError) as error:
         return _reason(error)
     return ""
@@ -341,7 +316,7 @@ def _write(recorded: Run, findings: Findings, folder: Path) -> str:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, MemoryError):
-        return "there is no memory for it"
+        return "out of memory"
     return (isinstance(error, OSError) and error.strerror) or str(error).partition("\n")[0] or type(error).__name__
 
 

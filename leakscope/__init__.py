@@ -1,36 +1,34 @@
-"""leakscope tells which reference to cut so that a PyTorch training stops leaking tensor memory, and what that frees.
-
-From Python:
+"""Find tensor memory leaks in PyTorch training: which reference to cut, and what that frees.
 
     with leakscope.watch(fail=True): ...            a block must leave no tensor memory behind
-    with leakscope.Profiler() as profiler: ...      a training loop, step by step
-    leakscope.check(train_step, repeats=7)          what grows on every repeat?
-    leakscope.holders(), leakscope.holders(tensor)  who holds tensor memory now, who this tensor's?
-    leakscope.draw(obj)                             a picture of what refers to any object
-    leakscope.judge(leakscope.read_run(folder))     a recorded run
-    leakscope.title(finding), leakscope.advice(finding)    what one finding says
-    leakscope.worker_environment()                  for workers that a service starts, as Ray's
-    import leakscope.backward                       a pipeline backward that does not leak
+    with leakscope.Profiler() as profiler: ...      record a training loop, step by step
+    leakscope.check(train_step, repeats=7)          what grows on every call of a function
+    leakscope.holders(), leakscope.holders(tensor)  what holds tensor memory now, and what holds this tensor
+    leakscope.draw(obj)                             a drawing of what refers to any object
+    leakscope.judge(leakscope.read_run(folder))     the findings of a recorded run
+    leakscope.title(finding), leakscope.advice(finding)    the sentences about one finding
+    leakscope.worker_environment()                  for workers that a service starts, such as Ray's
+    import leakscope.backward                       a pipeline backward that retains nothing
 
-The packages; data flows launch -> capture -> record -> graph -> findings -> report:
+The packages, in the order of the data; `CONTRIBUTING.md` follows one leaked tensor through them:
 
-    options         all that a run can be told
-    launch/         starts N ranks, each under a recorder, and collects how each ended
-    heap/           the live Python and autograd heap, as plain data
-    process/        what stands in the script's process, and how it is taken out again
-    comm/           P2P and collective operations, RPC
-    dataloader/     worker processes of DataLoader
-    recorder/       what is recorded when
-    run/            a run and its folder on disk
-    graph/          the heap as plain data: what holds itself, who holds this, what would be freed
-    findings/       what leaks: stages of judging, one rule per file, the verdict
-    report/         the findings in words and pictures: text, JSON, HTML, SARIF and JUnit
-    memory_snapshot/  torch's memory snapshots as plain data
-    profiler/       `watch`, `Profiler` and `check`; pytest_plugin has the marker
-    integrations/   Lightning, transformers, accelerate, loops in classes: one line to add
-    testing/        in place of torch's check_leaked_tensors, and of counting tensors with gc
-    backward/       the cure: a stage backward that does not leak; needs nothing of the rest
-    errors, units   what leakscope tells its user, and how people read bytes
+    options          the options of a run
+    launch/          starts the ranks and collects how each ended
+    recorder/        what is recorded when: steps, snapshots, lifetimes, counters
+    heap/            the live Python and autograd heap, read into a graph
+    process/         what is put into the user's process, and its removal
+    comm/            P2P and collective operations, RPC
+    dataloader/      worker processes of DataLoader
+    run/             a recorded run on disk
+    graph/           the heap as plain data: reference paths, retained size, cycles
+    memory_snapshot/ torch's allocator snapshots as plain data
+    findings/        judges a run: groups, rules, cuts, breakdown, verdict
+    report/          text, JSON, HTML, SARIF, JUnit, drawings
+    profiler/        `watch`, `Profiler`, `check`, `holders`, `draw`
+    pytest_plugin/   the markers and `--leakscope`
+    integrations/    callbacks for Lightning, transformers, accelerate, and loops in classes
+    testing/         replacements for torch's check_leaked_tensors and for counting tensors with gc
+    backward/        a pipeline backward; imports torch only
 
 The command line is the package `leakscope_cli`. Importing leakscope loads neither torch nor matplotlib.
 """
@@ -39,7 +37,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from leakscope import originals as _originals  # noqa: F401 - imported early, before functions of Python's are replaced
+from leakscope import originals as _originals  # noqa: F401 - imported before the script can replace functions of Python
 from leakscope._version import __version__
 
 TYPE_CHECKING = False  # typing's own name: `python -m leakscope` runs with the working directory first on its path
@@ -73,7 +71,7 @@ _MODULE_OF = {
     "watch": "leakscope.profiler",
     "worker_environment": "leakscope.profiler.loop",
 }
-"""Public name to where it is defined; imported when it is first asked for, so that `import leakscope` is quick."""
+"""Public name to the module that defines it, imported on first use to keep `import leakscope` fast."""
 
 __all__ = [
     "Finding",

@@ -1,4 +1,4 @@
-"""`python -m leakscope` and the command `leakscope` hand over to the command line."""
+"""The entry point of `leakscope` and `python -m leakscope`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from leakscope.bootstrap import use_own_path
 
 
 def main() -> None:
-    """Run the command line on a path that has nothing of the working directory's."""
+    """Run the command line with a `sys.path` that excludes the working directory."""
     use_own_path()
     from leakscope_cli import main as command_line
 

@@ -62,6 +62,15 @@ def _hand_over(box: list[tuple[Tensor]]) -> Any:
     return hand_over
 
 
+def check_version(name: str, tensor: Tensor, version: int) -> None:
+    """Raise RuntimeError if a saved tensor was changed in place, as autograd does for its own."""
+    if tensor._version != version:
+        raise RuntimeError(
+            f"{name} of shape {tuple(tensor.shape)} was changed in place after the forward saved it (version "
+            f"{tensor._version}, expected {version})"
+        )
+
+
 _BOX = "saved_box"
 
 
@@ -91,11 +100,7 @@ class SavedBox:
                 "run the forward again, or keep the graph with retain_graph=True"
             )
         for position, (tensor, version) in enumerate(self._entries):
-            if tensor._version != version:
-                raise RuntimeError(
-                    f"saved tensor {position} of shape {tuple(tensor.shape)} was changed in place after the forward "
-                    f"saved it (version {tensor._version}, expected {version})"
-                )
+            check_version(f"saved tensor {position}", tensor, version)
         tensors = [tensor for tensor, _ in self._entries]
         if self.last or not keep:
             self.drop()

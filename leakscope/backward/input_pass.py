@@ -14,7 +14,7 @@ from torch.autograd.graph import GradientEdge, Node
 from .boxed import deliver_late, empty
 from .check import Roots, gather_roots
 from .edges import flatten, functions_keep_their_graph, owner_of
-from .full import differentiate, stage_backward
+from .full import Grads, differentiate, stage_backward
 from .saved import Dropping, any_handles, by_checkpoint
 
 Edge = tuple[Node, int]
@@ -181,17 +181,29 @@ def crossed(paths: Paths, starts: set[Node]) -> set[Node]:
     return below & above
 
 
-def mask(node: Any, wanted: set[Node]) -> None:
+Masks = list[tuple[Any, tuple[bool, ...]]]
+"""Nodes of custom Functions, with the ``needs_input_grad`` to restore."""
+
+
+def mask(node: Any, wanted: set[Node], masks: Masks) -> None:
     """Set ``ctx.needs_input_grad`` of a custom Function's node as if only `wanted` of its next nodes needed gradients.
 
     It has one entry per argument of forward, ``next_functions`` one per tensor argument; the arguments that need a
-    gradient are those with a next node, in the same order. The caller restores the old value.
+    gradient are those with a next node, in the same order. Unmasked, a Function computes the gradients of all inputs,
+    whatever the engine needs (pytorch#174017). The old value is added to `masks`.
     """
+    masks.append((node, node.needs_input_grad))
     answers = iter([child in wanted for child, _ in node.next_functions if child is not None])
     node.needs_input_grad = tuple(bool(needed) and next(answers, True) for needed in node.needs_input_grad)
 
 
-InputGrads = tuple[Tensor | None, ...]
+def unmask(masks: Masks) -> None:
+    """Restore what `mask` changed."""
+    for node, needed in masks:
+        node.needs_input_grad = needed
+
+
+InputGrads = Grads
 ParamGroup = dict[str, Any]
 
 
@@ -246,7 +258,7 @@ def _run(
     catches: list[tuple[list[Any], int, int]] = []
     edges: list[GradientEdge] = []
     handles: list[Any] = []
-    masks: list[tuple[Any, tuple[bool, ...]]] = []
+    masks: Masks = []
     try:
         root_grads, hooks = deliver_late(roots) if boxed else (roots.grads, [])
         handles += hooks
@@ -263,8 +275,7 @@ def _run(
                     catches.append((grads, index, count))
                     edges.extend(GradientEdge(node, number) for number in range(count))
                 if exits is not None and isinstance(node, BackwardCFunction):
-                    masks.append((node, node.needs_input_grad))
-                    mask(node, _leading(node, paths, TO_INPUT))
+                    mask(node, _leading(node, paths, TO_INPUT), masks)
         if boxed:
             roots.grads.clear()
         ends = [*wanted, *edges] if wanted else []
@@ -276,8 +287,7 @@ def _run(
     finally:
         for handle in handles:
             handle.remove()
-        for function, needed in masks:
-            function.needs_input_grad = needed
+        unmask(masks)
 
 
 def _groups(paths: Paths, roots: list[Node]) -> tuple[list[WeightGroup], set[Node]]:

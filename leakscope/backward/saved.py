@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node, saved_tensors_hooks
 
-from .boxed import SavedBox, box_of
+from .boxed import SavedBox, box_of, check_version
 from .edges import variables
 
 
@@ -40,13 +40,7 @@ class SavedHandle:
                 f"a tensor of shape {self._shape} saved by the stage's forward was released by its input "
                 "pass; run the forward again to run the input pass again"
             )
-        # Saved-tensor hooks switch off autograd's own version check.
-        if tensor._version != self._version:
-            raise RuntimeError(
-                f"a tensor of shape {tuple(tensor.shape)} that the stage's forward saved for backward was "
-                "changed in place afterwards "
-                f"(it is at version {tensor._version}, expected version {self._version})"
-            )
+        check_version("a saved tensor", tensor, self._version)  # saved-tensor hooks switch off autograd's own check
         if self.last:
             self.drop()
         return tensor
@@ -96,10 +90,10 @@ class Dropping:
         self._saved: list[SavedHandle | SavedBox] = []
         self._last: list[SavedHandle | SavedBox] = []
         self._hooks: list[Any] = []
-        look = any_handles()
+        has_handles = any_handles()
         for node in nodes:
             own: list[Any] = []
-            if look:
+            if has_handles:
                 own = [held for one in variables(node) if isinstance(held := one.data, SavedHandle)]
             self._saved += own
             if not isinstance(node, torch._C._FunctionBase):

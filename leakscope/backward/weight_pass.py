@@ -9,10 +9,8 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node
 
-from .full import accumulate
-from .input_pass import Edge, ParamGroup, mask
-
-Grads = tuple[torch.Tensor | None, ...]
+from .full import Grads, accumulate
+from .input_pass import Edge, Masks, ParamGroup, mask, unmask
 
 
 def weight_pass(weights: list[torch.Tensor], param_groups: list[ParamGroup], retain_graph: bool, boxed: bool) -> Grads:
@@ -25,8 +23,8 @@ def weight_pass(weights: list[torch.Tensor], param_groups: list[ParamGroup], ret
     for group in param_groups:
         if "graph" in group:
             graphs.append(group.pop("graph"))
-        torchs = "clamped" not in group
-        joined = len(group.get("intermediates", ())) > 1 if torchs else group["clamped"]
+        is_torchs = "clamped" not in group
+        joined = len(group.get("intermediates", ())) > 1 if is_torchs else group["clamped"]
         (clamped if joined else pending).append(group)
     pending.reverse()
     if boxed:
@@ -71,7 +69,7 @@ def _run_group(group: ParamGroup, wanted: set[int], retain_graph: bool) -> None:
     ]
     if sum([bool(edges) for edges in exits]) > 1:
         starts, start_grads = _through_exits(intermediates, grads, exits, wanted, retain_graph, overrides)
-        masks: list[tuple[Any, tuple[bool, ...]]] = []
+        masks: Masks = []
     else:
         starts, start_grads = _starts(intermediates, grads)
         masks = _masked(zip(intermediates, exits, strict=True))
@@ -79,7 +77,7 @@ def _run_group(group: ParamGroup, wanted: set[int], retain_graph: bool) -> None:
     try:
         _accumulate(starts, start_grads, targets, retain_graph, overrides)
     finally:
-        _unmask(masks)
+        unmask(masks)
 
 
 def _run_clamped(groups: list[ParamGroup], wanted: set[int], retain_graph: bool) -> None:
@@ -94,7 +92,7 @@ def _run_clamped(groups: list[ParamGroup], wanted: set[int], retain_graph: bool)
     overrides: list[tuple[Node, Grads]] = []
     for group in groups:
         targets += _targets(group, wanted)
-        torchs = "exits" not in group
+        is_torchs = "exits" not in group
         intermediates, grads, exits = _take(group)
         more_starts, more_grads = _starts(intermediates, grads)
         starts += more_starts
@@ -102,7 +100,7 @@ def _run_clamped(groups: list[ParamGroup], wanted: set[int], retain_graph: bool)
         overrides += [
             (node, caught)
             for node, caught, edges in zip(intermediates, grads, exits, strict=False)
-            if torchs or edges is not None
+            if is_torchs or edges is not None
         ]
     _accumulate(starts, start_grads, targets, retain_graph, overrides)
 
@@ -143,7 +141,7 @@ def _through_exits(
                 node_starts, further, node_grads, retain_graph=retain_graph, allow_unused=True
             )
         finally:
-            _unmask(masks)
+            unmask(masks)
         for edge, grad in zip(further, arrived, strict=True):
             if grad is not None:
                 starts.append(edge)
@@ -208,16 +206,10 @@ def _answer(caught: Grads) -> Any:
     return answer
 
 
-def _masked(starts: Iterable[tuple[Node, list[Edge] | None]]) -> list[tuple[Any, tuple[bool, ...]]]:
-    """Set which inputs' gradients this pass needs, for custom Functions (pytorch#174017)."""
-    masks: list[tuple[Any, tuple[bool, ...]]] = []
+def _masked(starts: Iterable[tuple[Node, list[Edge] | None]]) -> Masks:
+    """Mask the custom Functions among the starts: this pass needs the gradients of these edges only."""
+    masks: Masks = []
     for node, edges in starts:
         if edges is not None and isinstance(node, BackwardCFunction):
-            masks.append((node, node.needs_input_grad))
-            mask(node, {child for child, _ in edges})
+            mask(node, {child for child, _ in edges}, masks)
     return masks
-
-
-def _unmask(masks: list[tuple[Any, tuple[bool, ...]]]) -> None:
-    for node, needed in masks:
-        node.needs_input_grad = needed

@@ -1,4 +1,4 @@
-"""Judges a run: the stages in order, each of which adds to one `Case`."""
+"""Judges a run: `STAGES_OF_RANK` on each rank, then `STAGES` on the run; each stage is a function of this file."""
 
 from __future__ import annotations
 

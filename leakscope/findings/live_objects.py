@@ -142,7 +142,7 @@ class PathStep:
     """As written in code: `.losses`, `[3]`, `local x`, `saved self`."""
     holder: int
     held: int
-    """Indexes into `Ways.objects`."""
+    """Indexes into the `objects` of the `ReferencePaths`."""
     where: str
 
 

@@ -1,8 +1,7 @@
 """Reads and analyses the snapshots of torch's allocator.
 
-`examine` does all of it. Its parts: `load/` (what does the file hold?), `snapshot` (the plain data), `replaying` (what
-was alive when?), `sites`, `steps`, `layout` and `analysis` (whose memory is it?), `figures` (what is told of it),
-`of_rank` (which rank's is it?) and `judging` (what is wrong?).
+`examine` (verdict.py) does all of it: `reader` loads a file as plain data (`model`), `replay` computes what was alive
+after each event, `sites` and `analysis` attribute the memory, `growth`, `peak` and `oom` explain it, `verdict` judges.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Private:
 
 
 TABLE: list[Private] = []
-"""Every private name in use, in the order of `torch_private`."""
+"""Every private name in use, in the order in which they are bound."""
 
 
 class LackedByTorch(RuntimeError):

@@ -306,7 +306,7 @@ class HangDetector:
         self._hang = None if timeout_s is None else HangClock(timeout_s, comm.last_event)
 
     def is_hung(self, excused: bool) -> bool:
-        """Called at every tick, as `HangClock.is_over`; a rank that was told to end but cannot exits at once."""
+        """Called at every tick, as `HangClock.is_over`; a rank that got a signal to end but cannot exits at once."""
         self._stacks.keep()
         if self._termination.is_over():
             leave_now(128 + signal.SIGINT)

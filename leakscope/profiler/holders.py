@@ -11,7 +11,7 @@ from leakscope.errors import LeakscopeError
 from leakscope.findings.holders import MOST_LINES, MOST_WAYS, live_memory, paths_to
 from leakscope.findings.live_objects import HolderMemory, LiveMemory, ReferencePath, ReferencePaths
 from leakscope.originals import Path
-from leakscope.profiler.result import look_now, why_no_look
+from leakscope.profiler.result import take_snapshot, why_no_snapshot
 from leakscope.report import drawing
 from leakscope.report.holders import alive_as_html, alive_as_text, as_json, paths_as_html, paths_as_text
 from leakscope.run.rows import Occasion
@@ -148,12 +148,12 @@ def holders(tensor: torch.Tensor | None = None, *, most: int | None = None) -> H
     """
     if most is not None and most < 1:
         raise ValueError(f"most must be >= 1, got {most}")
-    if ("torch" in sys.modules) and (why := why_no_look()):
+    if ("torch" in sys.modules) and (why := why_no_snapshot()):
         raise LeakscopeError(why)
     if tensor is None:
         if "torch" not in sys.modules:
             return Holders(LiveMemory(0, 0, "cpu", (), 0, 0, (), error="", hides=False))
-        look = look_now(0, Occasion.STEP)
+        look = take_snapshot(0, Occasion.STEP)
         counted = None if look.counted_on == "cpu" else look.counted_bytes
         told = MOST_LINES if most is None else most
         return Holders(live_memory(look.heap, told, device=look.counted_on, counted_bytes=counted, hides=look.hides))
@@ -244,7 +244,7 @@ def draw(obj: object, path: str | Path | None = None, *, max_depth: int = 3, too
     """
     if max_depth < 1 or too_many < 1:
         raise ValueError(f"max_depth and too_many must be >= 1, got {max_depth} and {too_many}")
-    if why := why_no_look():
+    if why := why_no_snapshot():
         raise LeakscopeError(why)
     from leakscope.recorder.draw import referrers_as_dot
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.options import Options, launchers_number
@@ -20,6 +20,7 @@ from leakscope.shield import ending_with
 from leakscope.units import parse_bytes
 
 if TYPE_CHECKING:
+    from leakscope.heap.to_graph import GivenRoot
     from leakscope.recorder.recorder import Recorder
     from leakscope.run.model import Run
 
@@ -85,53 +86,45 @@ class StepMark:
             self._over()
 
 
-class Started(Protocol):
-    """A recording that has to be stopped."""
-
-    def stop(self) -> object:
-        """End the recording."""
+_RECORDING: dict[int, tuple[Profiler, int]] = {}
+"""Id of each Profiler that was started and not stopped, to itself and the process that started it."""
 
 
-_STARTED: dict[int, tuple[Started, int]] = {}
-"""Id of a recording to itself and the process that started it."""
+def _register(profiler: Profiler) -> None:
+    """Register a Profiler that was started, and stop those of this process that were forgotten."""
+    for forgotten in _own_profilers():
+        _stop_forgotten(forgotten, "an earlier Profiler was not stopped; stopping it now")
+    if not _RECORDING:
+        atexit.unregister(_stop_all)
+        atexit.register(_stop_all)
+    _RECORDING[id(profiler)] = profiler, os.getpid()
 
 
-def started(recording: Started) -> None:
-    """Register a recording that was started, and stop those of this process that were forgotten."""
-    for other in _own():
-        _end(other, "an earlier Profiler was not stopped; stopping it now")
-    if not _STARTED:
-        atexit.unregister(_end_all)
-        atexit.register(_end_all)
-    _STARTED[id(recording)] = recording, os.getpid()
+def _unregister(profiler: Profiler) -> None:
+    _RECORDING.pop(id(profiler), None)
 
 
-def stopped(recording: Started) -> None:
-    """Remove a recording that was stopped."""
-    _STARTED.pop(id(recording), None)
+def _stop_all() -> None:
+    for profiler in _own_profilers():
+        _stop_forgotten(profiler, "")
 
 
-def _end_all() -> None:
-    for recording in _own():
-        _end(recording, "")
+def _own_profilers() -> list[Profiler]:
+    """Those of this process, not those of its parent before a fork."""
+    return [profiler for profiler, process in _RECORDING.values() if process == os.getpid()]
 
 
-def _own() -> list[Started]:
-    """The recordings of this process, not those of its parent before a fork."""
-    return [recording for recording, process in _STARTED.values() if process == os.getpid()]
-
-
-def _end(recording: Started, why: str) -> None:
+def _stop_forgotten(profiler: Profiler, why: str) -> None:
     from leakscope.process.guard import write_to_stderr
 
     if why:
         write_to_stderr(why)
     try:
-        recording.stop()
+        profiler.stop()
     except Exception as error:  # noqa: BLE001 - it was forgotten: nobody waits for what it found
         write_to_stderr(f"the recording was not judged: {type(error).__name__}: {error}")
     finally:
-        stopped(recording)
+        _unregister(profiler)
 
 
 def rank_and_world() -> tuple[int, int]:
@@ -142,36 +135,29 @@ def rank_and_world() -> tuple[int, int]:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
-    rank, world = (launchers_number(os.environ, *said) for said in (("RANK", 0), ("WORLD_SIZE", 1)))
+    rank, world = (launchers_number(os.environ, *variable) for variable in (("RANK", 0), ("WORLD_SIZE", 1)))
     return (rank, world) if 0 <= rank < world else (0, 1)
 
 
-Given = tuple[tuple[str, weakref.ref[object]], ...]
-"""Names with weak references to what they stand for."""
-
-
-def weakly(roots: Mapping[str, object]) -> Given:
-    """Weak references to the roots.
+def weak_roots(roots: Mapping[str, object]) -> tuple[GivenRoot, ...]:
+    """Each name with a weak reference to its object.
 
     Raises:
         TypeError: A root cannot be weakly referenced, or its name is not a non-empty string.
 
     """
-    return tuple((_text(name), _weak(name, root)) for name, root in roots.items())
-
-
-def _text(name: object) -> str:
-    if not isinstance(name, str) or not name.strip():
-        raise TypeError(f"roots: the name {name!r} must be a non-empty string")
-    return name
-
-
-def _weak(name: str, root: object) -> weakref.ref[object]:
-    try:
-        return weakref.ref(root)
-    except TypeError:
-        kind = type(root).__name__
-        raise TypeError(f"roots: a {kind} cannot be weakly referenced; pass the object that holds {name!r}") from None
+    weak: list[GivenRoot] = []
+    for name, root in roots.items():
+        if not isinstance(name, str) or not name.strip():
+            raise TypeError(f"roots: the name {name!r} must be a non-empty string")
+        try:
+            weak.append((name, weakref.ref(root)))
+        except TypeError:
+            kind = type(root).__name__
+            raise TypeError(
+                f"roots: a {kind} cannot be weakly referenced; pass the object that holds {name!r}"
+            ) from None
+    return tuple(weak)
 
 
 P = ParamSpec("P")
@@ -235,7 +221,7 @@ class Profiler:
         self._output = None if output is None else Path(output)
         least = None if min_bytes is None else parse_bytes(min_bytes)
         self._options = Options(warmup=warmup, budget=budget, min_bytes=least, horizon=horizon, by_hand=True)
-        self._roots = weakly(roots or {})
+        self._roots = weak_roots(roots or {})
         self._recorder: Recorder | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._mark: tuple[weakref.ref[StepMark], int] | None = None
@@ -243,7 +229,9 @@ class Profiler:
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         """Decorate a function: each call of it is recorded and judged."""
-        return decorated("leakscope.Profiler()", lambda: nullcontext() if self._recorder else _Call(self), function)
+        return decorated(
+            "leakscope.Profiler()", lambda: nullcontext() if self._recorder else _RecordedCall(self), function
+        )
 
     def start(self) -> Self:
         """Start recording until `stop()`. A Profiler that is still recording is stopped.
@@ -265,11 +253,11 @@ class Profiler:
         'inconclusive'
 
         """
-        started(self)
+        _register(self)
         try:
             return self.__enter__()
         except BaseException:
-            stopped(self)
+            _unregister(self)
             raise
 
     def stop(self) -> Result:
@@ -344,7 +332,7 @@ class Profiler:
         if self._recorder is not None:
             self._recorder.abandon()
         self._recorder = None
-        stopped(self)
+        _unregister(self)
         if self._temporary is not None:
             self._temporary.cleanup()
         self._temporary = None
@@ -366,7 +354,7 @@ class Profiler:
             look=False,
         )
         self._recorder = None
-        stopped(self)
+        _unregister(self)
         try:
             self._judge()
         except Exception as problem:
@@ -438,7 +426,7 @@ class Profiler:
         return decorated("profiler.step()", self.step, train_step)
 
 
-class _Call:
+class _RecordedCall:
     """One call of a decorated function."""
 
     def __init__(self, profiler: Profiler) -> None:

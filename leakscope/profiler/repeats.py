@@ -17,7 +17,7 @@ from leakscope.findings.facts import FreedBy
 from leakscope.findings.model import Finding, Findings, Reason, Why
 from leakscope.options import Options
 from leakscope.originals import time
-from leakscope.profiler.result import Result, look_now, raise_leaks, run_of_rank, why_no_look
+from leakscope.profiler.result import Result, raise_leaks, run_of_rank, take_snapshot, why_no_snapshot
 from leakscope.run.model import Step
 from leakscope.run.rows import EndKind, MadeBy, Occasion
 from leakscope.shield import Block, contextmanager, nothing
@@ -76,7 +76,7 @@ def require_callable(step: Callable[..., object], args: Sequence[Any], kwargs: M
     """
     if not callable(step):
         raise TypeError(f"expected a callable, got {type(step).__qualname__}")
-    if _is(inspect.isgeneratorfunction, step) or _is(inspect.isasyncgenfunction, step):
+    if _is_kind(inspect.isgeneratorfunction, step) or _is_kind(inspect.isasyncgenfunction, step):
         raise TypeError(_RUNS_NOTHING.format(name=_name(step)))
     try:
         inspect.signature(step).bind(*args, **kwargs)
@@ -84,11 +84,11 @@ def require_callable(step: Callable[..., object], args: Sequence[Any], kwargs: M
         raise TypeError(f"cannot call {_name(step)}: {error}; pass args= and kwargs=") from None
     except ValueError:  # a builtin without a signature
         pass
-    if _is(inspect.iscoroutinefunction, step):
+    if _is_kind(inspect.iscoroutinefunction, step):
         _require_no_loop(step)
 
 
-def take(made: object, step: Callable[..., object], runner: Runner) -> None:
+def run_coroutine(made: object, step: Callable[..., object], runner: Runner) -> None:
     """Run the result of a call if it is a coroutine. Raises like `require_callable`."""
     if inspect.iscoroutine(made):
         try:
@@ -111,7 +111,7 @@ def _require_no_loop(step: Callable[..., object]) -> None:
     raise RuntimeError(_LOOP_RUNS.format(name=_name(step)))
 
 
-def _is(kind: Callable[[object], bool], step: Callable[..., object]) -> bool:
+def _is_kind(kind: Callable[[object], bool], step: Callable[..., object]) -> bool:
     """Whether it, or the `__call__` of its type, is a function of this kind."""
     return kind(step) or kind(type(step).__call__)
 
@@ -120,7 +120,7 @@ def _name(step: object) -> str:
     return str(getattr(step, "__qualname__", type(step).__qualname__))
 
 
-class Sites:
+class FirstCallSites:
     """Records the allocation sites of one call under a dispatch mode."""
 
     def __init__(self, patches: Patches) -> None:
@@ -240,19 +240,19 @@ def run_and_judge(
     from leakscope.run.model import Ended, Rank, Step
 
     require_repeats(repeats)
-    if why := why_no_look():
+    if why := why_no_snapshot():
         raise LeakscopeError(why)
     require_callable(train_step, args, kwargs)
-    steps, looks, counter, gains = [], [], Counter(), Gains()
+    steps, snapshots, counter, gains = [], [], Counter(), Gains()
     # collections by the caller: what they free was added all the same
     collections = CollectionWatch(lambda: counter.read().bytes)
     patches = Patches()
-    sites = Sites(patches)
+    sites = FirstCallSites(patches)
     # no other object of leakscope may hold the step and its arguments; its frames are ignored
     runner = Runner()  # creates a loop when it first runs something, whereas entering it would create one
     with Block(nothing, runner.close):
         for _ in range(warmup - 1):
-            take(train_step(*args, **kwargs), train_step, runner)
+            run_coroutine(train_step(*args, **kwargs), train_step, runner)
         gc.collect()
         with no_automatic_gc(), Block(nothing, patches.take_out):
             collections.install(patches)
@@ -261,15 +261,17 @@ def run_and_judge(
                 began = time.perf_counter()
                 if number:
                     with sites.watched(is_first=number == 1) if number in (warmup, 1) else nullcontext():
-                        take(train_step(*args, **kwargs), train_step, runner)
+                        run_coroutine(train_step(*args, **kwargs), train_step, runner)
                 seconds, collected = time.perf_counter() - began, collections.taken()
                 with collections.suspended():
-                    look = look_now(number, Occasion.STEP, counter, gains, made_at=sites.made_at)
+                    snapshot = take_snapshot(number, Occasion.STEP, counter, gains, made_at=sites.made_at)
                 # on the CPU the counted bytes include those of leakscope: too coarse for small allowances
-                looks.append(look if min_bytes >= _COUNTED_FROM else replace(look, counted_bytes=None))
+                snapshots.append(snapshot if min_bytes >= _COUNTED_FROM else replace(snapshot, counted_bytes=None))
                 if number > warmup:
-                    steps.append(Step(number, seconds, looks[-1].counted_bytes, None, collected, look.counted_on))
-    rank = Rank(0, tuple(steps), tuple(looks), Ended(EndKind.FINISHED, 0, warmup + repeats))
+                    steps.append(
+                        Step(number, seconds, snapshots[-1].counted_bytes, None, collected, snapshot.counted_on)
+                    )
+    rank = Rank(0, tuple(steps), tuple(snapshots), Ended(EndKind.FINISHED, 0, warmup + repeats))
     # the snapshot before the first judged call is the baseline of all growth
     run = replace(run_of_rank(rank, MadeBy.CHECK, warmup - 1, min_bytes), sources=users_sources())
     return Result.of(run, only_added(judge(run, ignore_library=not libraries_leak), warmup, steps))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from leakscope.run.rows import MadeBy, Occasion
 
 
-def look_now(
+def take_snapshot(
     step: int,
     occasion: Occasion,
     counter: Counter | None = None,
@@ -54,7 +54,7 @@ def look_now(
         return look(step, occasion, known)
 
 
-def why_no_look() -> str:
+def why_no_snapshot() -> str:
     """Why no heap snapshot of this process can be taken; "" if it can."""
     from leakscope.process.torch_compat import RecordingPart, lacks, sentences
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import copy
+import re
 import unittest
 from collections.abc import Callable, Generator
 from typing import Any, cast
 
 import pytest
 
-from leakscope.pytest_plugin import fixtures
 from leakscope.pytest_plugin.judging import (
-    Watched,
-    carry,
+    WatchedPhase,
+    attach_judgement,
     fail_of_leaks,
     fail_with,
     report_fault,
     shorten_summary,
 )
-from leakscope.pytest_plugin.session import begin
+from leakscope.pytest_plugin.session import begin_session
 from leakscope.pytest_plugin.settings import (
     LEAKS_MARKER,
     PEAK_MARKER,
@@ -50,9 +50,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "during the test",
     )
     settings = read_settings(config)
-    begin(config)
+    begin_session(config)
     if settings.fixtures:
-        config.pluginmanager.register(fixtures, "leakscope_fixtures")
+        config.pluginmanager.register(FixtureHooks(), "leakscope_fixtures")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -107,7 +107,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Attach the judgement to the report, and keep the details of a leak out of pytest's summary."""
     report = yield
-    carry(item, report)
+    attach_judgement(item, report)
     shorten_summary(item, call, report)
     return report
 
@@ -130,7 +130,7 @@ def _judge(item: pytest.Item, again: Callable[[], object] | None) -> Generator[N
     settings = settings_of_test(item)
     if settings is None:
         return (yield from _limit_peak(item))
-    with Watched(settings.allowance) as watched:
+    with WatchedPhase(settings.allowance) as watched:
         result = yield from _limit_peak(item)
     if watched.fault is not None or not _has_ended(item):
         watched.judge(item, settings)
@@ -144,7 +144,7 @@ def _limit_peak(item: pytest.Item) -> Generator[None, Any, Any]:
     limit = peak_limit_of(item)
     if limit is None:
         return (yield)
-    from leakscope.profiler.peak import TensorPeak
+    from leakscope.profiler.block import TensorPeak
 
     with TensorPeak(limit) as peak:
         result = yield
@@ -213,3 +213,86 @@ def _judge_repeats(item: pytest.Item, settings: Settings, repeats: int, again: C
         of_test.clear()
         del item.stash[_AGAIN]
     fail_of_leaks(item, settings, found.run, found)
+
+
+_SET_UP_FOR = pytest.StashKey[pytest.Item]()
+"""The test whose fixtures are being set up."""
+_WATCHED = pytest.StashKey[list[tuple[str, WatchedPhase]]]()
+"""The phases of a test that were watched, with their names."""
+_TORN_DOWN = pytest.StashKey[dict[str, None]]()
+"""Names of the fixtures that are being torn down, in order."""
+
+
+class FixtureHooks:
+    """Judges what fixtures leave behind at setup and teardown; registered with --leakscope-fixtures."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Mark the setup of a test; a fixture that is requested during the call belongs to the call."""
+        if settings_of_test(item) is None:
+            return (yield)
+        item.config.stash[_SET_UP_FOR] = item
+        try:
+            return (yield)
+        finally:
+            del item.config.stash[_SET_UP_FOR]
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> Generator[None, Any, Any]:
+        """Watch the setup of one fixture, together with those that it requests meanwhile."""
+        stash = request.config.stash
+        item = stash.get(_SET_UP_FOR, None)
+        settings = None if item is None else settings_of_test(item)
+        if item is None or settings is None:
+            return (yield)
+        del stash[_SET_UP_FOR]
+        try:
+            with WatchedPhase(settings.allowance) as watched:
+                value = yield
+        finally:
+            stash[_SET_UP_FOR] = item
+        item.stash.setdefault(_WATCHED, []).append((f"setup of {_fixture_name(fixturedef)}", watched))
+        return value
+
+    def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> None:
+        """Note which fixture was torn down."""
+        names = request.config.stash.get(_TORN_DOWN, None)
+        if names is not None:
+            names[_fixture_name(fixturedef)] = None
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Watch the teardown of all fixtures that end with this test, and judge it with their setup."""
+        settings = settings_of_test(item)
+        if settings is None:
+            return (yield)
+        names: dict[str, None] = {}
+        item.config.stash[_TORN_DOWN] = names
+        try:
+            with WatchedPhase(settings.allowance) as watched:
+                result = yield
+                # pytest drops them after all hooks of the teardown (`runtestprotocol`, _pytest/runner.py): until then a
+                # cycle through the value of a fixture would seem to be alive
+                if getattr(item, "funcargs", None):
+                    item.funcargs = {}  # type: ignore[attr-defined]
+        finally:
+            del item.config.stash[_TORN_DOWN]
+        phases = [*item.stash.get(_WATCHED, []), (f"teardown of {', '.join(names) or 'the test'}", watched)]
+        item.stash[_WATCHED] = []
+        messages = []
+        for phase, seen in phases:
+            try:
+                seen.judge(item, settings)
+            except pytest.fail.Exception as error:
+                messages.append(f"{phase}: {error}")
+        if messages:
+            fail_with(item, "\n".join(messages))
+        return result
+
+
+def _fixture_name(fixturedef: pytest.FixtureDef[Any]) -> str:
+    """`fixture made`; `setUpClass of TestNet`, which pytest calls `_unittest_setUpClass_fixture_TestNet`."""
+    own = re.fullmatch(r"_(?:unittest|xunit)_(\w+?)_fixture_(.+)", fixturedef.argname)
+    return f"fixture {fixturedef.argname}" if own is None else f"{own[1]} of {own[2]}"

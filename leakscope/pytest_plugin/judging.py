@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from leakscope.run.suppression import Suppression
 
 
-class State(StrEnum):
+class LeakState(StrEnum):
     """What a leak does to the test that shows it, the most severe first."""
 
     FAILS = "fails"
@@ -33,17 +33,17 @@ class State(StrEnum):
     IGNORED = "ignored"
 
 
-COUNTED_AS = {
-    State.FAILS: "failing tests",
-    State.ALLOWED: "within the allowance",
-    State.LIBRARY: "in libraries",
-    State.BASELINE: "in the baseline",
-    State.IGNORED: "ignored",
+COUNT_WORDS = {
+    LeakState.FAILS: "failing tests",
+    LeakState.ALLOWED: "within the allowance",
+    LeakState.LIBRARY: "in libraries",
+    LeakState.BASELINE: "in the baseline",
+    LeakState.IGNORED: "ignored",
 }
 """The words after a number of leaks."""
 
 
-class Outcome(StrEnum):
+class PhaseOutcome(StrEnum):
     """The result of judging one test, the most severe first."""
 
     FAILED = "failed"
@@ -54,17 +54,17 @@ class Outcome(StrEnum):
     @property
     def severity(self) -> int:
         """0 for the most severe."""
-        return list(Outcome).index(self)
+        return list(PhaseOutcome).index(self)
 
 
 @dataclass(frozen=True)
-class Left:
+class LeakInTest:
     """One leak of one test."""
 
     finding: Mapping[str, Any]
     """Its entry in `findings.json`."""
     title: str
-    state: State
+    state: LeakState
     cut: str = ""
     """What to cut, and what that frees; why there is no cut."""
     line: str = ""
@@ -89,10 +89,10 @@ class Left:
 class Judgement:
     """The result of one phase of a test."""
 
-    outcome: Outcome
+    outcome: PhaseOutcome
     why: str = ""
     """Why it was not judged, or is inconclusive."""
-    left: tuple[Left, ...] = ()
+    left: tuple[LeakInTest, ...] = ()
     seconds: float = 0.0
     """Overhead of leakscope."""
     processes: bool = False
@@ -104,13 +104,13 @@ class Judgement:
         return data
 
 
-def judgement_of(data: Mapping[str, Any]) -> Judgement:
+def judgement_from_data(data: Mapping[str, Any]) -> Judgement:
     """The inverse of `Judgement.as_data`."""
-    left = tuple(Left(**(one | {"state": State(one["state"])})) for one in data["left"])
-    return Judgement(**(dict(data) | {"outcome": Outcome(data["outcome"]), "left": left}))
+    left = tuple(LeakInTest(**(one | {"state": LeakState(one["state"])})) for one in data["left"])
+    return Judgement(**(dict(data) | {"outcome": PhaseOutcome(data["outcome"]), "left": left}))
 
 
-class Watched:
+class WatchedPhase:
     """`leakscope.watch` around a test or a fixture, with its overhead in seconds.
 
     No heap snapshot is taken if at most `allowance` bytes can have been left behind.
@@ -172,60 +172,60 @@ def _children_seconds() -> float:
 
 
 @dataclass(frozen=True)
-class Weighed:
+class JudgedLeak:
     """One leak, and what it does to the test."""
 
     finding: Finding
-    state: State
+    state: LeakState
     by: str = ""
     """The pattern or function that ignores it."""
 
 
-def weighed(findings: Findings, settings: Settings, baseline: Sequence[Suppression]) -> tuple[Weighed, ...]:
+def judge_leaks(findings: Findings, settings: Settings, baseline: Sequence[Suppression]) -> tuple[JudgedLeak, ...]:
     """The leaks of a test, each with what it does.
 
     Raises:
         PredicateRaised: A function of `ignore=` raised.
 
     """
-    leaks = [_weighed(finding, settings, baseline) for finding in findings.leaks]
-    if sum(leak.finding.retained_bytes for leak in leaks if leak.state == State.FAILS) <= settings.allowance:
-        instead = State.ALLOWED
+    leaks = [_judge_leak(finding, settings, baseline) for finding in findings.leaks]
+    if sum(leak.finding.retained_bytes for leak in leaks if leak.state == LeakState.FAILS) <= settings.allowance:
+        instead = LeakState.ALLOWED
     elif settings.baseline_update:
-        instead = State.BASELINE
+        instead = LeakState.BASELINE
     else:
         return tuple(leaks)
-    return tuple(replace(leak, state=instead) if leak.state == State.FAILS else leak for leak in leaks)
+    return tuple(replace(leak, state=instead) if leak.state == LeakState.FAILS else leak for leak in leaks)
 
 
-def _weighed(finding: Finding, settings: Settings, baseline: Sequence[Suppression]) -> Weighed:
+def _judge_leak(finding: Finding, settings: Settings, baseline: Sequence[Suppression]) -> JudgedLeak:
     from leakscope.findings.facts import Origin
     from leakscope.findings.suppressions import Known, suppression_of
 
     by = ignored_by(finding, settings.ignore)
     if by:
-        return Weighed(finding, State.IGNORED, by)
+        return JudgedLeak(finding, LeakState.IGNORED, by)
     if suppression_of(finding, Known(tuple(baseline))) is not None:
-        return Weighed(finding, State.BASELINE)
+        return JudgedLeak(finding, LeakState.BASELINE)
     of_library = finding.origin == Origin.LIBRARY and not settings.strict
-    return Weighed(finding, State.LIBRARY if of_library else State.FAILS)
+    return JudgedLeak(finding, LeakState.LIBRARY if of_library else LeakState.FAILS)
 
 
-def judgement(run: Run, findings: Findings, leaks: Sequence[Weighed]) -> Judgement:
+def judgement(run: Run, findings: Findings, leaks: Sequence[JudgedLeak]) -> Judgement:
     """The judgement that the report of the test carries."""
     from leakscope.report.verdict_text import why_text
     from leakscope.verdict import Verdict
 
-    failed = any(leak.state == State.FAILS for leak in leaks)
+    failed = any(leak.state == LeakState.FAILS for leak in leaks)
     unsure = findings.verdict == Verdict.INCONCLUSIVE and not failed
     return Judgement(
-        Outcome.FAILED if failed else Outcome.INCONCLUSIVE if unsure else Outcome.JUDGED,
+        PhaseOutcome.FAILED if failed else PhaseOutcome.INCONCLUSIVE if unsure else PhaseOutcome.JUDGED,
         why=why_text(findings) if unsure else "",
-        left=tuple(_left(run, findings, leak) for leak in leaks),
+        left=tuple(_leak_in_test(run, findings, leak) for leak in leaks),
     )
 
 
-def _left(run: Run, findings: Findings, leak: Weighed) -> Left:
+def _leak_in_test(run: Run, findings: Findings, leak: JudgedLeak) -> LeakInTest:
     from leakscope.report.finding_text import also_text, cut_name, line_to_edit, no_cut_text, title, would_be_freed
     from leakscope.report.formats.as_json import as_data
     from leakscope.report.rendering import cleaned
@@ -234,7 +234,7 @@ def _left(run: Run, findings: Findings, leak: Weighed) -> Left:
     cut = no_cut_text(finding)
     if finding.cut is not None:
         cut = f"`{cut_name(finding.cut)}`{also_text(finding.cut)}: {would_be_freed(finding)}"
-    return Left(
+    return LeakInTest(
         finding=json.loads(json.dumps(as_data(run, replace(findings, findings=(leak.finding,)))["findings"][0])),
         title=title(finding),
         state=leak.state,
@@ -247,13 +247,13 @@ def _left(run: Run, findings: Findings, leak: Weighed) -> Left:
 
 def unjudged(kind: str) -> Judgement:
     """The judgement of a test that was not judged."""
-    return Judgement(Outcome.NOT_JUDGED, why=kind)
+    return Judgement(PhaseOutcome.NOT_JUDGED, why=kind)
 
 
 def together(judgements: Sequence[Judgement]) -> Judgement:
     """The judgement of one phase of a test, which is judged once for its call and once for its repeats."""
     most_severe = min(judgements, key=lambda one: one.outcome.severity)
-    largest: dict[str, Left] = {}
+    largest: dict[str, LeakInTest] = {}
     for left in (left for one in judgements for left in one.left):
         if left.fingerprint not in largest or left.bytes > largest[left.fingerprint].bytes:
             largest[left.fingerprint] = left
@@ -265,24 +265,24 @@ def together(judgements: Sequence[Judgement]) -> Judgement:
     )
 
 
-def failing_text(
-    run: Run, findings: Findings, leaks: Sequence[Weighed], reported: Collection[str], allowance: int
+def failure_message(
+    run: Run, findings: Findings, leaks: Sequence[JudgedLeak], reported: Collection[str], allowance: int
 ) -> str:
     """The message of a failing test: the sum, then each leak in full the first time and in one line after that."""
     from leakscope.findings.model import Reason, Why
     from leakscope.profiler.result import sum_text
     from leakscope.report.text.page import render_in_test
 
-    fails = [leak for leak in leaks if leak.state == State.FAILS]
+    fails = [leak for leak in leaks if leak.state == LeakState.FAILS]
     left = Why(reason=Reason.LEFT_BEHIND, count=len(fails), bytes=sum(leak.finding.retained_bytes for leak in fails))
     parts = [f"{sum_text(run, findings, left, allowance)}\n"]
     if new := tuple(leak.finding for leak in fails if leak.finding.fingerprint not in reported):
         parts.append(render_in_test(run, replace(findings, findings=new)))
-    parts.append("\n".join(_beside(fails, leaks, reported)))
+    parts.append("\n".join(_other_leaks(fails, leaks, reported)))
     return "\n".join(part for part in parts if part)
 
 
-def _beside(fails: Sequence[Weighed], leaks: Sequence[Weighed], reported: Collection[str]) -> Iterator[str]:
+def _other_leaks(fails: Sequence[JudgedLeak], leaks: Sequence[JudgedLeak], reported: Collection[str]) -> Iterator[str]:
     from leakscope.report.finding_text import title
     from leakscope.report.rendering import WIDTH, cleaned, cropped
     from leakscope.units import bytes_text
@@ -292,12 +292,12 @@ def _beside(fails: Sequence[Weighed], leaks: Sequence[Weighed], reported: Collec
         yield "Also reported by an earlier test:"
     for finding in before:
         yield cropped(f"- [{finding.fingerprint}] {bytes_text(finding.retained_bytes)}: {title(finding)}", WIDTH)
-    counts = {state: sum(leak.state == state for leak in leaks) for state in State if state != State.FAILS}
+    counts = {state: sum(leak.state == state for leak in leaks) for state in LeakState if state != LeakState.FAILS}
     if any(counts.values()):
-        yield f"Not counted: {', '.join(f'{count} {COUNTED_AS[state]}' for state, count in counts.items() if count)}."
+        yield f"Not counted: {', '.join(f'{count} {COUNT_WORDS[state]}' for state, count in counts.items() if count)}."
 
 
-CARRIED = "leakscope"
+REPORT_ATTRIBUTE = "leakscope"
 """Attribute of the report of a test with its `Judgement` as plain data, which xdist sends to the controller."""
 BASELINE = pytest.StashKey["Sequence[Suppression]"]()
 """The leaks that were known when the session began."""
@@ -328,25 +328,27 @@ def fail_of_leaks(
     """
     began = time.perf_counter()
     reported = item.config.stash.setdefault(_REPORTED, set())
-    leaks: tuple[Weighed, ...] = ()
+    leaks: tuple[JudgedLeak, ...] = ()
     try:
-        leaks = weighed(findings, settings, item.config.stash.get(BASELINE, ()))
+        leaks = judge_leaks(findings, settings, item.config.stash.get(BASELINE, ()))
         found = judgement(run, findings, leaks)
-        failed = found.outcome == Outcome.FAILED
-        text = failing_text(run, findings, leaks, reported, settings.allowance) if failed else ""
+        failed = found.outcome == PhaseOutcome.FAILED
+        text = failure_message(run, findings, leaks, reported, settings.allowance) if failed else ""
         _write_pages(item, settings, run, findings, leaks)
     except PredicateRaised as error:
-        found, text = Judgement(Outcome.FAILED), str(error)
+        found, text = Judgement(PhaseOutcome.FAILED), str(error)
     except Exception as error:  # noqa: BLE001 - an error inside leakscope fails a test only with `strict`
         found, text = _of_fault(item, settings, error)
-    reported.update(leak.finding.fingerprint for leak in leaks if leak.state == State.FAILS)
+    reported.update(leak.finding.fingerprint for leak in leaks if leak.state == LeakState.FAILS)
     seconds += time.perf_counter() - began
     item.stash.setdefault(_JUDGEMENTS, []).append(replace(found, seconds=seconds, processes=processes))
     if text:
         fail_with(item, text)
 
 
-def _write_pages(item: pytest.Item, settings: Settings, run: Run, findings: Findings, leaks: Sequence[Weighed]) -> None:
+def _write_pages(
+    item: pytest.Item, settings: Settings, run: Run, findings: Findings, leaks: Sequence[JudgedLeak]
+) -> None:
     """Write the report on each new leak into a folder of its own, which is named after its fingerprint."""
     if settings.report is None:
         return
@@ -374,9 +376,9 @@ def report_fault(item: pytest.Item, settings: Settings, error: Exception) -> Non
 def _of_fault(item: pytest.Item, settings: Settings, error: Exception) -> tuple[Judgement, str]:
     text = f"leakscope failed with {type(error).__name__}: {error}"
     if settings.strict:
-        return Judgement(Outcome.FAILED, text), text
+        return Judgement(PhaseOutcome.FAILED, text), text
     item.warn(pytest.PytestWarning(text))
-    return Judgement(Outcome.INCONCLUSIVE, text), ""
+    return Judgement(PhaseOutcome.INCONCLUSIVE, text), ""
 
 
 def fail_with(item: pytest.Item, message: str) -> None:
@@ -385,7 +387,7 @@ def fail_with(item: pytest.Item, message: str) -> None:
     raise pytest.fail.Exception(message, pytrace=False) from None
 
 
-def carry(item: pytest.Item, report: pytest.TestReport) -> None:
+def attach_judgement(item: pytest.Item, report: pytest.TestReport) -> None:
     """Attach the judgement to the report of one phase; under `--leakscope` also why a test was not judged."""
     judgements = item.stash.get(_JUDGEMENTS, [])
     item.stash[_JUDGEMENTS] = []
@@ -393,7 +395,7 @@ def carry(item: pytest.Item, report: pytest.TestReport) -> None:
         peak = "tests over their peak limit" if _MESSAGE in item.stash else "tests that failed otherwise"
         judgements = [unjudged(peak if report.failed else f"tests of type {type(item).__name__}")]
     if judgements:
-        setattr(report, CARRIED, together(judgements).as_data())
+        setattr(report, REPORT_ATTRIBUTE, together(judgements).as_data())
 
 
 def shorten_summary(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:

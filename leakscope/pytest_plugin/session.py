@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leakscope.originals import Path, os
-from leakscope.pytest_plugin.judging import BASELINE, CARRIED, COUNTED_AS, Judgement, Left, Outcome, State, judgement_of
+from leakscope.pytest_plugin.judging import (
+    BASELINE,
+    COUNT_WORDS,
+    REPORT_ATTRIBUTE,
+    Judgement,
+    LeakInTest,
+    LeakState,
+    PhaseOutcome,
+    judgement_from_data,
+)
 from leakscope.pytest_plugin.settings import settings_of
 
 if TYPE_CHECKING:
@@ -21,16 +30,16 @@ Judgements = Sequence[tuple[str, Judgement]]
 
 
 @dataclass(frozen=True)
-class Group:
+class LeakGroup:
     """One distinct leak, and the tests that show it."""
 
-    largest: Left
+    largest: LeakInTest
     """As seen in the test that leaves most."""
     tests: tuple[str, ...]
     """Node ids, in the order in which they ran."""
     bytes: int
     """Total over all tests."""
-    states: tuple[State, ...]
+    states: tuple[LeakState, ...]
     """What it does to them, the most severe first."""
 
     @property
@@ -39,20 +48,20 @@ class Group:
         return self.largest.fingerprint
 
     @property
-    def goes_into_baseline(self) -> bool:
+    def is_for_baseline(self) -> bool:
         """Whether it fails tests, or would without the baseline."""
-        return bool({State.FAILS, State.BASELINE}.intersection(self.states))
+        return bool({LeakState.FAILS, LeakState.BASELINE}.intersection(self.states))
 
 
-def grouped(judgements: Iterable[tuple[str, Judgement]]) -> tuple[Group, ...]:
-    """Group leaks by fingerprint: those that fail tests first, then by total size."""
-    seen: dict[str, list[tuple[str, Left]]] = {}
+def grouped(judgements: Iterable[tuple[str, Judgement]]) -> tuple[LeakGroup, ...]:
+    """LeakGroup leaks by fingerprint: those that fail tests first, then by total size."""
+    seen: dict[str, list[tuple[str, LeakInTest]]] = {}
     for test, judgement in judgements:
         for left in judgement.left:
             seen.setdefault(left.fingerprint, []).append((test, left))
-    order = list(State)
+    order = list(LeakState)
     groups = [
-        Group(
+        LeakGroup(
             largest=max((left for _, left in those), key=lambda left: left.bytes),
             tests=tuple(dict.fromkeys(test for test, _ in those)),
             bytes=sum(left.bytes for _, left in those),
@@ -63,9 +72,9 @@ def grouped(judgements: Iterable[tuple[str, Judgement]]) -> tuple[Group, ...]:
     return tuple(sorted(groups, key=lambda group: (order.index(group.states[0]), -group.bytes, group.fingerprint)))
 
 
-def outcomes_of(judgements: Judgements) -> dict[str, Outcome]:
+def outcomes_of(judgements: Judgements) -> dict[str, PhaseOutcome]:
     """The most severe outcome of each test, over its phases."""
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, PhaseOutcome] = {}
     for test, judgement in judgements:
         outcomes[test] = min(outcomes.get(test, judgement.outcome), judgement.outcome, key=lambda one: one.severity)
     return outcomes
@@ -77,11 +86,11 @@ IN_FULL = 20
 """Failing leaks of half a dozen lines each. Heuristic: two screens; the rest has a line each."""
 IN_A_LINE = 10
 """Leaks of each other state. Heuristic: half a screen."""
-_ASIDE = {
-    State.LIBRARY: "In libraries; they fail tests with --leakscope-strict",
-    State.ALLOWED: "Within the allowance of each test",
-    State.BASELINE: "In the baseline",
-    State.IGNORED: "Ignored",
+_HEADINGS = {
+    LeakState.LIBRARY: "In libraries; they fail tests with --leakscope-strict",
+    LeakState.ALLOWED: "Within the allowance of each test",
+    LeakState.BASELINE: "In the baseline",
+    LeakState.IGNORED: "Ignored",
 }
 _INDENT, _COLUMN = "   ", 9
 
@@ -95,7 +104,7 @@ class Summary:
     """All tests were to be judged, not only those with a marker."""
     fixtures: bool = False
     """Fixtures were judged too."""
-    gone: tuple[Mapping[str, Any], ...] = ()
+    not_found: tuple[Mapping[str, Any], ...] = ()
     """Entries of the baseline that no test of this session showed."""
     notes: tuple[str, ...] = ()
     """Files that were written, or could not be."""
@@ -103,7 +112,7 @@ class Summary:
     @property
     def is_needed(self) -> bool:
         """Whether there is more to report than that a few marked tests are clean."""
-        found = any(j.left or j.outcome != Outcome.JUDGED for _, j in self.judgements)
+        found = any(j.left or j.outcome != PhaseOutcome.JUDGED for _, j in self.judgements)
         return found or bool(self.notes) or bool(self.judgements and self.everywhere)
 
     def render(self, width: int) -> str:
@@ -116,16 +125,18 @@ class Summary:
         from leakscope.report.rendering import Cropped, field_lines, wrapped
 
         groups = grouped(self.judgements)
-        by_state = {state: [group for group in groups if group.states[0] == state] for state in State}
-        fails = by_state[State.FAILS]
+        by_state = {state: [group for group in groups if group.states[0] == state] for state in LeakState}
+        fails = by_state[LeakState.FAILS]
         for number, group in enumerate(fails[:IN_FULL], 1):
             yield from _in_full(number, group)
         yield from _in_a_line("", fails[IN_FULL:])
-        for state, heading in _ASIDE.items():
+        for state, heading in _HEADINGS.items():
             yield from _in_a_line(heading, by_state[state])
-        if self.gone:
-            yield f"In the baseline, and not found in this session ({len(self.gone)})"
-            yield from (Cropped(f"- [{leak['fingerprint']}] {leak.get('title', '')}".rstrip()) for leak in self.gone)
+        if self.not_found:
+            yield f"In the baseline, and not found in this session ({len(self.not_found)})"
+            yield from (
+                Cropped(f"- [{leak['fingerprint']}] {leak.get('title', '')}".rstrip()) for leak in self.not_found
+            )
             yield ""
         for name, text in self._counts(by_state).items():
             if text:
@@ -133,25 +144,27 @@ class Summary:
         for note in self.notes:
             yield from wrapped(note, "", "  ")
 
-    def _counts(self, by_state: Mapping[State, Sequence[Group]]) -> dict[str, str]:
+    def _counts(self, by_state: Mapping[LeakState, Sequence[LeakGroup]]) -> dict[str, str]:
         from leakscope.units import plural, seconds_text
 
         outcomes = outcomes_of(self.judgements)
         counts = Counter(outcomes.values())
-        judged = len(outcomes) - counts[Outcome.NOT_JUDGED]
+        judged = len(outcomes) - counts[PhaseOutcome.NOT_JUDGED]
         return {
-            "judged": f"{plural(judged, 'test')}: {counts[Outcome.FAILED]} failed, "
-            f"{counts[Outcome.INCONCLUSIVE]} inconclusive, {counts[Outcome.JUDGED]} passed",
+            "judged": f"{plural(judged, 'test')}: {counts[PhaseOutcome.FAILED]} failed, "
+            f"{counts[PhaseOutcome.INCONCLUSIVE]} inconclusive, {counts[PhaseOutcome.JUDGED]} passed",
             "leaks": ", ".join(
-                f"{len(by_state[state])} {words}" for state, words in COUNTED_AS.items() if by_state[state]
+                f"{len(by_state[state])} {words}" for state, words in COUNT_WORDS.items() if by_state[state]
             ),
-            "unclear": "; ".join(dict.fromkeys(j.why for _, j in self.judgements if j.outcome == Outcome.INCONCLUSIVE)),
+            "unclear": "; ".join(
+                dict.fromkeys(j.why for _, j in self.judgements if j.outcome == PhaseOutcome.INCONCLUSIVE)
+            ),
             "unjudged": "; ".join(self._unjudged()),
             "overhead": seconds_text(sum(j.seconds for _, j in self.judgements)),
         }
 
     def _unjudged(self) -> Iterator[str]:
-        kinds = Counter(j.why for _, j in self.judgements if j.outcome == Outcome.NOT_JUDGED)
+        kinds = Counter(j.why for _, j in self.judgements if j.outcome == PhaseOutcome.NOT_JUDGED)
         yield from (f"{kind}: {count}" for kind, count in kinds.items())
         if self.everywhere and not self.fixtures:
             yield "fixtures (enable with --leakscope-fixtures)"
@@ -159,7 +172,7 @@ class Summary:
             yield f"tests with child processes, in those: {processes}"
 
 
-def _in_full(number: int, group: Group) -> Iterator[Line]:
+def _in_full(number: int, group: LeakGroup) -> Iterator[Line]:
     from leakscope.report.rendering import Cropped, field_lines, wrapped
     from leakscope.units import bytes_text
 
@@ -177,7 +190,7 @@ def _in_full(number: int, group: Group) -> Iterator[Line]:
     yield ""
 
 
-def _in_a_line(heading: str, groups: Sequence[Group]) -> Iterator[Line]:
+def _in_a_line(heading: str, groups: Sequence[LeakGroup]) -> Iterator[Line]:
     from leakscope.report.rendering import Cropped
     from leakscope.units import bytes_text, plural
 
@@ -185,7 +198,7 @@ def _in_a_line(heading: str, groups: Sequence[Group]) -> Iterator[Line]:
         yield f"{heading} ({len(groups)})"
     for group in groups[:IN_A_LINE]:
         left = group.largest
-        by = left.library if group.states[0] == State.LIBRARY else left.by
+        by = left.library if group.states[0] == LeakState.LIBRARY else left.by
         most = "" if len(group.tests) == 1 else "up to "
         size = f"{most}{bytes_text(left.bytes)}, {plural(len(group.tests), 'test')}"
         yield Cropped(f"- [{left.fingerprint}] {', '.join(filter(None, (by, size)))}: {left.title}")
@@ -195,7 +208,7 @@ def _in_a_line(heading: str, groups: Sequence[Group]) -> Iterator[Line]:
         yield ""
 
 
-def findings_text(groups: Sequence[Group], kept: Sequence[Mapping[str, Any]] = ()) -> str:
+def findings_text(groups: Sequence[LeakGroup], kept: Sequence[Mapping[str, Any]] = ()) -> str:
     """The `findings.json` of a session: its leaks, those that fail no test as suppressed.
 
     Args:
@@ -212,14 +225,14 @@ def findings_text(groups: Sequence[Group], kept: Sequence[Mapping[str, Any]] = (
     from leakscope.run.rows import EndKind, MadeBy
     from leakscope.verdict import Verdict
 
-    leaks = [group for group in groups if group.goes_into_baseline]
+    leaks = [group for group in groups if group.is_for_baseline]
     run = run_of_rank(Rank(0, (), (), Ended(EndKind.FINISHED, 0, 0)), MadeBy.BLOCK)
     found, status = (Verdict.LEAKS, LEAKS_FOUND) if leaks else (Verdict.CLEAN, 0)
     size = sum(group.largest.bytes for group in leaks)
     why = Why(reason=Reason.LEFT_BEHIND, count=len(leaks), bytes=size) if leaks else Why(reason=Reason.CLEAN_BLOCK)
     data = as_data(run, Findings(found, why, status)) | {
         "findings": sorted([*(group.largest.finding for group in leaks), *kept], key=lambda one: one["fingerprint"]),
-        "suppressed": [group.largest.finding for group in groups if not group.goes_into_baseline],
+        "suppressed": [group.largest.finding for group in groups if not group.is_for_baseline],
     }
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
@@ -227,7 +240,7 @@ def findings_text(groups: Sequence[Group], kept: Sequence[Mapping[str, Any]] = (
 _UNFINISHED = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
 
 
-def begin(config: pytest.Config) -> None:
+def begin_session(config: pytest.Config) -> None:
     """Read the baseline, and collect the reports; a worker of xdist leaves that to its controller.
 
     Raises:
@@ -259,12 +272,12 @@ class Suite:
         """By node id and phase; the last one if a test is run again."""
         self._notes: list[str] = []
         self._is_whole = False
-        """All tests were run, so that a leak that was not found is gone."""
+        """All tests were run, so that a leak that was not found is fixed."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the judgement that a report carries."""
-        if (data := getattr(report, CARRIED, None)) is not None:
-            self._judgements[report.nodeid, report.when] = judgement_of(data)
+        if (data := getattr(report, REPORT_ATTRIBUTE, None)) is not None:
+            self._judgements[report.nodeid, report.when] = judgement_from_data(data)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the baseline and the findings, and fail a session that has judged nothing."""
@@ -276,7 +289,7 @@ class Suite:
         self._is_whole = not (selected or stopped or any("::" in argument for argument in config.args))
         groups = grouped(self.judgements)
         if settings.baseline is not None and (settings.baseline_update or self._before is None):
-            leaks = [group for group in groups if group.goes_into_baseline]
+            leaks = [group for group in groups if group.is_for_baseline]
             kept = () if self._is_whole else self._not_found(groups)
             self._write(settings.baseline, lambda: findings_text(leaks, kept))
         if settings.report is not None:
@@ -292,7 +305,7 @@ class Suite:
             self.judgements,
             everywhere=settings.everywhere,
             fixtures=settings.fixtures,
-            gone=self._not_found(grouped(self.judgements)) if self._is_whole else (),
+            not_found=self._not_found(grouped(self.judgements)) if self._is_whole else (),
             notes=tuple(self._notes),
         )
         if summary.is_needed:
@@ -304,12 +317,14 @@ class Suite:
         """Those that there are by now."""
         return tuple((test, judgement) for (test, _), judgement in self._judgements.items())
 
-    def _not_found(self, groups: Sequence[Group]) -> tuple[dict[str, Any], ...]:
+    def _not_found(self, groups: Sequence[LeakGroup]) -> tuple[dict[str, Any], ...]:
         found = {group.fingerprint for group in groups}
         return tuple(leak for leak in self._before or () if leak["fingerprint"] not in found)
 
     def _has_verdict(self) -> bool:
-        return any(outcome in (Outcome.JUDGED, Outcome.FAILED) for outcome in outcomes_of(self.judgements).values())
+        return any(
+            outcome in (PhaseOutcome.JUDGED, PhaseOutcome.FAILED) for outcome in outcomes_of(self.judgements).values()
+        )
 
     def _write(self, path: Path, render: Callable[[], str]) -> None:
         from leakscope.run.descriptors import write_whole_for_all

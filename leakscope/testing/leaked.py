@@ -69,7 +69,7 @@ class check_leaked_tensors(watch):
         leaked.findings, leaked.run = self.findings, self.run
         if leaked:
             warnings.warn(f"{len(leaked)} tensors were found in the garbage.{self._told()}", stacklevel=2)
-        elif self.findings.verdict == Verdict.INCONCLUSIVE and not self._unseen:  # that was warned of
+        elif self.findings.verdict == Verdict.INCONCLUSIVE and not self._not_inspected:  # that was warned of
             warnings.warn(f"the block was not judged: {self.findings.why}", stacklevel=2)
         del self._leaked
 
@@ -85,8 +85,8 @@ class check_leaked_tensors(watch):
 
         self._before = WeakIdSet(self._garbage_among(heap))
 
-    def _learn(self, heap: Liveness) -> None:
-        super()._learn(heap)
+    def _learn_after(self, heap: Liveness) -> None:
+        super()._learn_after(heap)
         self._leaked.extend(self._garbage_among(heap))
 
     def _garbage_among(self, heap: Liveness) -> list[Any]:

@@ -9,7 +9,7 @@ from leakscope.errors import LeakscopeError
 from leakscope.findings.holders import live_memory
 from leakscope.graph.model import ObjectKind
 from leakscope.profiler.holders import Holders
-from leakscope.profiler.result import why_no_look
+from leakscope.profiler.result import why_no_snapshot
 from leakscope.report.holders import alive_as_text
 from leakscope.run.rows import Occasion
 from leakscope.units import bytes_text, plural
@@ -115,7 +115,7 @@ def live_tensors() -> LiveTensors:
     (2, 2, 2048, 'losses in train()')
 
     """
-    if why := why_no_look():
+    if why := why_no_snapshot():
         raise LeakscopeError(why)
     from leakscope.heap.garbage import Watched
     from leakscope.heap.snapshot import look

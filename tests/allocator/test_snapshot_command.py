@@ -43,7 +43,7 @@ def test_a_runs_folder_stands_for_the_newest_snapshot_of_each_rank(tmp_path: Pat
     ]
     (tmp_path / "empty").mkdir()
     refused = CliRunner().invoke(main, ["snapshot", str(tmp_path / "empty")])
-    assert refused.exit_code == 2 and "holds no allocator snapshot" in refused.stderr
+    assert refused.exit_code == 2 and "contains no memory snapshot" in refused.stderr
 
 
 def test_text_opens_with_the_verdict_and_lists_the_places(leaking: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from leakscope_cli import main
-from leakscope_cli.outputs import asked_formats, check_writable, on_stdout, rendered, write_files
+from leakscope_cli.outputs import check_writable, parse_formats, render_format, stdout_format, write_files
 from support import ROOT, examples
 
 from leakscope.errors import LeakscopeError
@@ -19,7 +19,7 @@ RUN = str(ROOT / "sample_runs/p2p_pipeline/none")
 
 
 def places(*words: str, output: Path | None = None) -> list[tuple[str, str]]:
-    return [(one.form.name, str(one.file or "stdout")) for one in asked_formats(words, output)]
+    return [(one.form.name, str(one.file or "stdout")) for one in parse_formats(words, output)]
 
 
 def test_text_goes_to_stdout_unless_another_takes_its_place(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_output_takes_what_has_no_file() -> None:
 )
 def test_what_cannot_be_is_one_sentence(words: list[str], sentence: str) -> None:
     with pytest.raises(LeakscopeError, match=sentence.replace("(", r"\(")):
-        asked_formats(words)
+        parse_formats(words)
 
 
 def test_a_file_that_cannot_be_written_is_found_without_leaving_one(tmp_path: Path) -> None:
@@ -57,14 +57,14 @@ def test_a_file_that_cannot_be_written_is_found_without_leaving_one(tmp_path: Pa
     there.write_text("kept")
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    check_writable(asked_formats([f"json={there}", f"html={tmp_path / 'new.html'}", f"sarif={fifo}"]))
+    check_writable(parse_formats([f"json={there}", f"html={tmp_path / 'new.html'}", f"sarif={fifo}"]))
     assert there.read_text() == "kept" and sorted(os.listdir(tmp_path)) == ["fifo", "there.json"]
-    nowhere = asked_formats([f"json={tmp_path / 'gone' / 'x.json'}"])
+    nowhere = parse_formats([f"json={tmp_path / 'gone' / 'x.json'}"])
     with pytest.raises(LeakscopeError, match=r"x\.json: No such file or directory"):
         check_writable(nowhere)
     check_writable(nowhere, made_later=tmp_path / "gone")
     with pytest.raises(LeakscopeError, match=r"cannot write /proc/x\.json"):
-        check_writable(asked_formats(["json=/proc/x.json"]))
+        check_writable(parse_formats(["json=/proc/x.json"]))
 
 
 def test_the_ranks_leave_stdout_to_what_a_program_reads() -> None:
@@ -91,17 +91,17 @@ class Broken:
 def test_another_packages_fault_is_a_sentence(tmp_path: Path) -> None:
     run, findings = examples.leaking()
     with pytest.raises(LeakscopeError, match="the format broken fails: ZeroDivisionError: of somebody else"):
-        rendered(Broken(), run, findings)
+        render_format(Broken(), run, findings)
 
 
 def test_files_are_written_and_failures_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, findings = examples.leaking()
-    asked = asked_formats([f"json={tmp_path / 'f.json'}", f"sarif={tmp_path / 'gone' / 'x'}"])
+    asked = parse_formats([f"json={tmp_path / 'f.json'}", f"sarif={tmp_path / 'gone' / 'x'}"])
     failed = write_files(asked, run, findings)
     assert failed == (f"cannot write {tmp_path / 'gone' / 'x'}: No such file or directory",)
     assert (tmp_path / "f.json").read_text().startswith("{")
     assert capsys.readouterr().err == f"leakscope: json: {tmp_path / 'f.json'}\n"
-    form = on_stdout(asked)
+    form = stdout_format(asked)
     assert form is not None and form.name == "text"
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 import pytest
+from leakscope_cli.recorded import baseline_of
 from leakscope_cli.run import run
-from leakscope_cli.shared import baseline_of
 
 from leakscope.findings.judge import JudgedRank
 from leakscope.findings.model import Findings

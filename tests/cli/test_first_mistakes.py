@@ -11,7 +11,7 @@ import leakscope_cli.run
 import pytest
 from click.testing import CliRunner, Result
 from leakscope_cli import main
-from leakscope_cli.argv import Takes, missing_step_function, takes_arguments
+from leakscope_cli.script import Takes, missing_step_function, takes_arguments
 
 from leakscope.launch import ExternalLauncher
 from leakscope.options import Options
@@ -61,11 +61,11 @@ ANSWERED = {
     "raport": "`leakscope report`",
     "python train.py": "`leakscope run python train.py`",
     "-m package.main": "`leakscope run -m MODULE`",
-    "--ranks 2 run train.py": "`leakscope run`",
+    "--ranks 2 run train.py": "an option of `leakscope run`",
     "run python": "no script was given",
     "run python -u train.py": "`python -u -m leakscope run train.py`",
     "run --steps 3 python -X dev -m package.main 1": "`python -X dev -m leakscope run --steps 3 -m package.main 1`",
-    "run python -c pass": "save it",
+    "run python -c pass": "save the code",
     "run deepspeed --num_gpus 2 train.py": "`deepspeed --num_gpus 2 --no_python leakscope run -o FOLDER train.py`",
     "run -o out srun -n 2 python train.py": "`srun -n 2 leakscope run -o out train.py`",
     "run uv run train.py": "`uv run leakscope run train.py`",
@@ -95,14 +95,14 @@ ANSWERED = {
     "run --verbose train.py": "`leakscope report --verbose`",
     "run --html train.py": "--as html=FILE",
     "report --md": "--as markdown=FILE",
-    "run --min_bytes 3 train.py": "write --min-bytes",
-    "run --nproc-per-node 2 train.py": "write --ranks N",
-    "run --out x train.py": "write --output DIR",
+    "run --min_bytes 3 train.py": "use --min-bytes",
+    "run --nproc-per-node 2 train.py": "use --ranks N",
+    "run --out x train.py": "use --output DIR",
     "run --lr 3 train.py": "after the script",
-    "report --step-function x": "`leakscope run` has it",
+    "report --step-function x": "an option of `leakscope run`",
     "report package": "`leakscope run train.py` records one",
     "report gone": "`leakscope run -o gone train.py` records one",
-    "compare runs/one": "write `leakscope compare [OPTIONS] BASE NEW`",
+    "compare runs/one": "usage: leakscope compare [OPTIONS] BASE NEW",
     "run --steps 1.5 train.py": "'1.5' is not an integer",
 }
 

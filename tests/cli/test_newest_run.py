@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from leakscope_cli import main
-from leakscope_cli.shared import newest_run
+from leakscope_cli.recorded import newest_run
 
 from leakscope.errors import LeakscopeError
 

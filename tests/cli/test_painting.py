@@ -13,7 +13,7 @@ import termios
 from pathlib import Path
 
 import pytest
-from leakscope_cli.console import NARROWEST, WIDEST, columns_of, console_of, files_of, in_encoding_of, painted
+from leakscope_cli.console import NARROWEST, WIDEST, columns_of, console_of, files_of, in_encoding_of, style_text
 from rich.console import Console
 from support import SAMPLES, examples
 
@@ -40,16 +40,16 @@ def terminal(**environ: str) -> Console:
 def test_beneath_its_colours_the_text_is_what_it_was(name: str, verbose: bool) -> None:
     run, findings = examples.ALL[name]()
     text = render(run, findings, verbose=verbose)
-    shown = painted(text, terminal(), {file: Path("/there", file) for file in run.sources})
+    shown = style_text(text, terminal(), {file: Path("/there", file) for file in run.sources})
     assert shown != text and CODES.sub("", shown) == text
-    assert painted(text, console_of(io.StringIO()), {}) == text
+    assert style_text(text, console_of(io.StringIO()), {}) == text
 
 
 def test_the_verdict_and_the_guilty_line_stand_out() -> None:
-    shown = painted(render(*examples.leaking()), terminal(), {})
+    shown = style_text(render(*examples.leaking()), terminal(), {})
     assert re.search(r"\x1b\[1;31m *LEAKS\x1b\[0m", shown)
     assert re.search(r"\x1b\[1;31m +> holds 12 \|     self.losses.append\(loss\)\x1b\[0m", shown)
-    assert re.search(r"\x1b\[1;32m *CLEAN\x1b\[0m", painted(render(*examples.clean()), terminal(), {}))
+    assert re.search(r"\x1b\[1;32m *CLEAN\x1b\[0m", style_text(render(*examples.clean()), terminal(), {}))
 
 
 def test_places_are_links_to_files_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_places_are_links_to_files_that_are_there(tmp_path: Path, monkeypatch: p
     (tmp_path / "train.py").write_text("")
     run, _ = examples.leaking()
     assert files_of(run) == {"train.py": tmp_path / "train.py"}, "stage.py is not there"
-    shown = painted("at train.py:12, my_train.py:3, a/train.py:9", terminal(), files_of(run))
+    shown = style_text("at train.py:12, my_train.py:3, a/train.py:9", terminal(), files_of(run))
     link = re.escape((tmp_path / "train.py").as_uri())
     assert re.fullmatch(
         rf"at \x1b\]8;id=\d+;{link}\x1b\\train.py:12\x1b\]8;;\x1b\\, my_train.py:3, a/train.py:9", shown

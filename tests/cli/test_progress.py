@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from leakscope_cli.console import Following, Standing, follow, progress
+from leakscope_cli.console import ProgressReader, RunProgress, poll_progress, progress
 
 from leakscope.options import Options
 
@@ -25,61 +25,61 @@ def append(folder: Path, rank: int, *counted: int | None, begin: int = 1, end: s
 
 
 @pytest.mark.parametrize(
-    ("standing", "told"),
+    ("now", "told"),
     [
         (
-            Standing(1240, int(3.2 * 1024) * MIB, 1.2 * MIB, 4),
+            RunProgress(1240, int(3.2 * 1024) * MIB, 1.2 * MIB, 4),
             "step 1,240, 3.20 GiB counted (+1.20 MiB a step), 4 snapshots",
         ),
-        (Standing(3, 5 * MIB, None, 1), "step 3, 5.00 MiB counted, 1 snapshot"),
-        (Standing(9, 5 * MIB, -2.0 * MIB, 2, 8), "step 9, 5.00 MiB counted at most (-2.00 MiB a step), 2 snapshots"),
-        (Standing(9, None, None, 0), "step 9, 0 snapshots"),
-        (Standing(9, None, None, 2, steps=4000), "step 9 of 4,000, 2 snapshots"),
+        (RunProgress(3, 5 * MIB, None, 1), "step 3, 5.00 MiB counted, 1 snapshot"),
+        (RunProgress(9, 5 * MIB, -2.0 * MIB, 2, 8), "step 9, 5.00 MiB counted at most (-2.00 MiB a step), 2 snapshots"),
+        (RunProgress(9, None, None, 0), "step 9, 0 snapshots"),
+        (RunProgress(9, None, None, 2, steps=4000), "step 9 of 4,000, 2 snapshots"),
     ],
 )
-def test_a_line_says_step_memory_and_looks(standing: Standing, told: str) -> None:
-    assert str(standing) == told
+def test_a_line_says_step_memory_and_looks(now: RunProgress, told: str) -> None:
+    assert str(now) == told
 
 
 def test_only_what_is_new_is_read_and_a_line_that_is_being_written_is_left(tmp_path: Path) -> None:
-    following = Following(tmp_path, warmup=2)
-    assert following.read() == Standing()
+    reader = ProgressReader(tmp_path, warmup=2)
+    assert reader.read() == RunProgress()
     append(tmp_path, 0, 50 * MIB, 60 * MIB)
-    assert following.read() == Standing(2, 60 * MIB, None)
+    assert reader.read() == RunProgress(2, 60 * MIB, None)
     append(tmp_path, 0, 62 * MIB, 64 * MIB, begin=3)
-    assert following.read() == Standing(4, 64 * MIB, 2 * MIB), "warm-up is no growth"
+    assert reader.read() == RunProgress(4, 64 * MIB, 2 * MIB), "warm-up is no growth"
     append(tmp_path, 0, 99 * MIB, begin=5, end="")
     (tmp_path / "rank_0000" / "heap_step_000003.json").touch()
-    assert following.read() == Standing(4, 64 * MIB, 2 * MIB, looks=1)
+    assert reader.read() == RunProgress(4, 64 * MIB, 2 * MIB, snapshots=1)
     append(tmp_path, 0, end="\n")
-    assert following.read().step == 5
+    assert reader.read().step == 5
 
 
 def test_many_ranks_are_told_by_the_one_that_has_most(tmp_path: Path) -> None:
     append(tmp_path, 0, *(5 * MIB,) * 4)
     append(tmp_path, 1, *(MIB * n for n in range(1, 20)))
     append(tmp_path, 2, None)
-    assert Following(tmp_path, warmup=2).read() == Standing(19, 19 * MIB, MIB, ranks=3)
+    assert ProgressReader(tmp_path, warmup=2).read() == RunProgress(19, 19 * MIB, MIB, ranks=3)
 
 
 def test_rows_that_count_nothing_or_are_none_are_left(tmp_path: Path) -> None:
     append(tmp_path, 0, None, None, None)
     (tmp_path / "rank_0000" / "steps.jsonl").open("a").write('nothing\n{"number": "x"}\n7\n')
-    assert Following(tmp_path, warmup=2).read() == Standing(6)
+    assert ProgressReader(tmp_path, warmup=2).read() == RunProgress(6)
 
 
 def test_it_is_told_until_it_is_over(tmp_path: Path) -> None:
     append(tmp_path, 0, MIB)
     over, told = threading.Event(), []
 
-    def tell(standing: Standing) -> None:
-        told.append(standing)
+    def tell(now: RunProgress) -> None:
+        told.append(now)
         append(tmp_path, 0, MIB, begin=2)
         if len(told) == 3:
             over.set()
 
-    follow(Following(tmp_path, 2), over, 0.001, tell)
-    assert [standing.step for standing in told] == [1, 2, 3]
+    poll_progress(ProgressReader(tmp_path, 2), over, 0.001, tell)
+    assert [now.step for now in told] == [1, 2, 3]
 
 
 class Heard(io.StringIO):

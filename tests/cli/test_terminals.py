@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from leakscope_cli import main
-from leakscope_cli.console import note, tell
+from leakscope_cli.console import note, print_text
 from support import SAMPLES
 
 RUN = str(SAMPLES / "p2p_pipeline" / "stage-backward-cycle")
@@ -33,7 +33,7 @@ class Refusing(io.StringIO):
 @pytest.fixture(autouse=True)
 def streams_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is forgotten is that of the tests."""
-    monkeypatch.setattr("leakscope_cli.console._forget", lambda _: None)
+    monkeypatch.setattr("leakscope_cli.console._discard", lambda _: None)
 
 
 LINES = {
@@ -69,7 +69,7 @@ def test_who_reads_no_further_is_told_nothing(
 def test_streams_that_were_closed_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
-    assert tell("nothing") == ""
+    assert print_text("nothing") == ""
     note("nothing")
     with pytest.raises(SystemExit) as end:
         main(["report", RUN + "_not"], prog_name="leakscope")
@@ -89,7 +89,7 @@ def test_a_note_is_one_line_that_moves_no_cursor(capsys: pytest.CaptureFixture[s
 def test_what_an_encoding_lacks_is_written_as_an_escape(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", written)
-    assert tell("run é\udcff → x") == ""
+    assert print_text("run é\udcff → x") == ""
     assert written.buffer.getvalue() == b"run \\xe9\\udcff -> x\n"  # type: ignore[attr-defined]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from leakscope_cli.shared import check_module, check_script
+from leakscope_cli.script import check_module, check_script
 
 from leakscope.launch.start import interpreter_flags, rank_command
 from leakscope.options import Options

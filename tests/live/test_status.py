@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from leakscope_cli.status import HEADS, as_text
+from leakscope_cli.live import HEADS, as_text
 from support.runs.asked import TRAINING, at_step_20, job, let_go_on
 
 from leakscope.run import status

@@ -253,7 +253,7 @@ def broken(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "where", ["profiler.block.look_now", "profiler.block.why_no_look", "pytest_plugin.judging.judgement"]
+    "where", ["profiler.block.take_snapshot", "profiler.block.why_no_snapshot", "pytest_plugin.judging.judgement"]
 )
 def test_an_error_inside_leakscope_fails_a_test_only_if_strict(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, where: str
@@ -280,7 +280,7 @@ def test_an_error_inside_leakscope_fails_a_test_only_if_strict(
 def test_a_peak_that_cannot_be_measured_is_a_warning(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leakscope.profiler.peak.why_no_look", lambda: "hidden by torch")
+    monkeypatch.setattr("leakscope.profiler.block.why_no_snapshot", lambda: "hidden by torch")
     pytester.makepyfile("""
         import pytest, torch
 

@@ -13,7 +13,7 @@ from support.examples import cycle_finding, growth_finding, run
 
 from leakscope.errors import LeakscopeError
 from leakscope.findings.model import Findings
-from leakscope.pytest_plugin.judging import Judgement, Left, Outcome, State
+from leakscope.pytest_plugin.judging import Judgement, LeakInTest, LeakState, PhaseOutcome
 from leakscope.pytest_plugin.session import Summary, findings_text, grouped
 from leakscope.report.formats.as_json import as_data, read_baseline
 from leakscope.verdict import Verdict
@@ -21,27 +21,27 @@ from leakscope.verdict import Verdict
 SCHEMA = json.loads((ROOT / "leakscope/report/formats/findings.schema.json").read_text())
 
 
-def left(fingerprint: str, title: str, size: int, state: State, **more: Any) -> Left:
-    return Left({"fingerprint": fingerprint, "retained_bytes": size}, title, state, **more)
+def left(fingerprint: str, title: str, size: int, state: LeakState, **more: Any) -> LeakInTest:
+    return LeakInTest({"fingerprint": fingerprint, "retained_bytes": size}, title, state, **more)
 
 
-CYCLE = left("aaaaaaaa", "a cycle", 2048, State.FAILS, cut="`net.hook`: 2.00 KiB would be freed", line="a.py:3")
-LARGER = left("aaaaaaaa", "a cycle", 4096, State.FAILS, cut="`net.hook`")
-HOOKS = left("bbbbbbbb", "a cycle of hooks", 12, State.LIBRARY, library="gpytorch")
-OLD = left("cccccccc", "a list", 1 << 20, State.BASELINE)
+CYCLE = left("aaaaaaaa", "a cycle", 2048, LeakState.FAILS, cut="`net.hook`: 2.00 KiB would be freed", line="a.py:3")
+LARGER = left("aaaaaaaa", "a cycle", 4096, LeakState.FAILS, cut="`net.hook`")
+HOOKS = left("bbbbbbbb", "a cycle of hooks", 12, LeakState.LIBRARY, library="gpytorch")
+OLD = left("cccccccc", "a list", 1 << 20, LeakState.BASELINE)
 
 
-def failed(*those: Left) -> Judgement:
-    return Judgement(Outcome.FAILED, left=those, seconds=0.5)
+def failed(*those: LeakInTest) -> Judgement:
+    return Judgement(PhaseOutcome.FAILED, left=those, seconds=0.5)
 
 
 JUDGEMENTS = (
     *((f"test_a.py::test[{n}]", failed(CYCLE, HOOKS)) for n in range(4)),
-    ("test_a.py::test_old", Judgement(Outcome.JUDGED, left=(OLD,), seconds=0.5, processes=True)),
+    ("test_a.py::test_old", Judgement(PhaseOutcome.JUDGED, left=(OLD,), seconds=0.5, processes=True)),
     ("test_a.py::test_more", failed(LARGER)),
-    ("test_a.py::test_more", Judgement(Outcome.JUDGED)),
-    ("test_a.py::test_dark", Judgement(Outcome.INCONCLUSIVE, "hidden by torch")),
-    ("a.py::a", Judgement(Outcome.NOT_JUDGED, "doctests")),
+    ("test_a.py::test_more", Judgement(PhaseOutcome.JUDGED)),
+    ("test_a.py::test_dark", Judgement(PhaseOutcome.INCONCLUSIVE, "hidden by torch")),
+    ("a.py::a", Judgement(PhaseOutcome.NOT_JUDGED, "doctests")),
 )
 
 SUMMARY = """\
@@ -70,8 +70,10 @@ Written: known.json"""
 
 
 def test_the_summary_of_a_session() -> None:
-    gone = ({"fingerprint": "dddddddd", "title": "a tuple"},)
-    assert Summary(JUDGEMENTS, everywhere=True, gone=gone, notes=("Written: known.json",)).render(110) == SUMMARY
+    not_found = ({"fingerprint": "dddddddd", "title": "a tuple"},)
+    assert (
+        Summary(JUDGEMENTS, everywhere=True, not_found=not_found, notes=("Written: known.json",)).render(110) == SUMMARY
+    )
 
 
 def test_the_most_severe_comes_first_then_the_largest() -> None:
@@ -83,14 +85,14 @@ def test_the_most_severe_comes_first_then_the_largest() -> None:
 
 
 def test_of_many_leaks_some_have_a_line_and_the_rest_is_counted() -> None:
-    many = tuple(("t", failed(left(f"{n:08}", "one", 100 - n, State.FAILS))) for n in range(40))
+    many = tuple(("t", failed(left(f"{n:08}", "one", 100 - n, LeakState.FAILS))) for n in range(40))
     text = Summary(many).render(110)
     assert "20. one [00000019]" in text and "- [00000029] 71 B, 1 test: one" in text
     assert "00000030" not in text and "  and 10 more" in text
 
 
 def test_clean_tests_with_a_marker_need_no_summary() -> None:
-    clean = (("t", Judgement(Outcome.JUDGED)),)
+    clean = (("t", Judgement(PhaseOutcome.JUDGED)),)
     assert not Summary(clean).is_needed and not Summary().is_needed
     assert Summary(clean, everywhere=True).is_needed and Summary(JUDGEMENTS[:1]).is_needed
 
@@ -98,8 +100,8 @@ def test_clean_tests_with_a_marker_need_no_summary() -> None:
 def test_what_a_session_writes_is_an_ordinary_findings_json(tmp_path: Path) -> None:
     findings = (cycle_finding(), growth_finding())
     entries = as_data(run(), Findings(Verdict.LEAKS, "", 23, findings))["findings"]
-    states = (State.FAILS, State.IGNORED)
-    lefts = [Left(json.loads(json.dumps(one)), one["title"], s) for one, s in zip(entries, states, strict=True)]
+    states = (LeakState.FAILS, LeakState.IGNORED)
+    lefts = [LeakInTest(json.loads(json.dumps(one)), one["title"], s) for one, s in zip(entries, states, strict=True)]
     path = tmp_path / "known.json"
     path.write_text(findings_text(grouped([("t", failed(*lefts))])))
     data, known = read_baseline(path)

@@ -222,7 +222,7 @@ def test_long_text_is_cut_off(damaged: Damage) -> None:
 
 @pytest.mark.parametrize("kind", sorted(IN_ITS_PLACE))
 def test_a_baseline_that_is_none_is_refused_in_a_sentence(kind: str, tmp_path: Path) -> None:
-    from leakscope_cli.shared import baseline_of, suppressions_of
+    from leakscope_cli.recorded import baseline_of, suppressions_of
 
     path = tmp_path / "findings.json"
     IN_ITS_PLACE[kind](path)

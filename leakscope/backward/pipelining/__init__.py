@@ -11,8 +11,7 @@ import torch
 
 from ..full import stage_backward
 from ..split import stage_backward_input, stage_backward_weight
-from .received import put_back
-from .release import replacements
+from .release import replacements, restore_buffers
 
 _FUNCTIONS = {
     "stage_backward": stage_backward,
@@ -44,10 +43,10 @@ class Installed:
         if self in _installed:
             _installed.remove(self)
         if not any(installed.release_outputs for installed in _installed):
-            _above.put_back()
-            put_back()
+            _above.restore()
+            restore_buffers()
         if not _installed:
-            _below.put_back()
+            _below.restore()
 
     def __enter__(self) -> Self:
         return self
@@ -64,14 +63,14 @@ class _Layer:
     def __init__(self) -> None:
         self._found: list[tuple[Any, str, Any]] = []
 
-    def put(self, names: Iterable[tuple[Any, str, Any]]) -> None:
+    def replace(self, names: Iterable[tuple[Any, str, Any]]) -> None:
         """Replace names, each by a value; no effect if they are replaced already."""
         if not self._found:
             for owner, name, value in names:
                 self._found.append((owner, name, getattr(owner, name)))
                 setattr(owner, name, value)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore each name."""
         while self._found:
             owner, name, value = self._found.pop()
@@ -129,9 +128,9 @@ def install(release_outputs: bool = False) -> Installed:
     installed = Installed(release_outputs)
     _installed.append(installed)
     try:
-        _below.put(_functions())
+        _below.replace(_functions())
         if release_outputs:
-            _above.put(replacements())
+            _above.replace(replacements())
     except BaseException:
         installed.uninstall()
         raise

@@ -12,7 +12,7 @@ from leakscope.comm.monitor import CommMonitor
 from leakscope.native import heap_reader
 from leakscope.originals import _thread, os
 from leakscope.process.children import OwnProcesses
-from leakscope.process.guard import CLOCK
+from leakscope.process.guard import CLOCK, write_to_stderr
 from leakscope.process.raw_types import mro, type_dict
 from leakscope.process.user_code import users_sources, without_source
 from leakscope.process.watchdog import leave_now, stack_of_thread

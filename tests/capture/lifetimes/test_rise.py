@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from leakscope.profiler.peak import TensorPeak
+from leakscope.profiler.block import TensorPeak
 from leakscope.recorder.lifetimes import tracker as rise_of_capture
 from leakscope.report.run_text import rise_text
 

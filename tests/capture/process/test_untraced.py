@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from leakscope.process.guard import heard, unheard
+from leakscope.process.guard import traced, untraced
 
 Names = set[str]
 PARTS = pytest.mark.parametrize("pure", ["", "1"], ids=["native", "Python"])
@@ -34,11 +34,11 @@ def _fails() -> None:
 
 
 def _calls(through: Callable[[], Any] = _scripts_own) -> None:
-    """As a script: what is unheard is called in between."""
+    """As a script: what is untraced is called in between."""
     _scripts_own()
-    unheard(_ours)(through)
+    untraced(_ours)(through)
     with pytest.raises(KeyError):
-        unheard(_fails)()
+        untraced(_fails)()
     _scripts_after()
 
 
@@ -113,7 +113,7 @@ def test_what_is_the_scripts_is_heard_within_ours(listening: Any, pure: str, mon
         return "of the script's"
 
     with listening(names):
-        _calls(heard(inner))
+        _calls(traced(inner))
     assert "inner" in names and not {"_ours", "nested", "_fails"} & names
 
 
@@ -121,7 +121,7 @@ def test_an_own_thread_is_not_heard() -> None:
     names: Names = set()
     threading.setprofile(lambda frame, *_: names.add(frame.f_code.co_name))
     try:
-        thread = threading.Thread(target=unheard(_ours), args=(_scripts_own,))
+        thread = threading.Thread(target=untraced(_ours), args=(_scripts_own,))
         thread.start()
         thread.join()
     finally:
@@ -131,14 +131,14 @@ def test_an_own_thread_is_not_heard() -> None:
 
 def test_it_is_called_as_the_function_is() -> None:
     class Owner:
-        @unheard
+        @untraced
         def method(self, *args: int, named: int = 0) -> tuple[object, ...]:
             return self, *args, named
 
     owner = Owner()
     assert owner.method(1, named=2) == (owner, 1, 2)
-    assert Owner.method.__name__ == "method" and unheard(_ours).__wrapped__ is _ours  # type: ignore[attr-defined]
-    assert heard(len)([1, 2]) == 2, "outside of an unheard one it changes nothing"
+    assert Owner.method.__name__ == "method" and untraced(_ours).__wrapped__ is _ours  # type: ignore[attr-defined]
+    assert traced(len)([1, 2]) == 2, "outside of an untraced one it changes nothing"
 
 
 SCRIPT = """
@@ -146,9 +146,9 @@ import cProfile, pstats, sys
 import torch
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-heard = set()
+traced = set()
 def hear(frame, event, of):
-    heard.add(frame.f_code.co_filename)
+    traced.add(frame.f_code.co_filename)
 def steps():
     for _ in range(9):
         optimizer.zero_grad()
@@ -161,8 +161,8 @@ sys.settrace(None)
 sys.setprofile(None)
 with cProfile.Profile() as profile:
     steps()
-heard |= {name for name, _, _ in pstats.Stats(profile).stats}
-print([name for name in heard if "leakscope/" in name and "site-packages" not in name], __file__ in heard)
+traced |= {name for name, _, _ in pstats.Stats(profile).stats}
+print([name for name in traced if "leakscope/" in name and "site-packages" not in name], __file__ in traced)
 """
 
 

@@ -7,6 +7,7 @@ import torch
 from support.step_clocks import Heard
 
 from leakscope.process.children import OwnProcesses
+from leakscope.process.guard import write_to_stderr
 from leakscope.recorder.steps.detector import StepClock
 from leakscope.recorder.steps.rank_exit import _PATIENCE_S, MissingStepWarning, missing_step_hints
 

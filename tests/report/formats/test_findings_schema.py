@@ -105,7 +105,7 @@ def test_a_cycle_is_kept_and_what_is_unknown_is_null() -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_baselines_of_all_formats_are_read(number: int, tmp_path: Path) -> None:
-    from leakscope_cli.shared import baseline_of
+    from leakscope_cli.recorded import baseline_of
 
     file = tmp_path / "findings.json"
     file.write_text(json.dumps({"format": number, "findings": [{"fingerprint": "b41c07e2"}]}))
