@@ -100,6 +100,18 @@ class Candidate:
         """The name of a reference: `.seen`, `[i]` for one of many items, `[1]` if everything is below that item."""
         return self.names.get(reference, written(self.graph, self.graph.reference(reference)))
 
+    def key(self, reference: int) -> ReferenceKey:
+        """The key of a reference on the path, or of one of the cycle that it is on."""
+        if self.group.freed:
+            holder = int(self.graph.holder[reference])
+            return ReferenceKey.of_reference(self.graph, holder, (reference,), (self.name(reference),))
+        path, many = self.group.path, self.group.many
+        upto = path[: path.index(reference) + 1]
+        names = self.group.key.names(self.graph, upto)
+        if many is not None and many.place < len(names):
+            names[many.place] = many.name
+        return ReferenceKey.of_reference(self.graph, self.group.start, upto, names)
+
     @cached_property
     def names(self) -> Mapping[int, str]:
         """References on the path with specific names: `[1]` if it is the only one, `.client{i}` for many, `[...]` for

@@ -36,7 +36,7 @@ def with_one_cut(findings: Findings) -> list[tuple[int, ...]]:
         # cycles closed by one line over the same references: several names of one leak
         closed = tuple(sorted(reference.name for reference in finding.cycle))
         shared = cut is not None and (finding.freed_by == FreedBy.PROGRAM or bool(cut.where and closed))
-        mends = (finding.freed_by, cut.reference, cut.where, cut.written, cut.also, closed) if cut and shared else place
+        mends = (finding.freed_by, cut.keys, closed) if cut and shared else place
         same[mends].append(place)
     one = [tuple(sorted(places, key=lambda place: severity_then_size(findings[place]))) for places in same.values()]
     return _with_what_hangs_above(findings, one)

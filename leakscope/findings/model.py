@@ -583,6 +583,8 @@ class CutReference:
     """Lines of the kept source that add to it: `train.py:31`; () if none were found."""
     path: tuple[Hop, ...] = ()
     """The reference path through it to the memory, if it is not the trace; else ()."""
+    key: tuple[str, ...] = ()
+    """Its `ReferenceKey`, by which two cuts are the same; () if unknown; not written to disk."""
 
 
 @dataclass(frozen=True)
@@ -668,6 +670,11 @@ class Cut:
     def written(self) -> str:
         """The first reference as written in code."""
         return self.references[0].written
+
+    @property
+    def keys(self) -> tuple[tuple[str, ...], ...]:
+        """The keys of all references: cuts with equal ones are the same."""
+        return tuple(reference.key for reference in self.references)
 
     @property
     def is_of_library(self) -> bool:

@@ -53,11 +53,7 @@ def _noun(finding: Finding) -> str:
 def beside_tensors(findings: Sequence[Finding], arrays: Finding) -> list[Finding]:
     """The findings of one rank including one of arrays: what a tensor's cut frees too is reported with it."""
     for place, finding in enumerate(findings):
-        same = (
-            finding.cut
-            and arrays.cut
-            and (finding.cut.written, finding.cut.where) == (arrays.cut.written, arrays.cut.where)
-        )
+        same = finding.cut and arrays.cut and finding.cut.keys[0] == arrays.cut.keys[0]
         if (
             same
             and finding.freed_by == FreedBy.PROGRAM

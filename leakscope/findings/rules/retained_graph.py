@@ -177,8 +177,8 @@ def _is_same(tensors: Finding, of_tensors: Candidate, graph: Finding, of_graph: 
     if of_tensors.group.freed:
         return False
     mine, other = tensors.cut, graph.cut
-    by_cut = (mine and (mine.written, mine.where, mine.also)) == (other and (other.written, other.where, other.also))
-    return of_tensors.group.key == of_graph.group.key or (mine is not None and by_cut)
+    by_cut = mine is not None and other is not None and mine.keys == other.keys
+    return of_tensors.group.key == of_graph.group.key or by_cut
 
 
 def _decides(graph: Finding, finding: Finding) -> bool:
