@@ -704,6 +704,10 @@ class HeapId(NamedTuple):
     """Number of the snapshot among the judged ones of its rank."""
 
 
+SettledBy = Bounded | Plateaued | EmptiedLater | FollowsInput | HeldByCall
+"""Why growth does not continue forever."""
+
+
 @dataclass(frozen=True, repr=False)
 class Finding:
     """One distinct leak, or a note, with its reference path and its cut.
@@ -756,7 +760,7 @@ class Finding:
     """The reference to cut or, if no cut frees anything, the holder, as written in code."""
     noun: str = "tensor"
     """The kind of memory: `numpy array` for non-tensor memory."""
-    settled_by: Bounded | Plateaued | EmptiedLater | FollowsInput | HeldByCall | None = None
+    settled_by: SettledBy | None = None
     """Why its growth does not continue forever."""
     too_large: TooLarge | None = None
     """A bound that does not justify its growth."""
