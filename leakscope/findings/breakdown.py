@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 
-from leakscope.findings.build import build_finding
+from leakscope.findings.build import judge_candidate
 from leakscope.findings.candidates import Candidate, went_on
 from leakscope.findings.counters import counted_rate, rises_steadily
 from leakscope.findings.facts import FreedBy, RuleName, Severity
@@ -352,10 +352,9 @@ def _finding(
 ) -> Finding:
     look, group = groups.at[newest][groups.steps[-1]]
     alone = Candidate(rank.number, look.step, look.heap, group, Series((look.step,), (group.bytes,)), 0.0, False)
-    one = build_finding(alone, thresholds)
+    one = judge_candidate(alone, thresholds)
     grown = line.bytes[-1] - line.bytes[0]
-    return replace(
-        one,
+    return Finding(
         rule=RuleName.STEP_GROWTH,
         facts=ScatteredFacts(holders, one.cut.written if one.cut and one.cut.written else one.subject),
         fingerprint=SCATTERED,
@@ -364,12 +363,19 @@ def _finding(
         freed_by=FreedBy.PROGRAM,
         retained_bytes=grown,
         bytes_per_step=line.per_step,
+        trace=one.trace,
         cut=None,
+        origin=one.origin,
+        library=one.library,
+        collections=one.collections or None,
         sightings=tuple(
             Sighting(rank.number, s, size - line.bytes[0]) for s, size in zip(line.steps, line.bytes, strict=True)
         ),
-        count=0,
-        storages={},
+        cycle=one.cycle,
+        host_bytes=one.host_bytes,
+        subject=one.subject,
+        comm_buffers=one.comm_buffers,
+        cut_in=one.cut_in,
     )
 
 

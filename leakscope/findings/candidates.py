@@ -14,10 +14,9 @@ from statistics import median
 import numpy as np
 
 from leakscope.findings.counters import counted_rate, counted_steps, disturbed_steps, rose_each_step
-from leakscope.findings.facts import Bounded, FollowsInput, HeldByCall, Origin, Plateaued, Severity, TooLarge
+from leakscope.findings.facts import Bounded, FollowsInput, HeldByCall, Plateaued, TooLarge
 from leakscope.findings.grouping import GroupsOverLooks, ReferenceKey, StorageGroup, by_program, groups_over, is_literal
 from leakscope.findings.growth import MIN_LOOKS, Series
-from leakscope.findings.model import Finding
 from leakscope.findings.naming import (
     ANY_KEY,
     OF_TENSORS,
@@ -99,6 +98,18 @@ class Candidate:
     def name(self, reference: int) -> str:
         """The name of a reference: `.seen`, `[i]` for one of many items, `[1]` if everything is below that item."""
         return self.names.get(reference, written(self.graph, self.graph.reference(reference)))
+
+    def key(self, reference: int) -> ReferenceKey:
+        """The key of a reference on the path, or of one of the cycle that it is on."""
+        if self.group.freed:
+            holder = int(self.graph.holder[reference])
+            return ReferenceKey.of_reference(self.graph, holder, (reference,), (self.name(reference),))
+        path, many = self.group.path, self.group.many
+        upto = path[: path.index(reference) + 1]
+        names = self.group.key.names(self.graph, upto)
+        if many is not None and many.place < len(names):
+            names[many.place] = many.name
+        return ReferenceKey.of_reference(self.graph, self.group.start, upto, names)
 
     @cached_property
     def names(self) -> Mapping[int, str]:
@@ -182,6 +193,16 @@ class Candidate:
     def certain(self) -> bool:
         """Whether enough snapshots show growth; garbage need not grow."""
         return self.group.freed != 0 or (self.series.certain and not self.stopped) or self.confirmed
+
+    @cached_property
+    def settled_by(self) -> FollowsInput | Bounded | Plateaued | HeldByCall | None:
+        """What contradicts a leak; None if nothing does, and for garbage."""
+        if self.group.freed:
+            return None
+        if package := running_library(self):
+            return HeldByCall(package)
+        bound = self.bound if self.too_large is None else None
+        return self.follows or bound or (Plateaued(self.series.steps[-1]) if self.ended else None)
 
     @property
     def callback(self) -> Object | None:
@@ -459,30 +480,6 @@ def running_library(candidate: Candidate) -> str:
     package = frame.where[1:].partition("/")[0] if is_library_line(frame.where) else ""
     inside = frame.kind == ObjectKind.FRAME and all(o.kind == ObjectKind.CONTAINER for o in below)
     return package if inside and candidate.gaining > 0 and package in BUILT_WITH else ""
-
-
-def downgraded(finding: Finding, candidate: Candidate) -> Finding:
-    """A note if something contradicts a leak."""
-    if candidate.group.freed:
-        return finding
-    if package := running_library(candidate):
-        held = HeldByCall(package)
-        return replace(finding, severity=Severity.NOTE, origin=Origin.LIBRARY, library=package, settled_by=held)
-    bound = candidate.bound if candidate.too_large is None else None
-    rest = Plateaued(candidate.series.steps[-1]) if candidate.ended else None
-    settled_by = candidate.follows or bound or rest
-    if settled_by is None and candidate.too_large is not None:
-        finding = replace(finding, too_large=candidate.too_large)
-    if settled_by is not None:
-        return replace(finding, severity=Severity.NOTE, settled_by=settled_by)
-    return finding if candidate.certain else replace(finding, severity=Severity.NOTE)
-
-
-def is_open(finding: Finding, candidate: Candidate) -> bool:
-    """Whether it would be a leak if more snapshots had seen it grow."""
-    bounded = candidate.bound and candidate.too_large is None
-    settled = candidate.ended or candidate.follows or bounded or running_library(candidate)
-    return finding.severity == Severity.LEAK and not (candidate.certain or settled)
 
 
 _RESTED = 3

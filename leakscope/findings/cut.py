@@ -699,7 +699,8 @@ def _cut_of_one(candidate: Candidate, references: tuple[int, ...], frees: int, f
     if many is not None and many.place:
         filled = candidate.references[many.place - 1].where
     line = candidate.line(first) or filled
-    return Cut((CutReference(candidate.name(first), line, subject(candidate, first), references),), frees)
+    key = candidate.key(first)
+    return Cut((CutReference(candidate.name(first), line, subject(candidate, first), references, key=key),), frees)
 
 
 def _cut_together(
@@ -713,7 +714,8 @@ def _cut_together(
         in_order, written_apart(candidate.graph, [each[0] for each in in_order], candidate.names), strict=True
     ):
         on_trace = sorted(each, key=lambda r: r not in shown)
-        named.append(CutReference(candidate.name(each[0]), candidate.line(each[0]), written, tuple(on_trace)))
+        name, line, key = candidate.name(each[0]), candidate.line(each[0]), candidate.key(each[0])
+        named.append(CutReference(name, line, written, tuple(on_trace), key=key))
     references = tuple(r for cut in named for r in cut.indexes)
     total = _freed(candidate, references)
     return Cut(tuple(named), total), frees | {references[0]: total}, references
@@ -737,7 +739,7 @@ def _cut_of(
         own = (holder.name(r), holder.line(r), written, -1 if written.isidentifier() else r)
         before = named[own].indexes if own in named else ()
         path = () if r in candidate.group.path else path_over(holder, r)
-        named[own] = CutReference(*own[:3], (*before, r), path=path)
+        named[own] = CutReference(*own[:3], (*before, r), path=path, key=holder.key(r))
     return Cut((*first, *named.values()), total), {all_of_them[0]: total}, all_of_them
 
 

@@ -109,7 +109,7 @@ class ReferenceKey(tuple[str, ...]):
         tensors = (k for k, kind in enumerate(kinds) if kind in _TENSORS and not is_transparent(graph, path[k]))
         before = next(tensors, len(kinds))
         items = [k for k in range(before) if kinds[k] == ObjectKind.CONTAINER]
-        parts = [_kind_and_name(graph, start) + _native_type(graph, start) + _given_apart(graph, start)]
+        parts = [_root_part(graph, start)]
         of_one = True
         for reference in path[: items[-1] + 1 if items else before]:
             name = graph.reference(reference).name
@@ -118,6 +118,18 @@ class ReferenceKey(tuple[str, ...]):
             if part not in parts[-_REPEATED:]:
                 parts.append(part)
         return cls(parts)
+
+    @classmethod
+    def of_reference(cls, graph: HeapGraph, start: int, path: Sequence[int], names: Sequence[str]) -> Self:
+        """The key of the last reference of a path, whatever it holds; the references have these names in the user's
+        code.
+        """
+        parts = [_root_part(graph, start)]
+        for reference, name in zip(path[:-1], names[:-1], strict=True):
+            part = f"{name} {_kind_and_name(graph, int(graph.held[reference]))}"
+            if part not in parts[-_REPEATED:]:
+                parts.append(part)
+        return cls((*parts, names[-1]))
 
     @classmethod
     def of_cycle(cls, graph: HeapGraph, cycle: Sequence[int], is_immortal: bool) -> Self:
@@ -191,6 +203,11 @@ def _without_literal(part: str) -> str:
 def _kind_and_name(graph: HeapGraph, index: int) -> str:
     obj = graph.object(index)
     return "tensor" if obj.kind in _TENSORS else f"{obj.kind}:{mask_ids(obj.name)}"
+
+
+def _root_part(graph: HeapGraph, start: int) -> str:
+    """The first part of the key of what a root holds."""
+    return _kind_and_name(graph, start) + _native_type(graph, start) + _given_apart(graph, start)
 
 
 def _native_type(graph: HeapGraph, start: int) -> str:

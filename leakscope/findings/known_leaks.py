@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from leakscope.findings.facts import LibraryIssue, Origin, RuleName
 from leakscope.findings.model import Finding, Hop
@@ -204,14 +204,10 @@ def known_leak(trace: Sequence[Hop], comm_used: bool | None = None) -> KnownLeak
     return next((known for known in fitting if re.search(known.pattern, text)), None)
 
 
-def named_upstream(finding: Finding) -> Finding:
-    """The finding with its upstream issue and library origin, if it is known."""
+def issue_of(finding: Finding) -> LibraryIssue | None:
+    """The issue about a finding that is a known leak of torch; None for others, and if the finding names one."""
     known = None if finding.upstream else known_leak(finding.trace)
-    if known is None:
-        return finding
-    return replace(
-        finding, origin=Origin.LIBRARY, library="torch", upstream=LibraryIssue(known.issue, known.what, known.cure)
-    )
+    return None if known is None else LibraryIssue(known.issue, known.what, known.cure)
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,16 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from leakscope.findings.candidates import Candidate, downgraded
 from leakscope.findings.facts import AlsoFreed, CommBuffers, Facts, FreedBy, Origin, Severity
-from leakscope.findings.model import Cut, Finding, Sighting
+from leakscope.findings.judged import JudgedCandidate
+from leakscope.findings.model import Cut, Finding, Hop, Sighting
 from leakscope.findings.naming import any_item
 from leakscope.findings.thresholds import Thresholds
 
 Findings = Sequence[Finding]
 
 
-def severity_then_size(finding: Finding) -> tuple[bool, int, int, str, str]:
+def severity_then_size(finding: Finding | JudgedCandidate) -> tuple[bool, int, int, str, str]:
     """Sort key for findings that become one: the first provides words, trace and cut.
 
     The one with most references to cut precedes a larger one: its cut frees both.
@@ -28,28 +28,20 @@ def severity_then_size(finding: Finding) -> tuple[bool, int, int, str, str]:
     return not leak, -_count_of_cut(finding), -finding.retained_bytes, finding.rule, finding.subject
 
 
-def with_one_cut(findings: Findings) -> list[tuple[int, ...]]:
-    """Positions of the findings of one rank that the same cut fixes, the most informative first."""
+def with_one_cut(judged: Sequence[JudgedCandidate]) -> list[tuple[int, ...]]:
+    """Positions of the candidates of one rank that the same cut fixes, the most informative first."""
     same: dict[object, list[int]] = defaultdict(list)
-    for place, finding in enumerate(findings):
-        cut = finding.cut
+    for place, one in enumerate(judged):
+        cut = one.cut
         # cycles closed by one line over the same references: several names of one leak
-        closed = tuple(sorted(reference.name for reference in finding.cycle))
-        shared = cut is not None and (finding.freed_by == FreedBy.PROGRAM or bool(cut.where and closed))
-        mends = (finding.freed_by, cut.reference, cut.where, cut.written, cut.also, closed) if cut and shared else place
-        same[mends].append(place)
-    one = [tuple(sorted(places, key=lambda place: severity_then_size(findings[place]))) for places in same.values()]
-    return _with_what_hangs_above(findings, one)
-
-
-def _with_what_hangs_above(findings: Findings, one: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Join a finding that part of another's cut fixes: a module with hooks whose child has such hooks, or the state of
-    parameters that an optimizer also has in its groups.
-    """
+        closed = tuple(sorted(reference.name for reference in one.cycle))
+        shared = cut is not None and (one.freed_by == FreedBy.PROGRAM or bool(cut.where and closed))
+        same[(one.freed_by, cut.keys, closed) if cut and shared else place].append(place)
+    alike = [tuple(sorted(places, key=lambda place: severity_then_size(judged[place]))) for places in same.values()]
     joined: list[tuple[int, ...]] = []
-    for places in sorted(one, key=lambda places: severity_then_size(findings[places[0]])):
-        first = findings[places[0]]
-        below = next((k for k, other in enumerate(joined) if _is_part(first, findings[other[0]])), None)
+    for places in sorted(alike, key=lambda places: severity_then_size(judged[places[0]])):
+        first = judged[places[0]]
+        below = next((k for k, other in enumerate(joined) if _is_part(first, judged[other[0]])), None)
         if below is None:
             joined.append(places)
         else:
@@ -57,50 +49,50 @@ def _with_what_hangs_above(findings: Findings, one: Sequence[tuple[int, ...]]) -
     return sorted(joined, key=min)
 
 
-def _is_part(finding: Finding, other: Finding) -> bool:
-    """Whether the references to cut for the other free this one too: they are more, and include those of this one."""
-    if finding.freed_by != other.freed_by or not _count_of_cut(finding) < _count_of_cut(other):
+def _is_part(one: JudgedCandidate, other: JudgedCandidate) -> bool:
+    """Whether the references to cut for the other free this one too: they are more, and include those of this one.
+
+    A module with hooks whose child has such hooks, or the state of parameters that an optimizer also has in its groups.
+    """
+    if one.freed_by != other.freed_by or not _count_of_cut(one) < _count_of_cut(other):
         return False
-    if finding.freed_by == FreedBy.NEVER:
+    if one.freed_by == FreedBy.NEVER:
         return False
-    if finding.freed_by == FreedBy.PROGRAM and (finding.rule, finding.severity) != (other.rule, other.severity):
+    if one.freed_by == FreedBy.PROGRAM and (one.rule, one.severity) != (other.rule, other.severity):
         return False  # each rule has its own advice
-    return bool(finding.cut_in) and finding.cut_in <= other.cut_in
+    return bool(one.cut_in) and one.cut_in <= other.cut_in
 
 
-def _count_of_cut(finding: Finding) -> int:
+def _count_of_cut(finding: Finding | JudgedCandidate) -> int:
     return len(finding.cut.references) if finding.cut is not None else 0
 
 
-def promote_combined_notes(
-    findings: Findings, candidates: Sequence[Candidate], thresholds: Thresholds
-) -> list[Finding]:
-    """The findings of one rank before merging: notes with one cut become leaks if they are large enough together.
+def settle(judged: Sequence[JudgedCandidate], thresholds: Thresholds) -> None:
+    """Decide the severity of the candidates of one rank.
 
-    Each item of a list may bring many small storages, under as many names.
+    Notes with one cut are leaks if they are large enough together: each item of a list may bring many small storages,
+    under as many names.
     """
-    weighed = list(findings)
-    for places in with_one_cut(findings):
-        if any(findings[place].severity == Severity.LEAK for place in places):
+    for places in with_one_cut(judged):
+        if any(judged[place].severity == Severity.LEAK for place in places):
             continue  # it provides the fingerprint, which a small one beside it must not change
-        counting = [place for place in places if _is_growth(findings[place], candidates[place])]
-        least = thresholds.of_data(any(candidates[place].on_device for place in counting))
-        lines = [candidates[place].series for place in counting]
-        total = sum(max(findings[place].retained_bytes, candidates[place].series.total) for place in counting)
+        growing = [judged[place] for place in places if _would_leak(judged[place])]
+        least = thresholds.of_data(any(one.candidate.on_device for one in growing))
+        total = sum(max(one.retained_bytes, one.candidate.series.total) for one in growing)
         if (
-            len(counting) > 1
-            and sum(findings[place].bytes_per_step for place in counting) >= least
-            and total >= max(line.floor(least) for line in lines)
+            len(growing) > 1
+            and sum(one.bytes_per_step for one in growing) >= least
+            and total >= max(one.candidate.series.floor(least) for one in growing)
         ):
-            for place in counting:
-                weighed[place] = replace(findings[place], severity=Severity.LEAK)
-    return weighed
+            for one in growing:
+                one.severity = Severity.LEAK
+    for one in judged:
+        one.settle()
 
 
-def _is_growth(finding: Finding, candidate: Candidate) -> bool:
+def _would_leak(one: JudgedCandidate) -> bool:
     """Whether it would be a leak if it were larger."""
-    large = replace(finding, severity=Severity.LEAK)
-    return not finding.facts.is_bounded and downgraded(large, candidate).severity == Severity.LEAK
+    return not one.facts.is_bounded and one.candidate.certain and one.candidate.settled_by is None
 
 
 def merge_findings(same: Findings, order: Callable[[Finding], Any] = severity_then_size) -> Finding:
@@ -108,9 +100,10 @@ def merge_findings(same: Findings, order: Callable[[Finding], Any] = severity_th
     in_order = sorted(same, key=order)
     if len(same) == 1:
         return in_order[0]
-    merged = Finding(**{name: merge(name, in_order) for name, merge in MERGED.items()})
-    several = len({finding.cut.written for finding in same if finding.cut}) > 1
-    return _of_any_item(merged) if several else merged
+    merged = {name: merge(name, in_order) for name, merge in MERGED.items()}
+    if len({finding.cut.written for finding in same if finding.cut}) > 1:
+        merged |= _of_any_item(merged["subject"], merged["trace"], merged["cut"])
+    return Finding(**merged)
 
 
 def merge_by_fingerprint(findings: Findings) -> list[Finding]:
@@ -274,20 +267,16 @@ MERGED: Mapping[str, Merge] = {
 """How each field of a merged finding is made of those of the findings; a field without an entry fails a test."""
 
 
-def _of_any_item(finding: Finding) -> Finding:
-    """A finding without item numbers in what is to be cut: they differ between ranks."""
-    if finding.cut is None:
-        return finding
-    cut = finding.cut
-    return replace(
-        finding,
-        subject=any_item(finding.subject),
-        trace=tuple(replace(hop, reference=any_item(hop.reference)) for hop in finding.trace),
-        cut=replace(
-            cut,
-            references=tuple(
-                replace(r, name=any_item(r.name), written=any_item(r.written) if k == 0 else r.written)
-                for k, r in enumerate(cut.references)
-            ),
-        ),
+def _of_any_item(subject: str, trace: Sequence[Hop], cut: Cut | None) -> dict[str, Any]:
+    """Fields without item numbers in what is to be cut: they differ between ranks."""
+    if cut is None:
+        return {}
+    references = (
+        replace(r, name=any_item(r.name), written=any_item(r.written) if k == 0 else r.written)
+        for k, r in enumerate(cut.references)
     )
+    return {
+        "subject": any_item(subject),
+        "trace": tuple(replace(hop, reference=any_item(hop.reference)) for hop in trace),
+        "cut": replace(cut, references=tuple(references)),
+    }

@@ -583,6 +583,8 @@ class CutReference:
     """Lines of the kept source that add to it: `train.py:31`; () if none were found."""
     path: tuple[Hop, ...] = ()
     """The reference path through it to the memory, if it is not the trace; else ()."""
+    key: tuple[str, ...] = ()
+    """Its `ReferenceKey`, by which two cuts are the same; () if unknown; not written to disk."""
 
 
 @dataclass(frozen=True)
@@ -670,6 +672,11 @@ class Cut:
         return self.references[0].written
 
     @property
+    def keys(self) -> tuple[tuple[str, ...], ...]:
+        """The keys of all references: cuts with equal ones are the same."""
+        return tuple(reference.key for reference in self.references)
+
+    @property
     def is_of_library(self) -> bool:
         """Whether all references to cut belong to a library: nothing for the user to cut."""
         return all(is_library_line(reference.where) for reference in self.references)
@@ -695,6 +702,10 @@ class HeapId(NamedTuple):
     rank: int
     look: int
     """Number of the snapshot among the judged ones of its rank."""
+
+
+SettledBy = Bounded | Plateaued | EmptiedLater | FollowsInput | HeldByCall
+"""Why growth does not continue forever."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -749,7 +760,7 @@ class Finding:
     """The reference to cut or, if no cut frees anything, the holder, as written in code."""
     noun: str = "tensor"
     """The kind of memory: `numpy array` for non-tensor memory."""
-    settled_by: Bounded | Plateaued | EmptiedLater | FollowsInput | HeldByCall | None = None
+    settled_by: SettledBy | None = None
     """Why its growth does not continue forever."""
     too_large: TooLarge | None = None
     """A bound that does not justify its growth."""

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from leakscope.findings.facts import AlsoFreed, FreedBy, Severity
-from leakscope.findings.model import Finding
+from leakscope.findings.model import Hop
 from leakscope.graph.model import KINDS, REFERENCE_KINDS, HeapGraph, Ints, ObjectKind, ReferenceKind
 from leakscope.run.model import HeapSnapshot, Rank
 from leakscope.run.rows import GainingContainer, Occasion
@@ -40,32 +39,10 @@ def _of_arrays(graph: HeapGraph) -> HeapGraph:
     return replace(graph, kind=kind, bytes=np.where(arrays, graph.size, 0), made_at={}, comm_uses={}, device={})
 
 
-def of_arrays(finding: Finding, rank: int) -> Finding:
-    """A finding made by the rules for tensors, as one of arrays: none of its bytes belong to storages."""
-    return replace(finding, noun=_noun(finding), count=0, storages={rank: ()})
-
-
-def _noun(finding: Finding) -> str:
-    kind = finding.trace[-1].type.rpartition(".")[2]
+def noun_of_array(trace: Sequence[Hop]) -> str:
+    """The kind of the memory at the end of a trace: `numpy array`, `bytes object`."""
+    kind = trace[-1].type.rpartition(".")[2]
     return "numpy array" if kind == "ndarray" else f"{kind} object"
-
-
-def beside_tensors(findings: Sequence[Finding], arrays: Finding) -> list[Finding]:
-    """The findings of one rank including one of arrays: what a tensor's cut frees too is reported with it."""
-    for place, finding in enumerate(findings):
-        same = (
-            finding.cut
-            and arrays.cut
-            and (finding.cut.written, finding.cut.where) == (arrays.cut.written, arrays.cut.where)
-        )
-        if (
-            same
-            and finding.freed_by == FreedBy.PROGRAM
-            and (finding.severity == Severity.LEAK or arrays.severity == Severity.NOTE)
-        ):
-            beside = (*finding.beside, AlsoFreed(arrays.retained_bytes, arrays.noun))
-            return [*findings[:place], replace(finding, beside=beside), *findings[place + 1 :]]
-    return [*findings, arrays]
 
 
 _NODE = KINDS.index(ObjectKind.GRAD_NODE)

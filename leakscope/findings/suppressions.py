@@ -37,21 +37,23 @@ def known_of(run: Run, more: Sequence[Suppression]) -> Known:
     return Known(tuple(one for one in named if one not in expired), expired)
 
 
-def suppression_of(finding: Finding, known: Known) -> Suppression | None:
-    """The first suppression that matches a finding; None if none does."""
-    return next((one for one in known.applies if _names(one, finding)), None)
+def suppression_of(finding: Finding, known: Known, severity: Severity | None = None) -> Suppression | None:
+    """The first suppression that matches a finding, of this `severity` if given; None if none does."""
+    return next((one for one in known.applies if _names(one, finding, severity or finding.severity)), None)
 
 
 def unused(known: Known, findings: Sequence[Finding]) -> tuple[Suppression, ...]:
     """Lines of files that match none of the findings; for a baseline a fixed leak is expected."""
     return tuple(
-        one for one in known.applies if not one.is_baseline and not any(_names(one, finding) for finding in findings)
+        one
+        for one in known.applies
+        if not one.is_baseline and not any(_names(one, finding, finding.severity) for finding in findings)
     )
 
 
-def _names(one: Suppression, finding: Finding) -> bool:
+def _names(one: Suppression, finding: Finding, severity: Severity) -> bool:
     if one.is_baseline:
-        return one.pattern == finding.fingerprint and (one.was_leak or finding.severity != Severity.LEAK)
+        return one.pattern == finding.fingerprint and (one.was_leak or severity != Severity.LEAK)
     pattern = re.compile(".*".join(map(re.escape, one.pattern.split("*"))), re.DOTALL)
     return any(pattern.fullmatch(text) for text in _texts(finding))
 

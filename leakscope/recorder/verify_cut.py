@@ -219,12 +219,12 @@ def _end(child: int) -> None:
 
 def _cut_each(run: Run, rank: Rank, step: int, context: SnapshotContext) -> Answers:
     with own_imports():
-        from leakscope.findings.build import build_finding
-        from leakscope.findings.candidates import candidates_of, downgraded
+        from leakscope.findings.build import judge_candidate
+        from leakscope.findings.candidates import candidates_of
         from leakscope.findings.cut import best_cut
         from leakscope.findings.facts import Severity
         from leakscope.findings.grouping import judged_looks
-        from leakscope.findings.merge import merge_findings, promote_combined_notes, with_one_cut
+        from leakscope.findings.merge import merge_findings, settle, with_one_cut
         from leakscope.findings.thresholds import Thresholds
 
     answers: Answers = {}
@@ -232,18 +232,17 @@ def _cut_each(run: Run, rank: Rank, step: int, context: SnapshotContext) -> Answ
         earlier = [look for look in judged_looks(rank, run.warmup_of(rank)) if look.step < step]
         candidates = candidates_of(rank, [*earlier, live.look])
         thresholds = Thresholds.of(run, rank)
-        built = [build_finding(candidate, thresholds) for candidate in candidates]
-        weighed = promote_combined_notes(built, candidates, thresholds)
-        findings = [downgraded(finding, candidate) for finding, candidate in zip(weighed, candidates, strict=True)]
-        for first, *others in with_one_cut(findings):
-            fingerprint = merge_findings([findings[place] for place in (first, *others)]).fingerprint
+        judged = [judge_candidate(candidate, thresholds) for candidate in candidates]
+        settle(judged, thresholds)
+        for first, *others in with_one_cut(judged):
+            fingerprint = merge_findings([judged[place].finding for place in (first, *others)]).fingerprint
             here = [candidates[place] for place in (first, *others) if candidates[place].graph is live.look.heap]
             held = [candidate.group for candidate in here]
             cuts = [(to_cut, each) for to_cut, _, each in map(best_cut, here)]
             references = tuple(dict.fromkeys(r for to_cut, each in cuts if to_cut is not None for r in each))
             if candidates[first].graph is not live.look.heap:
                 answers[fingerprint] = "garbage collection freed it before the last heap snapshot"
-            elif findings[first].severity != Severity.LEAK or not references:
+            elif judged[first].severity != Severity.LEAK or not references:
                 continue
             elif any(to_cut is not None and to_cut.after_gc for to_cut, _ in cuts):
                 answers[fingerprint] = "not tried: only gc would free the memory, and the forked copy does not collect"

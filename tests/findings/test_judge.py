@@ -10,7 +10,7 @@ from support.heap_text import heap_from
 
 from leakscope.findings.grouping import group_storages
 from leakscope.findings.growth import series
-from leakscope.findings.judge import judge, with_proof
+from leakscope.findings.judge import judge, measured_cut
 from leakscope.findings.model import Reason, Sighting
 from leakscope.report.finding_text import advice, held_text, proved_text, title, would_be_freed
 from leakscope.report.verdict_text import next_text, why_text
@@ -167,11 +167,13 @@ def test_memory_that_is_only_counted_is_never_called_proved() -> None:
     (proved,) = judge(proving).findings
     assert proved.cut is not None and proved.cut.proved_bytes == 10 * TENSOR
     assert would_be_freed(proved) == "frees 10.00 MiB"
-    of_two = with_proof(replace(finding, sightings=(*finding.sightings, Sighting(1, 3, TENSOR))), proving)
+    seen_by_two = replace(finding, sightings=(*finding.sightings, Sighting(1, 3, TENSOR)))
+    of_two = replace(seen_by_two, cut=measured_cut(seen_by_two, proving))
     assert of_two.cut is not None and of_two.cut.proved_bytes is None  # the other rank did not answer
-    less = with_proof(finding, run(replace(one, proved={finding.fingerprint: 9 * TENSOR})))
+    less = replace(finding, cut=measured_cut(finding, run(replace(one, proved={finding.fingerprint: 9 * TENSOR}))))
     assert would_be_freed(less) == "frees 9.00 MiB"
-    counted = with_proof(replace(finding, counted_bytes=TENSOR), proving)
+    only_counted = replace(finding, counted_bytes=TENSOR)
+    counted = replace(only_counted, cut=measured_cut(only_counted, proving))
     assert counted.cut is not None and counted.cut.proved_bytes is None
     assert (
         proved_text(counted) == "not measured: 10.00 MiB of tensors freed; the memory of autograd nodes is only counted"

@@ -28,8 +28,8 @@ NAMES = sorted(path.name.removesuffix(".tar.xz") for path in HERE.glob("*.tar.xz
 SENTENCES = {("BackwardHint", "does"), ("BackwardHint", "lines")}
 """Fields that are text for a reader."""
 INDEXES = {
-    ("CutReference", "indexes"), ("Hop", "index"), ("Hop", "references"), ("Finding", "storages"),
-    ("Finding", "cut_in"), ("CycleReference", "holder_index"), ("CycleReference", "index"),
+    ("CutReference", "indexes"), ("CutReference", "key"), ("Hop", "index"), ("Hop", "references"),
+    ("Finding", "storages"), ("Finding", "cut_in"), ("CycleReference", "holder_index"), ("CycleReference", "index"),
     ("CycleReference", "held_index"),
 }  # fmt: skip
 """Fields that have a meaning beside the heap alone."""

@@ -9,6 +9,7 @@ from enum import StrEnum
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import Facts, RuleName
 from leakscope.findings.growth import Series
+from leakscope.findings.judged import JudgedCandidate
 from leakscope.findings.model import Finding
 from leakscope.findings.nontensor import counted_of, row_of
 from leakscope.findings.rules.hook_pileup import collects_hooks, facts_of_objects
@@ -89,8 +90,9 @@ def _gained_text(facts: ObjectFacts) -> str:
     return f"attributes ({gained})" if facts.collects == Collects.ATTRIBUTES else gained
 
 
-def of_objects(finding: Finding, candidate: Candidate, looks: Sequence[HeapSnapshot]) -> Finding:
-    """A finding made by the rules for tensors, as one of objects; `looks` are the snapshots of the candidate."""
+def make_of_objects(one: JudgedCandidate, looks: Sequence[HeapSnapshot]) -> None:
+    """Change what the rules for tensors made of a candidate of objects; `looks` are its snapshots."""
+    candidate = one.candidate
     by_step = {look.step: look for look in looks}
     gained = {step: _gained(by_step[step], storages) for step, storages in candidate.storages_at.items()}
     last = by_step[candidate.step]
@@ -103,21 +105,14 @@ def of_objects(finding: Finding, candidate: Candidate, looks: Sequence[HeapSnaps
         containers=len(rows),
         pauses=candidate.series.pauses,
     )
-    earlier = {step: _earlier(by_step[step], storages) for step, storages in candidate.storages_at.items()}
-    of_last = earlier[candidate.step]
     hooks = collects_hooks(candidate)
-    return replace(
-        finding,
-        rule=RuleName.HOOK_PILEUP if hooks else RuleName.OBJECT_GROWTH,
-        facts=facts_of_objects(candidate, facts.item) if hooks else facts,
-        trace=(*finding.trace[:-1], replace(finding.trace[-1], kind=ObjectKind.NATIVE)),
-        retained_bytes=finding.retained_bytes + of_last,
-        cut=finding.cut and replace(finding.cut, frees_bytes=finding.cut.frees_bytes + of_last),
-        sightings=tuple(replace(s, bytes=s.bytes + earlier.get(s.step, 0)) for s in finding.sightings),
-        noun="object",
-        count=0,
-        storages={candidate.rank: ()},
-    )
+    one.rule = RuleName.HOOK_PILEUP if hooks else RuleName.OBJECT_GROWTH
+    one.facts = facts_of_objects(candidate, facts.item) if hooks else facts
+    one.noun = "object"
+    one.trace = (*one.trace[:-1], replace(one.trace[-1], kind=ObjectKind.NATIVE))
+    one.earlier_bytes = {step: _earlier(by_step[step], storages) for step, storages in candidate.storages_at.items()}
+    of_last = one.earlier_bytes[candidate.step]
+    one.cut = one.cut and replace(one.cut, frees_bytes=one.cut.frees_bytes + of_last)
 
 
 def counted_series(candidate: Candidate, looks: Sequence[HeapSnapshot]) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from leakscope.findings.candidates import Candidate, made_at
@@ -120,7 +120,7 @@ def _median_of_others(ordered: Sequence[float], own: float) -> float:
 
 def _holder(run: Run, rank: int, peers: _Peers) -> Finding | None:
     """The holder of most of what a rank holds and its peers do not, without the model."""
-    from leakscope.findings.build import build_finding  # offers the group to all rules, including this one
+    from leakscope.findings.build import judge_candidate  # offers the group to all rules, including this one
 
     look = next((_last_look(r) for r in run.ranks if r.number == rank), None)
     if look is None:
@@ -139,7 +139,7 @@ def _holder(run: Run, rank: int, peers: _Peers) -> Finding | None:
     group = groups[most]
     made = made_at([(look.heap, group.storages)])
     alone = Candidate(rank, look.step, look.heap, group, Series((look.step,), (group.bytes,)), 0.0, False, made_at=made)
-    return build_finding(alone, Thresholds(run.min_bytes))
+    return judge_candidate(alone, Thresholds(run.min_bytes)).finding
 
 
 def _last_look(rank: Rank) -> HeapSnapshot | None:
@@ -171,23 +171,19 @@ def _finding(run: Run, rank: int, peers: _Peers, over: int, held: int, expected:
     step = next((look.step for r in run.ranks if r.number == rank and (look := _last_look(r)) is not None), 0)
     holder = _holder(run, rank, peers)
     largest = (holder.cut.written or holder.cut.reference) if holder is not None and holder.cut is not None else ""
-    note = Finding(
+    return Finding(
         rule=NAME,
         facts=RankSkewFacts(rank, held, expected, largest),
-        fingerprint=fingerprint((NAME,)),
+        fingerprint=fingerprint((NAME,) if holder is None else (NAME, holder.fingerprint)),
         severity=Severity.NOTE,
         freed_by=FreedBy.PROGRAM,
         retained_bytes=over,
         bytes_per_step=0.0,
-        trace=(),
-        cut=None,
+        trace=() if holder is None else holder.trace,
+        cut=None if holder is None else holder.cut,
+        made_at=() if holder is None else holder.made_at,
         sightings=(Sighting(rank, step, over),),
-    )
-    if holder is None:
-        return note
-    own = fingerprint((NAME, holder.fingerprint))
-    return replace(
-        note, fingerprint=own, trace=holder.trace, cut=holder.cut, made_at=holder.made_at, count=holder.count
+        count=0 if holder is None else holder.count,
     )
 
 

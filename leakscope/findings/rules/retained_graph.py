@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import Facts, RuleName, Severity
-from leakscope.findings.merge import merge_findings
+from leakscope.findings.judged import JudgedCandidate
 from leakscope.findings.model import Finding
 from leakscope.findings.naming import is_lru_cache
 from leakscope.findings.rules.rule import Match, Rule, ToCut
@@ -135,88 +135,64 @@ _TELLING = 0.5
 """Minimum share of a finding's growth from which its grad nodes are reported with it. Heuristic."""
 
 
-def of_nodes(finding: Finding, candidate: Candidate, on_accelerator: bool) -> Finding:
-    """A finding made by the rules for tensors, as one of grad nodes: none of its bytes belong to storages."""
-    facts = finding.facts
-    if isinstance(facts, GraphFacts):
-        nodes, size = len(candidate.group.storages), max(candidate.group.bytes, 1)
-        a_step = finding.bytes_per_step * nodes / size
-        facts = replace(facts, nodes=nodes, nodes_per_step=a_step, gathers=candidate.gaining < 0)
-    return replace(
-        finding,
-        facts=facts,
-        count=0,
-        host_bytes=finding.retained_bytes if on_accelerator else 0,
-        counted_bytes=finding.retained_bytes,
-        keeps_graphs=True,
-        storages={candidate.rank: ()},
-    )
+def of_nodes(facts: Facts, candidate: Candidate) -> Facts:
+    """The facts of a candidate made of autograd nodes, with their number."""
+    if not isinstance(facts, GraphFacts):
+        return facts
+    nodes, size = len(candidate.group.storages), max(candidate.group.bytes, 1)
+    return replace(facts, nodes=nodes, nodes_per_step=candidate.per_step * nodes / size, gathers=candidate.gaining < 0)
 
 
-def with_graphs(
-    findings: Sequence[Finding], candidates: Sequence[Candidate], graphs: Sequence[Finding], of: Sequence[Candidate]
-) -> tuple[list[Finding], list[Finding]]:
-    """The findings of tensors with the grad nodes of the same tensors, and those of other grad nodes.
+def report_with_tensors(nodes: Sequence[JudgedCandidate], tensors: Sequence[JudgedCandidate]) -> None:
+    """Attach autograd nodes to the candidates of the same tensors; the others are reported by themselves.
 
     `losses.append(loss)` after its backward keeps four bytes of storage, and a node for each operation of the step.
-    `candidates` are those of the findings, `of` those of the graphs.
     """
-    own, others = list(findings), []
-    for graph, candidate in zip(graphs, of, strict=True):
-        place = next((k for k in range(len(own)) if _is_same(own[k], candidates[k], graph, candidate)), None)
-        if place is None:
-            if graph.severity == Severity.LEAK or isinstance(graph.facts, GraphFacts):
-                others.append(graph)  # a few nodes without tensors are not worth a remark
-        elif graph.bytes_per_step >= _TELLING * own[place].bytes_per_step or _decides(graph, own[place]):
-            own[place] = _with(_by_its_graph(own[place], candidates[place], graph), graph)
-    return own, others
+    for graph in nodes:
+        same = next((one for one in tensors if _is_same(one, graph)), None)
+        if same is None:
+            # a few nodes without tensors are not worth a remark
+            graph.is_reported = graph.severity == Severity.LEAK or isinstance(graph.facts, GraphFacts)
+            continue
+        graph.is_reported = False
+        if graph.bytes_per_step >= _TELLING * same.bytes_per_step or _decides(graph, same):
+            _attach(graph, same)
 
 
-def _is_same(tensors: Finding, of_tensors: Candidate, graph: Finding, of_graph: Candidate) -> bool:
+def _is_same(tensors: JudgedCandidate, graph: JudgedCandidate) -> bool:
     """Whether both are of one group, or one cut fixes both."""
-    if of_tensors.group.freed:
+    if tensors.candidate.group.freed:
         return False
-    mine, other = tensors.cut, graph.cut
-    by_cut = (mine and (mine.written, mine.where, mine.also)) == (other and (other.written, other.where, other.also))
-    return of_tensors.group.key == of_graph.group.key or (mine is not None and by_cut)
+    by_cut = tensors.cut is not None and graph.cut is not None and tensors.cut.keys == graph.cut.keys
+    return tensors.candidate.group.key == graph.candidate.group.key or by_cut
 
 
-def _decides(graph: Finding, finding: Finding) -> bool:
+def _decides(graph: JudgedCandidate, tensors: JudgedCandidate) -> bool:
     """Whether the graph makes a leak of tensors that are too small for one, however little it is."""
-    return graph.severity == Severity.LEAK and finding.severity != Severity.LEAK and finding.settled_by is None
+    return graph.severity == Severity.LEAK and tensors.severity != Severity.LEAK and tensors.settled_by is None
 
 
-def _by_its_graph(finding: Finding, candidate: Candidate, graph: Finding) -> Finding:
-    """The finding of tensors in the words of their graph, if only the graph grows: `ema = 0.9 * ema + 0.1 * p` has its
-    own weight, far larger than the factors that its graph saves.
+def _attach(graph: JudgedCandidate, tensors: JudgedCandidate) -> None:
+    """Report autograd nodes with their tensors.
+
+    In the words of the graph, if only the graph grows: `ema = 0.9 * ema + 0.1 * p` has its own weight, far larger than
+    the factors that its graph saves.
     """
-    if candidate.gaining >= 0 or not isinstance(graph.facts, GraphFacts) or isinstance(finding.facts, GraphFacts):
-        return finding
-    cut = graph.cut and replace(graph.cut, frees_bytes=finding.cut.frees_bytes if finding.cut else 0)
-    return replace(
-        finding, rule=graph.rule, facts=graph.facts, trace=graph.trace, subject=graph.subject, noun=graph.noun, cut=cut
-    )
-
-
-def _with(finding: Finding, graph: Finding) -> Finding:
-    """The finding of tensors, including their grad nodes."""
-    leak = Severity.LEAK in (finding.severity, graph.severity)
-    nodes = replace(
-        finding,
-        severity=Severity.LEAK if leak else Severity.NOTE,
-        settled_by=graph.settled_by,
-        too_large=graph.too_large or finding.too_large,
-        retained_bytes=graph.retained_bytes,
-        bytes_per_step=graph.bytes_per_step,
-        count=0,
-        host_bytes=graph.host_bytes,
-        counted_bytes=graph.counted_bytes,
-        made_at=(),
-        sightings=graph.sightings,
-        storages={},
-        cut=finding.cut and replace(finding.cut, frees_bytes=graph.cut.frees_bytes if graph.cut else 0),
-    )
-    return replace(merge_findings((finding, nodes)), keeps_graphs=True)
+    frees = sum(one.cut.frees_bytes for one in (tensors, graph) if one.cut is not None)
+    of_graph = isinstance(graph.facts, GraphFacts) and not isinstance(tensors.facts, GraphFacts)
+    if tensors.candidate.gaining < 0 and of_graph:
+        tensors.rule, tensors.facts, tensors.trace = graph.rule, graph.facts, graph.trace
+        tensors.subject, tensors.noun, tensors.cut = graph.subject, graph.noun, graph.cut
+    tensors.cut = tensors.cut and replace(tensors.cut, frees_bytes=frees)
+    makes_leak = graph.severity == Severity.LEAK and tensors.severity != Severity.LEAK
+    first, second = tensors, graph
+    if makes_leak or graph.retained_bytes > tensors.retained_bytes:
+        first, second = graph, tensors
+    tensors.settled_by = first.settled_by if second.settled_by is not None else None
+    tensors.too_large = first.too_large or second.too_large
+    if graph.severity == Severity.LEAK:
+        tensors.severity = Severity.LEAK
+    tensors.nodes.append(graph)
 
 
 HELP = """\

@@ -6,7 +6,7 @@ import ast
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
 
@@ -733,13 +733,16 @@ _NEVER_FILLING = (ObjectKind.NN_MODULE, ObjectKind.PARAMETER, ObjectKind.OPTIMIZ
 _ITEMS = re.compile(r", ([\d,]+) items?\b")
 
 
-def while_it_fills(finding: Finding, found: Sequence[Sequence[Store]], run: Run, sources: Sources) -> Finding:
-    """The finding as a note if the source empties everything that it names, and no snapshot can have seen that yet.
+def emptied_later(
+    finding: Finding, found: Sequence[Sequence[Store]], run: Run, sources: Sources
+) -> EmptiedLater | TooLarge | None:
+    """The line of the source that empties everything that a finding names, which no snapshot can have seen yet.
 
-    `found` are the adding lines of each reference to cut.
+    Its bound, if that does not justify the growth; None if there is no such line. `found` are the adding lines of each
+    reference to cut.
     """
     if finding.settled_by is not None or not _may_fill(finding, found, run, sources):
-        return finding
+        return None
     assert finding.cut is not None
     emptied = None
     for reference, stores in zip(finding.cut.references, found, strict=True):
@@ -747,9 +750,9 @@ def while_it_fills(finding: Finding, found: Sequence[Sequence[Store]], run: Run,
         lines = emptied_at(finding, reference, stores, sources)
         left = without_reached(lines, items, gained, _span(finding))
         if not left or len(left) < len(lines):
-            return finding  # a line that took effect, and memory grew nevertheless
+            return None  # a line that took effect, and memory grew nevertheless
         emptied = first_of([one for one in (emptied, first_of(left)) if one is not None])
-    return finding if emptied is None else _settled(finding, emptied, run)
+    return None if emptied is None else _settled_by(finding, emptied, run)
 
 
 def _may_fill(finding: Finding, found: Sequence[Sequence[Store]], run: Run, sources: Sources) -> bool:
@@ -785,7 +788,7 @@ def _span(finding: Finding) -> int:
     return min((max(steps) - min(steps) for steps in seen), default=0)
 
 
-def _settled(finding: Finding, emptied: Emptying, run: Run) -> Finding:
+def _settled_by(finding: Finding, emptied: Emptying, run: Run) -> EmptiedLater | TooLarge | None:
     items, gained = _items(finding)
     each = finding.retained_bytes / items if items > 0 else 0.0
     last = max((s.step for s in finding.sightings), default=0)
@@ -798,11 +801,11 @@ def _settled(finding: Finding, emptied: Emptying, run: Run) -> Finding:
         full = round(finding.bytes_per_step * emptied.every)
     if emptied.bound is not None and full is not None and _is_too_large(finding, full, run):
         there = memory_there(run.ranks[0], False)
-        return replace(finding, too_large=TooLarge(Bounded(items, emptied.bound, full), "", there))
+        return TooLarge(Bounded(items, emptied.bound, full), "", there)
     if finding.severity == Severity.NOTE and not emptied.is_decided:
-        return finding
+        return None
     ran = max((len(rank.steps) for rank in run.ranks if rank.number in finding.ranks), default=0)
-    settled = EmptiedLater(
+    return EmptiedLater(
         where=emptied.where,
         items=items,
         bound=emptied.bound,
@@ -812,7 +815,6 @@ def _settled(finding: Finding, emptied: Emptying, run: Run) -> Finding:
         seen=last if steps is not None and ran >= steps else 0,
         full_bytes=full,
     )
-    return replace(finding, severity=Severity.NOTE, settled_by=settled)
 
 
 def _is_too_large(finding: Finding, full: int, run: Run) -> bool:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakscope.findings.build import build_finding
+from leakscope.findings.build import judge_candidate
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import FreedBy
 from leakscope.findings.grouping import StorageGroup, group_storages
@@ -61,10 +61,11 @@ heaps = st.builds(
 
 def findings_of(heap: HeapGraph) -> list[tuple[StorageGroup, Finding]]:
     """Each group of storages as if it had grown."""
-    return [
-        (group, build_finding(Candidate(0, 3, heap, group, series((3,), {3: group.bytes}), 1.0, False), Thresholds(1)))
+    grown = [
+        (group, Candidate(0, 3, heap, group, series((3,), {3: group.bytes}), 1.0, False))
         for group in group_storages(heap)
     ]
+    return [(group, judge_candidate(candidate, Thresholds(1)).finding) for group, candidate in grown]
 
 
 def freed(heap: HeapGraph, group: StorageGroup, references: set[int]) -> int:

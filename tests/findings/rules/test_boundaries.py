@@ -86,7 +86,7 @@ def test_the_course_of_what_a_library_keeps(bytes_: tuple[int, ...], course: Tre
 
 def test_a_finding_without_a_cut_is_merged_as_it_is() -> None:
     found = replace(examples.cycle_finding(), cut=None)
-    assert _of_any_item(found) is found
+    assert _of_any_item(found.subject, found.trace, found.cut) == {}
 
 
 @pytest.mark.parametrize(("rose", "late"), [(7, True), (8, False)])

@@ -10,10 +10,9 @@ from findings.source.test_lines import LIST_OF_MAIN
 from findings.source.traces import finding, kept
 
 from leakscope.findings.facts import FreedBy
-from leakscope.findings.judge import JudgeState, find_lines, with_lines
+from leakscope.findings.judge import find_lines, with_lines
 from leakscope.findings.model import UnjudgedReason, WhyUnjudged
 from leakscope.findings.source.index import Sources
-from leakscope.findings.suppressions import known_of
 from leakscope.run.model import Run
 
 stage = import_module("leakscope.findings.judge")
@@ -87,8 +86,8 @@ def test_source_that_cannot_be_read_costs_the_lines_and_a_note_says_so(monkeypat
 
     monkeypatch.setattr(stage, "stores_for", raises)
     found, run = finding(SUM, 0), Run(("train.py",), (), 1, "cpu", "", "", sources=kept(train=SUMMED))
-    judged = find_lines(JudgeState(run, known_of(run, ()), 23, (), findings=(found,)))
-    assert [each.fingerprint for each in judged.findings] == [found.fingerprint]
-    (noted,) = judged.unjudged
+    findings, unread = find_lines([found], run)
+    assert [each.fingerprint for each in findings] == [found.fingerprint]
+    (noted,) = unread
     assert noted.rule == found.rule
     assert noted.why == WhyUnjudged(reason=UnjudgedReason.NO_SOURCE, error="RecursionError: too deep")
