@@ -13,14 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.snapshots.building import OTHER, START, TRAIN, block, event, frame, freed, segment, snapshot, training
+from support.snapshots.building import OTHER, TRAIN, block, event, frame, segment, snapshot, training
 
 from leakscope.errors import Unreadable
-from leakscope.memory_snapshot.analysis import analyse
-from leakscope.memory_snapshot.model import NOT_RECORDED, Snapshot, Trace
+from leakscope.memory_snapshot.model import Snapshot, Trace
 from leakscope.memory_snapshot.reader import read_bytes, read_snapshots
 from leakscope.memory_snapshot.verdict import rank_in
-from leakscope.report.memory_snapshot import host_text
 
 Read = Callable[[Any], Snapshot]
 
@@ -54,27 +52,6 @@ def test_fields_of_newer_torch_are_read_of_each_event(read: Read) -> None:
         item |= {"compile_context": "N/A", "user_metadata": f"note {index % 3}", "pool_id": (0, 300 * (index % 7))}
     (told,) = read(snapshot([], trace)).traces
     assert named(told) == [("", item["user_metadata"], item["pool_id"]) for item in trace]
-
-
-@pytest.mark.parametrize("base", [0, 2**63], ids=["small", "of 64 bits"])
-def test_numbers_of_every_width_survive(read: Read, base: int) -> None:
-    numbers = [0, 1, 127, 128, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32, 2**40 + 7, 2**47]
-    trace = [event("alloc", base + number, number, number, TRAIN) for number in numbers for _ in range(3)]
-    (told,) = read(snapshot([], trace)).traces
-    assert told.size.tolist() == [number for number in numbers for _ in range(3)]
-    assert (told.time_us - START).tolist() == told.size.tolist()
-    assert told.address.view(np.uint64).tolist() == [base + number for number in numbers for _ in range(3)]
-
-
-def test_stacks_are_shared_not_copied(read: Read) -> None:
-    told = read(snapshot([], [event("alloc", number, 512, number, TRAIN) for number in range(1000)]))
-    assert len(told.stacks) == 3
-    assert len({*told.traces[0].stack.tolist()}) == 1
-
-
-def test_absent_frames_and_empty_frames_differ(read: Read) -> None:
-    told = read(snapshot([], [event("alloc", 1, 512), event("alloc", 2, 512, frames=[])]))
-    assert told.traces[0].stack.tolist()[0] == NOT_RECORDED != told.traces[0].stack.tolist()[1]
 
 
 def test_unknown_keys_and_actions_are_ignored(read: Read) -> None:
@@ -137,43 +114,6 @@ def test_legacy_blocks_take_address_and_stack_from_where_2_0_wrote_them(read: Re
     assert told.stacks[told.blocks.stack[1]][1].line == 12
 
 
-def test_documented_but_never_written_state_is_an_alias(read: Read) -> None:
-    told = read([segment(block(0, 512, "active_awaiting_free"), block(512, 512, "active_pending_free"))])
-    assert told.blocks.state.tolist() == [2, 2]
-
-
-def test_host_segments_of_either_spelling(read: Read) -> None:
-    data = snapshot([]) | {
-        "host_segments": [
-            {"address": 1, "size": 4096, "allocated": True, "active": True},
-            {"address": 2, "total_size": 8192, "state": "active_pending_free"},
-            {"address": 3, "size": 100, "allocated": 0, "active": 40},
-        ],
-        "host_traces": [event("alloc", 1, 4096), *freed(9, 4)],
-    }
-    told = read(data)
-    assert [(part.size, part.allocated, part.active) for part in told.host_segments] == [
-        (4096, 4096, 4096),
-        (8192, 0, 8192),
-        (100, 0, 40),
-    ]
-    assert len(told.host_traces[0]) == 3
-
-
-def test_pinned_blocks_of_an_unknown_form_are_counted_and_cost_nothing_else(read: Read) -> None:
-    data = snapshot([segment(block(0, 512))]) | {
-        "host_segments": [{"address": 1, "nbytes": 4096}, {"address": 2, "size": 8}]
-    }
-    report = analyse(read(data))
-    assert report.host is not None and (report.host.segments, report.host.unknown, report.host.reserved_bytes) == (
-        1,
-        1,
-        8,
-    )
-    assert report.devices[0].active_bytes == 512
-    assert host_text(report.host).endswith("8 B in 1 segments, and 1 of unknown size")
-
-
 WITHOUT_LINE = frame("a.py", "x", "f")  # type: ignore[arg-type]
 
 
@@ -219,13 +159,6 @@ def test_foreign_and_damaged_files_are_refused_in_one_sentence(tmp_path: Path, w
     assert says in str(refused.value)
     assert str(file) in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Unreadable, match="there is no such file"):
-        read_snapshots(tmp_path / "none")
-    with pytest.raises(Unreadable, match="it is a folder, no file"):
-        read_snapshots(tmp_path)
 
 
 @pytest.mark.parametrize(

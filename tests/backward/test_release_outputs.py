@@ -40,23 +40,6 @@ def test_installs_of_both_kinds_go_in_any_order(order: tuple[int, ...]) -> None:
     assert names_now() == before
 
 
-@released
-def test_a_torch_without_what_is_wrapped_is_told_and_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(schedules, "_wait_batch_p2p")
-    before = names_now()
-    with pytest.raises(RuntimeError, match=r"lack _wait_batch_p2p, .*: call install\(\) without release_outputs"):
-        install(release_outputs=True)
-    assert names_now() == before
-
-
-def test_stages_that_release_by_themselves_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage._PipelineStageBase, "release_fwd_send_outputs", None, raising=False)
-    batch = schedules._batch_p2p
-    with install(release_outputs=True):
-        assert schedules._batch_p2p is batch
-        assert stage.stage_backward.__module__ == "leakscope.backward.full"
-
-
 def action(kind: str, of: int, microbatch: int, *sub: Any) -> Any:
     return SimpleNamespace(
         computation_type=SimpleNamespace(name=kind),

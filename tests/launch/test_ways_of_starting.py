@@ -97,18 +97,6 @@ def test_a_script_is_started_as_python_starts_it(
     assert plain["argv"][1:] == ["x", "two\nlines"]
 
 
-@pytest.mark.parametrize("variable", ["PYTHONPATH={folder}/sub:linked", "PYTHONSAFEPATH=1"])
-def test_what_python_is_told_by_the_environment(
-    variable: str, scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(scripts)
-    started(monkeypatch, [])
-    name, _, value = variable.format(folder=scripts).partition("=")
-    options = Options(script="sub/a.py", folder=tmp_path)
-    monkeypatch.setenv(name, value)
-    assert told(rank_command(options), scripts) == told([sys.executable, *options.command], scripts)
-
-
 @pytest.mark.parametrize(("text", "status"), [("raise ValueError('no')", 1), ("import sys; sys.exit()", 0)])
 def test_what_a_package_raises_before_its_module_runs_is_the_scripts_end(
     text: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -143,22 +131,6 @@ def test_the_flags_of_python_are_known(
     monkeypatch.setattr(sys, "orig_argv", started_with)
     monkeypatch.setattr(sys, "argv", [own, "run", "a.py"])
     assert interpreter_flags() == (subprocess._args_from_interpreter_flags() if flags is None else flags)  # type: ignore[attr-defined]
-
-
-def test_a_script_runs_in_a_folder_that_is_gone(scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started(monkeypatch, [])
-    (tmp_path / "gone").mkdir()
-    text = (scripts / "a.py").read_text().replace("os.getcwd()", "''").replace('os.path.exists(".")', "None")
-    (tmp_path / "a.py").write_text(text)
-    options = Options(script=str(tmp_path / "a.py"), folder=tmp_path / "run")
-    both = []
-    for command in ([sys.executable, *options.command], rank_command(options)):
-        start = ["sh", "-c", f'cd {tmp_path}/gone && rmdir ../gone && exec "$@"', "sh", *command]
-        done = subprocess.run(start, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        both.append(json.loads(done.stdout))
-        (tmp_path / "gone").mkdir()
-    assert both[0] == both[1]
 
 
 def started(monkeypatch: pytest.MonkeyPatch, flags: list[str]) -> None:

@@ -119,10 +119,3 @@ def test_a_rank_that_is_there_twice_with_other_content_is_refused(split: Split, 
         steps.write("{}\n")
     with pytest.raises(LeakscopeError, match=r"rank 0 is in .*node0 and, with other content, in .*node1"):
         merge_parts([first, second], tmp_path / "merged")
-
-
-def test_no_folder_is_written_into_one_that_stays_as_it_is(split: Split) -> None:
-    first, second = split()
-    for into in (first, first / "merged", first.parent):
-        with pytest.raises(LeakscopeError, match="is in the way of"):
-            merge_parts([first, second], into, force=True)

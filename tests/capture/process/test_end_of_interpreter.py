@@ -62,19 +62,6 @@ def test_the_end_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None
     over.release()
 
 
-def test_a_tick_may_end_the_watchdog_itself() -> None:
-    ended: list[bool] = []
-    made: list[Watchdog] = []
-
-    def tick() -> None:
-        made[0].end()
-        ended.append(True)
-
-    made.append(Watchdog(lambda: False, tick, lambda: None, 1000.0))
-    made[0].start(Guard())
-    wait_for(lambda: bool(ended))
-
-
 def test_a_thread_that_waits_for_the_gil_gets_a_turn() -> None:
     interval = sys.getswitchinterval()
     turns: list[int] = []

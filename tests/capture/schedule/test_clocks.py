@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +12,7 @@ from torch import nn
 from torch.autograd import Variable
 from torch.optim import SGD, Adam, Optimizer
 
-from leakscope.process.guard import Guard
-from leakscope.process.patches import Patches
-from leakscope.recorder.steps.detector import BACKWARDS_BY_HAND, UPDATES_BY_HAND, StepClock, StepEvents
+from leakscope.recorder.steps.detector import BACKWARDS_BY_HAND, UPDATES_BY_HAND
 from leakscope.run.rows import ClockKind
 
 
@@ -55,38 +52,6 @@ def test_a_fresh_model_and_optimizer_for_each_trial_count_though_the_old_ones_ar
     assert heard.ticks == [(ClockKind.OPTIMIZER, "Adam")] * STEPS * each
 
 
-def test_of_two_made_together_for_a_trial_one_ends_the_steps(heard: Heard) -> None:
-    kept = []
-    for _ in range(STEPS):
-        generator, critic = a_net(), a_net()
-        pair = SGD(generator.parameters(), 0.1), Adam(critic.parameters())
-        kept.append(pair)
-        for _ in range(3):
-            _train(critic, pair[1])
-            _train(generator, pair[0])
-    assert heard.ticks == [(ClockKind.OPTIMIZER, "Adam")] * STEPS * 3
-
-
-def test_a_copy_for_each_trial_counts_as_a_new_one(heard: Heard) -> None:
-    net = a_net()
-    first = SGD(net.parameters(), 0.1)
-    kept = []
-    for _ in range(STEPS):
-        kept.append(copy.deepcopy((net, first)))
-        _train(*kept[-1])
-    assert len(heard.ticks) == STEPS
-
-
-def test_one_that_loads_its_state_is_no_new_one(heard: Heard) -> None:
-    nets = a_net(), a_net()
-    first, second = (SGD(net.parameters(), 0.1, momentum=0.9) for net in nets)
-    for _ in range(STEPS):
-        _train(nets[0], first)
-        second.load_state_dict(second.state_dict())
-        _train(nets[1], second)
-    assert len(heard.ticks) == STEPS
-
-
 @pytest.mark.parametrize("lazily", [False, True])
 def test_one_for_each_parameter_that_steps_inside_the_backward_makes_one_step_a_backward(
     heard: Heard, lazily: bool
@@ -108,21 +73,6 @@ def test_one_for_each_parameter_that_steps_inside_the_backward_makes_one_step_a_
         run_backward(net)
     assert heard.by(ClockKind.OPTIMIZER) == STEPS
     assert heard.by(ClockKind.BACKWARD) == 0
-
-
-def test_lbfgs_that_calls_back_takes_over_from_the_trial_before(heard: Heard) -> None:
-    kept = []
-    for _ in range(STEPS):
-        net = a_net()
-        kept.append(torch.optim.LBFGS(net.parameters(), max_iter=2))
-
-        def closure(net: nn.Module = net) -> torch.Tensor:
-            loss: torch.Tensor = net(torch.ones(2, WIDTH)).pow(2).sum()
-            loss.backward()
-            return loss
-
-        kept[-1].step(closure)  # type: ignore[arg-type]
-    assert heard.by(ClockKind.OPTIMIZER) == STEPS
 
 
 # backward
@@ -205,38 +155,6 @@ def test_updates_by_hand_from_gradients_that_no_parameter_has_end_steps(heard: H
     del optimizer
 
 
-def test_gradients_of_an_inner_loop_end_no_step_before_the_optimizer_does(heard: Heard) -> None:
-    net = a_net()
-    optimizer = SGD(net.parameters(), 0.1)
-    for _ in range(STEPS):
-        for _ in range(3 * UPDATES_BY_HAND):
-            _gradients(net)
-        _train(net, optimizer)
-    assert heard.ticks == [(ClockKind.OPTIMIZER, "SGD")] * STEPS
-
-
-def test_gradients_that_are_accumulated_end_no_step_before_the_optimizer_does(heard: Heard) -> None:
-    net = a_net()
-    optimizer = SGD(net.parameters(), 0.1)
-    for _ in range(STEPS):
-        for _ in range(3 * BACKWARDS_BY_HAND):
-            run_backward(net)
-        optimizer.step()
-        optimizer.zero_grad()
-    assert heard.ticks == [(ClockKind.OPTIMIZER, "SGD")] * STEPS
-
-
-def test_a_scaler_that_leaves_out_the_first_steps_ends_none(heard: Heard) -> None:
-    net = a_net()
-    optimizer, left_out = SGD(net.parameters(), 0.1), BACKWARDS_BY_HAND - 1
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        run_backward(net)
-        if step >= left_out:
-            optimizer.step()
-    assert heard.ticks == [(ClockKind.OPTIMIZER, "SGD")] * (STEPS - left_out)
-
-
 def test_an_optimizer_takes_over_from_the_backwards_and_keeps_the_clock(heard: Heard) -> None:
     net = a_net()
     for _ in range(3):
@@ -248,17 +166,3 @@ def test_an_optimizer_takes_over_from_the_backwards_and_keeps_the_clock(heard: H
     del optimizer
     run_backward(net)
     assert heard.ticks == [(ClockKind.BACKWARD, "")] * 3 + [(ClockKind.OPTIMIZER, "SGD")] * STEPS
-
-
-def test_an_error_of_our_own_is_no_error_of_the_scripts() -> None:
-    def fails(*_: object) -> bool:
-        raise LookupError("ours")
-
-    said, told = list[str](), list[object]()
-    patches = Patches(Guard(said.append))
-    StepEvents(StepClock(fails), told.append).install(patches)
-    run_backward(a_net())
-    run_backward(a_net())
-    patches.take_out()
-    assert not told and patches.guard.lost
-    assert said == ["recording ended at step 0: LookupError: ours (in end of a backward); the script runs on"]

@@ -55,27 +55,6 @@ def test_ranks_in_lockstep_are_looked_at_after_the_same_steps(tmp_path: Path, wo
         rank.file.close()
 
 
-def test_one_rank_whose_memory_rises_is_not_looked_at_alone(tmp_path: Path) -> None:
-    quiet, rising = ranks = [_Rank(tmp_path, rank, 2, 0.2) for rank in range(2)]
-    for step in range(1, 100):
-        quiet.end_step()
-        rising.end_step((50 + step // 10) << 20)
-    assert quiet.looks == rising.looks and quiet.looks[:4] == FIRST and len(quiet.looks) > 6
-    for rank in ranks:
-        rank.file.close()
-
-
-def test_what_a_rank_asked_for_long_ago_asks_nothing_of_a_new_clock(tmp_path: Path) -> None:
-    first, second = ranks = [_Rank(tmp_path, rank, 2, 0.2) for rank in range(2)]
-    first.file.update(look_at=300)
-    for step in range(1, 60):
-        assert second.peers.look_is_due(step, step, step * STEP_S, 0) == (step in FIRST)
-        if step in FIRST:
-            second.looked_at(step)
-    for rank in ranks:
-        rank.file.close()
-
-
 def test_a_rank_without_steps_is_looked_at_when_its_peers_ask(tmp_path: Path) -> None:
     stepping, follower = ranks = [_Rank(tmp_path, rank, 2, 0.2) for rank in range(2)]
     for _ in range(2500):

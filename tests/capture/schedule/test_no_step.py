@@ -8,7 +8,7 @@ from support.step_clocks import Heard
 
 from leakscope.process.children import OwnProcesses
 from leakscope.recorder.steps.detector import StepClock
-from leakscope.recorder.steps.rank_exit import _PATIENCE_S, NoStepYet, say_on_stderr, what_was_not_heard
+from leakscope.recorder.steps.rank_exit import NoStepYet, what_was_not_heard
 
 
 @pytest.mark.parametrize(
@@ -28,24 +28,6 @@ def test_it_is_said_once_with_what_would_make_a_step(function: str | None, proce
     for _ in range(3):
         waits.tick(stepped=False)
     assert len(said) == 1 and words in said[0] and "\n" not in said[0]
-
-
-def test_it_is_not_said_before_its_time_nor_after_a_step() -> None:
-    said: list[str] = []
-    own = OwnProcesses(lambda process: None)
-    NoStepYet(None, own, say=said.append).tick(stepped=False)
-    stepped = NoStepYet(None, own, patience_s=0.0, say=said.append)
-    stepped.tick(stepped=True)
-    stepped.tick(stepped=False)
-    assert said == [] and _PATIENCE_S == 20.0
-
-
-def test_it_goes_to_stderr_whatever_the_script_has_put_there(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stderr", None)
-    say_on_stderr("no step")
-    assert capfd.readouterr().err == "leakscope: no step\n"
 
 
 class CallsItself(torch.nn.Module):

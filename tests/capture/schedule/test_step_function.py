@@ -163,17 +163,6 @@ def test_one_that_is_imported_is_found_by_the_names_it_goes_by(
     assert ran.steps == 1 and ran.function.seen
 
 
-def test_a_relative_import_of_a_package_is_followed(patches: Patches, tmp_path: Path) -> None:
-    package = tmp_path / "pack"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "engine.py").write_text("def train_step(x):\n    return x\n")
-    ran = Run("train_step", patches, tmp_path)
-    ran.names["__package__"] = "pack"
-    ran.execute("from .engine import train_step\ntrain_step(1)", "pack")
-    assert ran.steps == 1
-
-
 @pytest.mark.parametrize("name", ["nothing_such", "Trainer", "Trainer.nothing", "json.nothing"])
 def test_what_is_no_function_is_not_seen(patches: Patches, tmp_path: Path, name: str) -> None:
     ran = Run(name, patches, tmp_path)

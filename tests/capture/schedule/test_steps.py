@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import SGD, Adam, Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from leakscope.process.patches import Patches
@@ -60,31 +60,6 @@ def test_a_gan_whose_critic_steps_last_steps_with_its_generator(ends: Ends, ofte
     assert ends.told == [True, *[False] * often] * STEPS
 
 
-def test_a_gan_whose_critic_steps_first_steps_with_its_critic(ends: Ends) -> None:
-    generator, critic = _sgd(), _sgd()
-    for _ in range(STEPS):
-        for _ in range(MAX_CALLS_IN_A_STEP):
-            critic.step()
-        generator.step()
-    assert ends.told == [*[True] * MAX_CALLS_IN_A_STEP, False] * STEPS
-
-
-def test_hundreds_of_optimizers_one_per_parameter_make_one_step(ends: Ends) -> None:
-    optimizers = [_sgd() for _ in range(300)]
-    for _ in range(STEPS):
-        for optimizer in optimizers:
-            optimizer.step()
-    assert ends.told == [True, *[False] * 299] * STEPS
-
-
-def test_the_optimizer_of_the_warm_up_hands_over_at_once(ends: Ends) -> None:
-    parameters = _parameters(3)
-    warm, main = SGD(parameters[1:], 0.1), AdamW(parameters)
-    for step in range(STEPS):
-        (warm if step < 2 else main).step()
-    assert ends.told == [True] * STEPS
-
-
 @pytest.mark.parametrize("each", [1, 3])
 def test_a_new_optimizer_each_epoch_goes_on_where_the_kept_ones_ended(ends: Ends, each: int) -> None:
     parameters, kept = _parameters(3), []
@@ -102,19 +77,6 @@ def test_a_silent_optimizer_of_other_parameters_hands_over_in_time(ends: Ends) -
     for _ in range(MAX_CALLS_IN_A_STEP + STEPS):
         goes_on.step()
     assert ends.told == [True, False, *[False] * MAX_CALLS_IN_A_STEP, *[True] * STEPS]
-
-
-def test_two_optimizers_of_the_same_parameters_make_one_step(ends: Ends) -> None:
-    parameters = _parameters()
-    first, second = SGD(parameters, 0.1), Adam(parameters)
-    for _ in range(STEPS):
-        first.step()
-        second.step()
-    assert ends.told == [
-        True,
-        True,
-        *[False, True] * (STEPS - 1),
-    ]  # at the first step nothing tells the second from a new one
 
 
 class Around(Optimizer):
