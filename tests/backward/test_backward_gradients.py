@@ -1,133 +1,91 @@
-"""Whole and split backwards give the gradients of plain autograd, with and without boxing."""
+"""A split backward computes every gradient once and calls every hook with it once."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Callable
 
-import pytest
 import torch
-from support import backward_stages as stages
-from torch import Tensor
+import torch.nn.functional as F
+from support.backward_stages import ScaledLinear
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from leakscope.backward import (
-    droppable_saves,
-    output_edges,
-    stage_backward,
-    stage_backward_input,
-    stage_backward_weight,
-)
+from leakscope.backward import stage_backward_input, stage_backward_weight
 
-TOLERANCE = 1e-12
+Forward = Callable[[Tensor], Tensor]
 
 
-def close(mine: Tensor | None, other: Tensor | None) -> None:
-    assert (mine is None) == (other is None)
-    if mine is not None and other is not None:
-        assert mine.dtype == other.dtype
-        torch.testing.assert_close(mine, other, rtol=TOLERANCE, atol=TOLERANCE)
+def split(forward: Forward, x: Tensor, weights: list[Tensor], between: Callable[[], None] = lambda: None) -> None:
+    """Compare a split backward with plain autograd; `between` is called after the input pass."""
+    expected = torch.autograd.grad(forward(x).sum(), [x, *weights])
+    ScaledLinear.computed.clear()
+    y = forward(x)
+    (grad,), groups = stage_backward_input([y], [torch.ones_like(y)], [x], weights, park_grad=False)
+    assert all(weight.grad is None for weight in weights)
+    between()
+    stage_backward_weight(weights, groups)
+    for mine, other in zip([grad, *(weight.grad for weight in weights)], expected, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
 
 
-def compare(case: stages.Case, input_grads: Any) -> None:
-    for mine, twin in zip(input_grads, case.twin_inputs, strict=True):
-        close(mine, twin.grad)
-    for (name, mine), twin in zip(case.stage.named_parameters(), case.twin.parameters(), strict=True):
-        assert (mine.grad is None) == (twin.grad is None), name
-        close(mine.grad, twin.grad)
+def some(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.double, requires_grad=True)
 
 
-def hand_over(case: stages.Case, how: str, saving: bool = False) -> tuple[Any, Any]:
-    with droppable_saves() if saving else nullcontext():
-        outputs = case.stage(*case.inputs)
-    grads = stages.grads_like(outputs)
-    stages.reference(case, stages.clone(grads))
-    for one in case.stage.modules():
-        if isinstance(one, stages.Checkpointed):
-            one.forwards = 0
-    if how == "boxed":
-        return stages.as_lists([outputs]), stages.as_lists([grads])
-    return (output_edges(outputs) if how == "edges" else outputs), grads
+def test_checkpointed_blocks_are_recomputed_once_per_pass() -> None:
+    first, second = nn.Linear(4, 4).double(), nn.Linear(4, 4).double()
+    forwards: list[nn.Module] = []
 
+    def block(layer: nn.Module, x: Tensor) -> Tensor:
+        forwards.append(layer)
+        return F.gelu(layer(x))
 
-@pytest.mark.parametrize("how", ["outputs", "edges", "boxed"])
-@pytest.mark.parametrize("name", stages.STAGES)
-def test_whole_backward(name: str, how: str) -> None:
-    case = stages.make_case(name)
-    outputs, grads = hand_over(case, how)
-    compare(case, stage_backward(outputs, grads, case.inputs[:], boxed=how == "boxed"))
-    assert all(x.grad is None for x in case.inputs)
+    def forward(x: Tensor) -> Tensor:
+        forwards.clear()
+        for layer in (first, second):
+            x = checkpoint(block, layer, x, use_reentrant=False)
+        return x
 
-
-@pytest.mark.parametrize("saving", [False, True], ids=["plain", "droppable"])
-@pytest.mark.parametrize("how", ["outputs", "edges", "boxed"])
-@pytest.mark.parametrize("name", stages.STAGES)
-def test_split_backward(name: str, how: str, saving: bool) -> None:
-    case = stages.make_case(name)
-    outputs, grads = hand_over(case, how, saving)
-    boxed = how == "boxed"
-    dinputs, groups = stage_backward_input(outputs, grads, case.inputs[:], case.stage.parameters(), boxed=boxed)
-    if name != "checkpoint_reentrant":
-        assert all(weight.grad is None for weight in case.stage.parameters())
-    assert all(x.grad is dinput for x, dinput in zip(case.inputs, dinputs, strict=True))
-    del outputs, grads
-    stage_backward_weight(case.stage.parameters(), groups, boxed=boxed)
-    compare(case, dinputs)
-    assert not boxed or groups == []
-
-
-@pytest.mark.parametrize("how", ["outputs", "edges", "boxed"])
-@pytest.mark.parametrize("name", [name for name in stages.STAGES if name != "checkpoint_reentrant"])
-def test_weights_of_a_stage_whose_input_needs_no_gradient(name: str, how: str) -> None:
-    case = stages.make_case(name, needs_grad=False)
-    outputs, grads = hand_over(case, how)
-    boxed = how == "boxed"
-    dinputs, groups = stage_backward_input(outputs, grads, case.inputs[:], case.stage.parameters(), boxed=boxed)
-    assert all(weight.grad is None for weight in case.stage.parameters())
-    stage_backward_weight(case.stage.parameters(), groups)
-    compare(case, dinputs)
-
-
-@pytest.mark.parametrize("saving", [False, True], ids=["plain", "droppable"])
-def test_checkpointed_blocks_are_recomputed_once_per_pass(saving: bool) -> None:
-    case = stages.make_case("checkpoint")
-    stage = case.stage
-    outputs, grads = hand_over(case, "outputs", saving)
-    dinputs, groups = stage_backward_input([outputs], [grads], case.inputs, stage.parameters())
-    assert stage.forwards == 2
-    stage_backward_weight(stage.parameters(), groups)
-    assert stage.forwards == 4
-    compare(case, dinputs)
+    counts: list[int] = []
+    split(forward, some(3, 4), [*first.parameters(), *second.parameters()], lambda: counts.append(len(forwards)))
+    assert (counts, len(forwards)) == ([4], 6)
 
 
 def test_a_custom_function_computes_each_gradient_once() -> None:
-    case = stages.make_case("custom_functions")
-    outputs, grads = hand_over(case, "outputs")
-    stages.ScaledLinear.computed.clear()
-    node = outputs.grad_fn
-    dinputs, groups = stage_backward_input([outputs], [grads], case.inputs, case.stage.parameters())
-    assert stages.ScaledLinear.computed == ["input", "input"]
-    assert node.needs_input_grad == (True, False, True)
-    stage_backward_weight(case.stage.parameters(), groups)
-    assert stages.ScaledLinear.computed == ["input", "input", "weight", "weight"]
-    assert node.needs_input_grad == (True, False, True)
-    compare(case, dinputs)
+    one, two = some(4, 4), some(4, 4)
+    computed: list[list[str]] = []
+    split(
+        lambda x: ScaledLinear.apply(ScaledLinear.apply(x, 2.0, one), 0.5, two),  # type: ignore[no-untyped-call]
+        some(3, 4),
+        [one, two],
+        lambda: computed.append([*ScaledLinear.computed]),
+    )
+    assert computed == [["input", "input"]]
+    assert ScaledLinear.computed == ["input", "input", "weight", "weight"]
 
 
 def test_hooks_that_change_gradients_count_once() -> None:
-    case = stages.make_case("tied_biases")
-    for model in (case.stage, case.twin):
-        for weight in model.parameters():
-            weight.register_hook(lambda grad: grad * 3)
-    seen: list[Tensor] = []
-    for x, model in ((case.inputs[0], case.stage), (case.twin_inputs[0], case.twin)):
-        hidden = torch.tanh(x)
-        hidden.register_hook(lambda grad: grad * 5)
-        out = model(hidden)
-        out.register_hook(lambda grad: grad * 7)
-        if model is case.stage:
-            dinputs, groups = stage_backward_input([out], [torch.ones_like(out)], [x], model.parameters())
-            stage_backward_weight(model.parameters(), groups)
-            seen += dinputs
-        else:
-            out.backward(torch.ones_like(out))
-    compare(case, seen)
+    """The two layers share their weight; what lies between them does not run again in the weight pass."""
+    weight, first, second = some(4, 4), some(4), some(4)
+    for one in (weight, first, second):
+        one.register_hook(lambda grad: grad * 3)
+    heard: list[str] = []
+
+    def forward(x: Tensor) -> Tensor:
+        heard.clear()
+        hidden = torch.tanh(F.linear(torch.tanh(x), weight, first))
+        hidden.register_hook(lambda grad: heard.append("hidden") or grad * 5)
+        return F.linear(hidden, weight, second)
+
+    split(forward, some(3, 4), [weight, first, second])
+    assert heard == ["hidden"]
+
+
+def test_weights_of_a_stage_whose_input_needs_no_gradient() -> None:
+    layer, x = nn.Linear(4, 4).double(), torch.randn(3, 4, dtype=torch.double)
+    expected = torch.autograd.grad(layer(x).tanh().sum(), list(layer.parameters()))
+    grads, groups = stage_backward_input([layer(x).tanh().sum()], None, [x], layer.parameters())
+    assert grads == (None,)
+    stage_backward_weight(layer.parameters(), groups)
+    for weight, other in zip(layer.parameters(), expected, strict=True):
+        torch.testing.assert_close(weight.grad, other)

@@ -43,7 +43,7 @@ class Watched:
     """A stack of Linear and GELU whose activations are watched by their storages."""
 
     def __init__(self) -> None:
-        self.model = stages.MLP(0)
+        self.model = nn.Sequential()
         for _ in range(LAYERS):
             self.model.append(nn.Linear(WIDTH, WIDTH))
             self.model.append(nn.GELU())
