@@ -40,7 +40,7 @@ def named(trace: Trace) -> list[tuple[str, str, tuple[int, int]]]:
     return [(trace.texts[a], trace.texts[b], pools[c]) for a, b, c in zip(*columns, strict=True)]
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("protocol", [2, 5])
 def test_every_protocol_reads_the_same(protocol: int) -> None:
     data = training(12, keeps=True)
     assert same(read_bytes("a", pickle.dumps(data, protocol)), read_bytes("a", pickle.dumps(data, 4)))
@@ -119,39 +119,25 @@ WITHOUT_LINE = frame("a.py", "x", "f")  # type: ignore[arg-type]
 
 FOREIGN = [
     (b"", "it is empty"),
-    (b"PK\x03\x04rest", "zip archive"),
-    (b'{"a": 1}', "JSON"),
     (b"hello there", "neither a pickle"),
-    (b"<html></html>", "web page without"),
     (b'<script>const local_files = [{"name": "a", "base64": "AAAA', "cut short"),
     (b'<script>const local_files = [{"name": "a", "base64": "A"}]', "damaged"),
     (gzip.compress(b"\x80\x04N.", mtime=0)[:12], "gzip data is damaged"),
     (gzip.compress(bytes(40_000_000), mtime=0), "100 times"),
-    (gzip.compress(gzip.compress(b"\x80\x04N.", mtime=0), mtime=0), "gzipped twice"),
     (pickle.dumps({"a": 1}), "neither segments nor device traces"),
-    (pickle.dumps("text"), "neither segments nor device traces"),
     (pickle.dumps({"segments": {"a": 1}}), "its segments are of type dict"),
-    (pickle.dumps({"segments": [1]}), "segment 0 is of type int"),
-    (pickle.dumps([{"address": 1}]), "a segment has no total_size"),
     (pickle.dumps([segment(block(0, 512, "on fire"))]), "state is 'on fire'"),
     (pickle.dumps([segment(block(0, 512, requested=2**60))]), "a block has a strange requested_size"),
-    (pickle.dumps([segment(block(0, 512), device=10**6)]), "strange device"),
-    (pickle.dumps({"device_traces": [[]] * 1000}), "1000 devices"),
     (pickle.dumps({"device_traces": [[7]]}), "a trace holds something of type int"),
-    (pickle.dumps({"device_traces": [[event("alloc", 0, -5)]]}), "an event has a strange size"),
     (pickle.dumps({"device_traces": [[event("alloc", 0, size) for size in (1, 2, 3, -1)]]}), "no count of bytes"),
-    (pickle.dumps({"device_traces": [[event("alloc", 0, 2**200)]]}), "a number of 26 bytes"),
-    (pickle.dumps({"device_traces": [[event("alloc", 0, 5, frames="main")]]}), "a stack is of type str"),
     (pickle.dumps({"device_traces": [[event("alloc", 0, 5, frames=[WITHOUT_LINE])]]}), "line is no number"),
     (pickle.dumps(training(3, keeps=True))[:-40], "cut short"),
-    (b"\x80\x01].", "protocol 1"),
 ]  # fmt: skip
 """What a file may hold, and what is said of it."""
 
 
-@pytest.mark.parametrize("which", range(len(FOREIGN)), ids=[says for _, says in FOREIGN])
-def test_foreign_and_damaged_files_are_refused_in_one_sentence(tmp_path: Path, which: int) -> None:
-    content, says = FOREIGN[which]
+@pytest.mark.parametrize(("content", "says"), FOREIGN, ids=[says for _, says in FOREIGN])
+def test_foreign_and_damaged_files_are_refused_in_one_sentence(tmp_path: Path, content: bytes, says: str) -> None:
     file = tmp_path / "file.pickle"
     file.write_bytes(content)
     with pytest.raises(Unreadable) as refused:

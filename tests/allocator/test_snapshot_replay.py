@@ -77,17 +77,6 @@ def test_without_any_release_reuse_and_final_blocks_tell_what_died(read: Read) -
     assert any("no release was recorded" in note for note in device_of(told).notes)
 
 
-def test_expandable_segments_map_and_unmap(read: Read) -> None:
-    trace = [
-        event("segment_map", 1, 2048),
-        event("alloc", 1, 9),
-        event("segment_unmap", 2049, 1024),
-        event("segment_map", 1, 4096),
-    ]
-    played = replay(read(snapshot([segment(block(1, 4096, requested=9))], trace)), 0)
-    assert played.reserved_curve.tolist() == [1024, 1024, 0, 4096]
-
-
 Step = tuple[int, int, bool]
 
 

@@ -26,12 +26,6 @@ def shown(folder: Path, command: str, encoding: str = "utf-8") -> tuple[str, byt
     return terminal.read(), (folder / "log").read_bytes()
 
 
-def test_letters_that_the_terminal_lacks_take_nothing_else_away(tmp_path: Path) -> None:
-    text, log = shown(tmp_path, "printf 'a\\n\\303\\251\\n'; sleep 0.2; echo b", "ascii")
-    assert text == "[rank 0]: a\n[rank 0]: \\xc3\\xa9\n[rank 0]: b\n"
-    assert log == "a\né\nb\n".encode()
-
-
 def test_a_long_line_is_read_once(tmp_path: Path) -> None:
     size, began = 40_000_000, time.process_time()
     text, log = shown(tmp_path, f"head -c {size} /dev/zero | tr '\\0' x")

@@ -162,30 +162,3 @@ while True:
     assert outcome.status == 0
     assert told(recorded.ranks[0]) == told(recorded.ranks[1])
     assert told(recorded.ranks[0]) == ("stopped", 6, StepsBy(ClockKind.BACKWARD, ""), [3, 5, 6])
-
-
-IN_THREADS = """
-import threading, time, torch
-from torch.utils.checkpoint import checkpoint
-
-net = torch.nn.Linear(64, 64)
-
-def slow(x):
-    time.sleep(0.002)
-    return net(x)
-
-def work():
-    for _ in range(15):
-        x = torch.randn(8, 64, requires_grad=True)
-        checkpoint(lambda y: checkpoint(slow, y, use_reentrant=True), x, use_reentrant=True).sum().backward()
-
-threads = [threading.Thread(target=work) for _ in range(2)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-"""
-
-
-def test_each_outermost_backward_of_any_thread_is_a_step(script: Write, tmp_path: Path) -> None:
-    launch(Options(script=str(script(IN_THREADS)), folder=tmp_path))
-    (rank,) = read_run(tmp_path).ranks
-    assert [step.number for step in rank.steps] == [*range(1, 31)]

@@ -18,7 +18,7 @@ import pytest
 from leakscope_cli.status import HEADS
 from support.runs.asked import TRAINING, at_step_20, job, let_go_on
 
-from leakscope.run.live import RecordingProcess, live_ranks, this_process
+from leakscope.run.live import RecordingProcess, this_process
 from leakscope.run.status import status_of
 
 Write = Callable[..., Path]
@@ -61,13 +61,6 @@ def test_a_process_that_is_gone_is_lost_and_one_of_another_machine_is_not(tmp_pa
         (replace(here, machine="another", number=1), "running"),
     ):
         assert status_of(recorded(tmp_path / state, 8, process)).ranks[0].state == state
-
-
-def test_ranks_of_machines_with_a_folder_of_their_own_are_not_waited_for(tmp_path: Path) -> None:
-    folder = recorded(tmp_path / "run", 8, this_process(), rank=1)
-    header = {"format": 1, "command": ["train.py"], "ranks": 4, "nodes": 2, "ranks_a_node": 2}
-    (folder / "run.json").write_text(json.dumps(header))
-    assert [(rank.number, rank.ended) for rank in live_ranks(folder)] == [(0, False), (1, False)]
 
 
 @pytest.mark.process

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leakscope.recorder.steps.peers import RankStateFile
-from leakscope.run.descriptors import Descriptor, GrowingFile, write_whole
+from leakscope.run.descriptors import GrowingFile, write_whole
 
 
 @pytest.fixture
@@ -75,11 +75,3 @@ def test_a_line_that_cannot_be_written_whole_is_taken_back(tmp_path: Path) -> No
     file.close()
     assert (tmp_path / "lines").read_bytes() == b"1234567\nagain\n"
     assert [path.name for path in tmp_path.iterdir()] == ["lines"], "nor does a half of a file stay"
-
-
-def test_a_descriptor_that_is_ours_no_more_is_not_closed(tmp_path: Path, taken_over: Callable[[int], Path]) -> None:
-    file = Descriptor(tmp_path / "ours", os.O_WRONLY | os.O_CREAT)
-    taken_over(file.number)
-    assert file.status() is None
-    file.close()
-    os.fstat(file.number)

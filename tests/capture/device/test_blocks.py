@@ -16,7 +16,7 @@ from support.devices.fake_device_memory import FakeDeviceMemory, of_tensors
 from leakscope.findings.oom import DeviceLook, device_looks
 from leakscope.heap.snapshot import SnapshotContext, look
 from leakscope.memory_snapshot.model import Frame
-from leakscope.recorder.allocator_monitor import is_kept, made_where
+from leakscope.recorder.allocator_monitor import made_where
 from leakscope.recorder.lifetimes import dispatch_mode as dispatching
 from leakscope.run.reader import read_run
 from leakscope.run.writer import write_run
@@ -185,11 +185,6 @@ def test_reading_sets_off_no_collection_of_the_programs(fake_device: Make) -> No
         gc.callbacks.pop()
     assert (at_first <= 3, at_second) == (True, 0), "CPython's own store of empty tuples fills up once"
     assert at_look <= plain + 2, "as many as a look has that asks no device, where 40,000 dictionaries would be 50"
-
-
-def test_a_long_run_keeps_ever_fewer_lines() -> None:
-    assert all(is_kept(step) for step in range(1, 1001))
-    assert sum(is_kept(step) for step in range(1, 1_000_001)) == 1000 + 900 + 900 + 900
 
 
 def test_nothing_of_a_snapshot_is_kept_once_it_is_written(fake_device: Make) -> None:

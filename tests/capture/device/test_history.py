@@ -84,13 +84,6 @@ def test_a_script_that_recorded_first_is_left_alone() -> None:
     assert at.state.recording and at.state.called("record") == 0
 
 
-def test_history_switched_off_behind_leakscope_is_noticed() -> None:
-    at = Attached()
-    at.module.use()
-    at.state.recording = False
-    assert not at.history.is_ours() and at.history.state == THEIRS
-
-
 def test_an_allocator_without_history_is_a_note_and_no_error() -> None:
     at = Attached(refuses="cudaMallocAsync does not yet support recordHistory")
     at.module.use()

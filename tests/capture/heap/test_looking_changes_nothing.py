@@ -19,6 +19,8 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from leakscope.heap import snapshot as heap
+from leakscope.heap.growth import Gains
+from leakscope.heap.snapshot import SnapshotContext
 
 
 @pytest.fixture(autouse=True)
@@ -43,54 +45,31 @@ _ASKED: list[str] = []
 
 
 class HostileMeta(type):
-    __instancecheck__ = asked("__instancecheck__")
-    __subclasscheck__ = asked("__subclasscheck__")
-    __getattribute__ = asked("metaclass __getattribute__")
-    __repr__ = asked("metaclass __repr__")
-    __hash__ = asked("metaclass __hash__")
-    __eq__ = asked("metaclass __eq__")
+    __instancecheck__ = __subclasscheck__ = __getattribute__ = __repr__ = __hash__ = __eq__ = asked("metaclass")
 
 
 def _hostile_class() -> Any:
     names = (
-        "__repr__",
-        "__str__",
-        "__eq__",
-        "__getattr__",
-        "__len__",
-        "__bool__",
-        "__iter__",
-        "__getitem__",
-        "__call__",
-    )
+        "__repr__", "__str__", "__eq__", "__getattr__", "__getattribute__", "__len__", "__bool__", "__iter__",
+        "__getitem__", "__call__", "__torch_function__", "__reduce_ex__", "__sizeof__",
+    )  # fmt: skip
     body: dict[str, Any] = {name: asked(name) for name in names}
     body["__hash__"] = object.__hash__
     body["__slots__"] = ("tensor", "__dict__", "__weakref__")
     body["__class__"] = property(asked("__class__"))
     body["value"] = property(asked("property"))
-    body["__getattribute__"] = asked("__getattribute__")
-    body["__torch_function__"] = asked("__torch_function__")
-    body["__reduce_ex__"] = asked("__reduce_ex__")
-    body["__sizeof__"] = asked("__sizeof__")
     return body
 
 
-class ListThatAsks(list):  # type: ignore[type-arg]
-    __iter__ = asked("list __iter__")
-    __len__ = asked("list __len__")
-    __getitem__ = asked("list __getitem__")
+class HostileList(list):  # type: ignore[type-arg]
+    __iter__ = __len__ = __getitem__ = __sizeof__ = asked("list")
 
 
-class DictThatAsks(dict):  # type: ignore[type-arg]
-    __iter__ = asked("dict __iter__")
-    __len__ = asked("dict __len__")
-    items = asked("dict items")
-    keys = asked("dict keys")
-    values = asked("dict values")
-    __missing__ = asked("__missing__")
+class HostileDict(dict):  # type: ignore[type-arg]
+    __iter__ = __len__ = __sizeof__ = items = keys = values = __missing__ = asked("dict")
 
 
-class TensorThatAsks(torch.Tensor):
+class HostileTensor(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if _WATCHING:
@@ -114,26 +93,16 @@ _WATCHING: list[bool] = []
 class Proxy:
     """Says it is somebody else, as wrapt and lazy modules do."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        object.__setattr__(self, "wrapped", tensor)
+    def __init__(self, wrapped: Any) -> None:
+        object.__setattr__(self, "wrapped", wrapped)
 
-    @property
-    def __class__(self) -> Any:
-        return asked("proxy __class__")()
-
-    def __getattr__(self, name: str) -> Any:
-        return asked("proxy __getattr__")()
+    __class__ = property(asked("proxy __class__"))  # type: ignore[assignment]
+    __getattr__ = asked("proxy __getattr__")
 
 
-class KeyThatAsks:
+class HostileKey:
     __hash__ = object.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        asked("key __eq__")()
-        return False
-
-    def __repr__(self) -> str:
-        return str(asked("key __repr__")())
+    __eq__ = __repr__ = asked("key")
 
 
 class Deleted:
@@ -145,29 +114,30 @@ class Deleted:
 
 
 def test_no_code_of_the_user_is_called() -> None:
-    """Each object both holds a tensor and, after a cycle of its own, is garbage that holds another."""
+    """Neither of what holds tensors, nor of garbage, nor of containers that grow."""
     hostile = HostileMeta("Hostile", (), _hostile_class())
     one = object.__new__(hostile)
     slot = type.__getattribute__(hostile, "__dict__")["tensor"]
     slot.__set__(one, torch.ones(3))
-    rows = ListThatAsks()
-    list.append(rows, torch.ones(3))
-    table = DictThatAsks()
-    dict.__setitem__(table, KeyThatAsks(), torch.ones(3))
-    odd = torch.ones(3).as_subclass(TensorThatAsks)
+    rows, table = HostileList(), HostileDict()
+    odd = torch.ones(3).as_subclass(HostileTensor)
     holders = [one, rows, table, odd, Proxy(torch.ones(3)), Deleted(torch.ones(3))]
     held: Any = Proxy(torch.ones(3))
     object.__setattr__(held, "itself", held)
     del held
+    gains = Gains()
     _ASKED.clear()
     _WATCHING.append(True)
     try:
-        seen = heap.look(1, "step")
+        for step in range(3):
+            list.append(rows, Proxy("x" * 9_000 + str(step)))
+            dict.__setitem__(table, HostileKey(), torch.ones(3))
+            seen = heap.look(step, "step", SnapshotContext(gains=gains, hidden=(gains,)))
     finally:
         _WATCHING.clear()
     assert _ASKED == []
-    assert len(seen.heap.storages) >= 7
-    assert len(holders) == 6
+    assert len(seen.heap.storages) >= 8 and len(holders) == 6
+    assert {row.item for row in seen.containers} >= {"Proxy"}
     _ASKED.clear()
 
 
@@ -185,21 +155,15 @@ def test_nothing_is_kept_alive() -> None:
         return weakref.ref(owner), weakref.ref(owner.tensor), first, second, seen
 
     owner, tensor, first, second, seen = step()
-    assert owner() is None
-    assert tensor() is None
-    assert first.expired()
-    assert second.expired()
-    assert seen.heap is not None
+    assert owner() is tensor() is None
+    assert first.expired() and second.expired() and seen.heap is not None
 
 
 def test_a_look_leaves_no_garbage_of_its_own() -> None:
     heap.look(1, "step")
     gc.collect()
-    before = gc.get_count()
     seen = heap.look(2, "step")
-    assert gc.collect() == 0
-    assert seen.heap is not None
-    assert before is not None
+    assert gc.collect() == 0 and seen.heap is not None
 
 
 def test_the_state_of_the_process_is_as_found() -> None:
@@ -273,6 +237,8 @@ def test_no_unpack_hook_runs_and_nothing_is_recomputed() -> None:
 LONG_CHAIN = """
 import torch
 from leakscope.heap import snapshot as heap
+from leakscope.heap.growth import Gains
+from leakscope.heap.snapshot import SnapshotContext
 state = torch.ones(1, requires_grad=True)
 for _ in range(60_000):
     state = state * 1.0

@@ -230,25 +230,3 @@ def test_a_caller_finds_what_a_library_has_put_into_its_f_locals() -> None:
 
     tensor = torch.ones(3)
     assert read() is tensor
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="PEP 667: f_locals keeps nothing")
-def test_the_references_of_a_dict_of_f_locals_are_explained() -> None:
-    """The frame's own dict holds a tensor that the variable has let go of since."""
-
-    def holds() -> tuple[HeapGraph, Any]:
-        tensor: Any = torch.ones(31)
-        names = locals()
-        tensor = None
-        graph = heap.look(1, "step").heap
-        return graph, (names["tensor"], tensor)
-
-    graph, (kept, _) = holds()
-    (storage,) = (k for k in graph.storages.tolist() if graph.bytes[k] == 31 * 4)
-    above = {r.holder: r.name for r in map(graph.reference, range(len(graph.holder))) if r.held == storage}
-    (tensor,) = (k for k in above if graph.object(k).kind == "tensor")
-    (holder,) = (r for r in map(graph.reference, range(len(graph.holder))) if r.held == tensor)
-    assert (graph.object(holder.holder).type, holder.name) == ("dict", "['tensor']")
-    assert graph.object(holder.holder).unexplained == graph.object(tensor).unexplained == 0
-    into = {r.name for r in map(graph.reference, range(len(graph.holder))) if r.held == holder.holder}
-    assert into == {"local names", ".f_locals"} and kept is not None

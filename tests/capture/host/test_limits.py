@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import resource
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -104,50 +102,6 @@ def test_a_limit_that_comes_near_in_the_middle_of_a_step_is_told(
     assert (near.step, near.inside) == (2, True)
     holder = run_text(judge(read_run(tmp_path / "run")).out_of_memory)[2]
     assert ": kept" in holder and 2 <= int(re.findall(r"in (\d+) storages", holder)[0]) < 60
-
-
-@pytest.fixture
-def group() -> Iterator[Path]:
-    """A control group of version 1 below this process's own; it goes when what ran in it has ended."""
-    found = list(_own_memory_group())
-    if not found:
-        pytest.skip("no version 1 memory controller is mounted here")
-    folder = found[0] / f"leakscope_test_{os.getpid()}"
-    try:
-        folder.mkdir()
-        (folder / "memory.limit_in_bytes").write_text(str(1024 * MIB))
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error}")
-    yield folder
-    folder.rmdir()
-
-
-def _own_memory_group() -> Iterator[Path]:
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(",") and Path("/sys/fs/cgroup/memory").is_dir():
-            yield Path("/sys/fs/cgroup/memory") / path.lstrip("/")
-
-
-@pytest.mark.process
-def test_the_limit_of_a_real_control_group_comes_near(
-    script: Callable[[str], Path], group: Path, tmp_path: Path
-) -> None:
-    path = script(GROWING)
-    enter = f"import os, sys; open({str(group / 'cgroup.procs')!r}, 'w').write('0')"
-    inside = f"{enter}; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-    command = ["-m", "leakscope", "run", "-q", "-o", "run", "--no-lifetimes", str(path), "none"]
-    done = subprocess.run(
-        [sys.executable, "-c", inside, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 137, done.stderr
-    (rank,) = read_run(tmp_path / "run").ranks
-    (near,) = rank.memory_shortages
-    assert len(rank.steps) >= near.step + 3, "the look was not what the kernel ended it for"
-    assert [look.step for look in rank.looks if look.occasion == "memory"] == [near.step]
-    assert all(look.step <= near.step for look in rank.looks), "no look where there is no room for one"
-    assert near.limit_bytes == 1024 * MIB
-    assert 0.75 * 1024 * MIB <= near.used_bytes <= 1024 * MIB
 
 
 def kernel(folder: Path, files: dict[str, str]) -> Path:

@@ -63,20 +63,6 @@ def test_the_module_path_and_the_phase_are_told() -> None:
     assert "(aten::relu)" in told[0].made_at
 
 
-def test_steps_that_differ_are_not_judged() -> None:
-    turn = [0]
-
-    def step() -> None:
-        turn[0] += 1
-        for _ in range(turn[0]):
-            torch.ones(4) + 1
-        scratch()
-
-    lived = watched(step)
-    assert lived.peak is None
-    assert len(lived.unjudged) == 1
-
-
 def test_an_own_dispatch_mode_is_left_alone() -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 

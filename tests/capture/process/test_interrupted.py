@@ -253,31 +253,3 @@ def test_a_generator_is_a_context_manager_as_contextlib_makes_it() -> None:
         with pytest.raises(StopIteration) as stopped, recording(done):
             raise stop
         assert stopped.value is stop
-
-
-def test_what_a_callback_raises_comes_out_of_the_scripts_own_code() -> None:
-    import signal
-    import weakref
-
-    class Target:
-        pass
-
-    class Timeout(Exception):
-        pass
-
-    def handler(*_: object) -> None:
-        raise Timeout
-
-    guard = Guard()
-    callback = guard.callback("death", lambda _: signal.raise_signal(signal.SIGUSR2))
-    before = signal.signal(signal.SIGUSR2, handler)
-    try:
-        target = Target()
-        reference = weakref.ref(target, callback)
-        with pytest.raises(Timeout):
-            del target
-            for _ in range(10):
-                len([])
-        assert reference() is None and not guard.lost
-    finally:
-        signal.signal(signal.SIGUSR2, before)

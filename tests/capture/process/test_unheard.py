@@ -107,18 +107,6 @@ def test_what_is_the_scripts_is_heard_within_ours(listening: Any, pure: str, mon
     assert "inner" in names and not {"_ours", "nested", "_fails"} & names
 
 
-def test_it_is_called_as_the_function_is() -> None:
-    class Owner:
-        @unheard
-        def method(self, *args: int, named: int = 0) -> tuple[object, ...]:
-            return self, *args, named
-
-    owner = Owner()
-    assert owner.method(1, named=2) == (owner, 1, 2)
-    assert Owner.method.__name__ == "method" and unheard(_ours).__wrapped__ is _ours  # type: ignore[attr-defined]
-    assert heard(len)([1, 2]) == 2, "outside of an unheard one it changes nothing"
-
-
 SCRIPT = """
 import cProfile, pstats, sys
 import torch

@@ -150,16 +150,6 @@ def test_what_could_reach_outside_the_copy_is_not_tried_and_says_why() -> None:
     assert "WithFinalizer" in why and "__del__" in why
 
 
-@pytest.mark.process
-def test_what_only_gc_frees_after_the_cut_is_not_tried_and_says_why() -> None:
-    def modules_with_hooks(keeper: Keeper, tensor: Tensor) -> None:
-        keeper.objects.append(HooksItself(tensor.detach()))
-
-    ((_, predicted, measured, why),) = proved(modules_with_hooks)
-    assert (predicted, measured) == (10 * SIZE, None)
-    assert "only gc frees" in why
-
-
 def hangs() -> int:
     time.sleep(60)
     return 1

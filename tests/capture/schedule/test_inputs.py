@@ -45,12 +45,6 @@ def test_the_outermost_calls_of_a_step_are_added_up(inputs: StepInputs) -> None:
     assert inputs.taken() == (None, 0)
 
 
-def test_nothing_is_heard_once_the_script_compiles(inputs: StepInputs) -> None:
-    torch.compile(Net())
-    Net()(torch.ones(2, 4))
-    assert inputs.taken() == (None, 0)
-
-
 def test_of_later_steps_every_eighth_is_noted(inputs: StepInputs) -> None:
     net, noted = nn.Linear(4, 4), []
     for step in range(1, 42):

@@ -161,10 +161,3 @@ def test_one_that_is_imported_is_found_by_the_names_it_goes_by(
     ran = Run(name, patches, tmp_path)
     ran.execute(script)
     assert ran.steps == 1 and ran.function.seen
-
-
-@pytest.mark.parametrize("name", ["nothing_such", "Trainer", "Trainer.nothing", "json.nothing"])
-def test_what_is_no_function_is_not_seen(patches: Patches, tmp_path: Path, name: str) -> None:
-    ran = Run(name, patches, tmp_path)
-    ran.execute(SCRIPT + "\nimport json\nTrainer()\n")
-    assert not ran.function.seen and ran.steps == 0

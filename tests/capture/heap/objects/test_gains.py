@@ -189,43 +189,6 @@ def test_hooks_that_keep_nothing_are_a_leak_however_small() -> None:
     assert small.severity == "note"
 
 
-def _asked(*_: Any) -> Any:
-    raise AssertionError("code of the user's ran")
-
-
-class Hostile:
-    """Answers nobody."""
-
-    __eq__ = __len__ = __sizeof__ = __iter__ = __repr__ = __getattr__ = _asked
-    __hash__ = object.__hash__
-
-    def __init__(self, text: str) -> None:
-        self.__dict__["text"] = text
-
-
-class HostileList(list):  # type: ignore[type-arg]
-    """A list that answers nobody."""
-
-    __len__ = __iter__ = __getitem__ = __sizeof__ = __reversed__ = __repr__ = _asked
-
-
-class HostileDict(dict):  # type: ignore[type-arg]
-    """A dict that answers nobody."""
-
-    __len__ = __iter__ = __getitem__ = __sizeof__ = items = values = keys = __reversed__ = __repr__ = _asked
-
-
-def test_no_code_of_the_users_runs() -> None:
-    gains, in_list, in_dict = Gains(), HostileList(), HostileDict()
-    looks = []
-    for step in range(3):
-        list.append(in_list, Hostile(_text(step, 9_000)))
-        dict.__setitem__(in_dict, Hostile(_text(step, 9_000)), HostileList())
-        looks.append(look(step, "step", SnapshotContext(hidden=(gains, looks), gains=gains)))
-
-    assert {row.item for row in looks[-1].containers} >= {"Hostile", "HostileList"}
-
-
 def test_another_list_at_the_address_of_the_last_has_gained_nothing() -> None:
     gains = Gains()
     looks = []

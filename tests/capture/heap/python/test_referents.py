@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
 import contextvars
 import functools
 import gc
@@ -83,18 +82,6 @@ async def waiting() -> Any:
 def coroutine() -> Any:
     one = waiting()
     one.send(None)
-    return one
-
-
-async def streaming() -> Any:
-    held = Thing()
-    yield held
-
-
-def async_generator() -> Any:
-    one = streaming()
-    with contextlib.suppress(StopIteration):
-        one.__anext__().send(None)
     return one
 
 
@@ -205,7 +192,6 @@ EVERY_KIND: dict[str, Callable[[], Any]] = {
     "delegating generator": lambda: started(delegating),
     "unstarted generator": suspended,
     "coroutine": coroutine,
-    "async generator": async_generator,
     "traceback": lambda: exception().__traceback__,
     "exception": exception,
     "exception group": lambda: ExceptionGroup("several", [ValueError(Thing()), TypeError(Thing())]),
@@ -290,15 +276,3 @@ def test_a_key_is_shown_without_asking_it() -> None:
     assert key_text(("a", Shy())) == "('a', <Shy>)"
     assert key_text("x" * 100) == repr("x" * 37 + "...")
     assert key_text(tuple(range(9))) == "(...)"
-
-
-def test_a_cache_tells_the_arguments_of_a_call_from_its_result() -> None:
-    @functools.lru_cache(maxsize=8)
-    def kept(first: object, second: object) -> tuple[object, object]:
-        return second, first
-
-    held, results = (Thing(), Thing()), [kept(Thing, 1), kept(2, None)]
-    results.append(kept(*held))
-    named = [(name, one) for _, name, one in reader_of(type(kept))(kept)]  # type: ignore[misc]
-    assert [one for name, one in named if name == "cached arguments"] == [(Thing, 1), (2, None), held]
-    assert [one for name, one in named if name == "cached result" and type(one) is tuple] == results
