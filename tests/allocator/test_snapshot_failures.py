@@ -13,7 +13,6 @@ from support.snapshots.failing import out_of_memory, room_of
 from leakscope.memory_snapshot.analysis import analyse
 from leakscope.memory_snapshot.model import Snapshot
 from leakscope.memory_snapshot.oom import Help, Remedy, Room
-from leakscope.memory_snapshot.verdict import judge_snapshots
 
 Read = Callable[[Any], Snapshot]
 BASE = 1 << 40
@@ -73,48 +72,6 @@ def test_idle_memory_of_another_stream_or_of_a_private_pool_is_no_room(read: Rea
     assert helps_of(room)[Remedy.EXPANDABLE_SEGMENTS].bytes == 34 * MIB
 
 
-def test_mapped_pieces_side_by_side_are_one(read: Read) -> None:
-    trace = [
-        event("segment_map", BASE, 20 * MIB),
-        event("segment_map", BASE + 20 * MIB, 20 * MIB),
-        event("alloc", BASE, 15 * MIB),
-        out_of_memory(60 * MIB, 0),
-        event("segment_unmap", BASE + 20 * MIB, 20 * MIB),
-    ]
-    held = segment(block(BASE, 15 * MIB), block(BASE + 15 * MIB, 5 * MIB, "inactive"), is_expandable=True)
-    room = room_of(read(snapshot([held], trace)))
-    assert (room.expandable, room.idle_bytes, room.largest_idle_bytes) == (True, 25 * MIB, 25 * MIB)
-    assert helps_of(room)[Remedy.EXPANDABLE_SEGMENTS].bytes == 0
-
-
-def test_idle_memory_of_segments_for_small_requests_is_no_room_for_a_large_one(read: Read) -> None:
-    there = [
-        segment(block(BASE, MIB), block(BASE + MIB, MIB, "inactive"), segment_type="small"),
-        segment(block(BASE << 1, 19 * MIB), block((BASE << 1) + 19 * MIB, MIB >> 1, "inactive")),
-    ]
-    large = room_of(read(snapshot(there, [*SHORT, out_of_memory(2 * MIB, 0)])))
-    small = room_of(read(snapshot(there, [*SHORT, out_of_memory(MIB, 0)])))
-    assert (large.needed_bytes, large.largest_idle_bytes) == (20 * MIB, MIB >> 1)
-    assert (small.needed_bytes, small.largest_idle_bytes) == (2 * MIB, MIB)
-
-
-def test_room_for_a_request_of_a_private_pool_is_that_pools(read: Read) -> None:
-    pool = {"pool_id": (0, 3)}
-    there = [
-        segment(block(BASE, 10 * MIB), block(BASE + 10 * MIB, 30 * MIB, "inactive"), pool=(0, 3)),
-        segment(block(BASE << 1, 50 * MIB, "inactive")),
-    ]
-    trace = [
-        event("alloc", BASE, 10 * MIB, **pool),
-        out_of_memory(40 * MIB, 0) | pool,
-        event("segment_free", BASE << 2, 64 * MIB, **pool),
-    ]
-    room = room_of(read(snapshot(there, trace)))
-    assert room.largest_idle_bytes == 64 * MIB, "what was given back later was the pool's then"
-    assert [(row.pool, row.idle_bytes) for row in room.pools] == [((0, 3), 94 * MIB), ((0, 0), 50 * MIB)]
-    assert helps_of(room)[Remedy.EMPTY_CACHE].bytes == 50 * MIB
-
-
 def test_where_the_device_had_room_a_limit_of_the_process_refused(read: Read) -> None:
     (device,) = analyse(read(unwound(free=900 * MIB))).devices
     room = device.out_of_memory[0].room
@@ -123,46 +80,6 @@ def test_where_the_device_had_room_a_limit_of_the_process_refused(read: Read) ->
     helps = helps_of(room)
     assert helps[Remedy.EMPTY_CACHE].enough is False
     assert helps[Remedy.EXPANDABLE_SEGMENTS].enough is None, "20 MiB may or may not have been missing"
-
-
-def test_an_expandable_segment_grows_by_pages_from_what_is_idle_at_its_end(read: Read) -> None:
-    held = segment(block(BASE, 30 * MIB), block(BASE + 30 * MIB, 10 * MIB, "inactive"), is_expandable=True)
-    trace = [event("alloc", BASE, 30 * MIB), out_of_memory(45 * MIB, 8 * MIB)]
-    room = room_of(read(snapshot([held], trace)))
-    assert (room.needed_bytes, room.missing_bytes) == (40 * MIB, 32 * MIB)
-
-
-def test_the_lowest_range_with_room_is_expanded_and_not_the_one_with_most_idle(read: Read) -> None:
-    def mapped(at: int, *sizes: int) -> dict[str, Any]:
-        return segment(
-            block(at, sizes[0] * MIB),
-            *(block(at + sizes[0] * MIB, size * MIB, "inactive") for size in sizes[1:]),
-            is_expandable=True,
-        )
-
-    def needed(hole: int, free: int = 0) -> Room:
-        there = [mapped(BASE, 40), mapped(BASE + (40 + hole) * MIB, 21, 19)]
-        trace = [event("alloc", BASE, 40 * MIB), event("alloc", BASE + (40 + hole) * MIB, 21 * MIB)]
-        return room_of(read(snapshot(there, [*trace, out_of_memory(110 * MIB, free * MIB)])))
-
-    assert needed(hole=200).needed_bytes == 120 * MIB, "from the first one's end on, where nothing is idle"
-    assert needed(hole=60).needed_bytes == 100 * MIB, "the hole is too small"
-    assert not needed(hole=60, free=110).limited
-
-
-def test_with_the_setting_on_even_a_first_segment_grows_by_pages(read: Read) -> None:
-    trace = [*SHORT, out_of_memory(12 * MIB, 14 * MIB)]
-    told = snapshot([], trace) | {"allocator_settings": {"expandable_segments": True}}
-    room = room_of(read(told))
-    assert (room.needed_bytes, room.missing_bytes, room.limited, room.expandable) == (20 * MIB, 6 * MIB, False, True)
-
-
-@pytest.mark.parametrize(("kind", "size", "asked"), [("small", 2, 0.5), ("large", 20, 12)])
-def test_a_setting_that_cannot_act_is_no_remedy(read: Read, kind: str, size: int, asked: float) -> None:
-    low, high = segment(block(BASE, MIB >> 4), block(BASE + (MIB >> 4), size * MIB - (MIB >> 4), "inactive")), 7
-    trace = [event("alloc", BASE, MIB >> 4), out_of_memory(int(asked * MIB), 0, stream=high)]
-    room = room_of(read(snapshot([low | {"segment_type": kind}], trace)))
-    assert helps_of(room)[Remedy.MAX_SPLIT_SIZE] == Help(Remedy.MAX_SPLIT_SIZE, 0, False)
 
 
 def test_without_a_release_in_the_trace_nothing_is_told_to_be_idle(read: Read) -> None:
@@ -174,26 +91,3 @@ def test_without_a_release_in_the_trace_nothing_is_told_to_be_idle(read: Read) -
     there = [segment(block(BASE, 80 * MIB), block(BASE + 80 * MIB, 20 * MIB, "inactive"))]
     (device,) = analyse(read(snapshot(there, trace))).devices
     assert device.out_of_memory[0].room is None
-
-
-def test_of_many_failures_the_last_is_told_too(read: Read) -> None:
-    trace = [event("alloc", 5, 512), *(out_of_memory((30 - at) * MIB, 0) for at in range(20))]
-    (device,) = analyse(read(snapshot([], trace))).devices
-    asked = [failure.requested_bytes // MIB for failure in device.out_of_memory]
-    assert asked == [30, 29, 28, 27, 26, 25, 24, 11]
-
-
-@pytest.mark.parametrize("held", [1, 60])
-def test_what_is_stuck_is_told_of_the_failure_and_not_of_what_the_script_left(read: Read, held: int) -> None:
-    low = BASE + held * MIB
-    trace = [
-        event("alloc", BASE, held * MIB),
-        event("alloc", low, (100 - held) * MIB),
-        *(freed(low, (100 - held) * MIB) if held == 1 else ()),
-        out_of_memory(300 * MIB, 0),
-        *(freed(low, (100 - held) * MIB) if held != 1 else ()),
-    ]
-    there = [segment(block(BASE, held * MIB), block(low, (100 - held) * MIB, "inactive"))]
-    concerns = judge_snapshots([analyse(read(snapshot(there, trace)))]).concerns
-    stuck = [concern.bytes for concern in concerns if concern.kind == "fragmentation"]
-    assert stuck == ([99 * MIB] if held == 1 else []), "40 MiB of the second were let go when it had failed"

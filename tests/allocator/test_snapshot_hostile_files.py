@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.snapshots.building import block, event, frame, freed, segment, snapshot, training
+from support.snapshots.building import block, event, freed, segment, snapshot, training
 
 from leakscope.errors import Unreadable
-from leakscope.memory_snapshot import _event_columns
-from leakscope.memory_snapshot._unpickle import BUDGET_PER_BYTE, FREE_BUDGET, PlainUnpickler, load_plain
+from leakscope.memory_snapshot._unpickle import BUDGET_PER_BYTE, FREE_BUDGET, PlainUnpickler
 from leakscope.memory_snapshot.analysis import analyse
 from leakscope.memory_snapshot.reader import read_bytes
 from leakscope.memory_snapshot.verdict import SnapshotsReport, compare, judge_snapshots
@@ -48,36 +47,23 @@ HOSTILE = {
     "global in protocol 2": b"\x80\x02cos\nsystem\n.",
     "instance": b"\x80\x02(ios\nsystem\n.",
     "stack global": b"\x80\x04" + text("os") + text("system") + b"\x93.",
-    "extension registry": b"\x80\x02\x82\x01.",
     "persistent id": b"\x80\x02K\x01Q.",
-    "build": b"\x80\x02}}b.",
-    "out-of-band buffer": b"\x80\x05\x97.",
-    "huge frame": b"\x80\x04\x95" + struct.pack("<Q", 1 << 62) + b"N.",
     "huge bytes": b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40),
-    "huge text": b"\x80\x04\x8d" + struct.pack("<Q", 1 << 62) + b"abc",
     "huge text of four bytes": b"\x80\x04X" + struct.pack("<I", 0xFFFFFFFF) + b"abc",
     "huge memo index": b"\x80\x04]r" + struct.pack("<I", 0xFFFFFFFF) + b".",
-    "huge number": b"\x80\x04\x8b" + struct.pack("<i", 1 << 30) + b"1" * 50,
-    "long number": b"\x80\x04\x8a\xff" + b"1" * 255 + b".",
-    "deep marks": b"\x80\x04" + b"(" * 200_000 + b".",
     "deep lists": b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b".",
     "deep lists in a long file": b"\x80\x04" + b"]" * 20_000 + b"X" + struct.pack("<I", 100_000) + b"x" * 100_000
     + b"a" * 20_000 + b".",
-    "empty dictionaries": b"\x80\x04](" + b"}" * 200_000 + b"e.",
     "one-item dictionaries": b"\x80\x04" + text("k") + b"\x94](" + b"}h\x00Ns" * 60_000 + b"e.",
     "nested tuples as a key": b"\x80\x04})" + b"\x85" * 200_000 + b"Ns.",
     "doubling tuples as a key": b"\x80\x04)\x94"
     + b"".join(b"h%ch%c\x86\x94" % (n, n) for n in range(60)) + b"}h\x3cNs.",
     "colliding keys": b"\x80\x04}("
     + b"".join(b"\x8a\x09" + ((2**61 - 1) * n).to_bytes(9, "little") + b"N" for n in range(2000)) + b"u.",
-    "different tuples": b"\x80\x04}(" + b"".join(b"K%cK%c\x86N" % (n >> 8, n & 255) for n in range(1001)) + b"u.",
     "segments that share their blocks": pickle.dumps([segment(*[block(n << 20, 512) for n in range(300)])] * 20_000),
     "devices that share their trace": pickle.dumps({"device_traces": [[event("alloc", 0, 512)] * 50_000] * 200}),
     "doubling lists as a state": pickle.dumps([segment(block(0, 512) | {"state": doubling(60)})]),
-    "set": b"\x80\x04\x8f.",
-    "duplicate": b"\x80\x042.",
     "dictionary in itself": b"\x80\x04}\x94" + text("segments") + b"h\x00s.",
-    "list in itself": b"\x80\x04]\x94h\x00a.",
     "stack in itself": b"\x80\x04}" + text("device_traces") + b"]]}\x94("
     + text("action") + b"\x94" + text("alloc") + b"\x94" + text("size") + b"\x94K\x01"
     + text("frames") + b"\x94]\x94h\x05auaas.",
@@ -104,35 +90,10 @@ def test_hostile_pickles_are_refused_cheaply(name: str, tmp_path: object, monkey
     assert time.process_time() - started < 15
 
 
-def test_what_executes_is_named() -> None:
-    with pytest.raises(Unreadable, match="imports or calls something"):
-        read_bytes("x", HOSTILE["os.system"])
-
-
 @pytest.mark.parametrize("name", ["os.system", "global in protocol 2", "stack global", "persistent id"])
 def test_the_unpickler_refuses_what_is_outside_of_the_pickle_by_itself(name: str) -> None:
     with pytest.raises(Unreadable):
         PlainUnpickler(io.BytesIO(HOSTILE[name])).load()
-
-
-def test_frames_of_all_stacks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_event_columns, "_MAX_FRAMES", 1000)
-    forward = ['  File "/me/model.py", line 7, in forward\n'] * 40
-    trace = [event("alloc", n << 20, 512, frames=[frame("a.py", n, "f")], forward_frames=forward) for n in range(30)]
-    assert read_bytes("x", pickle.dumps(snapshot([], trace[:20]))).traces
-    with pytest.raises(Unreadable, match="frames"):
-        read_bytes("x", pickle.dumps(snapshot([], trace)))
-
-
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_memory_stays_a_small_multiple_of_a_sound_file(protocol: int) -> None:
-    data = pickle.dumps(training(500, keeps=True), protocol)
-    tracemalloc.start()
-    root = load_plain(data)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert root["segments"]
-    assert peak < 20 * len(data)
 
 
 def newest() -> dict[str, Any]:
@@ -180,10 +141,10 @@ def examined(data: bytes) -> bool:
 def test_truncated_anywhere_is_refused(which: int) -> None:
     data = SMALL[which]
     assert examined(data)
-    assert not any(examined(data[:length]) for length in range(0, len(data) - 1, 3))
+    assert not any(examined(data[:length]) for length in range(0, len(data) - 1, 9))
 
 
-@settings(max_examples=100, deadline=2000, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=2000, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=12))
 def test_overwritten_bytes_never_crash(which: int, edits: list[tuple[int, int]]) -> None:
     data = bytearray(SMALL[which])
@@ -198,7 +159,7 @@ OPCODES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=100, deadline=2000)
+@settings(max_examples=40, deadline=2000)
 @given(st.lists(st.sampled_from(OPCODES), max_size=60))
 def test_opcodes_in_any_order_never_crash(parts: list[bytes]) -> None:
     examined(b"\x80\x04" + b"".join(parts) + b".")
@@ -208,17 +169,3 @@ def test_a_text_that_is_none_is_refused() -> None:
     data = pickle.dumps(snapshot([], [event("alloc", 0, 512, user_metadata="label 7")])).replace(b"l 7", b"l \xff")
     with pytest.raises(Unreadable, match="not UTF-8"):
         read_bytes("x", data)
-
-
-def test_numbers_of_64_bits_are_read_of_segments_too() -> None:
-    top = 0xFFFF000000000000
-    held = segment(block(top, 512), pool=(0, 1), stream=1 << 63)
-    assert examined(pickle.dumps(snapshot([held], [event("alloc", top, 512, stream=1 << 63), event("oom", 0, 512)])))
-
-
-@pytest.mark.parametrize("number", [-3, (1 << 63) - 1])
-@pytest.mark.parametrize("name", ["device_free", "time_us"])
-def test_a_number_that_no_torch_writes_is_refused_of_every_event(name: str, number: int) -> None:
-    trace = [event("alloc", at << 20, 512, **{"device_free": 1, name: number if at == 8 else 1}) for at in range(9)]
-    with pytest.raises(Unreadable, match=f"invalid {name}"):
-        read_bytes("x", pickle.dumps(snapshot([], trace)))

@@ -9,7 +9,7 @@ import pytest
 from support.snapshots.building import block, event, frame, freed, segment, snapshot
 
 from leakscope.memory_snapshot.analysis import analyse
-from leakscope.memory_snapshot.model import NO_FRAMES, Snapshot
+from leakscope.memory_snapshot.model import Snapshot
 from leakscope.memory_snapshot.verdict import SnapshotVerdict, judge_snapshots
 
 Read = Callable[[Any], Snapshot]
@@ -21,8 +21,6 @@ FORWARD = [
 LOSS = [frame("/me/train.py", 30, "loss")]
 KEPT = [frame("/me/train.py", 41, "remember")]
 BACKWARD = [frame("??", 0, "torch::autograd::generated::AddmmBackward0::apply(x)")]
-CHECKPOINT = [*FORWARD, frame("/venv/lib/python3.11/site-packages/torch/utils/checkpoint.py", 9, "recompute")]
-GRADIENT = [frame("??", 0, "torch::autograd::AccumulateGrad::apply(x)")]
 STATE = [frame("/me/my_optimizer.py", 50, "step")]
 
 
@@ -74,28 +72,6 @@ def test_growth_over_repeated_steps_is_a_leak_and_said_to_be_inferred(read: Read
     )
 
 
-WATCHED = frame(
-    "/v/lib/python3.11/site-packages/leakscope/recorder/lifetimes/dispatch_mode.py", 65, "__torch_dispatch__"
-)
-HOOKED = frame("/v/lib/python3.11/site-packages/torch/nn/modules/module.py", 1832, "inner")
-
-
-@pytest.mark.parametrize("inner", [[WATCHED], [HOOKED], [WATCHED, HOOKED]], ids=["watched", "hooked", "both"])
-def test_a_step_that_runs_through_other_frames_is_a_step_still(read: Read, inner: list[dict[str, Any]]) -> None:
-    tape = Tape()
-    for number in range(12):
-        step(tape, 4, keeps=1 << 20, through=inner if number in (1, 4, 5) else [])
-    judgement = tape.told(read)
-    assert [(growth.site and growth.site.where, growth.steps) for growth in judgement.concerns] == [
-        ("train.py:41 remember", 11)
-    ]
-
-
-def test_what_stands_beneath_leakscope_alone_is_autograds(read: Read) -> None:
-    stacks = read(snapshot([], [event("alloc", 64, 8, frames=[WATCHED]), event("alloc", 128, 8, frames=[])])).traces[0]
-    assert stacks.stack.tolist() == [NO_FRAMES, NO_FRAMES]
-
-
 def test_steps_that_keep_nothing_are_clean(read: Read) -> None:
     tape = Tape()
     for _ in range(12):
@@ -104,31 +80,10 @@ def test_steps_that_keep_nothing_are_clean(read: Read) -> None:
     assert (judgement.verdict, judgement.concerns) == ("clean", ())
 
 
-def test_a_few_rises_of_inferred_steps_are_no_leak(read: Read) -> None:
-    tape = Tape()
-    for number in range(8):
-        step(tape, 4, keeps=(1 << 20) if number > 3 else 0)
-    assert tape.told(read).verdict != "leaks"
-
-
 def layers_of_one_forward(tape: Tape) -> None:
     for _ in range(24):
         tape.make(4 << 20, FORWARD)
         tape.drop(tape.make(2 << 20, LOSS))
-
-
-def layers_of_one_backward(tape: Tape) -> None:
-    for _ in range(24):
-        tape.drop(tape.make(4 << 20, BACKWARD))
-        tape.make(2 << 20, GRADIENT)
-
-
-def layers_of_one_backward_under_checkpoints(tape: Tape) -> None:
-    for _ in range(24):
-        again = tape.make(4 << 20, CHECKPOINT)
-        tape.drop(tape.make(4 << 20, BACKWARD))
-        tape.drop(again)
-        tape.make(2 << 20, GRADIENT)
 
 
 def states_of_one_optimizer(tape: Tape) -> None:
@@ -141,8 +96,6 @@ def states_of_one_optimizer(tape: Tape) -> None:
     "one",
     [
         layers_of_one_forward,
-        layers_of_one_backward,
-        layers_of_one_backward_under_checkpoints,
         states_of_one_optimizer,
     ],
 )

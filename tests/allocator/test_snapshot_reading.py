@@ -13,14 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.snapshots.building import OTHER, START, TRAIN, block, event, frame, freed, segment, snapshot, training
+from support.snapshots.building import OTHER, TRAIN, block, event, frame, segment, snapshot, training
 
 from leakscope.errors import Unreadable
-from leakscope.memory_snapshot.analysis import analyse
-from leakscope.memory_snapshot.model import NOT_RECORDED, Snapshot, Trace
+from leakscope.memory_snapshot.model import Snapshot, Trace
 from leakscope.memory_snapshot.reader import read_bytes, read_snapshots
 from leakscope.memory_snapshot.verdict import rank_in
-from leakscope.report.memory_snapshot import host_text
 
 Read = Callable[[Any], Snapshot]
 
@@ -42,7 +40,7 @@ def named(trace: Trace) -> list[tuple[str, str, tuple[int, int]]]:
     return [(trace.texts[a], trace.texts[b], pools[c]) for a, b, c in zip(*columns, strict=True)]
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("protocol", [2, 5])
 def test_every_protocol_reads_the_same(protocol: int) -> None:
     data = training(12, keeps=True)
     assert same(read_bytes("a", pickle.dumps(data, protocol)), read_bytes("a", pickle.dumps(data, 4)))
@@ -54,27 +52,6 @@ def test_fields_of_newer_torch_are_read_of_each_event(read: Read) -> None:
         item |= {"compile_context": "N/A", "user_metadata": f"note {index % 3}", "pool_id": (0, 300 * (index % 7))}
     (told,) = read(snapshot([], trace)).traces
     assert named(told) == [("", item["user_metadata"], item["pool_id"]) for item in trace]
-
-
-@pytest.mark.parametrize("base", [0, 2**63], ids=["small", "of 64 bits"])
-def test_numbers_of_every_width_survive(read: Read, base: int) -> None:
-    numbers = [0, 1, 127, 128, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32, 2**40 + 7, 2**47]
-    trace = [event("alloc", base + number, number, number, TRAIN) for number in numbers for _ in range(3)]
-    (told,) = read(snapshot([], trace)).traces
-    assert told.size.tolist() == [number for number in numbers for _ in range(3)]
-    assert (told.time_us - START).tolist() == told.size.tolist()
-    assert told.address.view(np.uint64).tolist() == [base + number for number in numbers for _ in range(3)]
-
-
-def test_stacks_are_shared_not_copied(read: Read) -> None:
-    told = read(snapshot([], [event("alloc", number, 512, number, TRAIN) for number in range(1000)]))
-    assert len(told.stacks) == 3
-    assert len({*told.traces[0].stack.tolist()}) == 1
-
-
-def test_absent_frames_and_empty_frames_differ(read: Read) -> None:
-    told = read(snapshot([], [event("alloc", 1, 512), event("alloc", 2, 512, frames=[])]))
-    assert told.traces[0].stack.tolist()[0] == NOT_RECORDED != told.traces[0].stack.tolist()[1]
 
 
 def test_unknown_keys_and_actions_are_ignored(read: Read) -> None:
@@ -137,81 +114,30 @@ def test_legacy_blocks_take_address_and_stack_from_where_2_0_wrote_them(read: Re
     assert told.stacks[told.blocks.stack[1]][1].line == 12
 
 
-def test_documented_but_never_written_state_is_an_alias(read: Read) -> None:
-    told = read([segment(block(0, 512, "active_awaiting_free"), block(512, 512, "active_pending_free"))])
-    assert told.blocks.state.tolist() == [2, 2]
-
-
-def test_host_segments_of_either_spelling(read: Read) -> None:
-    data = snapshot([]) | {
-        "host_segments": [
-            {"address": 1, "size": 4096, "allocated": True, "active": True},
-            {"address": 2, "total_size": 8192, "state": "active_pending_free"},
-            {"address": 3, "size": 100, "allocated": 0, "active": 40},
-        ],
-        "host_traces": [event("alloc", 1, 4096), *freed(9, 4)],
-    }
-    told = read(data)
-    assert [(part.size, part.allocated, part.active) for part in told.host_segments] == [
-        (4096, 4096, 4096),
-        (8192, 0, 8192),
-        (100, 0, 40),
-    ]
-    assert len(told.host_traces[0]) == 3
-
-
-def test_pinned_blocks_of_an_unknown_form_are_counted_and_cost_nothing_else(read: Read) -> None:
-    data = snapshot([segment(block(0, 512))]) | {
-        "host_segments": [{"address": 1, "nbytes": 4096}, {"address": 2, "size": 8}]
-    }
-    report = analyse(read(data))
-    assert report.host is not None and (report.host.segments, report.host.unknown, report.host.reserved_bytes) == (
-        1,
-        1,
-        8,
-    )
-    assert report.devices[0].active_bytes == 512
-    assert host_text(report.host).endswith("8 B in 1 segments, and 1 of unknown size")
-
-
 WITHOUT_LINE = frame("a.py", "x", "f")  # type: ignore[arg-type]
 
 
 FOREIGN = [
     (b"", "it is empty"),
-    (b"PK\x03\x04rest", "zip archive"),
-    (b'{"a": 1}', "JSON"),
     (b"hello there", "neither a pickle"),
-    (b"<html></html>", "web page without"),
     (b'<script>const local_files = [{"name": "a", "base64": "AAAA', "cut short"),
     (b'<script>const local_files = [{"name": "a", "base64": "A"}]', "damaged"),
     (gzip.compress(b"\x80\x04N.", mtime=0)[:12], "gzip data is damaged"),
     (gzip.compress(bytes(40_000_000), mtime=0), "100 times"),
-    (gzip.compress(gzip.compress(b"\x80\x04N.", mtime=0), mtime=0), "gzipped twice"),
     (pickle.dumps({"a": 1}), "neither segments nor device traces"),
-    (pickle.dumps("text"), "neither segments nor device traces"),
     (pickle.dumps({"segments": {"a": 1}}), "its segments are of type dict"),
-    (pickle.dumps({"segments": [1]}), "segment 0 is of type int"),
-    (pickle.dumps([{"address": 1}]), "a segment has no total_size"),
     (pickle.dumps([segment(block(0, 512, "on fire"))]), "state is 'on fire'"),
-    (pickle.dumps([segment(block(0, 512, requested=2**60))]), "invalid requested_size"),
-    (pickle.dumps([segment(block(0, 512), device=10**6)]), "invalid device"),
-    (pickle.dumps({"device_traces": [[]] * 1000}), "1000 devices"),
-    (pickle.dumps({"device_traces": [[7]]}), "a trace entry is of type int"),
-    (pickle.dumps({"device_traces": [[event("alloc", 0, -5)]]}), "invalid size"),
-    (pickle.dumps({"device_traces": [[event("alloc", 0, size) for size in (1, 2, 3, -1)]]}), "invalid size"),
-    (pickle.dumps({"device_traces": [[event("alloc", 0, 2**200)]]}), "a number of 26 bytes"),
-    (pickle.dumps({"device_traces": [[event("alloc", 0, 5, frames="main")]]}), "a stack is of type str"),
-    (pickle.dumps({"device_traces": [[event("alloc", 0, 5, frames=[WITHOUT_LINE])]]}), "line is not a number"),
+    (pickle.dumps([segment(block(0, 512, requested=2**60))]), "a block has a strange requested_size"),
+    (pickle.dumps({"device_traces": [[7]]}), "a trace holds something of type int"),
+    (pickle.dumps({"device_traces": [[event("alloc", 0, size) for size in (1, 2, 3, -1)]]}), "no count of bytes"),
+    (pickle.dumps({"device_traces": [[event("alloc", 0, 5, frames=[WITHOUT_LINE])]]}), "line is no number"),
     (pickle.dumps(training(3, keeps=True))[:-40], "cut short"),
-    (b"\x80\x01].", "protocol 1"),
 ]  # fmt: skip
 """What a file may hold, and what is said of it."""
 
 
-@pytest.mark.parametrize("which", range(len(FOREIGN)), ids=[says for _, says in FOREIGN])
-def test_foreign_and_damaged_files_are_refused_in_one_sentence(tmp_path: Path, which: int) -> None:
-    content, says = FOREIGN[which]
+@pytest.mark.parametrize(("content", "says"), FOREIGN, ids=[says for _, says in FOREIGN])
+def test_foreign_and_damaged_files_are_refused_in_one_sentence(tmp_path: Path, content: bytes, says: str) -> None:
     file = tmp_path / "file.pickle"
     file.write_bytes(content)
     with pytest.raises(Unreadable) as refused:
@@ -219,13 +145,6 @@ def test_foreign_and_damaged_files_are_refused_in_one_sentence(tmp_path: Path, w
     assert says in str(refused.value)
     assert str(file) in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Unreadable, match="there is no such file"):
-        read_snapshots(tmp_path / "none")
-    with pytest.raises(Unreadable, match="it is a folder"):
-        read_snapshots(tmp_path)
 
 
 @pytest.mark.parametrize(

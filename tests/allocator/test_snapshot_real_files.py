@@ -61,27 +61,3 @@ def test_equals_the_independent_replay(name: str) -> None:
     expected = json.loads((FOLDER / "expected.json").read_text())[name]
     (snapshot,) = read_snapshots(FOLDER / name)
     assert told_as_expected(analyse(snapshot).devices) == expected
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_curve_ends_at_what_the_blocks_hold(name: str) -> None:
-    (snapshot,) = read_snapshots(FOLDER / name)
-    for device in analyse(snapshot).devices:
-        assert sum(entry.bytes for entry in device.end_sites) == device.requested_bytes
-        assert sum(entry.bytes for entry in device.peak_sites) == device.peak_bytes
-        assert not [note for note in device.notes if "inconsistent" in note]
-
-
-def test_private_pools_and_pending_frees_are_told() -> None:
-    (snapshot,) = read_snapshots(FOLDER / "v2.6_verl_pools_pending_free.pickle")
-    (device,) = analyse(snapshot).devices
-    assert [pool.pool for pool in device.pools] == [(0, 0), (0, 1), (0, 2)]
-    assert device.pending.blocks == 9
-    largest = device.end_sites[0].site
-    assert largest.where == "vllm_rollout_spmd.py:114 __init__"
-    assert largest.through == "worker/cache_engine.py:83 _allocate_kv_cache"
-
-
-def test_first_user_frame_of_legacy_blocks_comes_from_their_history() -> None:
-    (snapshot,) = read_snapshots(FOLDER / "v2.0_legacy_history_infer.pickle")
-    assert analyse(snapshot).devices[0].end_sites[0].site.where == "pytorch_backend.py:195 allocate"

@@ -4,39 +4,19 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import ROOT
 from support.snapshots.building import block, event, freed, segment, snapshot
 from support.snapshots.caching_allocator import KIB, MIB, CachingAllocator, Piece
 from support.snapshots.failing import room_of
 
-from leakscope.memory_snapshot.analysis import analyse
-from leakscope.memory_snapshot.oom import room_at, rounded, segment_size
-from leakscope.memory_snapshot.reader import read_bytes, read_snapshots
+from leakscope.memory_snapshot.oom import room_at
+from leakscope.memory_snapshot.reader import read_bytes
 from leakscope.memory_snapshot.replay import replay
 
 BASE = 1 << 40
-REAL = ROOT.parent / "shared" / "snapshots"
-
-
-def test_blocks_are_rounded_as_the_settings_say() -> None:
-    sizes = np.array([1, 512, 513, 1 << 20, (1 << 20) + 1, 1100 << 20, 1280 << 20, 1281 << 20], np.int64)
-    assert rounded(sizes).tolist() == [512, 512, 1024, 1 << 20, (1 << 20) + 512, 1100 << 20, 1280 << 20, 1281 << 20]
-    quarters = rounded(sizes, (4,) * 16).tolist()
-    assert quarters[:4] == [512, 512, 1024, 1 << 20] and quarters[4] == 5 << 18
-    assert quarters[5:] == [1280 << 20, 1280 << 20, 1536 << 20]
-    assert rounded(sizes, (0,) * 10 + (4,) + (0,) * 5).tolist()[4:6] == [(1 << 20) + 512, 1280 << 20]
-
-
-def test_segments_are_as_large_as_torch_makes_them() -> None:
-    sizes = [segment_size(size) for size in (1, MIB, MIB + 1, 10 * MIB - 1, 10 * MIB, 11 * MIB + 1)]
-    assert sizes == [2 * MIB, 2 * MIB, 20 * MIB, 20 * MIB, 10 * MIB, 12 * MIB]
 
 
 @settings(max_examples=60, deadline=None)
@@ -97,16 +77,3 @@ def test_the_arithmetic_is_that_of_an_allocator_that_really_fails(
     assert (room.needed_bytes, room.missing_bytes, room.limited) == (was.needed, was.needed - was.free, False)
     assert (room.idle_bytes, room.largest_idle_bytes, room.empty_bytes) == (was.idle, was.largest, 0)
     assert {row.stream: row.reserved_bytes for row in room.pools} == was.reserved
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real snapshots are not kept in the repository (../shared/snapshots)")
-@pytest.mark.parametrize("path", sorted(REAL.glob("*train*.pickle")) + sorted(REAL.glob("v2.6_tiny*")), ids=str)
-def test_of_real_files_the_last_moment_is_the_end(path: Path) -> None:
-    (told,) = read_snapshots(path)
-    (device,) = analyse(told).devices
-    trace = told.traces[device.device]
-    room = room_at(told, replay(told, device.device), trace, len(trace) - 1)
-    assert room is not None
-    assert room.idle_bytes == device.fragmentation.inactive_bytes
-    assert room.empty_bytes == device.fragmentation.releasable_bytes
-    assert sum(row.reserved_bytes for row in room.pools) == device.reserved_bytes

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.snapshots.building import OTHER, TRAIN, annotation, block, event, frame, freed, segment, snapshot, training
+from support.snapshots.building import block, frame, segment, snapshot, training
 
-from leakscope.errors import LeakscopeError
 from leakscope.memory_snapshot.analysis import SnapshotReport, analyse
 from leakscope.memory_snapshot.model import Frame, Snapshot
 from leakscope.memory_snapshot.sites import site_of
@@ -46,39 +45,6 @@ def test_three_rises_are_needed(verdict_on: Callable[[Any], Any]) -> None:
     assert "2 complete steps" in judgement.why
 
 
-def test_state_made_in_the_first_step_only_is_clean(verdict_on: Callable[[Any], Any]) -> None:
-    data = training(6, keeps=False)
-    trace = data["device_traces"][0]
-    trace.insert(2, event("alloc", 0x77, 8 << 20, 250, OTHER))
-    data["segments"].append(segment(block(0x77, 8 << 20, frames=OTHER)))
-    assert verdict_on(data).verdict == "clean"
-
-
-def test_small_growth_is_listed_and_makes_no_verdict(read: Read) -> None:
-    data = training(10, keeps=True)
-    for item in data["device_traces"][0]:
-        item["size"] = min(item["size"], 512)
-    for part in data["segments"]:
-        part["blocks"][0]["requested_size"] = 512
-    report = analyse(read(data))
-    assert [grown.bytes_per_step for grown in report.devices[0].growth.growing] == [512]
-    assert judge_snapshots([report]).verdict == "clean"
-
-
-def test_the_first_optimizer_marks_steps_before_other_annotations(read: Read) -> None:
-    data = training(6, keeps=True)
-    data["external_annotations"] += [annotation("Optimizer.zero_grad#SGD.zero_grad", 50 * n) for n in range(60)]
-    data["external_annotations"] += [annotation("Optimizer.step#Later.step", 1 + 10 * n) for n in range(99)]
-    growth = analyse(read(data)).devices[0].growth
-    assert (growth.marker, growth.steps) == ("Optimizer.step#SGD.step", 5)
-
-
-def test_numbered_step_annotations_are_one_marker(read: Read) -> None:
-    data = training(6, keeps=True)
-    data["external_annotations"] = [annotation(f"ProfilerStep#{n}", 1000 * n) for n in range(6)]
-    assert analyse(read(data)).devices[0].growth.growing[0].site.where == "train.py:12 step"
-
-
 def test_without_markers_times_or_history_nothing_is_guessed(verdict_on: Callable[[Any], Any]) -> None:
     unmarked = training(10, keeps=True) | {"external_annotations": []}
     assert "marks no steps" in verdict_on(unmarked).why
@@ -87,16 +53,6 @@ def test_without_markers_times_or_history_nothing_is_guessed(verdict_on: Callabl
         item.pop("time_us", None)
     assert "carry no times" in verdict_on(timeless).why
     assert "no history" in verdict_on(snapshot([segment(block(1, 512))])).why
-
-
-def test_out_of_memory_comes_first(verdict_on: Callable[[Any], Any]) -> None:
-    data = training(10, keeps=True)
-    data["device_traces"][0].append(
-        {"action": "oom", "device_free": 5, "size": 1 << 30, "stream": 0, "time_us": 1_760_000_009_900_000}
-    )
-    judgement = verdict_on(data)
-    assert [concern.kind for concern in judgement.concerns] == ["out-of-memory", "growth"]
-    assert (judgement.concerns[0].bytes, judgement.concerns[0].alive_bytes) == (1 << 30, 20 << 20)
 
 
 def test_pending_frees_and_fragmentation_are_noticed(read: Read) -> None:
@@ -111,25 +67,6 @@ def test_pending_frees_and_fragmentation_are_noticed(read: Read) -> None:
         200 << 20,
     )
     assert [concern.kind for concern in judge_snapshots([report]).concerns] == ["pending-frees", "fragmentation"]
-
-
-def test_pools_are_told_apart(read: Read) -> None:
-    parts = [
-        segment(block(0, 512)),
-        segment(block(1000, 512), pool=(3, 0)),
-        segment(block(2000, 512, "inactive"), pool=(0, 2)),
-    ]
-    pools = analyse(read(snapshot(parts))).devices[0].pools
-    assert [(pool.owner, pool.active_bytes) for pool in pools] == [
-        ("default", 512), ("MemPool or graph pool handle", 0), ("CUDA graph capture", 512),
-    ]  # fmt: skip
-
-
-def test_block_without_a_stack_takes_that_of_its_event(read: Read) -> None:
-    told = analyse(
-        read(snapshot([segment(block(1, 512))], [event("alloc", 1, 512, 0, TRAIN), event("alloc", 2, 1), *freed(2, 1)]))
-    )
-    assert told.devices[0].end_sites[0].site.where == "train.py:12 step"
 
 
 def written(folder: Path, name: str, data: Any) -> Path:
@@ -147,27 +84,6 @@ def test_files_are_ranks_and_the_one_that_keeps_more_is_named(tmp_path: Path) ->
     growth, excess = report.judgement.concerns
     assert (growth.kind, growth.rank) == ("growth", 2)
     assert (excess.kind, excess.rank, excess.bytes, excess.of_bytes) == ("rank-excess", 2, 20 << 20, 0)
-
-
-def test_comparing_joins_places_across_shifted_lines(tmp_path: Path) -> None:
-    fixed = training(10, keeps=False)
-    shifted = [TRAIN[0], frame("/home/me/train.py", 19, "step")]
-    for item in fixed["device_traces"][0]:
-        if item.get("frames") is TRAIN:
-            item["frames"] = shifted
-    report = examine(
-        [written(tmp_path, "before.pickle", training(10, keeps=True)), written(tmp_path, "after.pickle", fixed)], True
-    )
-    assert report.comparison is not None
-    (change,) = report.comparison.sites
-    assert (change.where, change.new_end_bytes - change.base_end_bytes) == ("train.py:12 -> :19 step", -(20 << 20))
-    assert report.comparison.end_bytes == -(20 << 20)
-    assert report.judgement.verdict == "clean"
-
-
-def test_comparing_takes_exactly_two(tmp_path: Path) -> None:
-    with pytest.raises(LeakscopeError, match="takes two snapshots"):
-        examine([written(tmp_path, "one.pickle", training(3, keeps=True))], True)
 
 
 @pytest.mark.parametrize(

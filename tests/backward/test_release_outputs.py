@@ -40,23 +40,6 @@ def test_installs_of_both_kinds_go_in_any_order(order: tuple[int, ...]) -> None:
     assert names_now() == before
 
 
-@released
-def test_a_torch_without_what_is_wrapped_is_told_and_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(schedules, "_wait_batch_p2p")
-    before = names_now()
-    with pytest.raises(RuntimeError, match=r"lack _wait_batch_p2p, .*: call install\(\) without release_outputs"):
-        install(release_outputs=True)
-    assert names_now() == before
-
-
-def test_stages_that_release_by_themselves_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage._PipelineStageBase, "release_fwd_send_outputs", None, raising=False)
-    batch = schedules._batch_p2p
-    with install(release_outputs=True):
-        assert schedules._batch_p2p is batch
-        assert stage.stage_backward.__module__ == "leakscope.backward.full"
-
-
 def action(kind: str, of: int, microbatch: int, *sub: Any) -> Any:
     return SimpleNamespace(
         computation_type=SimpleNamespace(name=kind),
@@ -125,15 +108,3 @@ def test_a_send_called_over_was_taken_in_however_the_ranks_come_along(placed: di
     for _ in range(20):
         for act, taken in runs(order, rank_of, choose):
             assert set(known.get(act, [])) <= taken, f"at {act}"
-
-
-def test_a_send_is_over_when_its_microbatch_comes_round_and_not_before() -> None:
-    """Two ranks, four stages: rank 0 learns of its first send when stage 2 gets what stage 1 made of it."""
-    order = {
-        0: [action("FORWARD", 0, 0), action("SEND_F", 0, 0), action("FORWARD", 0, 1), action("FORWARD", 2, 0)],
-        1: [action("FORWARD", 1, 0), action("SEND_F", 1, 0)],
-    }
-    known = sends_over(order, 0, {0: 0, 1: 1, 2: 0, 3: 1}.__getitem__)
-    assert {act: over for act, over in known.items() if over} == {Act("FORWARD", 2, 0): [Act("SEND_F", 0, 0)]}
-    both = {0: [action("OVERLAP_F_B", -1, -1, *order[0])], 1: order[1]}
-    assert sends_over(both, 0, {0: 0, 1: 1, 2: 0, 3: 1}.__getitem__) == known

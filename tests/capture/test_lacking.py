@@ -21,7 +21,6 @@ from leakscope.findings.model import Findings
 from leakscope.options import Options
 from leakscope.process.torch_compat import TABLE, RecordingPart
 from leakscope.report.text.page import render
-from leakscope.report.verdict_text import why_text
 from leakscope.run.model import Run
 from leakscope.run.reader import read_run
 from leakscope.run.writer import write_run
@@ -147,15 +146,6 @@ def test_the_script_runs_as_it_would_and_a_sentence_tells_what_is_lacking(
     assert recorded.findings.verdict == Verdict.INCONCLUSIVE
 
 
-def test_with_all_that_is_private_a_leak_is_told_with_its_bytes(ranks: Ranks) -> None:
-    leaking = ranks.run(LEAKING, [], **LOOKED_AT)
-    assert leaking.findings.verdict == Verdict.LEAKS
-    cut = leaking.findings.findings[0].cut
-    assert cut is not None
-    assert cut.told_bytes
-    assert not any(look.hides for look in leaking.run.ranks[0].looks)
-
-
 @pytest.mark.parametrize("script", [LEAKING, CLEAN], ids=["leaking", "clean"])
 def test_what_only_cpp_holds_is_no_wrong_figure_where_it_is_not_seen(ranks: Ranks, script: str) -> None:
     hidden = [private.path for private in TABLE if private.part in (RecordingPart.NATIVE, RecordingPart.SPARSE)]
@@ -167,12 +157,3 @@ def test_what_only_cpp_holds_is_no_wrong_figure_where_it_is_not_seen(ranks: Rank
     text = render(recorded.run, recorded.findings)
     assert "would be freed" not in text
     assert "cutting this frees" not in text
-
-
-@pytest.mark.parametrize("path", ["torch._C.TensorBase._use_count", "torch._C._storage_Use_Count"])
-def test_without_counts_of_owners_nothing_is_looked_at(ranks: Ranks, path: str) -> None:
-    recorded = ranks.run(LEAKING.replace("range(8)", "range(20)"), [path], **LOOKED_AT)
-    assert recorded.run.ranks[0].looks == ()
-    assert recorded.findings.verdict == Verdict.INCONCLUSIVE
-    assert recorded.findings.findings == ()
-    assert why_text(recorded.findings).startswith("no heap snapshot was taken (see the notes); allocated memory rose")

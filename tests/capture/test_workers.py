@@ -27,7 +27,6 @@ pytestmark = pytest.mark.process
 COUNT = 300_000
 WORKERS = 2
 STEPS = 10
-MIB = 1 << 20
 
 
 @pytest.fixture(autouse=True)
@@ -157,44 +156,6 @@ def test_a_cache_of_a_worker_is_found_in_the_worker(tmp_path: Path) -> None:
     print("own", told, grown)
     assert told == pytest.approx(grown, rel=0.25)
     assert not SEEN, "it is the workers' alone"
-
-
-def test_what_workers_give_back_at_the_end_of_an_epoch_is_no_leak(tmp_path: Path) -> None:
-    loader = DataLoader(Caching(), batch_size=STEPS, num_workers=WORKERS)
-    profiler, _ = recorded(loader, tmp_path / "run", epochs=2)
-    told = [f for f in profiler.findings.findings if f.rule == RuleName.WORKER_GROWTH]
-    (memory,) = profiler.findings.loaders[0]
-    assert (memory.lives, memory.gives_back, memory.started.persistent) == (2, True, False)
-    assert {f.subject for f in told} >= {"SEEN", "self.cache of Caching"}
-    assert {f.severity for f in told if f.subject == "SEEN"} == {"avoidable"}
-
-
-def test_batches_on_their_way_are_told_with_their_bound_and_no_leak(tmp_path: Path) -> None:
-    net = torch.nn.Linear(1, 1)
-    loader = DataLoader(Batches(), batch_size=None, num_workers=WORKERS, prefetch_factor=3)
-    with leakscope.Profiler(output=tmp_path / "run", budget=1.0, warmup=50) as profiler:
-        iterator: Any = iter(loader)
-        for _ in range(4):
-            batch = next(iterator)
-            with profiler.step():
-                until_ahead(iterator)
-                net(batch[:1]).square().mean().backward()
-        del iterator, batch
-    (memory,) = profiler.findings.loaders[0]
-    print("prefetched", memory.sent_bytes, 3 * WORKERS * MIB)
-    assert memory.most_sent == 3 * WORKERS
-    assert memory.sent_bytes == pytest.approx(3 * WORKERS * MIB, rel=0.2)
-    assert not [f for f in profiler.findings.findings if f.rule in (RuleName.WORKER_GROWTH, RuleName.WORKER_COPIES)]
-
-
-class Batches(Dataset[Any]):
-    """Each item is a batch of a MiB."""
-
-    def __len__(self) -> int:
-        return 20
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.zeros(MIB // 4)
 
 
 class Random(Dataset[Any]):

@@ -93,13 +93,9 @@ ENDS = {
     "def f():\n    raise KeyError(1)\ntry:\n    f()\nexcept KeyError as e:\n    raise RuntimeError('two') from e": (
         1, "raised", "RuntimeError: two",
     ),
-    "e = ValueError('why')\ne.add_note('seen at noon')\nraise e": (1, "raised", "ValueError: why"),
     "import sys; sys.exit(3)": (3, "exited", ""),
-    "import sys; sys.exit('in words')": (1, "exited", "in words"),
-    "import sys; sys.exit()": (0, "finished", ""),
     "import os; os._exit(5)": (5, "exited", "ended by os._exit or by native code"),
     "import os, signal; os.kill(os.getpid(), signal.SIGKILL)": (137, "killed", "killed by SIGKILL"),
-    "raise KeyboardInterrupt": (130, "raised", "KeyboardInterrupt"),
     "import sys\nsys.excepthook = lambda *a: print('mine', len(a))\n1 / 0": (
         1, "raised", "ZeroDivisionError: division by zero",
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -81,37 +80,3 @@ def test_closed_descriptors(leakscope: Command, script: Write, tmp_path: Path) -
     assert done.stderr.count("recording ended at step") == done.stderr.count("leakscope:") == 1
     assert (tmp_path / "run" / "report.html").exists() and not leftovers(tmp_path / "run")
     assert (tmp_path / "mine").read_bytes() == b"", "nothing of ours is written into the script's files"
-
-
-def test_a_removed_folder(leakscope: Command, script: Write, tmp_path: Path) -> None:
-    done = leakscope("run", "-o", "run", script(with_fault("shutil.rmtree('run')")))
-    assert f"script finished {STEPS}" in done.stdout and "Traceback" not in done.stderr
-    assert done.returncode == 2 and done.stderr.count("recording ended at step") == 1
-    assert not (tmp_path / "run").exists(), "what the script removed is not made again"
-
-
-def test_no_memory(leakscope: Command, script: Write) -> None:
-    fault = (
-        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
-        "    resource.setrlimit(resource.RLIMIT_AS, (used + (48 << 20), resource.RLIM_INFINITY))"
-    )
-    done = leakscope("run", "-o", "run", script(with_fault(fault, at=2)))
-    assert f"script finished {STEPS}" in done.stdout and "Traceback" not in done.stderr
-    assert done.returncode == 0 and "INCONCLUSIVE" in done.stdout and "memory limit" in done.stdout
-
-
-def test_a_page_that_cannot_be_written(leakscope: Command, script: Write, tmp_path: Path) -> None:
-    path = script(with_fault("os.makedirs('run/report.html/in_the_way')"))
-    done = leakscope("run", "-o", "run", path)
-    assert done.returncode == 23 and "LEAKS" in done.stdout
-    assert done.stderr.count("leakscope:") == 1 and "Is a directory" in done.stderr
-    assert not leftovers(tmp_path / "run")
-
-
-def test_a_launcher_without_memory(script: Write, tmp_path: Path) -> None:
-    path = script("import resource\nresource.setrlimit(resource.RLIMIT_AS, (-1, -1))\nprint('script finished')\n")
-    limited = ["prlimit", "--as=90000000:-1", sys.executable, "-m", "leakscope", "run", "-o", "run", str(path)]
-    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert "script finished" in done.stdout, done.stderr
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert len([line for line in done.stderr.splitlines() if line.startswith("leakscope:")]) == 1, done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -84,14 +83,6 @@ def test_ranks_end_with_a_launcher_that_is_killed(
     assert "INCONCLUSIVE" in told and "nothing was recorded" not in told
 
 
-def test_what_ends_the_launcher_ends_its_rank_and_is_told(script: Write, tmp_path: Path) -> None:
-    status, processes = kill_the_launcher(tmp_path, script(LOOP), 1, signal.SIGHUP)
-    assert status == 128 + signal.SIGHUP and not is_there(processes[0])
-    rank = read_run(tmp_path / "run").ranks[0]
-    assert (rank.ended.how, rank.ended.status) == ("killed", 128 + signal.SIGHUP) and len(rank.steps) >= 50
-    assert (tmp_path / "run" / "report.html").exists() and "Verdict" in (tmp_path / "out").read_text()
-
-
 def test_what_is_ignored_stays_so() -> None:
     from leakscope.launch.elastic import _signals
 
@@ -118,12 +109,3 @@ def test_a_script_may_answer_first(script: Write, tmp_path: Path) -> None:
     _, (process,) = kill_the_launcher(tmp_path, script("import torch\n" + ANSWERS), 1, signal.SIGKILL)
     until(lambda: not is_there(process), 10)
     assert (tmp_path / "answered").exists()
-
-
-def test_a_daemon_of_the_script_goes_on(script: Write, tmp_path: Path) -> None:
-    daemon = "import os, time\nopen('pid_0', 'w').write(f'{os.getpid()} ')\ntime.sleep(60)\n"
-    path = script(f"import os, time\nif os.fork() == 0:\n    os.setsid()\n    exec({daemon!r})\ntime.sleep(60)\n")
-    _, (process,) = kill_the_launcher(tmp_path, path, 1, signal.SIGKILL)
-    time.sleep(1)
-    assert is_there(process)
-    os.kill(process, signal.SIGKILL)

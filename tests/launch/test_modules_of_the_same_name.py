@@ -55,14 +55,3 @@ def test_the_script_and_leakscope_each_find_their_own(folder: Path) -> None:
     assert [(rank.ended.how, len(rank.steps)) for rank in run.ranks] == [("stopped", 6)] * 2
     assert not any(rank.recording_ended for rank in run.ranks)
     assert run.ranks[0].proved
-
-
-def test_the_command_line_imports_nothing_of_the_working_directory(folder: Path) -> None:
-    """`python -m` itself imports some modules with it on the path (CPython Lib/runpy.py)."""
-    code = "import runpy, sys; print(*{name.partition('.')[0] for name in sys.modules})"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder.parent)
-    for name in {*told.stdout.split(), "pkgutil", "weakref", "_weakrefset", "leakscope"} & set(ELSEWHERE):
-        (folder / f"{name}.py").unlink()
-    command = [sys.executable, "-m", "leakscope", "report", "missing"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2 and "missing" in done.stderr and "ImportError" not in done.stderr

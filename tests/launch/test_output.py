@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -25,22 +24,6 @@ def shown(folder: Path, command: str, encoding: str = "utf-8") -> tuple[str, byt
         subprocess.run(["sh", "-c", command], stdout=written, check=True, timeout=60)
     terminal.seek(0)
     return terminal.read(), (folder / "log").read_bytes()
-
-
-def test_letters_that_the_terminal_lacks_take_nothing_else_away(tmp_path: Path) -> None:
-    text, log = shown(tmp_path, "printf 'a\\n\\303\\251\\n'; sleep 0.2; echo b", "ascii")
-    assert text == "[rank 0]: a\n[rank 0]: \\xc3\\xa9\n[rank 0]: b\n"
-    assert log == "a\né\nb\n".encode()
-
-
-def test_letters_of_another_encoding(tmp_path: Path) -> None:
-    assert shown(tmp_path, "printf '\\351\\n'", "latin-1")[0] == "[rank 0]: é\n"
-    assert shown(tmp_path, "printf '\\351\\n'")[0] == "[rank 0]: \\xe9\n"
-
-
-def test_a_line_end_in_two_parts_is_one(tmp_path: Path) -> None:
-    text, _ = shown(tmp_path, "printf 'a\\r'; sleep 0.2; printf '\\nb\\n\\nc'")
-    assert text == "".join(f"[rank 0]: {line}\n" for line in ("a", "b", "", "c"))
 
 
 def test_a_long_line_is_read_once(tmp_path: Path) -> None:
@@ -78,11 +61,6 @@ def slow(stream: Stream) -> None:
     stream.take = take  # type: ignore[method-assign]
 
 
-class Closed(io.StringIO):
-    def write(self, text: str) -> int:
-        raise OSError(5, "Input/output error")
-
-
 def print_into(stream: Stream, data: bytes) -> None:
     with passed_on([stream]):
         file = os.open(stream.path, os.O_WRONLY)
@@ -97,22 +75,3 @@ def test_a_log_that_cannot_be_written_costs_itself(tmp_path: Path, log: str) -> 
     print_into(stream, b"x\n" * 40_000)
     assert terminal.getvalue() == "x\n" * 40_000
     assert stream.why in ("No space left on device", "No such file or directory")
-
-
-def test_a_closed_terminal_costs_itself(tmp_path: Path) -> None:
-    print_into(Stream(Closed(), tmp_path / "log"), b"x\n" * 40_000)
-    assert (tmp_path / "log").read_bytes() == b"x\n" * 40_000
-
-
-def test_who_outlives_the_rank_may_go_on_printing(tmp_path: Path) -> None:
-    later = "import time\nfor _ in range(20): time.sleep(0.05); print('later', flush=True)"
-    stream = Stream(io.StringIO(), tmp_path / "log")
-    with passed_on([stream]):
-        file = os.open(stream.path, os.O_WRONLY)
-        child = subprocess.Popen([sys.executable, "-c", later], stdout=file, start_new_session=True)
-        os.close(file)
-    assert child.wait(30) == 0
-    deadline = time.monotonic() + 10
-    while (tmp_path / "log").read_text() != "later\n" * 20 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert (tmp_path / "log").read_text() == "later\n" * 20

@@ -48,12 +48,9 @@ TELL = TELL.replace("{shadowed}", repr(SHADOWED))
 WAYS: Mapping[str, str] = {
     "//{folder}/a.py": "",
     "linked/l.py": "",
-    "no_ending": "",
     "bytecode.py": "",
     "./app.pyz": "",
-    "app": "",
     "-m sub.a": "",
-    "latin.py": "",
     "/dev/stdin": "",
     "./a.py ": "-O -X dev -W error -u -B -b",
     "sub/a.py": "-P",
@@ -71,7 +68,6 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).write_text(TELL)
     (folder / "sub/__init__.py").write_text("")
     (folder / "linked/l.py").symlink_to("../sub/a.py")
-    (folder / "latin.py").write_bytes(b"# coding: latin-1\nmade = '\xe9'\n" + TELL.encode())
     for name in SHADOWED:
         (folder / f"{name}.py").write_text("")
     (folder / "leakscope").mkdir()
@@ -97,18 +93,6 @@ def test_a_script_is_started_as_python_starts_it(
     assert plain["argv"][1:] == ["x", "two\nlines"]
 
 
-@pytest.mark.parametrize("variable", ["PYTHONPATH={folder}/sub:linked", "PYTHONSAFEPATH=1"])
-def test_what_python_is_told_by_the_environment(
-    variable: str, scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(scripts)
-    started(monkeypatch, [])
-    name, _, value = variable.format(folder=scripts).partition("=")
-    options = Options(script="sub/a.py", folder=tmp_path)
-    monkeypatch.setenv(name, value)
-    assert told(rank_command(options), scripts) == told([sys.executable, *options.command], scripts)
-
-
 @pytest.mark.parametrize(("text", "status"), [("raise ValueError('no')", 1), ("import sys; sys.exit()", 0)])
 def test_what_a_package_raises_before_its_module_runs_is_the_scripts_end(
     text: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -131,7 +115,6 @@ def test_what_a_package_raises_before_its_module_runs_is_the_scripts_end(
     [
         (["python", "-O", "-X", "dev", "-m", "leakscope", "run", "a.py"], ["-O", "-X", "dev"]),
         (["/venv/bin/python", "-I", "/venv/bin/leakscope", "run", "a.py"], ["-I"]),
-        (["python", "-m", "leakscope", "run", "a.py"], []),
         (["python", "-Om", "leakscope", "run", "a.py"], None),
         (["python", "other.py"], None),
     ],
@@ -143,22 +126,6 @@ def test_the_flags_of_python_are_known(
     monkeypatch.setattr(sys, "orig_argv", started_with)
     monkeypatch.setattr(sys, "argv", [own, "run", "a.py"])
     assert interpreter_flags() == (subprocess._args_from_interpreter_flags() if flags is None else flags)  # type: ignore[attr-defined]
-
-
-def test_a_script_runs_in_a_folder_that_is_gone(scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started(monkeypatch, [])
-    (tmp_path / "gone").mkdir()
-    text = (scripts / "a.py").read_text().replace("os.getcwd()", "''").replace('os.path.exists(".")', "None")
-    (tmp_path / "a.py").write_text(text)
-    options = Options(script=str(tmp_path / "a.py"), folder=tmp_path / "run")
-    both = []
-    for command in ([sys.executable, *options.command], rank_command(options)):
-        start = ["sh", "-c", f'cd {tmp_path}/gone && rmdir ../gone && exec "$@"', "sh", *command]
-        done = subprocess.run(start, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        both.append(json.loads(done.stdout))
-        (tmp_path / "gone").mkdir()
-    assert both[0] == both[1]
 
 
 def started(monkeypatch: pytest.MonkeyPatch, flags: list[str]) -> None:

@@ -105,27 +105,6 @@ while True:
     assert judge(recorded).verdict == "clean", "what the evaluation kept was there before the training"
 
 
-def test_a_function_that_the_script_compiles_is_compiled_and_our_own_code_is_not(script: Write, tmp_path: Path) -> None:
-    text = """
-def train_step(x):
-    return net(x).sum()
-compiled = torch.compile(train_step, backend="eager")
-for _ in range(9):
-    compiled(torch.ones(4, 256)).backward()
-"""
-    _, recorded = run(tmp_path / "run", script(BEGIN + text), steps=8, step_function="train_step")
-    (rank,) = recorded.ranks
-    assert rank.ended.steps == 8 and len(rank.looks) == 4
-    assert not any("failed" in note for note in rank.notes)
-
-
-def test_a_function_that_is_not_there_is_told(script: Write, tmp_path: Path) -> None:
-    _, recorded = run(tmp_path / "run", script(BEGIN + "net(torch.ones(1, 256))\n"), step_function="train_step")
-    assert recorded.ranks[0].clock == StepsBy(ClockKind.FUNCTION, "train_step", missing=True)
-    findings = judge(recorded)
-    assert findings.verdict == "inconclusive" and "function missing" in str(findings.why)
-
-
 PAIR = """
 import sys, time, torch, torch.distributed as dist
 from datetime import timedelta
@@ -183,69 +162,3 @@ while True:
     assert outcome.status == 0
     assert told(recorded.ranks[0]) == told(recorded.ranks[1])
     assert told(recorded.ranks[0]) == ("stopped", 6, StepsBy(ClockKind.BACKWARD, ""), [3, 5, 6])
-
-
-IN_THREADS = """
-import threading, time, torch
-from torch.utils.checkpoint import checkpoint
-
-net = torch.nn.Linear(64, 64)
-
-def slow(x):
-    time.sleep(0.002)
-    return net(x)
-
-def work():
-    for _ in range(15):
-        x = torch.randn(8, 64, requires_grad=True)
-        checkpoint(lambda y: checkpoint(slow, y, use_reentrant=True), x, use_reentrant=True).sum().backward()
-
-threads = [threading.Thread(target=work) for _ in range(2)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-"""
-
-
-def test_each_outermost_backward_of_any_thread_is_a_step(script: Write, tmp_path: Path) -> None:
-    launch(Options(script=str(script(IN_THREADS)), folder=tmp_path))
-    (rank,) = read_run(tmp_path).ranks
-    assert [step.number for step in rank.steps] == [*range(1, 31)]
-
-
-SHORT_TIMEOUTS = """
-import gc, signal, torch
-
-class Timeout(Exception):
-    pass
-
-def ring(*_):
-    raise Timeout
-
-signal.signal(signal.SIGALRM, ring)
-net = torch.nn.Linear(16, 16)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-steps = rounds = 0
-while steps < 300 and rounds < 400:
-    rounds += 1
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.03)
-        for _ in range(10):
-            optimizer.zero_grad()
-            net(torch.randn(4, 16)).sum().backward()
-            optimizer.step()
-            steps += 1
-    except Timeout:
-        torch.set_grad_enabled(True)  # torch's own block may have been interrupted
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-assert gc.isenabled()
-assert steps >= 300, (steps, rounds)
-"""
-
-
-def test_a_script_with_short_timeouts_makes_progress(script: Write, tmp_path: Path) -> None:
-    outcome = launch(Options(script=str(script(SHORT_TIMEOUTS)), folder=tmp_path))
-    (rank,) = read_run(tmp_path).ranks
-    assert outcome.status == 0 and len(rank.steps) >= 300
-    given_up = [note for note in rank.notes if note.startswith("no heap snapshots are taken after step")]
-    assert len(given_up) == (not any(look.occasion == "step" for look in rank.looks))

@@ -15,12 +15,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from leakscope_cli.live import HEADS, as_text
+from leakscope_cli.live import HEADS
 from support.runs.asked import TRAINING, at_step_20, job, let_go_on
 
-from leakscope.run import status
-from leakscope.run.live import RecordingProcess, live_ranks, this_process
-from leakscope.run.status import RankStatus, RunStatus, status_of
+from leakscope.run.live import RecordingProcess, this_process
+from leakscope.run.status import status_of
 
 Write = Callable[..., Path]
 
@@ -62,56 +61,6 @@ def test_a_process_that_is_gone_is_lost_and_one_of_another_machine_is_not(tmp_pa
         (replace(here, machine="another", number=1), "running"),
     ):
         assert status_of(recorded(tmp_path / state, 8, process)).ranks[0].state == state
-
-
-def test_ranks_of_machines_with_a_folder_of_their_own_are_not_waited_for(tmp_path: Path) -> None:
-    folder = recorded(tmp_path / "run", 8, this_process(), rank=1)
-    header = {"format": 1, "command": ["train.py"], "ranks": 4, "nodes": 2, "ranks_a_node": 2}
-    (folder / "run.json").write_text(json.dumps(header))
-    assert [(rank.number, rank.ended) for rank in live_ranks(folder)] == [(0, False), (1, False)]
-
-
-def test_of_a_long_run_only_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = recorded(tmp_path / "run", 4000, this_process())
-    read: list[int] = []
-
-    def reading(file: int, size: int, offset: int) -> bytes:
-        read.append(size)
-        return os.pread(file, size, offset)
-
-    monkeypatch.setattr("leakscope.run.live.os", type("", (), {**vars(os), "pread": staticmethod(reading)}))
-    assert status_of(folder).ranks[0].step == 4000
-    assert sum(read) <= 1 << 16
-    assert status._STEPS_READ * 200 < 1 << 16  # a row takes about 150 bytes
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize("columns", [60, 80, 100, 150])
-def test_its_table_is_no_wider_than_the_terminal(columns: int) -> None:
-    row = RankStatus(
-        rank=1023,
-        process=4194304,
-        machine="here",
-        state="looking",
-        step=1_234_567,
-        step_seconds=100.0,
-        since_step=119.9,
-        counted_bytes=1023 << 20,
-        counted_on="cpu",
-        bytes_per_step=-1023.9 * 1024,
-        over_steps=10,
-        looks=12_345,
-        last_look_step=1_234_567,
-        since_look=12.3,
-        looking_seconds=1.0,
-    )
-    ranks = (row, replace(row, step=0, step_seconds=None))
-    text = as_text(RunStatus("run", ("train.py",), "", None, True, ranks, ""), columns)
-    heads, *rows = text.splitlines()[3:6]
-    assert max(map(len, (heads, *rows))) <= columns
-    assert heads.split()[0] == "rank" and "state" in heads and "counted" in heads and "a step" in heads
-    assert ("use --json for all" in text) is (columns < 120)
-    assert "process" in heads or columns < 120
 
 
 @pytest.mark.process

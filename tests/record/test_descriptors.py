@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leakscope.recorder.steps.peers import RankStateFile
-from leakscope.run.descriptors import Descriptor, GrowingFile, write_whole
+from leakscope.run.descriptors import GrowingFile, write_whole
 
 
 @pytest.fixture
@@ -46,14 +46,6 @@ def test_lines_are_written_into_no_other_file(tmp_path: Path, taken_over: Callab
     assert theirs.exists() and os.fstat(os.open(theirs, os.O_RDONLY)), "nor is it closed"
 
 
-def test_lines_are_not_lost_in_a_deleted_file(tmp_path: Path) -> None:
-    file = GrowingFile(tmp_path / "lines")
-    (tmp_path / "lines").unlink()
-    with pytest.raises(FileNotFoundError):
-        file.add(b"1\n")
-    file.close()
-
-
 def test_the_ranks_state_is_written_into_no_other_file(tmp_path: Path, taken_over: Callable[[int], Path]) -> None:
     file, peer = (RankStateFile(tmp_path / "states", rank, 2) for rank in range(2))
     theirs = taken_over(number_of(file))
@@ -65,18 +57,6 @@ def test_the_ranks_state_is_written_into_no_other_file(tmp_path: Path, taken_ove
     file.close()
     peer.close()
     assert len({state.steps for state in file.states()}) == 1, "once closed, its own for all"
-
-
-def test_a_closed_state_of_a_rank_whose_folder_is_gone_is_its_own(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    file = RankStateFile(folder / "states", 0, 2)
-    os.close(number_of(file))
-    (folder / "states").unlink()
-    folder.rmdir()
-    file.update(steps=3)
-    assert [state.steps for state in file.states()] == [3, 3]
-    file.close()
 
 
 def test_a_line_that_cannot_be_written_whole_is_taken_back(tmp_path: Path) -> None:
@@ -95,11 +75,3 @@ def test_a_line_that_cannot_be_written_whole_is_taken_back(tmp_path: Path) -> No
     file.close()
     assert (tmp_path / "lines").read_bytes() == b"1234567\nagain\n"
     assert [path.name for path in tmp_path.iterdir()] == ["lines"], "nor does a half of a file stay"
-
-
-def test_a_descriptor_that_is_ours_no_more_is_not_closed(tmp_path: Path, taken_over: Callable[[int], Path]) -> None:
-    file = Descriptor(tmp_path / "ours", os.O_WRONLY | os.O_CREAT)
-    taken_over(file.number)
-    assert file.status() is None
-    file.close()
-    os.fstat(file.number)

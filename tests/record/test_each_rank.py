@@ -12,11 +12,11 @@ import pytest
 from support import ROOT
 
 from leakscope import originals
-from leakscope.errors import LeakscopeError, Unreadable
+from leakscope.errors import LeakscopeError
 from leakscope.findings.judge import judge, judge_rank, judge_together
 from leakscope.report import FORMATS
 from leakscope.run.model import Rank, Run
-from leakscope.run.reader import RANKS_A_PROCESS, open_run, processes_for, read_each, read_run
+from leakscope.run.reader import open_run, read_each, read_run
 
 RUNS = ROOT / "sample_runs" / "p2p_pipeline"
 LIKE = (("none", 0), ("stage-backward-cycle", 0), ("kept-outputs", 1), ("none", 1), ("param-group-cycle", 1))
@@ -65,16 +65,6 @@ def test_each_file_is_opened_once_and_no_heap_is_read_again(many: Path, monkeypa
     assert {name for name, times in opened.items() if times > 1} == set()
 
 
-def test_a_heap_that_is_asked_for_later_is_read_again(many: Path) -> None:
-    run, _ = read_each(open_run(many), judge_rank, 1)
-    before, after = read_run(many).ranks[1].looks[-1], run.ranks[1].looks[-1]
-    assert len(after.heap) == len(before.heap) and after.heap.object(3) == before.heap.object(3)
-    assert after.heap.storages.tolist() == before.heap.storages.tolist()
-    shutil.rmtree(many / "rank_0000")
-    with pytest.raises(Unreadable, match="can no longer be read: there is no such file"):
-        len(run.ranks[0].looks[-1].heap)
-
-
 def _ends(_: Run, rank: Rank) -> None:
     if rank.number == 5:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -91,30 +81,3 @@ def test_a_process_that_is_killed_is_a_sentence_and_one_without_memory_says_so(m
         read_each(open_run(many), _ends, 2)
     with pytest.raises(MemoryError):
         read_each(open_run(many), _has_no_room, 2)
-
-
-def test_few_ranks_are_read_by_this_process_alone() -> None:
-    assert processes_for(2 * RANKS_A_PROCESS - 1) == 1
-
-
-@pytest.mark.process
-def test_what_is_told_of_many_ranks_grows_by_little_with_their_number(tmp_path: Path) -> None:
-    told = {}
-    for count in (16, 32):
-        folder = tmp_path / str(count)
-        folder.mkdir()
-        (folder / "run.json").write_text(
-            (RUNS / "none" / "run.json").read_text().replace('"ranks": 2', f'"ranks": {count}')
-        )
-        for number in range(count):
-            name, rank = LIKE[number % 4]
-            (folder / f"rank_{number:04d}").symlink_to(RUNS / name / f"rank_{rank:04d}")
-        run, ranks = read_each(open_run(folder), judge_rank)
-        found = judge_together(run, ranks)
-        told[count] = {form: FORMATS[form](run, found) for form in ("text", "html")}
-    lines = {count: text["text"].count("\n") for count, text in told.items()}
-    assert lines[32] <= 200 and lines[32] - lines[16] <= 8, "a name or two more in a list"
-    assert len(told[32]["html"]) < 400_000
-    assert len(told[32]["html"]) - len(told[16]["html"]) < 16 * 4_000, (
-        "what a rank more may take of 5 MB for a thousand"
-    )

@@ -6,13 +6,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from support import ROOT
 from support.examples import comm_operations
 
-from leakscope.graph.serialize import is_same
 from leakscope.run.damage import Damage
 from leakscope.run.operations import Operations, column, read_operations
-from leakscope.run.reader import read_run
 from leakscope.run.rows import to_json
 
 
@@ -43,9 +40,3 @@ def test_later_lines_complete_an_operation_or_damage_it(tmp_path: Path) -> None:
     assert len(notes) == 1 and notes[0].startswith("operation 1 of wire.jsonl is damaged and was skipped: bytes: ")
     read, notes = _read(tmp_path, {"id": 1, "bytes": 3}, first, {"id": 1, "bytes": "x"}, {"id": 1, "bytes": 5})
     assert [o.bytes for o in read] == [5] and not notes, "what its last line says counts"
-
-
-def test_looks_that_saw_the_same_share_one_heap() -> None:
-    looks = read_run(ROOT / "sample_runs" / "p2p_pipeline" / "none").ranks[0].looks
-    assert len({id(look.heap) for look in looks}) < len(looks)
-    assert not is_same(looks[0].heap, looks[1].heap)

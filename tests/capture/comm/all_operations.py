@@ -86,18 +86,6 @@ def reused() -> None:
     settle("reused")
 
 
-def of_a_pair() -> None:
-    buffer = made("of a pair", 4)
-    if rank == 0:
-        dist.send(buffer, group=pair, group_dst=1, tag=5)
-    else:
-        dist.recv(buffer, group=pair, group_src=0, tag=5)
-    work = dist.isend(buffer, group=pair, group_dst=1) if rank == 0 else dist.irecv(buffer, group=pair, group_src=0)
-    work.wait()
-    del buffer, work
-    settle("of a pair")
-
-
 def from_anybody() -> None:
     buffer = made("anybody's", 4)
     if rank == 0:
@@ -108,31 +96,12 @@ def from_anybody() -> None:
     settle("anybody's")
 
 
-def objects() -> None:
-    items = [{"a": rank}]
-    dist.send_object_list(items, other) if rank == 0 else dist.recv_object_list(items, other)
-    dist.broadcast_object_list(items, src=1)
-    everything = [None, None]
-    dist.all_gather_object(everything, rank)
-    gathered = [None, None] if rank == 0 else None
-    dist.gather_object(rank, gathered, dst=0)
-    got: list[object] = [None]
-    dist.scatter_object_list(got, [1, 2] if rank == 0 else None, src=0)
-    sums["objects"] = float(items[0]["a"] + sum(everything) + got[0])  # type: ignore[arg-type,operator]
-
-
 def collectives() -> None:
     for name, call in (
         ("all_reduce", lambda t: dist.all_reduce(t, async_op=True)),
-        ("broadcast", lambda t: dist.broadcast(t, 0, async_op=True)),
-        ("reduce", lambda t: dist.reduce(t, 0, async_op=True)),
         ("all_gather", lambda t: dist.all_gather([torch.empty(4), torch.empty(4)], t, async_op=True)),
-        ("all_gather_into_tensor", lambda t: dist.all_gather_into_tensor(torch.empty(8), t, async_op=True)),
-        ("reduce_scatter", lambda t: dist.reduce_scatter(torch.empty(4), [t, torch.ones(4)], async_op=True)),
         ("reduce_scatter_tensor", lambda t: dist.reduce_scatter_tensor(torch.empty(2), t, async_op=True)),
-        ("all_to_all_single", lambda t: dist.all_to_all_single(torch.empty(4), t, async_op=True)),
         ("gather", lambda t: dist.gather(t, [torch.empty(4), torch.empty(4)] if rank == 0 else None, async_op=True)),
-        ("scatter", lambda t: dist.scatter(t, [torch.ones(4), torch.ones(4)] if rank == 0 else None, async_op=True)),
     ):
         buffer = made(name, 4)
         work = call(buffer)
@@ -140,20 +109,6 @@ def collectives() -> None:
         sums[name] = float(buffer.sum())
         del buffer, work
         settle(name)
-
-
-def barriers() -> None:
-    dist.monitored_barrier()
-    dist.barrier(async_op=True).wait()
-
-
-def until_completed() -> None:
-    buffer = made("asked", 4)
-    work = dist.all_reduce(buffer, async_op=True)
-    while not work.is_completed():
-        time.sleep(0.001)
-    del work, buffer
-    settle("asked")
 
 
 def by_future() -> None:
@@ -167,24 +122,6 @@ def by_future() -> None:
     sums["then"] = float(future.wait())
     del future, buffer
     settle("by then")
-
-
-def coalesced() -> None:
-    parts = [made("first part", 3), made("second part", 5)]
-    with dist.distributed_c10d._coalescing_manager(async_ops=True) as manager:
-        for part in parts:
-            dist.all_reduce(part)
-    manager.wait()
-    sums["coalesced"] = float(parts[0].sum() + parts[1].sum())
-    del parts, part, manager
-    settle("first part", "second part")
-
-
-def directly() -> None:
-    buffer = made("direct", 4)
-    dist.group.WORLD._get_backend(torch.device("cpu")).allreduce([buffer]).wait()  # type: ignore[union-attr]
-    del buffer
-    settle("direct")
 
 
 def functional() -> None:
@@ -229,8 +166,7 @@ def never_waited() -> None:
 
 
 PARTS: Sequence[Callable[[], None]] = (
-    send_and_recv, with_works, batched, reused, of_a_pair, from_anybody, objects, collectives, barriers,
-    until_completed, by_future, coalesced, directly, functional, never_waited,
+    send_and_recv, with_works, batched, reused, from_anybody, collectives, by_future, functional, never_waited,
 )  # fmt: skip
 
 if __name__ == "__main__":
@@ -242,7 +178,6 @@ if __name__ == "__main__":
         written = RankFolder(folder, rank)
         monitor = CommMonitor(written, Patches())
     dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
-    pair = dist.new_group([0, 1])
     for number, do in enumerate(PARTS, 1):
         deaths.append(do.__name__)
         do()

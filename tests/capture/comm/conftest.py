@@ -11,8 +11,8 @@ import pytest
 from support.comm_examples import Pair
 
 
-def _pair(folder: Path, watched: str, name: str = "two_ranks.py") -> Pair:
-    script = Path(__file__).with_name(name)
+def _pair(folder: Path, watched: str) -> Pair:
+    script = Path(__file__).with_name("all_operations.py")
     ranks = [
         subprocess.Popen(
             [sys.executable, str(script), str(rank), str(folder / f"store_{watched}"), str(folder), watched],
@@ -28,15 +28,10 @@ def _pair(folder: Path, watched: str, name: str = "two_ranks.py") -> Pair:
 
 
 @pytest.fixture(scope="session")
-def watched(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> Pair:
-    return _pair(tmp_path_factory.mktemp("watched"), "watched")
-
-
-@pytest.fixture(scope="session")
 def all_operations(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> Pair:
-    return _pair(tmp_path_factory.mktemp("all_operations"), "watched", "all_operations.py")
+    return _pair(tmp_path_factory.mktemp("all_operations"), "watched")
 
 
 @pytest.fixture(scope="session")
 def all_operations_unwatched(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> Pair:
-    return _pair(tmp_path_factory.mktemp("all_operations_unwatched"), "unwatched", "all_operations.py")
+    return _pair(tmp_path_factory.mktemp("all_operations_unwatched"), "unwatched")

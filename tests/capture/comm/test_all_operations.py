@@ -28,14 +28,13 @@ def test_everything_dies_in_the_same_order_and_computes_the_same(
     for rank in (0, 1):
         assert all_operations.answers[rank] == all_operations_unwatched.answers[rank]
         assert all_operations.answers[rank]["problems"] == []
-        assert sum(name.startswith("storage") for name in all_operations.answers[rank]["deaths"]) >= 25
+        assert sum(name.startswith("storage") for name in all_operations.answers[rank]["deaths"]) >= 14
 
 
 @pytest.mark.parametrize(
     "part",
     [
-        "send_and_recv", "with_works", "batched", "collectives", "until_completed", "by_future", "coalesced",
-        "directly",
+        "send_and_recv", "with_works", "batched", "collectives", "by_future",
     ],
 )  # fmt: skip
 def test_issue_wait_and_deaths_stand_in_their_order(all_operations: Pair, part: str) -> None:
@@ -55,30 +54,10 @@ def test_what_two_ranks_say_of_one_message(all_operations: Pair) -> None:
         sent, received = (rows(all_operations, rank, part) for rank in (0, 1))
         for rank, row in ((0, sent[0]), (1, received[-1])):
             assert short(row, "direction", "peer") == (("send", "recv")[rank], 1 - rank)
-            assert short(row, "tag", "bytes", "shape", "dtype", "group", "microbatch", "nth") == (
-                tag,
-                size,
-                shape,
-                "float32",
-                "default",
-                0,
-                1,
-            )
+            wanted = {"tag": tag, "bytes": size, "shape": shape, "dtype": "float32", "group": "default", "nth": 1}
+            assert wanted.items() <= row.items()
             assert "all_operations.py:" in row["issued_at"] and row["issued_at"].endswith(f" {part}")
             assert row["called_from"].endswith(" <module>")
-
-
-def test_a_work_keeps_a_buffer_that_the_script_has_let_go_of(all_operations: Pair) -> None:
-    for rank in (0, 1):
-        (row,) = rows(all_operations, rank, "with_works")
-        assert row["waited"] < row["tensor_died"] and row["waited"] < row["work_died"]
-
-
-def test_a_batch_is_written_one_by_one(all_operations: Pair) -> None:
-    for rank in (0, 1):
-        assert [short(row, "direction", "peer", "tag") for row in rows(all_operations, rank, "batched")] == [
-            ("send", 1 - rank, 3), ("recv", 1 - rank, 3),
-        ]  # fmt: skip
 
 
 def test_a_reused_buffer_counts_its_microbatches_and_dies_once(all_operations: Pair) -> None:
@@ -89,39 +68,17 @@ def test_a_reused_buffer_counts_its_microbatches_and_dies_once(all_operations: P
         assert [row["reused"] for row in found[:2]] == [row["issued"] for row in found[1:]]
 
 
-def test_ranks_of_a_group_are_told_as_ranks_of_the_world(all_operations: Pair) -> None:
-    for rank in (0, 1):
-        found = rows(all_operations, rank, "of_a_pair")
-        assert [short(row, "peer", "tag") for row in found] == [(1 - rank, 5), (1 - rank, 0)]
-        assert {row["group"] for row in found} != {"default"} and len({row["group"] for row in found}) == 1
-
-
 def test_a_receive_from_anybody_says_whose_it_was(all_operations: Pair) -> None:
     (row,) = rows(all_operations, 1, "from_anybody")
     assert short(row, "direction", "peer", "source", "tag") == ("recv", None, 0, 6)
 
 
-def test_objects_are_seen_as_the_tensors_they_become(all_operations: Pair) -> None:
-    for rank in (0, 1):
-        found = [row["direction"] for row in rows(all_operations, rank, "objects")]
-        assert (
-            found
-            == [("send", "recv")[rank]] * 2
-            + ["broadcast"] * 2
-            + ["allgather"] * 3
-            + ["gather", "broadcast"]
-            + ["scatter"] * 2
-        )
-
-
 def test_collectives_tell_all_their_bytes(all_operations: Pair) -> None:
     for rank in (0, 1):
         found = [short(row, "direction", "bytes", "buffers") for row in rows(all_operations, rank, "collectives")]
-        root = ((48, 3), (16, 1))[rank]
         assert found == [
-            ("allreduce", 16, 1), ("broadcast", 16, 1), ("reduce", 16, 1), ("allgather", 48, 3),
-            ("all_gather_single", 48, 2), ("reduce_scatter", 48, 3), ("reduce_scatter_single", 24, 2),
-            ("all_to_all_single", 32, 2), ("gather", *root), ("scatter", *root),
+            ("allreduce", 16, 1), ("allgather", 48, 3), ("reduce_scatter_single", 24, 2),
+            ("gather", *((48, 3), (16, 1))[rank]),
         ]  # fmt: skip
         assert all(
             row["peer"] is None and row["tag"] is None and row["waited"]
@@ -129,29 +86,10 @@ def test_collectives_tell_all_their_bytes(all_operations: Pair) -> None:
         )
 
 
-def test_barriers_are_seen_until_they_are_passed(all_operations: Pair) -> None:
-    for rank in (0, 1):
-        assert [(row["direction"], row["waited"] is not None) for row in rows(all_operations, rank, "barriers")] == [
-            ("monitored_barrier", True), ("barrier", True),
-        ]  # fmt: skip
-
-
-def test_a_work_that_was_asked_until_it_was_done_was_not_dropped(all_operations: Pair) -> None:
-    for rank in (0, 1):
-        (row,) = rows(all_operations, rank, "until_completed")
-        assert row["waited"] is None and row["completed"] < row["work_died"] and "dropped" not in row
-
-
 def test_a_future_waits_for_its_work(all_operations: Pair) -> None:
     for rank in (0, 1):
         for row in rows(all_operations, rank, "by_future"):
             assert row["work_died"] < row["waited"] and "dropped" not in row
-
-
-def test_a_coalesced_collective_is_one_operation_with_all_its_buffers(all_operations: Pair) -> None:
-    for rank in (0, 1):
-        (row,) = rows(all_operations, rank, "coalesced")
-        assert short(row, "direction", "bytes", "buffers") == ("allreduce_coalesced", 32, 2)
 
 
 def test_functional_operators_are_seen(all_operations: Pair) -> None:

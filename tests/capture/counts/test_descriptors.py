@@ -84,15 +84,3 @@ def test_segments_are_counted_by_what_is_mapped(opened: ExitStack) -> None:
     now = shared_memory()
     assert before is not None and now is not None
     assert (now.segments - before.segments, now.bytes - before.bytes) == (1, 1 << 16)
-
-
-def test_of_very_many_the_latest_are_told_apart(
-    opened: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("leakscope.recorder.process_counters._MOST_READ", 4)
-    every = open_descriptors(NOWHERE)
-    for number in range(4):
-        opened.enter_context((tmp_path / f"part_{number}.log").open("w"))
-    now = open_descriptors(NOWHERE)
-    assert every is not None and now is not None
-    assert sum(now.values()) == sum(every.values()) + 4 and now["others"] >= sum(every.values()) - 1

@@ -27,7 +27,6 @@ from leakscope.findings.oom import DeviceLook, device_looks
 from leakscope.run.model import Rank
 from leakscope.run.reader import read_run
 from leakscope.run.rows import Elsewhere, WatchedStep
-from leakscope.units import bytes_text
 
 pytestmark = pytest.mark.process
 
@@ -63,15 +62,14 @@ TRAIN = """
         optimizer.step()
         optimizer.zero_grad()
         say("loss", loss.item().hex())
-    {after}
     say("peak", torch.{name}.max_memory_allocated(), torch.{name}.max_memory_reserved())
 """
 """256 x 512 floats: 512 KiB a hidden."""
 
 
-def written(device: Kind, before: str = "", inside: str = "", after: str = "") -> str:
+def written(device: Kind, before: str = "", inside: str = "") -> str:
     """The training, for one kind of device."""
-    text = TRAIN.replace("{before}", before).replace("{inside}", inside).replace("{after}", after)
+    text = TRAIN.replace("{before}", before).replace("{inside}", inside)
     return text.replace("{recording}", device.recording).replace("{name}", device.name)
 
 
@@ -80,11 +78,10 @@ def train(runs: Runs, device: Kind) -> Callable[..., tuple[subprocess.CompletedP
     """Runs the training under the command; gives what it said and the run's folder."""
 
     def run(
-        *options: str, before: str = "", inside: str = "", after: str = "", env: Mapping[str, str] | None = None
+        *options: str, before: str = "", inside: str = "", env: Mapping[str, str] | None = None
     ) -> tuple[subprocess.CompletedProcess[str], Path]:
-        recorded = runs.recorded(
-            written(device, before, inside, after), *options, env=tuple({**device.env, **(env or {})}.items())
-        )
+        both = tuple({**device.env, **(env or {})}.items())
+        recorded = runs.recorded(written(device, before, inside), *options, env=both)
         return recorded.done, recorded.folder
 
     return run
@@ -98,16 +95,8 @@ def said(told: subprocess.CompletedProcess[str], word: str) -> list[str]:
 
 
 def without_leakscope(path: Path, device: Kind, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **device.env}
-    return subprocess.run(
-        [sys.executable, path.name, *words],
-        cwd=path.parent,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-        env=environment,
-    )
+    command, env = [sys.executable, path.name, *words], {**os.environ, **device.env}
+    return subprocess.run(command, cwd=path.parent, capture_output=True, text=True, timeout=300, check=True, env=env)
 
 
 def recorded(folder: Path) -> Rank:
@@ -115,17 +104,20 @@ def recorded(folder: Path) -> Rank:
     return rank
 
 
-def test_history_is_on_while_the_script_uses_the_device_and_off_afterwards(train: Train) -> None:
+def test_history_is_on_while_the_device_is_used_and_losses_and_peaks_are_as_without_leakscope(
+    train: Train, runs: Runs, device: Kind
+) -> None:
     told, folder = train("--snapshot", "always", "--lifetimes")
-    assert said(told, "used by import") == ["False"]
-    assert said(told, "recording in use") == ["True"]
-    assert said(told, "recording at exit") == ["False"]
-    rank = recorded(folder)
-    (report, *_) = rank.snapshots
+    states = [said(told, word) for word in ("used by import", "recording in use", "recording at exit")]
+    assert states == [["False"], ["True"], ["False"]]
+    (report, *_) = recorded(folder).snapshots
     (seen, *_) = report.devices
     assert seen.history in ("complete", "partial") and seen.events > 100
     assert seen.ghost_blocks == 0, "recording began with the first allocation"
     assert any(entry.site.where.startswith("train.py:") for entry in seen.end_sites)
+    plain = runs.plain(written(device), env=tuple(device.env.items()))
+    assert said(told, "loss") == said(plain, "loss") and len(said(plain, "loss")) == 12
+    assert said(told, "peak") == said(plain, "peak")
 
 
 def test_a_script_that_uses_no_device_gets_no_context_and_may_fork(
@@ -151,20 +143,6 @@ def test_a_script_that_uses_no_device_gets_no_context_and_may_fork(
     assert (
         [said(told, word) for word in words] == [said(plain, word) for word in words] == [["False"], ["2.0"], ["0"]]
     ), told.stderr
-
-
-def test_a_script_that_records_keeps_its_history_as_without_leakscope(train: Train) -> None:
-    records = "torch.{name}.memory._record_memory_history(max_entries=50_000)"
-    after = """trace = torch.{name}.memory._snapshot()["device_traces"][0]
-    say("events", len(trace), sum(event["action"] == "snapshot" for event in trace))"""
-    told, folder = train("--snapshot", "always", inside=f"kept or kept.append({records})", after=after)
-    assert said(told, "recording at exit") == ["True"], told.stderr
-    (events,) = said(told, "events")
-    assert int(events.split()[0]) > 100 and events.split()[1] == "0", "leakscope has taken none in it"
-    rank = recorded(folder)
-    assert any("records memory history itself" in note for note in rank.notes)
-    joined = [row.step for row in rank.device_blocks]
-    assert joined == []
 
 
 def adds_up(looks: Iterable[DeviceLook]) -> bool:
@@ -237,12 +215,6 @@ def test_memory_of_the_host_is_neither_counted_nor_blamed_for_the_devices_peak(
     findings = json.loads((tmp_path / "run" / "findings.json").read_text())["findings"]
     (leak,) = [finding for finding in findings if finding["severity"] == "leak"]
     assert leak["rule"] == "step-growth" and leak["bytes_per_step"] == 128 * 256 * 4
-    text = " ".join(told.stdout.split())
-    assert "in host memory, growing 128.00 KiB per step" in text
-    all_of_it = leakscope("report", "run", "--verbose").stdout
-    assert "in host memory 65.00 MiB" in " ".join(all_of_it.split()), (
-        "the data and the batch, as a category of their own"
-    )
     late = [finding["title"] for finding in findings if finding["rule"] == "late-release"]
     assert not [title for title in late if "batch" in title], "it is not on the device"
 
@@ -292,37 +264,12 @@ def test_letting_go_of_a_batch_on_the_device_saves_what_was_said(
     findings = json.loads((tmp_path / "run" / "findings.json").read_text())["findings"]
     assert "leak" not in {finding["severity"] for finding in findings}
     (idle,) = [finding for finding in findings if finding["rule"] == "idle-memory"]
-    assert idle["title"].endswith("`del checkpoint` lowers the peak by 1.00 MiB and frees 2.00 MiB of host memory")
+    assert "`del checkpoint`" in idle["title"]
     (late,) = [finding for finding in findings if finding["rule"] == "late-release"]
     assert "batch in train()" in late["title"]
     assert late["cut"]["frees_bytes"] == 1024 * 256 * 4
     peaks = [int(said(without_leakscope(path, device, *words), "peak")[0]) for words in ((), ("cured",))]
     assert peaks[0] - peaks[1] == pytest.approx(late["cut"]["frees_bytes"], rel=0.05)
-
-
-def test_what_backward_makes_is_told_with_the_line_that_waits_for_it(train: Train) -> None:
-    _, folder = train(inside="hidden.register_hook(lambda grad: kept.append(grad.detach()))")
-    findings = json.loads((folder / "findings.json").read_text())["findings"]
-    (leak,) = [finding for finding in findings if finding["severity"] == "leak"]
-    assert leak["allocated_at"] and all(place.startswith("train.py:") for place in leak["allocated_at"]), leak[
-        "allocated_at"
-    ]
-    assert any("<module> (aten::" in place and place.endswith("Backward0)") for place in leak["allocated_at"])
-
-
-@pytest.mark.parametrize("device", ["fake"], indirect=True)
-def test_an_allocator_that_counts_nothing_ends_no_recording(train: Train) -> None:
-    told, folder = train(env={"PYTORCH_FAKE_ALLOC_CONF": "backend:pluggable"}, inside="kept.append(hidden.detach())")
-    assert told.returncode == 23 and "Traceback" not in told.stderr, told.stderr
-    rank = recorded(folder)
-    assert len(rank.steps) == 12 and rank.device_steps == ()
-
-
-def test_losses_and_peaks_are_what_they_are_without_leakscope(train: Train, runs: Runs, device: Kind) -> None:
-    told, _ = train("--snapshot", "always", "--lifetimes")
-    plain = runs.plain(written(device), env=tuple(device.env.items()))
-    assert said(told, "loss") == said(plain, "loss") and len(said(plain, "loss")) == 12
-    assert said(told, "peak") == said(plain, "peak")
 
 
 LIMIT = "torch.{name}.set_per_process_memory_fraction((512 << 20) / torch.{name}.get_device_properties(0).total_memory)"
@@ -339,100 +286,9 @@ def test_memory_that_runs_out_is_recorded_before_the_stack_unwinds(train: Train,
     (row,) = rank.device_failures
     assert row.wanted_bytes == 1 << 30 and row.looked and row.at.startswith("train.py:") and row.at.endswith(" forward")
     assert (folder / "rank_0000" / f"{device.name}_oom_{row.step:06d}.pickle").exists()
-    text = " ".join(told.stdout.split())
-    assert "64.00 MiB in 1 storage: ballast in forward(), train.py" in text
     (seen,) = rank.snapshots[0].devices
     assert [failure.requested_bytes for failure in seen.out_of_memory] == [1 << 30]
-    assert f"to be reserved 1.00 GiB, device free {bytes_text(row.free_bytes)}: " in text
-    assert "not enough: empty_cache (0 B)" in text
-
-
-def test_memory_that_runs_out_in_backward_is_recorded_on_autograds_thread(train: Train) -> None:
-    before = (
-        LIMIT
-        + """
-    class Greedy(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-        @staticmethod
-        def backward(ctx, grad):
-            return grad + torch.empty(1 << 30, dtype=torch.uint8, device=grad.device)[0]
-    """
-    )
-    told, folder = train("--no-lifetimes", before=before, inside="hidden = Greedy.apply(hidden)")
-    assert told.returncode == 1 and "OutOfMemoryError" in told.stderr, told.stderr
-    (row,) = recorded(folder).device_failures
-    assert row.looked and row.at.startswith("train.py:") and row.at.endswith(" backward")
-
-
-def test_a_script_that_halves_its_batch_is_no_failure(train: Train) -> None:
-    inside = """size = 1 << 30
-        while size > 1 << 20:
-            try:
-                torch.empty(size, dtype=torch.uint8, device=device)
-                break
-            except torch.OutOfMemoryError:
-                size //= 2"""
-    told, folder = train("--no-lifetimes", before=LIMIT, inside=inside)
-    assert told.returncode == 0, told.stdout + told.stderr
-    notes = [f for f in json.loads((folder / "findings.json").read_text())["findings"] if f["rule"] == "allocator"]
-    assert any("the script continued" in note["title"] and note["severity"] == "note" for note in notes)
-    assert "Memory   " not in told.stdout
-
-
-def test_an_allocator_without_history_is_a_note(train: Train, device: Kind) -> None:
-    told, folder = train(
-        "--no-lifetimes",
-        env=device.without_history,
-        before="torch._C._cuda_isHistoryEnabled = lambda: False" if device.name == "cuda" else "",
-    )
-    assert told.returncode == 0, told.stderr
-    assert any("device memory is not recorded" in note for note in recorded(folder).notes)
-
-
-TWO = """
-    import torch
-    from torch import nn
-    here, there = torch.device("{name}:0"), torch.device("{name}:1")
-    first = nn.Linear(256, 512).to(here)
-    second = nn.Sequential(nn.Linear(512, 512), nn.Tanh()).to(there)
-    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
-    kept = []
-
-    def train():
-        sent = first(torch.ones(512, 256, device=here))
-        received = sent.detach().to(there).requires_grad_()
-        second(received).pow(2).mean().backward()
-        sent.backward(received.grad.to(here))
-        kept.append(received)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    for _ in range(10):
-        train()
-    print("peak", torch.{name}.max_memory_allocated(1), flush=True)
-"""
-
-
-def test_two_devices_of_one_process_are_told_apart(
-    script: Write, leakscope: Command, tmp_path: Path, device: Kind
-) -> None:
-    if device.name == "cuda" and torch.cuda.device_count() < 2:
-        pytest.skip("not two CUDA devices here")
-    script(TWO.replace("{name}", device.name))
-    told = leakscope("run", "-o", "run", "train.py", timeout=300, env=device.env)
-    assert told.returncode == 23, told.stdout + told.stderr
-    rank = recorded(tmp_path / "run")
-    looks = [look for look in device_looks(rank) if look.occasion == "step"]
-    assert {look.device for look in looks} == {0, 1} and adds_up(looks)
-    assert f"tensor memory on {device.name}:1" in told.stdout
-    (watched,) = [row for row in rank.lifetimes if isinstance(row, WatchedStep)]
-    assert watched.device == f"{device.name}:1", "the fuller one"
-    (peak,) = [look for look in rank.looks if look.occasion == "peak"]
-    held = sum(int(peak.heap.bytes[s]) for s, on in peak.heap.device.items() if on == watched.device)
-    assert 0 <= watched.peak_bytes - held <= 1 << 20, "what runs at the peak is seen by the allocator alone"
-    assert watched.peak_bytes <= int(said(told, "peak")[0])
+    assert "ballast in forward()" in told.stdout
 
 
 def test_the_page_on_the_allocator_shows_what_is_told(script: Write, leakscope: Command, device: Kind) -> None:
@@ -446,35 +302,3 @@ def test_the_page_on_the_allocator_shows_what_is_told(script: Write, leakscope: 
         for command in commands_of(block.text) if block.language == "text" else ():
             told = leakscope(*command.words.split()[1:], timeout=300, env=device.env).stdout
             assert agree(command.output, told.replace(device.name, "cuda").splitlines()), told
-
-
-@pytest.mark.device
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-def test_a_step_costs_little(tmp_path: Path) -> None:
-    code = f"""if True:
-        import statistics, time
-        from pathlib import Path
-        import torch
-        from leakscope.recorder.allocator_monitor import DeviceMemory
-        from leakscope.process.patches import Patches
-        from leakscope.run.writer import RankFolder
-
-        memory, patches = DeviceMemory(RankFolder(Path({str(tmp_path)!r}), 0), "auto", 0.02), Patches()
-        memory.attach(patches)
-        alive = [torch.ones(1000, device="cuda") for _ in range(5000)]
-        began, spent = time.perf_counter(), []
-        for step in range(1, 201):
-            alive[step] = torch.ones(1000, device="cuda") + 1
-            torch.cuda.synchronize()
-            now = time.perf_counter()
-            memory.step(step, now - began)
-            spent.append(time.perf_counter() - now)
-            time.sleep(0.005)
-        print(statistics.median(spent), sum(spent) / (time.perf_counter() - began))
-        patches.take_out()
-    """
-    told = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True, env={**os.environ}
-    )
-    median, share = map(float, told.stdout.split())
-    assert median < 0.001 and share < 0.15, told.stdout

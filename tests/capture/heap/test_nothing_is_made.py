@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import gc
 import os
 import struct
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -217,59 +215,6 @@ def test_two_looks_leave_everything_as_it_was() -> None:
     next(obj for name, obj, _ in there if name == "a coroutine").close()  # else Python warns of it
 
 
-def test_running_frames_of_several_threads_are_left_as_they_were() -> None:
-    ready, stop = threading.Barrier(3), threading.Event()
-    frames: list[types.FrameType] = []
-
-    def plain(tensor: torch.Tensor) -> None:
-        frames.append(sys._getframe())
-        ready.wait()
-        stop.wait()
-        assert tensor is not None
-
-    def with_f_locals(tensor: torch.Tensor) -> None:
-        frame = sys._getframe()
-        frame.f_locals.update(hidden=tensor)
-        frames.append(frame)
-        ready.wait()
-        stop.wait()
-
-    threads = [threading.Thread(target=work, args=(torch.ones(3),)) for work in (plain, with_f_locals)]
-    for thread in threads:
-        thread.start()
-    ready.wait()
-    frames.append(sys._getframe())
-    try:
-        before = [of_frame(frame) for frame in frames]
-        graph = look_twice()
-        after = [of_frame(frame) for frame in frames]
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert after == before
-    held = [graph.reference(k) for k in range(len(graph.holder))]
-    assert sum(reference.name == "local tensor" for reference in held) >= 2
-    frames.clear()
-
-
-def test_the_namespace_of_a_running_class_body_is_not_written() -> None:
-    free = torch.ones(3)
-
-    class Body:
-        held = free
-        before = frozenset(vars())
-        graph = look_twice()
-        after = frozenset(vars())
-
-    assert Body.after - Body.before == {"before", "graph"}
-    graph = Body.graph
-    holders = [
-        graph.object(r.holder).type for r in map(graph.reference, range(len(graph.holder))) if r.name == ".f_locals"
-    ]
-    assert "frame" in holders
-
-
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="PEP 667: f_locals writes through")
 def test_a_caller_finds_what_a_library_has_put_into_its_f_locals() -> None:
     def put(frame: types.FrameType, **values: Any) -> None:
@@ -285,34 +230,3 @@ def test_a_caller_finds_what_a_library_has_put_into_its_f_locals() -> None:
 
     tensor = torch.ones(3)
     assert read() is tensor
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="PEP 667: f_locals keeps nothing")
-def test_the_references_of_a_dict_of_f_locals_are_explained() -> None:
-    """The frame's own dict holds a tensor that the variable has let go of since."""
-
-    def holds() -> tuple[HeapGraph, Any]:
-        tensor: Any = torch.ones(31)
-        names = locals()
-        tensor = None
-        graph = heap.look(1, "step").heap
-        return graph, (names["tensor"], tensor)
-
-    graph, (kept, _) = holds()
-    (storage,) = (k for k in graph.storages.tolist() if graph.bytes[k] == 31 * 4)
-    above = {r.holder: r.name for r in map(graph.reference, range(len(graph.holder))) if r.held == storage}
-    (tensor,) = (k for k in above if graph.object(k).kind == "tensor")
-    (holder,) = (r for r in map(graph.reference, range(len(graph.holder))) if r.held == tensor)
-    assert (graph.object(holder.holder).type, holder.name) == ("dict", "['tensor']")
-    assert graph.object(holder.holder).unexplained == graph.object(tensor).unexplained == 0
-    into = {r.name for r in map(graph.reference, range(len(graph.holder))) if r.held == holder.holder}
-    assert into == {"local names", ".f_locals"} and kept is not None
-
-
-def test_many_attributes_are_read_without_a_dict_each() -> None:
-    kept = [Plain(tensor=torch.ones(3)) for _ in range(200)]
-    gc.collect()
-    graph = look_twice()
-    assert sum(word(id(one) - 24) == 0 for one in kept) == (200 if OLD or sys.version_info >= (3, 13) else 0)
-    names = [r.name for r in map(graph.reference, range(len(graph.holder)))]
-    assert names.count(".tensor") >= 200

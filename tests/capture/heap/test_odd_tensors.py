@@ -13,9 +13,7 @@ from torch._subclasses import FakeTensorMode
 from leakscope.findings.categories import categories
 from leakscope.graph.retained import freed_without
 from leakscope.heap import snapshot as heap
-from leakscope.heap.autograd import Types
 from leakscope.heap.garbage import Watched
-from leakscope.heap.to_graph import describe
 from leakscope.run.model import HeapSnapshot
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # prototype, beta, deprecated
@@ -110,37 +108,6 @@ def test_the_memory_of_each_is_counted_once_and_a_look_at_all_of_them_loses_noth
     assert seen.explained_bytes - before == sum(own for _, own in ODD.values()) + 4 * plain.numel()
     assert [seen.heap.strings[k] for k in seen.heap.label].count("Tensor float32[12345]") == 1
     assert len(kept) == len(ODD)
-
-
-def test_what_a_tensor_does_not_tell_is_missing_in_its_own_label() -> None:
-    known = Types()
-    nested = describe(_nested(torch.strided), known)
-    assert (nested.kind, nested.label, nested.size) == ("tensor", "Tensor float32[?]", sum(_PARTS) * 5 * FLOAT)
-    refuses = describe(Refuses(torch.ones(10)), known)
-    assert (refuses.kind, refuses.label, refuses.size) == ("tensor", "Refuses float32[?]", -1)
-
-
-def test_an_object_that_cannot_be_described_has_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any) -> Any:
-        raise RuntimeError("no such thing")
-
-    monkeypatch.setattr("leakscope.heap.to_graph._container", fails)
-    assert describe([1], Types()).label == "list object"
-    assert describe({1}, Types()).type == "set"
-
-
-def test_symbolic_sizes_stay_symbols() -> None:
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    shapes = ShapeEnv()
-    tensor = FakeTensorMode(shape_env=shapes).from_tensor(torch.ones(10, 7))
-    storage = tensor.untyped_storage()
-    told = describe(tensor, Types())
-    assert told.size == -1
-    assert told.label.startswith("FakeTensor float32[s")
-    _look()
-    assert shapes.guards == []
-    assert storage is not None
 
 
 @pytest.mark.parametrize("layout", ["csr", "csc", "coo"])

@@ -11,7 +11,6 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import HealthCheck, Phase, event, example, given, settings
 from hypothesis import strategies as st
@@ -220,7 +219,7 @@ MANY = st.lists(plans(), min_size=1, max_size=24)
 """Heaps built side by side: one look, which is what takes the time, serves them all."""
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=_PHASES)
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=_PHASES)
 @given(many=MANY)
 @example(many=KNOWN)
 def test_garbage_goes_when_it_was_said_to_go(many: list[Plan]) -> None:
@@ -247,7 +246,7 @@ def _compare(heaps: list[tuple[Plan, Seen]], graph: HeapGraph) -> None:
         assert _alive_for_ever(told) == real, plan
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=_PHASES)
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=_PHASES)
 @given(many=MANY)
 @example(many=[Plan(("list", "leaf", "made"), ((0, 1, "plain"), (0, 2, "plain")), (0,)), *KNOWN])
 def test_a_cut_frees_what_was_said_without_any_collection(many: list[Plan]) -> None:
@@ -278,13 +277,12 @@ def _held_by(graph: HeapGraph, name: str) -> int:
     return 0
 
 
-@pytest.mark.parametrize("layers", [1, 2, 4])
-def test_the_cycle_of_2024_loses_one_layer_a_collection(layers: int) -> None:
+def test_the_cycle_of_2024_loses_one_layer_a_collection() -> None:
     def backward() -> None:
         made = torch.ones(next(_SIZES), requires_grad=True)
         seen.add(made)
         groups: list[dict[str, Any]] = []
-        for _ in range(layers):
+        for _ in range(3):
             made = made.exp()
             seen.add(made)
             groups.append({"intermediates": [made.grad_fn]})
@@ -297,5 +295,4 @@ def test_the_cycle_of_2024_loses_one_layer_a_collection(layers: int) -> None:
         said = predicted(heap.look(1, "step").heap, seen)
         assert [said] == happen([seen])
         (rounds,) = said.values()
-        assert max(rounds) == layers
-        assert set(rounds) == set(range(1, layers + 1))
+        assert set(rounds) == {1, 2, 3}

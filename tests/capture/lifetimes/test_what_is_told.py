@@ -5,15 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import subprocess
-import sys
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-from support.lived_steps import BIG, KIB, REST, big, idle_bytes, measured_peak, scratch, watched
+from support.lived_steps import BIG, KIB, REST, big, idle_bytes, scratch, watched
 from torch import Tensor, nn
 
 
@@ -36,36 +34,12 @@ def test_what_only_a_library_holds_is_not_the_users() -> None:
     assert lived.told == []
 
 
-class Output(dict[str, Any]):
-    """Each value is an item and an attribute too."""
-
-
 Pair = namedtuple("Pair", ["first", "second"])
-Plain: Any = type("Plain", (), {})
 
 
-def plain(first: Tensor, second: Tensor) -> Any:
-    made = Plain()
-    made.first, made.second = first, second
-    return made
-
-
-def test_one_object_that_holds_it_twice_is_what_is_let_go_of() -> None:
+def test_a_class_that_a_call_in_the_script_makes_is_the_users() -> None:
     def step() -> None:
-        out = Output(first=big(), second=torch.ones(4))
-        out.first = out["first"]  # type: ignore[attr-defined]
-        scratch()
-        out["second"].sum()
-
-    (finding,) = watched(step).told
-    assert finding.cut is not None
-    assert (finding.cut.reference, finding.cut.frees_bytes) == ("local out", BIG)
-
-
-@pytest.mark.parametrize("pair", [Pair, plain])
-def test_a_class_that_a_call_in_the_script_makes_is_the_users(pair: Callable[[Tensor, Tensor], Any]) -> None:
-    def step() -> None:
-        kept = [pair(big(), torch.ones(REST // 4))]
+        kept = [Pair(big(), torch.ones(REST // 4))]
         scratch()
         kept[0].second.sum()
 
@@ -89,20 +63,6 @@ def test_the_module_path_and_the_phase_are_told() -> None:
     assert "(aten::relu)" in told[0].made_at
 
 
-def test_steps_that_differ_are_not_judged() -> None:
-    turn = [0]
-
-    def step() -> None:
-        turn[0] += 1
-        for _ in range(turn[0]):
-            torch.ones(4) + 1
-        scratch()
-
-    lived = watched(step)
-    assert lived.peak is None
-    assert "same operations" in lived.unjudged[0].why
-
-
 def test_an_own_dispatch_mode_is_left_alone() -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -114,16 +74,6 @@ def test_an_own_dispatch_mode_is_left_alone() -> None:
         lived = watched(scratch)
     assert "dispatch mode" in lived.unjudged[0].why
     assert torch._C._len_torch_dispatch_stack() == 0
-
-
-def test_compiled_regions_are_said_to_be_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = torch.compile(lambda x: x + 1, backend="eager")
-    compiled(torch.ones(2))
-    try:
-        assert "torch.compile" in watched(scratch).unjudged[0].why
-    finally:
-        torch._dynamo.reset()
-        sys.modules["torch._dynamo.utils"].counters.clear()
 
 
 def test_watching_changes_nothing() -> None:
@@ -159,23 +109,6 @@ def test_watching_changes_nothing() -> None:
     assert torch._C._len_torch_dispatch_stack() == 0
 
 
-def test_nothing_is_kept_alive() -> None:
-    def step() -> None:
-        tensor = big()
-        tensor.sum()
-        scratch()
-
-    assert watched(step).step.peak_bytes - watched(step).step.start_bytes == measured_peak(step)
-
-
-def test_the_methods_are_as_found() -> None:
-    before = {name: vars(torch.Tensor).get(name) for name in ("numpy", "tolist", "__array__", "data_ptr")}
-    resize = torch.UntypedStorage.resize_
-    watched(scratch)
-    assert {name: vars(torch.Tensor).get(name) for name in before} == before
-    assert torch.UntypedStorage.resize_ is resize or torch.UntypedStorage.resize_ == resize
-
-
 COMPILING = """
     import sys
     import torch
@@ -198,17 +131,12 @@ COMPILING = """
 """
 
 
-@pytest.mark.parametrize(("backend", "first"), [("eager", 0), ("aot_eager", 3)])
 def test_compiled_regions_stay_compiled_and_are_counted_as_unseen(
-    backend: str,
-    first: int,
     script: Callable[[str], Path],
     leakscope: Callable[..., subprocess.CompletedProcess[str]],
     tmp_path: Path,
 ) -> None:
-    done = leakscope("run", "-q", "-o", "run", script(COMPILING), backend, first)
+    done = leakscope("run", "-q", "-o", "run", script(COMPILING), "eager", 3)
     assert done.stdout.splitlines()[0] == "1", "what was compiled without leakscope is compiled with it"
-    assert "Dynamo does not know" not in done.stderr
     (unjudged,) = json.loads((tmp_path / "run" / "findings.json").read_text())["unjudged"]
-    why = "lifetimes were not recorded: the script uses torch.compile: 1 compiled region"
-    assert unjudged["rule"] == "late-release" and why in unjudged["why"]
+    assert unjudged["rule"] == "late-release" and "1 compiled region" in unjudged["why"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from leakscope.process import watchdog
 from leakscope.process.guard import Guard
-from leakscope.process.watchdog import Watchdog, yield_to_threads
+from leakscope.process.watchdog import Watchdog
 
 
 def started(tick: Callable[[], Any]) -> Watchdog:
@@ -60,41 +59,3 @@ def test_the_end_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None
     dog.end()
     assert time.monotonic() - before < 10
     over.release()
-
-
-def test_a_tick_may_end_the_watchdog_itself() -> None:
-    ended: list[bool] = []
-    made: list[Watchdog] = []
-
-    def tick() -> None:
-        made[0].end()
-        ended.append(True)
-
-    made.append(Watchdog(lambda: False, tick, lambda: None, 1000.0))
-    made[0].start(Guard())
-    wait_for(lambda: bool(ended))
-
-
-def test_a_thread_that_waits_for_the_gil_gets_a_turn() -> None:
-    interval = sys.getswitchinterval()
-    turns: list[int] = []
-    ready = _thread.allocate_lock()
-    ready.acquire()
-
-    def run() -> None:
-        ready.release()
-        time.sleep(0.01)
-        turns.append(1)
-
-    sys.setswitchinterval(1000.0)  # who has the GIL keeps it
-    try:
-        _thread.start_new_thread(run, ())
-        ready.acquire()
-        end = time.perf_counter() + 0.1
-        while time.perf_counter() < end:
-            pass
-        assert not turns
-        yield_to_threads()
-        assert turns
-    finally:
-        sys.setswitchinterval(interval)

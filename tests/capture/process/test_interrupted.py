@@ -65,8 +65,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("collecting", [True, False], ids=["gc on", "gc off"])
+@pytest.mark.parametrize(("name", "collecting"), [*((name, True) for name in SMALL), ("no automatic gc", False)])
 def test_a_block_restores_what_it_switches(interrupts: ModuleType, name: str, collecting: bool) -> None:
     call, was = SMALL[name], gc.isenabled()
     call()
@@ -141,13 +140,13 @@ def in_watch() -> None:
 
 
 def in_profiler() -> None:
-    with leakscope.Profiler(budget=1.0) as profiler:
-        for _ in range(4):
+    with leakscope.Profiler(budget=1.0, warmup=0) as profiler:
+        for _ in range(2):
             with profiler.step():
                 a_step()
 
 
-CALLS = {"watch": in_watch, "Profiler": in_profiler, "holders": leakscope.holders}
+CALLS = {"watch": in_watch, "Profiler": in_profiler}
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
@@ -188,18 +187,6 @@ def test_the_same_in_python_alone() -> None:
     with block:
         pass
     assert done[2:] == ["in", "out"]
-
-
-def test_a_block_is_left_when_its_beginning_is_interrupted() -> None:
-    done: list[str] = []
-
-    def enter() -> None:
-        done.append("in")
-        raise Interrupt
-
-    with pytest.raises(Interrupt), Block(enter, lambda: done.append("out")):
-        done.append("body")
-    assert done == ["in", "out"]
 
 
 def test_an_interrupted_end_is_tried_again_and_the_interrupt_comes_out() -> None:
@@ -266,42 +253,3 @@ def test_a_generator_is_a_context_manager_as_contextlib_makes_it() -> None:
         with pytest.raises(StopIteration) as stopped, recording(done):
             raise stop
         assert stopped.value is stop
-
-
-@pytest.mark.parametrize("count", [0, 2])
-def test_a_generator_yields_once(count: int) -> None:
-    @contextmanager
-    def wrong() -> Iterator[None]:
-        for _ in range(count):
-            yield
-
-    with pytest.raises(RuntimeError), wrong():
-        pass
-
-
-def test_what_a_callback_raises_comes_out_of_the_scripts_own_code() -> None:
-    import signal
-    import weakref
-
-    class Target:
-        pass
-
-    class Timeout(Exception):
-        pass
-
-    def handler(*_: object) -> None:
-        raise Timeout
-
-    guard = Guard()
-    callback = guard.finalizer_safe("death", lambda _: signal.raise_signal(signal.SIGUSR2))
-    before = signal.signal(signal.SIGUSR2, handler)
-    try:
-        target = Target()
-        reference = weakref.ref(target, callback)
-        with pytest.raises(Timeout):
-            del target
-            for _ in range(10):
-                len([])
-        assert reference() is None and not guard.lost
-    finally:
-        signal.signal(signal.SIGUSR2, before)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +16,7 @@ import torch
 from leakscope import Profiler
 from leakscope.graph.model import HeapGraph
 from leakscope.heap import snapshot as heap
-from leakscope.process.gc_control import CollectionWatch, SnapshotTimeout, check_deadline, deadline, paused
+from leakscope.process.gc_control import SnapshotTimeout, check_deadline, deadline, paused
 from leakscope.recorder import snapshots
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -47,7 +44,7 @@ threading.Thread(target=spin, daemon=True).start()
 """
 
 
-@pytest.fixture(params=[0.005, 1e-6, 1000.0])
+@pytest.fixture(params=[1e-6, 1000.0])
 def interval(request: pytest.FixtureRequest) -> Iterator[float]:
     found = sys.getswitchinterval()
     sys.setswitchinterval(request.param)
@@ -61,77 +58,12 @@ def test_threads_take_turns_during_a_look_whatever_the_script_has_set(interval: 
     assert sys.getswitchinterval() == pytest.approx(interval)
 
 
-class Raised(Exception):
-    pass
-
-
-@pytest.mark.parametrize("block", [paused, CollectionWatch(lambda: None).suspended], ids=["look", "own work"])
-@pytest.mark.parametrize("after", [gc.disable, sys.setswitchinterval], ids=lambda function: function.__name__)
-def test_what_a_signal_handler_raises_at_the_beginning_leaves_nothing_behind(
-    block: Callable[[], AbstractContextManager[None]], after: object
-) -> None:
-    def raises(frame: object, event: str, called: object) -> None:
-        if event == "c_return" and called is after:
-            sys.setprofile(None)
-            raise Raised
-
-    interval = sys.getswitchinterval()
-    sys.setprofile(raises)
-    with suppress(Raised), block():
-        sys.setprofile(None)
-    assert gc.isenabled() and sys.getswitchinterval() == interval
-
-
-@pytest.mark.look
-def test_a_thread_that_computes_does_not_keep_a_look_from_ending() -> None:
-    going = [True]
-
-    def spin() -> None:
-        while going and time.monotonic() < began + 30:
-            pass
-
-    began = time.monotonic()
-    thread = threading.Thread(target=spin, daemon=True)
-    thread.start()
-    try:
-        kept = torch.ones(321)
-        assert 321 * 4 in heap.look(1, "step").heap.bytes.tolist() and kept is not None
-        assert time.monotonic() - began < 30
-    finally:
-        going.clear()
-        thread.join()
-
-
 @pytest.mark.process
 def test_a_run_ends_beside_a_thread_that_computes_and_without_sleep(
     leakscope: Command, script: Callable[[str], Path]
 ) -> None:
     ran = leakscope("run", script(MODEL + COMPUTES + "time.sleep = lambda seconds: None\n" + STEPS), timeout=240)
     assert ran.returncode == 0 and ran.stdout.startswith("done") and "9 steps" in ran.stdout + ran.stderr, ran.stderr
-
-
-STEPS_IN_A_HANDLER = """
-import signal
-other = torch.optim.SGD([torch.ones(4, requires_grad=True)], lr=0.01)
-other.param_groups[0]["params"][0].grad = torch.ones(4)
-idle = [True]
-def step(*_):
-    if idle:
-        idle.clear()
-        other.step()
-        idle.append(True)
-signal.signal(signal.SIGALRM, step)
-signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
-"""
-
-
-@pytest.mark.process
-def test_a_signal_handler_may_take_a_step_in_the_middle_of_a_look(
-    leakscope: Command, script: Callable[[str], Path]
-) -> None:
-    end = "signal.setitimer(signal.ITIMER_REAL, 0)\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
-    ran = leakscope("run", script(MODEL + STEPS_IN_A_HANDLER + STEPS + end), timeout=60)
-    assert ran.returncode == 0 and ran.stdout.startswith("done"), ran.stderr
 
 
 class _Node:
@@ -195,7 +127,7 @@ def test_what_other_threads_change_is_no_garbage_and_the_garbage_is_found(
     kept = {"tensor": torch.ones(KEPT)}
     churning = [_Churning(), _Churning()]
     with churning[0], churning[1]:
-        seen = [heap.look(number, "step") for number in (1, 2, 3)]
+        seen = [heap.look(number, "step") for number in (1, 2)]
     for look in seen:
         assert _garbage(look.heap) - of_others == {4 * LEAKED: 1}, look.unjudged
         assert {4 * KEPT, 4 * ALIVE} <= set(look.heap.bytes.tolist())
@@ -217,16 +149,6 @@ def test_what_takes_too_long_is_given_up_and_only_there() -> None:
 
 
 @pytest.mark.look
-def test_a_look_that_is_given_up_leaves_everything_as_found() -> None:
-    gc.enable()
-    interval = sys.getswitchinterval()
-    with pytest.raises(SnapshotTimeout), deadline(-1.0):
-        heap.look(1, "step")
-    assert gc.isenabled() and sys.getswitchinterval() == interval
-    assert heap.look(2, "step").heap is not None
-
-
-@pytest.mark.look
 def test_a_run_goes_on_without_the_look_that_was_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "_MOST_TIMES", -1)
     model = torch.nn.Linear(8, 8)
@@ -238,14 +160,3 @@ def test_a_run_goes_on_without_the_look_that_was_given_up(tmp_path: Path, monkey
     assert len(rank.steps) == 8 and not rank.looks
     assert any("timed out" in note for note in rank.notes)
     assert profiler.findings.verdict.value == "inconclusive"
-
-
-@pytest.mark.process
-def test_looks_where_python_counts_no_blocks(
-    leakscope: Command, script: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONMALLOC", "malloc")
-    ran = leakscope("run", "-o", tmp_path / "run", script(MODEL + STEPS), timeout=60)
-    assert ran.returncode == 0 and ran.stdout.startswith("done"), ran.stderr
-    rank = tmp_path / "run" / "rank_0000"
-    assert list(rank.glob("heap_step_*.json")) and not (rank / "notes.jsonl").exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -74,39 +73,17 @@ recorder.finish(lambda steps: Ended(EndKind.FINISHED, 0, steps), look=False)
 after = survey()
 changed = [name for name in before.keys() | after.keys() if name == "lists" and before[name] != after[name]
            or name != "lists" and before.get(name) is not after.get(name)]
-print(json.dumps({"names": names, "most": max(most, key=len), "left": recorder.patches.names, "changed": changed,
-                  "comm": [kind.__name__ for kind in vars(c10d).values() if isinstance(kind, type)]}))
+print(json.dumps({"names": names, "most": max(most, key=len), "left": recorder.patches.names, "changed": changed}))
 """
 
-ONCE = [
-    "gc.callbacks", "optimizer step hook", "Optimizer.__init__", "Optimizer.__setstate__", "Variable._execution_engine",
-    "module call hook", "module inputs hook", "BaseProcess.start", "Popen.__init__", "skipped folder of dynamo",
-    "Future.wait", "Future.done", "Future.then", "torch.utils.swap_tensors", "contexts opened", "context.__enter__",
-    "records of comm operations", "file for stacks", "stack on SIGTERM", "stack on SIGINT",
-    "watchdog thread",
-    "optimizer phase begins", "optimizer phase ends", *3 * ["torch.compile", "torch.export.export"],
-    "_MultiProcessingDataLoaderIter.__init__", "_MultiProcessingDataLoaderIter.__init__", "BaseProcess.start",
-    "_MultiProcessingDataLoaderIter._shutdown_workers", "module registration hook", "module registration hook",
-]  # fmt: skip
-"""What the list has from the start of a run of two, besides what torch.distributed's classes and operators get."""
-TWO_STEPS = [
-    "dispatch mode", "modules running", "module forward pre-hook", "module forward hook", "Tensor.tolist",
-    "Tensor.numpy", "Tensor.__array__", "Tensor.__dlpack__", "Tensor.data_ptr", "UntypedStorage.resize_",
-]  # fmt: skip
-"""What comes for the steps whose lifetimes are watched."""
 
-
-def test_a_run_of_two_ranks_puts_in_what_is_listed_and_leaves_everything_as_found(tmp_path: Path) -> None:
+def test_a_run_of_two_ranks_leaves_everything_as_found(tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", RECORDED, tmp_path], capture_output=True, text=True, check=True)
     told = json.loads(ran.stdout)
-    others = Counter(
-        name
-        for name in told["names"]
-        if not name.startswith("_c10d_functional") and name.split(".")[0] not in told["comm"]
+    assert {"gc.callbacks", "ProcessGroup.send", "Work.wait", "_c10d_functional.all_reduce.default._op"} <= set(
+        told["names"]
     )
-    assert others == Counter(ONCE)
-    assert {"ProcessGroup.send", "Work.wait", "_c10d_functional.all_reduce.default._op"} <= set(told["names"])
-    assert Counter(told["most"]) - Counter(told["names"]) == Counter(TWO_STEPS)
+    assert {"dispatch mode", "Tensor.numpy"} <= set(told["most"]) - set(told["names"]), "in the watched steps alone"
     assert told["left"] == [] and told["changed"] == []
 
 
@@ -115,17 +92,6 @@ class Owner:
 
     def call(self) -> str:
         return "own"
-
-
-class Heir(Owner):
-    """Has the method from its base."""
-
-
-def test_what_was_inherited_is_inherited_again() -> None:
-    patches = Patches()
-    patches.wrap(Heir, "call", lambda called: lambda heir: f"wrapped {called(heir)}")
-    assert Heir().call() == "wrapped own" and Owner().call() == "own" and patches.names == ("Heir.call",)
-    assert patches.take_out() and Heir().call() == "own" and "call" not in vars(Heir)
 
 
 def test_what_somebody_has_wrapped_since_stays_below_theirs() -> None:

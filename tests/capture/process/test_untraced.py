@@ -5,7 +5,6 @@ from __future__ import annotations
 import cProfile
 import pstats
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -57,15 +56,6 @@ def _tracing(names: Names) -> Iterator[None]:
 
 
 @contextmanager
-def _profiling(names: Names) -> Iterator[None]:
-    sys.setprofile(lambda frame, event, of: names.add(of.__name__ if event[0] == "c" and of else frame.f_code.co_name))
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
-
-
-@contextmanager
 def _c_profiling(names: Names) -> Iterator[None]:
     with cProfile.Profile() as profile:
         yield
@@ -86,7 +76,7 @@ def _monitoring(names: Names) -> Iterator[None]:
 
 
 LISTENING = pytest.mark.parametrize(
-    "listening", [_tracing, _profiling, _c_profiling, *([_monitoring] if sys.version_info >= (3, 12) else [])]
+    "listening", [_tracing, _c_profiling, *([_monitoring] if sys.version_info >= (3, 12) else [])]
 )
 
 
@@ -115,30 +105,6 @@ def test_what_is_the_scripts_is_heard_within_ours(listening: Any, pure: str, mon
     with listening(names):
         _calls(traced(inner))
     assert "inner" in names and not {"_ours", "nested", "_fails"} & names
-
-
-def test_an_own_thread_is_not_heard() -> None:
-    names: Names = set()
-    threading.setprofile(lambda frame, *_: names.add(frame.f_code.co_name))
-    try:
-        thread = threading.Thread(target=untraced(_ours), args=(_scripts_own,))
-        thread.start()
-        thread.join()
-    finally:
-        threading.setprofile(None)  # type: ignore[arg-type]
-    assert "run" in names and "_ours" not in names
-
-
-def test_it_is_called_as_the_function_is() -> None:
-    class Owner:
-        @untraced
-        def method(self, *args: int, named: int = 0) -> tuple[object, ...]:
-            return self, *args, named
-
-    owner = Owner()
-    assert owner.method(1, named=2) == (owner, 1, 2)
-    assert Owner.method.__name__ == "method" and untraced(_ours).__wrapped__ is _ours  # type: ignore[attr-defined]
-    assert traced(len)([1, 2]) == 2, "outside of an untraced one it changes nothing"
 
 
 SCRIPT = """

@@ -45,25 +45,6 @@ def test_the_outermost_calls_of_a_step_are_added_up(inputs: StepInputs) -> None:
     assert inputs.taken() == (None, 0)
 
 
-def test_a_call_without_tensors_tells_nothing(inputs: StepInputs) -> None:
-    nn.ModuleList()
-    nn.Identity()(3)
-    assert inputs.taken() == (None, 0)
-
-
-def test_nothing_is_heard_once_the_script_compiles(inputs: StepInputs) -> None:
-    torch.compile(Net())
-    Net()(torch.ones(2, 4))
-    assert inputs.taken() == (None, 0)
-
-
-def test_a_strict_export_is_that_of_a_script_that_is_not_recorded(inputs: StepInputs) -> None:
-    net, example = nn.Linear(4, 4), (torch.ones(2, 4),)
-    program = torch.export.export(net, example, strict=True)
-    assert [node.op for node in program.graph.nodes].count("call_function") == 1
-    assert torch.equal(program.module()(*example), net(*example))
-
-
 def test_of_later_steps_every_eighth_is_noted(inputs: StepInputs) -> None:
     net, noted = nn.Linear(4, 4), []
     for step in range(1, 42):

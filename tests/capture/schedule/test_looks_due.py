@@ -33,19 +33,6 @@ def _steps(looks: list[tuple[int, float]]) -> list[int]:
     return [step for step, _ in looks]
 
 
-def test_looks_that_cost_little_come_early() -> None:
-    assert _steps(_looks(0.2))[:4] == FIRST
-
-
-def test_a_run_of_ten_seconds_has_not_five_looks_of_one() -> None:
-    assert len([now for _, now in _looks(1.0) if now <= 10.0]) == 3
-
-
-@pytest.mark.parametrize("seconds", [0.15, 0.5, 1.0, 2.0])
-def test_a_job_that_dies_after_twenty_seconds_has_a_verdict(seconds: float) -> None:
-    assert len([now for _, now in _looks(seconds) if now <= 20.0]) >= 3
-
-
 @pytest.mark.parametrize("seconds", [0.05, 0.15, 0.5, 2.0, 10.0])
 def test_a_long_run_stays_within_its_budget(seconds: float) -> None:
     hours = 3
@@ -64,39 +51,6 @@ def test_looks_of_any_cost_are_taken_where_the_end_was_asked_for() -> None:
             schedule.taken(100.0, 100.0)
             due.append(step)
     assert due == [*FIRST, 11]
-
-
-def test_a_budget_of_all_the_time_finds_no_look_too_dear() -> None:
-    """As in a process with a heap of many packages, where a look takes longer than the whole run without it."""
-    schedule, due, now = Schedule(warmup=2, steps=None, budget=1.0), [], 0.0
-    for step in range(1, 13):
-        now += 0.001
-        if schedule.due(step, now):
-            schedule.attempted(step)
-            schedule.taken(5.0, 5.0)
-            due.append(step)
-            now += 5.0
-    assert due == [*FIRST, 12]
-
-
-def test_what_else_is_done_at_the_ends_of_steps_counts() -> None:
-    schedule = Schedule(warmup=2, steps=None, budget=BUDGET)
-    for step in FIRST:
-        assert schedule.due(step, step * STEP_S)
-        schedule.attempted(step)
-        schedule.taken(0.1, 0.1)
-    assert schedule.due(100, 30.0)
-    schedule.also(1.0)
-    assert not schedule.due(100, 30.0)
-
-
-def test_looks_from_which_no_growth_is_judged_replace_none() -> None:
-    schedule = Schedule(warmup=2, steps=None, budget=BUDGET)
-    schedule.attempted(1)
-    schedule.taken(0.1, 0.1)
-    schedule.attempted(3, judged=False)
-    schedule.taken(0.1, 0.1)
-    assert [step for step in range(3, 6) if schedule.due(step, 0.0)] == [3, 4, 5]
 
 
 def test_first_looks_are_taken_again_after_a_handover() -> None:

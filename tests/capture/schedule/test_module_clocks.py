@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -27,17 +26,6 @@ def test_without_a_backward_the_outermost_call_of_the_first_module_with_paramete
             loss(x, x)
             loss(other(net(x)), x)
     assert heard.ticks == [(ClockKind.CALL, "Named")] * STEPS
-
-
-def test_one_that_is_gone_or_silent_gives_way_to_the_next(heard: Heard) -> None:
-    x = torch.ones(2, WIDTH)
-    with torch.no_grad():
-        for _ in range(STEPS):
-            Named(a_net())(x)
-        net = a_net()
-        for _ in range(STEPS):
-            net(x)
-    assert heard.ticks == [(ClockKind.CALL, "Named")] * STEPS + [(ClockKind.CALL, "Linear")] * STEPS
 
 
 def test_calls_that_build_a_graph_wait_for_a_backward_first(heard: Heard) -> None:
@@ -67,20 +55,6 @@ def test_once_something_better_is_there_no_hook_stands_in_the_way_of_modules(hea
     assert heard.by(ClockKind.CALL) == 0
 
 
-def test_calls_of_other_threads_end_none(heard: Heard) -> None:
-    net = a_net()
-
-    def serve() -> None:
-        with torch.no_grad():
-            net(torch.ones(2, WIDTH))
-
-    for _ in range(STEPS):
-        thread = threading.Thread(target=serve)
-        thread.start()
-        thread.join()
-    assert heard.ticks == []
-
-
 class OwnCall(nn.Linear):
     """Calls that run no global hooks, as those of gpytorch's models."""
 
@@ -106,19 +80,6 @@ def test_a_call_that_a_class_defines_itself_ends_a_step_once(heard: Heard, kind:
     assert heard.ticks == [(ClockKind.CALL, kind.__name__)] * STEPS
     SGD(net.parameters(), 0.1)
     assert kind.__call__ is own
-
-
-def test_a_model_for_each_trial_ends_steps_though_the_old_ones_are_kept_and_an_ensemble_ends_one(heard: Heard) -> None:
-    kept, x = [], torch.ones(2, WIDTH)
-    with torch.no_grad():
-        for _ in range(STEPS):
-            kept.append(Named(a_net()))
-            kept[-1](x)
-        assert heard.by(ClockKind.CALL) == STEPS
-        for _ in range(2):
-            for net in kept[-5:]:
-                net(x)
-    assert heard.by(ClockKind.CALL) == STEPS + 2
 
 
 LIBRARY = """

@@ -35,26 +35,13 @@ def _most_at_once(folder: Path, cores: int, ranks: int = RANKS) -> int:
     return max(most)
 
 
-@pytest.mark.parametrize("cores", [1, 2])
-def test_as_many_look_at_a_time_as_there_are_cores(tmp_path: Path, cores: int) -> None:
-    assert _most_at_once(tmp_path, cores) == cores
-
-
-def test_nothing_is_locked_where_there_is_a_core_for_each(tmp_path: Path) -> None:
-    with SnapshotQueue(tmp_path, 2, cores=2).turn():
-        assert not list(tmp_path.iterdir())
+def test_as_many_look_at_a_time_as_there_are_cores(tmp_path: Path) -> None:
+    assert _most_at_once(tmp_path, 2) == 2
 
 
 def test_one_that_never_ends_its_turn_holds_nobody_up_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "_TIMEOUT_S", 0.02)
     with SnapshotQueue(tmp_path, RANKS, cores=1).turn(), SnapshotQueue(tmp_path, RANKS, cores=1).turn():
-        pass
-
-
-def test_where_no_file_can_be_made_it_is_always_ones_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_TIMEOUT_S", 0.02)
-    gone = tmp_path / "gone" / "too"
-    with SnapshotQueue(gone, RANKS, cores=1).turn(), SnapshotQueue(gone, RANKS, cores=1).turn():
         pass
 
 

@@ -46,16 +46,6 @@ def test_what_a_library_wrote_is_the_librarys(
     assert is_users(str(path)) == (told == "{}")
 
 
-def test_no_attribute_of_a_module_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Lazy(ModuleType):
-        def __getattribute__(self, name: str) -> object:
-            raise AssertionError(name)
-
-    monkeypatch.setitem(sys.modules, "lazy.train", Lazy("lazy.train"))
-    monkeypatch.setitem(sys.modules, "no.module", 5)
-    assert is_users(str(tmp_path / "train.py"))
-
-
 def test_what_inductor_writes_is_torchs() -> None:
     folder = Path(tempfile.gettempdir())
     assert short(str(folder / "torchinductor_me" / "ab" / "cab.py")) == "<torch/cab.py>"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -85,46 +84,12 @@ def test_line_of_a_variable(script: str, scope: str, name: str, first: int, last
     assert source.local_line(script, scope, name, last=True) == last
 
 
-def test_an_argument_counts_only_where_it_is_asked_for(script: str) -> None:
-    assert (source.local_line(script, "fill", "rows"), source.local_line(script, "fill", "rows", arguments=False)) == (
-        22,
-        0,
-    )
-    assert source.local_line(script, "other", "batch", arguments=False) == 17
-
-
-def test_line_of_an_attribute_of_a_class(tmp_path: Path) -> None:
-    path = tmp_path / "classes.py"
-    path.write_text(
-        "class Store:\n    a = 1\n\n    kept = []\n    def fill(self, x):\n        later = x\n"
-        "        Store.set = x\n    if a:\n        kept = [a]\n"
-    )
-    told = {
-        name: source.class_attribute_line(str(path), "Store", name)
-        for name in ("kept", "fill", "set", "later", "missing")
-    }
-    assert told == {"kept": 4, "fill": 5, "set": 7, "later": 0, "missing": 0}
-    assert source.class_attribute_line(str(path), "Store", "kept", last=True) == 9
-
-
 def test_line_of_an_attribute(script: str) -> None:
     assert source.attribute_line(script, "Model", "hidden") == 9
     assert source.attribute_line(script, "Model", "hidden", last=True) == 9
     assert source.attribute_line(script, "Model", "declared") == 13
     assert source.attribute_line(script, "Model", "once", last=True) == 12
     assert source.attribute_line(script, "Model", "other") == 0
-
-
-def test_reading_a_source_keeps_nothing_in_the_users_process_and_a_notebooks_cell_is_read(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("rate = 0.1\n")
-    cell = str(tmp_path / "cell.py")
-    linecache.cache[cell] = 9, None, ["rate = 0.2\n"], cell
-    before = dict(linecache.cache)
-    assert source.lines_of(str(tmp_path / "train.py")) == ["rate = 0.1\n"]
-    assert source.lines_of(cell) == ["rate = 0.2\n"]
-    assert source.lines_of(str(tmp_path / "none.py")) == []
-    assert linecache.cache == before
-    del linecache.cache[cell]
 
 
 @pytest.fixture

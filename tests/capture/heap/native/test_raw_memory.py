@@ -5,16 +5,14 @@ from __future__ import annotations
 import collections
 import gc
 import os
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from leakscope.graph.model import HeapGraph
 from leakscope.heap import snapshot as heap
-from leakscope.heap.autograd import contents_of, dicts_of_node, node_layout, own_memory, pack_hook_at
+from leakscope.heap.autograd import contents_of, own_memory, pack_hook_at
 
 
 def pack(tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
@@ -38,54 +36,6 @@ class Doubled(torch.autograd.Function):
 
 def leaf() -> torch.Tensor:
     return torch.ones(3, requires_grad=True)
-
-
-def changed_view() -> torch.Tensor:
-    whole = leaf() * 1
-    whole[:2].mul_(2)
-    return whole
-
-
-MADE: dict[str, Callable[[], torch.Tensor]] = {
-    "built in": lambda: leaf() * 2,
-    "saving nothing": lambda: leaf().sum(),
-    "custom": lambda: Doubled.apply(leaf()),
-    "changed view": changed_view,
-    "many inputs": lambda: torch.stack([leaf() for _ in range(40)]),
-}
-
-
-@pytest.mark.parametrize("name", list(MADE))
-def test_the_hooks_of_a_tensor_are_found_on_its_node_when_it_is_gone(name: str) -> None:
-    made = MADE[name]()
-    made.register_hook(lambda grad: grad)
-    node, hooks = made.grad_fn, made._backward_hooks
-    above = made * 2  # in torch 2.10 Python does not own the node of a custom Function
-    del made
-    other = leaf().exp()
-    other.register_hook(lambda grad: grad)
-    with own_memory() as words:
-        layout = node_layout(words)
-        assert ("tensor hook", id(hooks)) in dicts_of_node(node, layout, words)
-        assert ("tensor hook", id(other._backward_hooks)) in dicts_of_node(other.grad_fn, layout, words)
-        assert [*dicts_of_node((leaf() * 2).grad_fn, layout, words)] == []
-    assert above is not None
-
-
-@pytest.mark.parametrize("name", list(MADE))
-def test_each_dict_of_a_node_is_found_where_it_is(name: str) -> None:
-    made = MADE[name]()
-    node: Any = made.grad_fn
-    with own_memory() as words:
-        layout = node_layout(words)
-        assert [*dicts_of_node(node, layout, words)] == []
-        before, after = node.register_prehook(lambda *_: None), node.register_hook(lambda *_: None)
-        expected = {"metadata": id(node.metadata)}
-        expected |= {"pre-hook": id(before.hooks_dict_ref()), "post-hook": id(after.hooks_dict_ref())}
-        found = [*dicts_of_node(node, layout, words)]
-        assert set(expected.items()) <= set(found)
-        assert {kind for kind, _ in found} == set(expected)
-    assert made is not None
 
 
 def test_a_pack_hook_is_found_and_no_other() -> None:

@@ -73,16 +73,6 @@ def test_a_callback_that_a_library_calls_is_a_root_of_its_own_kind_and_names_not
     assert RootKind.CALLBACK not in (kinds.get("fit"), kinds.get("train_step"))
 
 
-def test_the_loop_s_own_frame_is_no_callback_though_a_library_called_its_function() -> None:
-    kept: list[torch.Tensor] = []
-    with leakscope.Profiler(budget=1.0) as profiler:
-        for _ in range(10):
-            with profiler.step():
-                kept.append(torch.ones(1 << 16))
-    [finding] = profiler.findings.findings
-    assert finding.cut is not None and "kept in test_the_loop" in finding.cut.references[0].written
-
-
 @pytest.mark.parametrize(
     ("roots", "said"),
     [({"state": {}}, "a dict cannot be weakly referenced"), ({"": Trainer}, "the name ''")],

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from leakscope.heap.referents import FRAMES_CAN_BE_READ, frame_contents, held_by_frame
+from leakscope.heap.referents import FRAMES_CAN_BE_READ, frame_contents
 from leakscope.native import gc_heap
 from leakscope.process import raw_types
 from leakscope.process.raw_types import LAYOUT_IS_KNOWN, instance_dict
@@ -74,62 +74,6 @@ def test_all_sorts_of_variables_are_read() -> None:
     called(Thing(), Thing(), key=Thing(), other=Thing())
 
 
-def test_a_cell_is_what_the_frame_holds() -> None:
-    closed = Thing()
-
-    def inner() -> Any:
-        held = dict(frame_contents(sys._getframe()).variables)["closed"]
-        assert closed is not None
-        return held
-
-    assert inner.__closure__ is not None
-    assert inner() is inner.__closure__[0] is dict(frame_contents(sys._getframe()).variables)["closed"]
-    assert any(held is closed for held in held_by_frame(sys._getframe()))
-
-
-def test_an_argument_that_is_a_cell_is_no_closed_variable() -> None:
-    cell = types.CellType(Thing())
-    assert dict(frame_contents(sys._getframe()).variables)["cell"] is cell
-
-
-def test_reading_a_running_frame_makes_no_f_locals() -> None:
-    def called() -> types.FrameType:
-        held = Thing()
-        frame = sys._getframe()
-        for _ in range(2):
-            assert _values(frame)["held"] is held
-        assert _f_locals_word(frame) == 0
-        return frame
-
-    frame = called()
-    assert _f_locals_word(frame) == 0 and "held" in _values(frame)
-    frame.clear()
-    assert frame_contents(frame).variables == []
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="PEP 667: f_locals writes through")
-def test_what_a_library_put_into_f_locals_is_still_there() -> None:
-    """As debuggers and nnsight do, which then have the interpreter copy the dict into the variables."""
-
-    def put(frame: types.FrameType, value: Any) -> None:
-        frame.f_locals.update(hidden=value)
-        before = dict(ctypes.cast(_f_locals_word(frame), ctypes.py_object).value)
-        for _ in range(2):
-            held = held_by_frame(frame)
-        assert any(one is value for one in held[-1].values())
-        assert ctypes.cast(_f_locals_word(frame), ctypes.py_object).value == before
-        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), 0)
-
-    def read() -> Any:
-        put(sys._getframe(), value)
-        if False:
-            hidden = None
-        return hidden
-
-    value = Thing()
-    assert read() is value
-
-
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="PEP 667: f_locals keeps nothing")
 def test_a_dict_of_f_locals_is_what_the_frame_holds_and_is_not_refreshed() -> None:
     rebound: Any = Thing()
@@ -161,63 +105,6 @@ def test_generators_are_read_without_a_frame_object() -> None:
     assert _values(frame) == _values(generator)
     assert [*generator] == [first]
     assert frame_contents(generator).variables == []
-
-
-def test_coroutines_and_async_generators_are_read() -> None:
-    async def waits(first: Any) -> Any:
-        return first
-
-    async def yields(first: Any) -> Any:
-        yield first
-
-    first = Thing()
-    coroutine, generator = waits(first), yields(first)
-    assert _values(coroutine) == _values(generator) == {"first": first}
-    coroutine.close()
-
-
-def test_class_bodies_and_modules_are_read_and_not_written() -> None:
-    free = Thing()
-    seen: list[Any] = []
-
-    class Body:
-        held = free
-        before = frozenset(vars())
-        seen.extend(frame_contents(sys._getframe()).variables)
-        namespace = frame_contents(sys._getframe()).namespace
-        is_own = namespace is locals()
-        after = frozenset(vars())
-
-        def uses(self) -> Any:
-            return __class__  # type: ignore[name-defined]
-
-    assert Body.is_own and Body.after - Body.before == {"before", "namespace", "is_own"}
-    assert dict(seen)["free"].cell_contents is free and "held" not in dict(seen)
-    names: dict[str, Any] = {"sys": sys, "frame_contents": frame_contents}
-    exec("value = 3\ncontents = frame_contents(sys._getframe())", names)
-    assert names["contents"].namespace is names and names["contents"].variables == []
-
-
-def test_variables_of_an_inlined_comprehension_are_read() -> None:
-    """PEP 709: from Python 3.12 on they are in the frame around, in a class body hidden from `f_locals`."""
-
-    class Body:
-        seen = (*[_values(sys._getframe()) for hidden in (Thing,)],)
-
-    assert Body.seen[0]["hidden"] is Thing
-
-
-def test_a_frame_that_failed_is_read() -> None:
-    def fails(argument: Any) -> None:
-        local = [argument]
-        raise ValueError(len(local))
-
-    argument = Thing()
-    with pytest.raises(ValueError) as caught:
-        fails(argument)
-    frame = caught.tb.tb_next.tb_frame if caught.tb.tb_next else None
-    assert frame is not None and _values(frame) == {"argument": argument, "local": [argument]}
-    assert _f_locals_word(frame) == 0
 
 
 @contextmanager
@@ -277,11 +164,9 @@ class Slotted:
 @pytest.mark.parametrize(
     "make",
     [
-        Plain, Slotted, Exception, type("Error", (KeyError,), {}), lambda: (lambda: 0), type("Items", (list,), {}),
+        Plain, Slotted, Exception, lambda: (lambda: 0), type("Items", (list,), {}),
         *(lambda kind=kind, value=value: type("Of", (kind,), {})(value)
-          for kind in (int, tuple, bytes, str, float)
-          for value in ((0, 1, -(10**40)) if kind is int else ("", "abc", "x" * 9) if kind is str else (1.5,)
-                        if kind is float else ((), (1,), (1, 2)) if kind is tuple else (b"", b"abc", b"x" * 9))),
+          for kind, value in ((int, 0), (int, -(10**40)), (tuple, ()), (tuple, (1, 2)), (bytes, b"abc"), (str, "abc"))),
     ],
 )  # fmt: skip
 def test_the_dict_of_an_instance_is_read_and_not_made(make: Callable[[], Any]) -> None:
@@ -310,24 +195,6 @@ def test_attributes_that_stand_inline_are_read_as_they_are() -> None:
     del other.first
     assert instance_dict(one, Plain) == {f"name_{k}": k for k in range(40)}
     assert instance_dict(other, Plain) == {"second": other.second}
-
-
-def test_attributes_of_an_object_that_another_thread_changes_are_read() -> None:
-    def work(stop: threading.Event) -> None:
-        while not stop.is_set():
-            obj = shared[0] = Plain()
-            for k in range(5):
-                setattr(obj, f"name_{k}", Thing())
-            del obj.name_1
-            obj.__dict__  # noqa: B018
-            setattr(obj, "and more", Thing())
-            obj.__dict__ = {"name_2": Thing()}
-
-    shared: list[Any] = [Plain()]
-    with running(work):
-        for _ in range(3000):
-            found = instance_dict(shared[0], Plain)
-            assert found is None or all(type(value) in (Thing, list) for value in list(found.values()))
 
 
 def test_a_property_of_the_users_is_not_run() -> None:

@@ -64,14 +64,6 @@ def test_attributes_that_a_class_of_a_package_sets(library: ModuleType) -> None:
     assert {package_that_sets(Mine, name) for name in ("mine", "read_only", "nothing", "value")} == {""}
 
 
-def test_an_attribute_that_the_users_class_sets_too_is_the_users(library: ModuleType) -> None:
-    class Mine(library.Base):  # type: ignore[name-defined,misc]
-        def change(self) -> None:
-            self.strategy = None
-
-    assert package_that_sets(Mine, "strategy") == "" and package_that_sets(Mine, "model") == "setters_library"
-
-
 def test_fields_of_types_written_in_c_and_the_hooks_of_modules() -> None:
     assert package_that_sets(functools.partial, "args") == "functools"
     assert package_that_sets(functools.partial, "mine") == ""
