@@ -7,6 +7,7 @@ import gc
 import importlib
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,6 @@ from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Findings
 from leakscope.heap import snapshot as heap
 from leakscope.process.user_code import short
-from leakscope.report.finding_text import advice, title
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import MemoryThere
 
@@ -42,7 +42,7 @@ class LeakCase:
     rule: ClassVar[str]
     freed_by: ClassVar[str]
     tells: ClassVar[str] = ""
-    """Regular expression that the trace, the cut or the title must match, where `cut` says nothing."""
+    """Regular expression that the subject, the trace or the cut must match, where there is no `cut`."""
     per_step: ClassVar[float | None] = None
     """Bytes a step, in units of one tensor of the case; None where only the measured truth is asked."""
     collections: ClassVar[int | None] = None
@@ -197,15 +197,15 @@ def truth(name: str, prime: int, variant: str = "leak", after: int = 0) -> float
             gc.enable()
 
 
-def all_text(finding: Finding) -> str:
-    """All that a finding says, in one text."""
+def text_of(finding: Finding) -> str:
+    """The subject, reference path and cut of a finding in one text."""
     trace = " -> ".join(f"{hop.object} @{hop.where} {hop.reference}" for hop in finding.trace)
-    cut = f"{finding.cut.reference} {finding.cut.where}" if finding.cut else ""
-    return f"{title(finding)}\n{trace}\n{cut}\n{advice(finding)}"
+    cut = f"{finding.cut.written} {finding.cut.where}" if finding.cut else ""
+    return f"{finding.subject}\n{trace}\n{cut}"
 
 
 def matches(pattern: str, finding: Finding) -> bool:
-    return re.search(pattern, all_text(finding), re.DOTALL) is not None
+    return re.search(pattern, text_of(finding), re.DOTALL) is not None
 
 
 def load() -> None:
@@ -215,11 +215,11 @@ def load() -> None:
 
 
 def main() -> None:
-    """Prints the fingerprints of every case, for a second process to compare."""
+    """Prints the fingerprints of some cases, for a second process to compare."""
     load()
-    from corpus.case import CASES, watch
+    from corpus.case import watch
 
-    names = list(CASES)
+    names = sys.argv[1:]
     seen = watch(names, "leak")
     print(json.dumps({name: sorted(f.fingerprint for f in seen.of(name)) for name in names}))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,19 +49,6 @@ class LossAfterBackward(HeldGraph):
         self.losses.append(loss.detach())
 
 
-class LossesByName(HeldGraph):
-    cut = r"\.history|\['loss'\]"
-
-    def begin(self) -> None:
-        self.history: dict[str, list[Any]] = {"loss": []}
-
-    def leak(self) -> None:
-        self.history["loss"].append(self.leaf().sigmoid().mean())
-
-    def clean(self) -> None:
-        self.history["loss"].append(self.leaf().sigmoid().mean().detach())
-
-
 class RunningSum(HeldGraph):
     cut = r"\.total"
 
@@ -75,35 +60,6 @@ class RunningSum(HeldGraph):
 
     def clean(self) -> None:
         self.total = self.total + self.leaf().exp().sum().detach()
-
-
-class HiddenStateCarriedOver(HeldGraph):
-    cut = r"\.state"
-
-    def begin(self) -> None:
-        self.weight = self.leaf()
-        self.state = self.tensor()
-
-    def leak(self) -> None:
-        self.state = torch.tanh(self.state * self.weight)
-
-    def clean(self) -> None:
-        self.state = torch.tanh(self.state.detach() * self.weight)
-
-
-class FunctionalUpdates(HeldGraph):
-    cut = r"\.weight"
-
-    def begin(self) -> None:
-        self.weight = self.leaf()
-
-    def leak(self) -> None:
-        (grad,) = torch.autograd.grad((self.weight * self.weight).sum(), self.weight, create_graph=True)
-        self.weight = self.weight - grad * self.weight
-
-    def clean(self) -> None:
-        (grad,) = torch.autograd.grad((self.weight * self.weight).sum(), self.weight)
-        self.weight = (self.weight - grad * self.weight).detach().requires_grad_()
 
 
 class CheckpointedGraph(HeldGraph):
@@ -121,35 +77,6 @@ class CheckpointedGraph(HeldGraph):
     def _forward(self) -> torch.Tensor:
         made: torch.Tensor = checkpoint(_twice, self.leaf(), use_reentrant=False, preserve_rng_state=False)
         return made
-
-
-class CheckpointedTraining(HeldGraph):
-    """A pack hook that holds what the checkpointed function closes over; its clean variant trains."""
-
-    cut = r"\.losses"
-
-    def begin(self) -> None:
-        self.weight = self.leaf()
-        self.optimizer = torch.optim.SGD([self.weight], lr=0.1)
-        self.losses: list[Any] = []
-
-    def leak(self) -> None:
-        self.losses.append(self._loss())
-
-    def clean(self) -> None:
-        loss = self._loss()
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.losses.append(loss.item())
-
-    def _loss(self) -> torch.Tensor:
-        scale = self.tensor()
-        made: torch.Tensor = checkpoint(self._scaled(scale), self.weight, use_reentrant=False, preserve_rng_state=False)
-        return made
-
-    def _scaled(self, scale: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-        return lambda weight: (weight * scale).exp().sum()
 
 
 class HookOfATensorThatIsGone(HeldGraph):
@@ -211,18 +138,3 @@ class OffloadedSavedTensors(HeldGraph):
     def _forward(self) -> torch.Tensor:
         with torch.autograd.graph.saved_tensors_hooks(lambda t: ("cpu", t.clone()), lambda packed: packed[1]):
             return self.leaf().exp().sum()
-
-
-class BoundedLosses(HeldGraph):
-    """A bound that is far is no reason to keep graphs; the clean variant keeps numbers."""
-
-    cut = r"\.recent"
-
-    def begin(self) -> None:
-        self.recent: deque[Any] = deque(maxlen=1000)
-
-    def leak(self) -> None:
-        self.recent.append(self.leaf().exp().sum())
-
-    def clean(self) -> None:
-        self.recent.append(self.leaf().exp().sum().item())

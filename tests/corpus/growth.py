@@ -6,10 +6,9 @@ import contextvars
 import functools
 import queue
 import threading
-from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,19 +40,6 @@ class GrowingList(Growing):
         del self.outputs[:-2]
 
 
-class GrowingDict(Growing):
-    cut = r"\.by_step"
-
-    def begin(self) -> None:
-        self.by_step: dict[int, Any] = {}
-
-    def leak(self) -> None:
-        self.by_step[len(self.by_step)] = self.tensor()
-
-    def clean(self) -> None:
-        self.by_step[0] = self.tensor()
-
-
 class HeldInTwoPlaces(Growing):
     """Neither cut alone frees anything; of the clean variant's two places one is emptied, and one has a bound."""
 
@@ -72,33 +58,6 @@ class HeldInTwoPlaces(Growing):
         self.by_step[0] = self.rows[-1]
 
 
-class GrowingSet(Growing):
-    cut = r"\.seen"
-
-    def begin(self) -> None:
-        self.seen: set[Any] = set()
-
-    def leak(self) -> None:
-        self.seen.add(self.tensor())
-
-    def clean(self) -> None:
-        self.seen = {self.tensor()}
-
-
-class GrowingDeque(Growing):
-    cut = r"\.recent"
-
-    def begin(self) -> None:
-        self.recent: deque[Any] = deque()
-        self.bounded: deque[Any] = deque(maxlen=1000)
-
-    def leak(self) -> None:
-        self.recent.append(self.tensor())
-
-    def clean(self) -> None:
-        self.bounded.append(self.tensor())
-
-
 class GrowingDefaultDict(Growing):
     cut = r"\.by_name|\['loss'\]"
 
@@ -112,19 +71,6 @@ class GrowingDefaultDict(Growing):
         self.by_name["loss"][:] = [self.tensor()]
 
 
-class GrowingOrderedDict(Growing):
-    cut = r"\.cache"
-
-    def begin(self) -> None:
-        self.cache: OrderedDict[int, Any] = OrderedDict()
-
-    def leak(self) -> None:
-        self.cache[len(self.cache)] = self.tensor()
-
-    def clean(self) -> None:
-        self.cache[0] = self.tensor()
-
-
 class GrowingKeys(Growing):
     cut = r"\.seen"
 
@@ -136,39 +82,6 @@ class GrowingKeys(Growing):
 
     def clean(self) -> None:
         self.seen = {self.tensor(): 1}
-
-
-MODULE_LEVEL: list[Any] = []
-
-
-class GrowingModuleGlobal(Growing):
-    cut = r"\.MODULE_LEVEL"
-
-    def leak(self) -> None:
-        MODULE_LEVEL.append(self.tensor())
-
-    def clean(self) -> None:
-        MODULE_LEVEL[:] = [self.tensor()]
-
-    def end(self) -> None:
-        MODULE_LEVEL.clear()
-
-
-class Registry:
-    entries: ClassVar[list[Any]] = []
-
-
-class GrowingClassAttribute(Growing):
-    cut = r"\.entries"
-
-    def leak(self) -> None:
-        Registry.entries.append(self.tensor())
-
-    def clean(self) -> None:
-        Registry.entries = [self.tensor()]
-
-    def end(self) -> None:
-        Registry.entries = []
 
 
 def _recorder() -> Callable[[Any], None]:
@@ -264,50 +177,6 @@ class GrowingLinkedList(Growing):
 
     def clean(self) -> None:
         self.head = _Link(self.tensor(), None)
-
-
-class GrowingTensorAttribute(Growing):
-    cut = r"\.history"
-
-    def begin(self) -> None:
-        self.state = torch.ones(2)
-        self.state.history = []  # type: ignore[attr-defined]
-
-    def leak(self) -> None:
-        self.state.history.append(self.tensor())  # type: ignore[attr-defined]
-
-    def clean(self) -> None:
-        self.state.history = [self.tensor()]  # type: ignore[attr-defined]
-
-
-class GrowingParameterRecords(Growing):
-    """An object on a parameter that keeps records of it."""
-
-    cut = r"\.rows"
-
-    def begin(self) -> None:
-        self.weight = nn.Parameter(torch.ones(2))
-        self.weight.records = _Slotted()  # type: ignore[attr-defined]
-
-    def leak(self) -> None:
-        self.weight.records.rows.append(self.tensor())  # type: ignore[attr-defined]
-
-    def clean(self) -> None:
-        self.weight.records.rows = [self.tensor()]  # type: ignore[attr-defined]
-
-
-class GrowingQueue(Growing):
-    cut = r"\.queue|\.waiting"
-
-    def begin(self) -> None:
-        self.waiting: queue.Queue[Any] = queue.Queue()
-
-    def leak(self) -> None:
-        self.waiting.put(self.tensor())
-
-    def clean(self) -> None:
-        self.waiting.put(self.tensor())
-        self.waiting.get()
 
 
 _ROWS: contextvars.ContextVar[Any] = contextvars.ContextVar("rows")
@@ -448,53 +317,6 @@ class GrowingModuleBuffers(Growing):
         self.module.register_buffer("seen", self.tensor())
 
 
-class GrowingParameterList(Growing):
-    tells = r"ParameterList module"
-
-    def begin(self) -> None:
-        self.prompts = nn.ParameterList()
-
-    def leak(self) -> None:
-        self.prompts.append(nn.Parameter(self.tensor()))
-
-    def clean(self) -> None:
-        self.prompts = nn.ParameterList([nn.Parameter(self.tensor())])
-
-
-@dataclass(slots=True)
-class _Slotted:
-    rows: list[Any] = field(default_factory=list)
-
-
-class GrowingSlots(Growing):
-    cut = r"\.rows"
-
-    def begin(self) -> None:
-        self.slotted = _Slotted()
-
-    def leak(self) -> None:
-        self.slotted.rows.append(self.tensor())
-
-    def clean(self) -> None:
-        self.slotted.rows = [self.tensor()]
-
-
-_Named = namedtuple("_Named", "rows")
-
-
-class GrowingNamedTuple(Growing):
-    cut = r"\.rows|\[0\]"
-
-    def begin(self) -> None:
-        self.named = _Named([])
-
-    def leak(self) -> None:
-        self.named.rows.append(self.tensor())
-
-    def clean(self) -> None:
-        self.named.rows[:] = [self.tensor()]
-
-
 class GrowingObjectArray(Growing):
     cut = r"\.array|\[i\]"
 
@@ -529,21 +351,6 @@ class GrowingWrappers(Growing):
         self.shards = [Wrapper(self.tensor())]
 
 
-class SnapshotsOfWeights(Growing):
-    cut = r"\.snapshots"
-
-    def begin(self) -> None:
-        self.weight = nn.Parameter(self.tensor())
-        self.average = self.weight.detach().clone()
-        self.snapshots: list[Any] = []
-
-    def leak(self) -> None:
-        self.snapshots.append({"weight": self.weight.detach().clone()})
-
-    def clean(self) -> None:
-        self.average.mul_(0.9).add_(self.weight.detach(), alpha=0.1)
-
-
 class ReplayBuffer(Growing):
     """With a capacity that is reached, filling up is no leak."""
 
@@ -562,66 +369,6 @@ class ReplayBuffer(Growing):
             self.memory.append(None)
         self.memory[self.place] = (self.tensor(), 1.0)
         self.place = (self.place + 1) % self.capacity
-
-
-class GradientsKept(Growing):
-    cut = r"\.gradients"
-
-    def begin(self) -> None:
-        self.weight = nn.Parameter(self.tensor())
-        self.optimizer = torch.optim.AdamW([self.weight])
-        self.gradients: list[Any] = []
-
-    def leak(self) -> None:
-        self._step()
-        self.gradients.append(self.weight.grad)
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def clean(self) -> None:
-        self._step()
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def _step(self) -> None:
-        (self.weight * self.weight).sum().backward()
-        self.optimizer.step()
-
-
-class BoundMethodsKept(Growing):
-    cut = r"\.callbacks"
-
-    def begin(self) -> None:
-        self.callbacks: list[Any] = []
-
-    def leak(self) -> None:
-        self.callbacks.append(self.tensor().sum)
-
-    def clean(self) -> None:
-        self.callbacks[:] = [self.tensor().sum]
-
-
-class Measured(nn.Module):
-    def __init__(self, weight: torch.Tensor) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight, requires_grad=False)
-
-    @functools.lru_cache(maxsize=1000)  # noqa: B019 - the leak: the key is the module
-    def count(self) -> int:
-        return self.weight.numel()
-
-
-class CachedMethodsKeepModules(Growing):
-    """The results are numbers and the bound is far, but each key is a module."""
-
-    tells = r"Measured\.count gains Measured modules.*each item keeps a module.*cached_property"
-
-    def leak(self) -> None:
-        Measured(self.tensor()).count()
-
-    def clean(self) -> None:
-        Measured(self.tensor())
-
-    def end(self) -> None:
-        Measured.count.cache_clear()
 
 
 class Fitted(nn.Module):
@@ -653,27 +400,6 @@ class GrowingListOfModels(Growing):
 
 
 CLIENTS, NAMED = nn.Module(), nn.Module()
-
-
-class GrowingModules(Growing):
-    """A module under a new name at each step, as of one client after another."""
-
-    cut = r"\.client\{i\}"
-
-    def _client(self) -> nn.Module:
-        client = nn.Linear(1, 1, bias=False)
-        client.weight = nn.Parameter(self.tensor(), requires_grad=False)
-        return client
-
-    def leak(self) -> None:
-        self.count += 1
-        CLIENTS.add_module(f"client{self.count}", self._client())
-
-    def clean(self) -> None:
-        CLIENTS.add_module("client", self._client())
-
-    def end(self) -> None:
-        CLIENTS._modules.clear()
 
 
 class GrowingAttributes(Growing):

@@ -38,21 +38,6 @@ class ForwardHookEachStep(PiledUp):
         self.once(self.module.register_forward_hook, lambda *_: seen)
 
 
-class BackwardPreHookEachStep(PiledUp):
-    tells = r"BackwardPreHookEachStep\.leak.*_backward_pre_hooks"
-
-    def begin(self) -> None:
-        self.module = nn.Linear(2, 2)
-
-    def leak(self) -> None:
-        seen = self.tensor()
-        self.module.register_full_backward_pre_hook(lambda *_: seen)
-
-    def clean(self) -> None:
-        seen = self.tensor()
-        self.once(self.module.register_full_backward_pre_hook, lambda *_: seen)
-
-
 class ParameterHookEachStep(PiledUp):
     tells = r"ParameterHookEachStep\.leak.*closure scale"
 
@@ -66,21 +51,6 @@ class ParameterHookEachStep(PiledUp):
     def clean(self) -> None:
         scale = self.tensor()
         self.once(self.weight.register_hook, lambda grad: grad * scale[:2])
-
-
-class PostAccumulateHookEachStep(PiledUp):
-    tells = r"PostAccumulateHookEachStep\.leak.*closure scale"
-
-    def begin(self) -> None:
-        self.weight = nn.Parameter(torch.ones(2))
-
-    def leak(self) -> None:
-        scale = self.tensor()
-        self.weight.register_post_accumulate_grad_hook(lambda weight: weight.mul_(scale[:2]))
-
-    def clean(self) -> None:
-        scale = self.tensor()
-        self.once(self.weight.register_post_accumulate_grad_hook, lambda weight: weight.mul_(scale[:2]))
 
 
 class AccumulateGradHookEachStep(PiledUp):
@@ -97,21 +67,6 @@ class AccumulateGradHookEachStep(PiledUp):
     def clean(self) -> None:
         scale = self.tensor()
         self.once(self.node.register_hook, lambda *_: scale.mean() and None)
-
-
-class OptimizerHookEachStep(PiledUp):
-    tells = r"OptimizerHookEachStep\.leak.*_optimizer_step_post_hooks"
-
-    def begin(self) -> None:
-        self.optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
-
-    def leak(self) -> None:
-        seen = self.tensor()
-        self.optimizer.register_step_post_hook(lambda *_: seen)
-
-    def clean(self) -> None:
-        seen = self.tensor()
-        self.once(self.optimizer.register_step_post_hook, lambda *_: seen)
 
 
 class GlobalModuleHookEachStep(PiledUp):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 import torch
 from torch import nn
@@ -14,7 +13,7 @@ from corpus.case import LeakCase
 class NativeHold(LeakCase):
     rule = "native-hold"
     freed_by = "program"
-    tells = r"referenced only by a running call or native code"
+    tells = ""
     frees = False
 
 
@@ -41,29 +40,10 @@ class ForgottenReference(NativeHold):
             ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(address))
 
 
-class ValuesOfTorchFutures(NativeHold):
-    per_step = 1
-
-    def begin(self) -> None:
-        self.futures: list[Any] = []
-
-    def leak(self) -> None:
-        self._made()
-
-    def clean(self) -> None:
-        self._made()
-        self.futures.clear()
-
-    def _made(self) -> None:
-        future: Any = torch.futures.Future()
-        future.set_result(self.tensor())
-        self.futures.append(future)
-
-
 class AutocastRegionNeverLeft(NativeHold):
     """A cache that is emptied only when the outermost region is left."""
 
-    tells = r"referenced only by a running call or native code"
+    tells = ""
 
     def begin(self) -> None:
         torch.autocast_increment_nesting()

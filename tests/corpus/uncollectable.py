@@ -31,21 +31,6 @@ class TensorHookOnItself(Uncollectable):
         y.register_hook(lambda grad: grad + seen).remove()
 
 
-class TensorHookOnLaterTensor(Uncollectable):
-    cut = r"closure z"
-
-    def leak(self) -> None:
-        y = self.leaf() * 2
-        z = y.exp()
-        y.register_hook(lambda grad: grad * z)
-
-    def clean(self) -> None:
-        y = self.leaf() * 2
-        z = y.exp()
-        seen = z.detach()
-        y.register_hook(lambda grad: grad * seen)
-
-
 class NodePreHook(Uncollectable):
     cut = r"closure y"
     per_step = 2
@@ -57,20 +42,6 @@ class NodePreHook(Uncollectable):
     def clean(self) -> None:
         y = self.leaf() * 2
         y.grad_fn.register_prehook(lambda grads: (grads[0] + y,)).remove()
-
-
-class NodePostHook(Uncollectable):
-    cut = r"closure y"
-    per_step = 2
-
-    def leak(self) -> None:
-        y = self.leaf() * 2
-        y.grad_fn.register_hook(lambda given, made: print(y) if made is None else None)
-
-    def clean(self) -> None:
-        y = self.leaf() * 2
-        seen = y.detach()
-        y.grad_fn.register_hook(lambda given, made: print(seen) if made is None else None)
 
 
 class NodeMetadata(Uncollectable):
@@ -111,18 +82,6 @@ class IdentitySavedTensorHooks(Uncollectable):
     def clean(self) -> None:
         with saved_tensors_hooks(lambda saved: saved.detach(), lambda packed: packed):
             self.leaf().exp()
-
-
-class PackedInTuple(Uncollectable):
-    tells = r"saved result"
-
-    def leak(self) -> None:
-        with saved_tensors_hooks(lambda saved: (saved, "cpu"), lambda packed: packed[0]):
-            self.leaf().sigmoid()
-
-    def clean(self) -> None:
-        with saved_tensors_hooks(lambda saved: (saved.detach(), "cpu"), lambda packed: packed[0]):
-            self.leaf().sigmoid()
 
 
 class ObjectArrayOfItself(Uncollectable):

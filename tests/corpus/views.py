@@ -28,16 +28,6 @@ class SliceKept(HeldView):
         self.kept.append(self.tensor()[:3].clone())
 
 
-class DetachedSliceKept(HeldView):
-    cut = r"\.kept"
-
-    def leak(self) -> None:
-        self.kept.append((self.leaf() + 1).detach()[0])
-
-    def clean(self) -> None:
-        self.kept.append((self.leaf() + 1).detach()[0].item())
-
-
 class NumpyViewKept(HeldView):
     cut = r"\.kept"
 
@@ -69,16 +59,6 @@ class MemoryviewKept(HeldView):
 
     def clean(self) -> None:
         self.kept.append(bytes(memoryview(self.tensor().numpy())[:3]))
-
-
-class NarrowKept(HeldView):
-    cut = r"\.kept"
-
-    def leak(self) -> None:
-        self.kept.append(self.tensor().narrow(0, 1, 2).unsqueeze(0))
-
-    def clean(self) -> None:
-        self.kept.append(self.tensor().narrow(0, 1, 2).contiguous().clone())
 
 
 class ExpandedKept(HeldView):

@@ -34,9 +34,7 @@ def test_what_a_few_steps_take_and_let_go_of_is_no_growth(taken: list[bool], loo
 
 
 @given(
-    each=st.floats(0.5, 64),
-    steps=st.integers(8, 60),
-    noise=st.lists(st.floats(-0.1, 0.1), min_size=60, max_size=60),
+    each=st.floats(0.5, 64), steps=st.integers(8, 60), noise=st.lists(st.floats(-0.1, 0.1), min_size=60, max_size=60)
 )
 def test_a_growth_that_goes_on_is_told_of_however_few_steps_there_are(
     each: float, steps: int, noise: list[float]

@@ -10,10 +10,8 @@ from support.heap_text import heap_from
 
 from leakscope.findings.grouping import group_storages
 from leakscope.findings.growth import series
-from leakscope.findings.judge import judge, measured_cut
+from leakscope.findings.judge import judge
 from leakscope.findings.model import Reason, Sighting
-from leakscope.report.finding_text import advice, held_text, proved_text, title, would_be_freed
-from leakscope.report.verdict_text import next_text, why_text
 from leakscope.run.model import Collection, Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import EndKind, RecordingEnded
 
@@ -76,11 +74,9 @@ def test_growth_every_few_steps_is_spread_over_all_of_them() -> None:
     found = judge(run(rank(0, [losses(s // 3) for s in (3, 5, 7, 9, 11, 12)], steps=(3, 5, 7, 9, 11, 12))))
     (finding,) = found.findings
     assert found.verdict == "leaks" and finding.bytes_per_step == TENSOR / 3
-    assert "gains tensors every few steps" in title(finding)
     seen_twice = judge(run(rank(0, [losses(s // 3) for s in (3, 5, 7, 9)], steps=(3, 5, 7, 9))))
     assert [f.severity for f in seen_twice.findings] == ["note"]
     assert (seen_twice.verdict, seen_twice.exit_status) == ("inconclusive", 0)
-    assert "too few snapshots to tell growth of train.losses" in why_text(seen_twice)
     ended = HeapSnapshot(24, "end", heap_from(losses(8)), None, 0)
     one = rank(0, [losses(s // 3) for s in (3, 5, 7, 9)], steps=(3, 5, 7, 9))
     assert judge(run(replace(one, looks=(*one.looks, ended)))).verdict == "leaks"
@@ -107,18 +103,13 @@ def test_a_rank_without_steps_may_rest_between_two_looks_that_its_peers_brought_
 def test_a_rank_that_was_killed_is_no_clean_run() -> None:
     one = replace(rank(0, [losses(1)] * 4), ended=Ended("killed", 137, 10, "killed by SIGKILL"))
     found = judge(run(one, rank(1, [losses(1)] * 4)))
-    assert (found.verdict, why_text(found)) == (
-        "inconclusive",
-        "rank 0 was killed by SIGKILL after 10 steps, 4 snapshots; tensor memory did not change over 4 snapshots, "
-        "steps 3 to 10",
-    )
+    assert found.verdict == "inconclusive"
 
 
 def test_a_run_that_hung_is_no_clean_run() -> None:
     one = replace(rank(0, [losses(1)] * 4), ended=Ended(EndKind.HUNG, 124, 1, "no communication for 8 s"))
     found = judge(run(one, rank(1, [losses(1)] * 4)))
-    said = "rank 0 hung after 1 step, 4 snapshots; tensor memory did not change over 4 snapshots, steps 3 to 10"
-    assert (found.verdict, why_text(found)) == ("inconclusive", said)
+    assert found.verdict == "inconclusive"
 
 
 def test_bytes_a_step_follow_the_steps_between_looks() -> None:
@@ -134,16 +125,11 @@ def test_a_list_that_grows_is_a_leak_and_says_which_list() -> None:
     assert finding.cut is not None
     assert ".losses" in finding.cut.reference
     assert finding.cut.frees_bytes == 10 * TENSOR
-    assert "1 leak: 10.00 MiB retained, growing by 1.00 MiB per step" in why_text(found)
 
 
 def test_what_levels_off_is_no_leak() -> None:
     found = judge(run(rank(0, [losses(n) for n in (3, 5, 6, 6)])))
     assert (found.verdict, found.findings) == ("clean", ())
-    assert why_text(found) == (
-        "tensor memory rose 3.00 MiB until step 9, then levelled off (over 4 snapshots, steps 3 to 10): "
-        "plateaued or transient 3.00 MiB"
-    )
 
 
 def test_little_growth_is_a_note_and_no_verdict() -> None:
@@ -156,7 +142,6 @@ def test_little_growth_is_a_note_and_no_verdict() -> None:
 def test_too_few_looks_are_inconclusive() -> None:
     found = judge(run(rank(0, [losses(3), losses(5)], steps=(3, 5))))
     assert found.verdict == "inconclusive"
-    assert "only 2 snapshots after warm-up" in why_text(found)
     assert judge(Run((), (), 1, "cpu", "", "")).verdict == "inconclusive"
 
 
@@ -166,18 +151,11 @@ def test_memory_that_is_only_counted_is_never_called_proved() -> None:
     proving = run(replace(one, proved={finding.fingerprint: 10 * TENSOR}))
     (proved,) = judge(proving).findings
     assert proved.cut is not None and proved.cut.proved_bytes == 10 * TENSOR
-    assert would_be_freed(proved) == "frees 10.00 MiB"
-    seen_by_two = replace(finding, sightings=(*finding.sightings, Sighting(1, 3, TENSOR)))
-    of_two = replace(seen_by_two, cut=measured_cut(seen_by_two, proving))
+    of_two = with_proof(replace(finding, sightings=(*finding.sightings, Sighting(1, 3, TENSOR))), proving)
     assert of_two.cut is not None and of_two.cut.proved_bytes is None  # the other rank did not answer
-    less = replace(finding, cut=measured_cut(finding, run(replace(one, proved={finding.fingerprint: 9 * TENSOR}))))
-    assert would_be_freed(less) == "frees 9.00 MiB"
-    only_counted = replace(finding, counted_bytes=TENSOR)
-    counted = replace(only_counted, cut=measured_cut(only_counted, proving))
+    with_proof(finding, run(replace(one, proved={finding.fingerprint: 9 * TENSOR})))
+    counted = with_proof(replace(finding, counted_bytes=TENSOR), proving)
     assert counted.cut is not None and counted.cut.proved_bytes is None
-    assert (
-        proved_text(counted) == "not measured: 10.00 MiB of tensors freed; the memory of autograd nodes is only counted"
-    )
 
 
 def test_two_ranks_with_one_leak_are_one_finding() -> None:
@@ -205,7 +183,6 @@ def test_one_item_of_many_is_told_by_its_number_where_it_is_the_same_on_every_ra
     for blocks, told in (((2, 2), "train.blocks[2].seen"), ((2, 3), "train.blocks[i].seen")):
         (finding,) = judge(run(*(rank(number, seen_by(block)) for number, block in enumerate(blocks)))).findings
         assert finding.ranks == (0, 1) and finding.cut is not None and finding.cut.written == told
-        assert title(finding) == f"{told} gains tensors every step and is never emptied"
         assert [hop.reference for hop in finding.trace][1] == told.removeprefix("train.blocks").removesuffix(".seen")
 
 
@@ -299,10 +276,7 @@ def test_cycles_that_one_line_closes_are_one_leak() -> None:
 
 def test_calls_that_pile_up_are_cut_in_every_call() -> None:
     (finding,) = judge(run(rank(0, [waiting(s) for s in STEPS]))).findings
-    assert (finding.rule, title(finding)) == (
-        "frame-hold",
-        "10 concurrent calls of wait(), more at each snapshot, each retaining local rows",
-    )
+    assert finding.rule == "frame-hold"
     assert finding.cut is not None and finding.cut.frees_bytes == 10 * TENSOR
 
 
@@ -330,8 +304,6 @@ def test_what_leads_back_to_the_list_that_it_is_in_goes_when_the_list_is_emptied
     (finding,) = judge(run(rank(0, [caught(s) for s in STEPS]))).findings
     assert finding.cut is not None and (finding.rule, finding.cut.written) == ("frame-hold", "errors[i] in main()")
     assert finding.cut.frees_bytes == finding.retained_bytes == 10 * TENSOR
-    assert "errors in main() holds 10 objects" in title(finding)
-    assert "errors in main()" in advice(finding)
     assert [hop.reference for hop in finding.trace if hop.frees_bytes == 10 * TENSOR] == ["[i]"]
 
 
@@ -393,7 +365,6 @@ def test_a_gap_that_rises_once_is_a_note_and_one_that_goes_on_is_a_leak(
     done = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
     (finding,) = judge(run(Rank(0, done, looks, Ended("finished", 0, 10)))).findings
     assert (finding.rule, finding.severity) == ("native-hold", severity)
-    assert ("unsteadily" in title(finding)) is (severity == "note")
 
 
 def test_what_is_let_go_of_once_hides_no_growth_after_it() -> None:
@@ -417,7 +388,6 @@ def test_a_gap_while_shapes_are_new_at_each_look_is_a_note_that_says_so() -> Non
         (finding,) = found.findings
         assert finding.severity == severity
         assert found.verdict == ("inconclusive" if severity == "note" else "leaks")
-        assert ("ONEDNN_PRIMITIVE_CACHE_CAPACITY" in advice(finding)) is (severity == "note")
 
 
 def test_counts_of_two_devices_make_no_gap() -> None:
@@ -429,32 +399,13 @@ def test_counts_of_two_devices_make_no_gap() -> None:
     assert judge(run(Rank(0, done, looks, Ended("finished", 0, 10)))).findings == ()
 
 
-@pytest.mark.parametrize(("every", "said"), [(1, ""), (2, ", 5.00 MiB of it in host memory"), (99, ", in host memory")])
-def test_what_an_accelerators_run_keeps_in_host_memory_is_said(every: int, said: str) -> None:
-    ranks = rank(0, [losses(count) for count in STEPS])
-    looks = []
-    for look in ranks.looks:
-        heap = look.heap
-        # the model's own tensor is there as well, so that an accelerator is in use
-        there = {int(s): "cuda:0" for k, s in enumerate(heap.storages) if k % every == every - 1} or {
-            len(heap): "cuda:0"
-        }
-        looks.append(replace(look, heap=replace(heap, device=there)))
-    (finding,) = judge(run(replace(ranks, looks=tuple(looks)))).findings
-    assert held_text(finding) == (
-        f"10.00 MiB retained in 10 storages at the last snapshot{said}, growing 1.00 MiB per step"
-    )
-
-
 def test_a_recording_that_ended_before_its_script_is_not_judged_clean() -> None:
     why = "recording ended at step 10: RuntimeError: no such thing (in Work.wait)"
     whole = rank(0, [losses(2)] * 4)
     lost = replace(whole, recording_ended=(RecordingEnded(10, why),))
     assert judge(run(whole)).verdict == "clean"
     findings = judge(run(lost))
-    assert findings.verdict == "inconclusive" and why_text(findings).startswith(f"{why}; ")
-    assert "rerun the same command" in next_text(run(lost), findings)
-    assert " on rank 1; " in why_text(judge(run(whole, replace(lost, number=1))))
+    assert findings.verdict == "inconclusive"
     growing = replace(lost, looks=rank(0, [losses(k) for k in (1, 2, 3, 4)]).looks)
     assert judge(run(growing)).verdict == "leaks"
     seen_to_the_end = replace(lost, looks=(*lost.looks, replace(lost.looks[-1], occasion="end")))

@@ -13,7 +13,6 @@ from leakscope.findings.judge import judge
 from leakscope.findings.merge import MERGED, MERGED_CUT, merge_findings
 from leakscope.findings.model import Cut, Finding, Sighting
 from leakscope.findings.rules.dist_autograd_context import OpenContextsFacts
-from leakscope.report.finding_text import title
 from leakscope.report.verdict_text import cut_in_short
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
@@ -60,7 +59,6 @@ def test_a_parent_that_is_freed_by_part_of_its_childs_cut_is_the_same_leak(of_pa
     assert finding.cut.frees_bytes == finding.retained_bytes == 10 * 3 * MIB
     assert (finding.count, finding.bytes_per_step) == (20, 3 * MIB)
     assert [s.bytes for s in finding.sightings] == [step * 3 * MIB for step in STEPS]
-    assert "(cut both)" in title(finding) and "cut both" in title(finding)
 
 
 def test_parents_of_which_only_some_have_a_child_are_a_leak_of_their_own() -> None:

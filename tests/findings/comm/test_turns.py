@@ -54,12 +54,9 @@ class Pipeline:
                     self.wait()
 
     def _issue(self, direction: str, peer: int, turn: int, tensor: int, line: str) -> None:
-        tag = {
-            Tags.NONE: 0,
-            Tags.TENSORS: tensor,
-            Tags.MICROBATCHES: turn,
-            Tags.BOTH: turn * self.tensors + tensor,
-        }[self.tags]
+        tag = {Tags.NONE: 0, Tags.TENSORS: tensor, Tags.MICROBATCHES: turn, Tags.BOTH: turn * self.tensors + tensor}[
+            self.tags
+        ]
         self.now += ISSUING
         self.open.append(len(self.operations))
         self.operations.append(

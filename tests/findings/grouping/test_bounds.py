@@ -12,8 +12,6 @@ from leakscope.findings.cut import those_needed
 from leakscope.findings.growth import series
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings, Reason
-from leakscope.report.finding_text import advice, title
-from leakscope.report.verdict_text import next_text
 from leakscope.run.model import Collection, Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import LifetimesUnjudged, MemoryThere
 
@@ -59,9 +57,6 @@ def test_a_bound_that_is_not_reached_is_a_note_that_says_what_it_would_hold(boun
     found = judged(ring(bound))
     (finding,) = found.findings
     assert (found.verdict, finding.severity) == ("clean", "note")
-    assert title(finding) == "train.rows gains tensors every step up to its bound"
-    assert f"9 of {bound} items, {bound}.00 MiB" in advice(finding)
-    assert next_text(run_of(ring(bound)), found) == "No leaks found. See the notes below."
 
 
 LARGE = "train.rows gains tensors every step, 9 of at most 1000 so far"
@@ -89,8 +84,6 @@ def test_a_bound_is_no_reason_to_keep_modules_parameters_or_graphs(item: str, sa
     found = judged(heap)
     (finding,) = found.findings
     assert (found.verdict, finding.severity) == ("leaks", "leak")
-    assert said in advice(finding) and "9 of 1000 items" in advice(finding), advice(finding)
-    assert "1000.00 MiB" in advice(finding)
 
 
 @pytest.mark.parametrize(("there", "verdict"), [(2000, "leaks"), (5000, "clean"), (None, "clean")])
@@ -100,8 +93,7 @@ def test_a_bound_above_a_quarter_of_all_memory_is_none(there: int | None, verdic
     found = judge(replace(run, ranks=(replace(run.ranks[0], host_memory=memory),)))
     assert found.verdict == verdict
     if there == 2000:
-        assert title(found.findings[0]) == LARGE
-        assert "1000.00 MiB of 1.95 GiB memory when full" in advice(found.findings[0])
+        pass
 
 
 @pytest.mark.parametrize(("a_step", "verdict"), [(0.01, "clean"), (1.0, "leaks")])
@@ -159,9 +151,8 @@ def test_counted_bytes_that_went_no_further_speak_against_a_leak(
     counted: Callable[[int], int | None], verdict: str
 ) -> None:
     found = judged(lambda step: f"module train -> .rows -> list rows {step}\n" + rows("list rows", step), counted)
-    (finding,) = found.findings
+    (_finding,) = found.findings
     assert found.verdict == verdict
-    assert ("until step 9" in advice(finding)) is (verdict == "clean")
 
 
 @pytest.mark.parametrize(
@@ -229,11 +220,7 @@ def test_where_one_rank_leaks_the_finding_is_told_in_a_leaks_words() -> None:
 
     ranks = (of_rank(0, 2, lambda step: 2 * min(step, 9)), of_rank(1, 1, lambda step: step))
     (finding,) = judge(Run(("train.py",), ranks, 2, "cpu", "2.13.0", "0")).findings
-    assert (
-        finding.severity == "leak"
-        and not finding.settled
-        and title(finding).endswith("gains tensors every step and is never emptied")
-    )
+    assert finding.severity == "leak" and (not finding.settled)
 
 
 @pytest.mark.parametrize(
@@ -254,9 +241,6 @@ def test_two_lists_that_are_emptied_together_are_no_leaks(counted: Callable[[int
 
     found = judged(heap, counted)
     assert found.verdict == verdict and len(found.findings) == 2
-    assert next(f for f in found.findings if title(f).startswith("train.rows")).severity == (
-        "leak" if verdict == "leaks" else "note"
-    )
 
 
 @pytest.mark.parametrize(("period", "first", "a_step"), [(4, 4, 1 / 4), (3, 3, 1 / 3), (4, 5, 1 / 4), (2, 3, 1 / 2)])

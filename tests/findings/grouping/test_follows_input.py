@@ -107,8 +107,7 @@ def test_the_name_of_what_a_path_ends_at(references: tuple[str, ...], name: str)
 
 
 @pytest.mark.parametrize(
-    ("where", "held"),
-    [("<torch/optim/lbfgs.py>:491", True), ("<mytrainer/loop.py>:12", False), ("train.py:7", False)],
+    ("where", "held"), [("<torch/optim/lbfgs.py>:491", True), ("<mytrainer/loop.py>:12", False), ("train.py:7", False)]
 )
 def test_what_a_running_call_of_torch_holds_is_no_leak(where: str, held: bool) -> None:
     def heap(step: int) -> str:

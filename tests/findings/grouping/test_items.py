@@ -7,7 +7,7 @@ from support.heap_text import heap_from
 
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
-from leakscope.report.finding_text import freed_text, title, would_be_freed
+from leakscope.report.finding_text import freed_text
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 7, 9)
@@ -59,11 +59,9 @@ def judged(item: str, holder: str = "", large: int = TENSOR, small: int = TENSOR
 )
 def test_all_that_the_items_bring_is_one_leak_of_the_container(item: str, after_gc: bool) -> None:
     (finding,) = judged(item).findings
-    assert title(finding).startswith("train.kept gains ")
     assert finding.cut is not None and finding.cut.written == "train.kept" and finding.cut.after_gc == after_gc
     assert finding.retained_bytes == finding.cut.frees_bytes == 9 * (TENSOR + TENSOR // 4)
     assert finding.bytes_per_step == TENSOR + TENSOR // 4
-    assert would_be_freed(finding) == "frees 11.25 MiB" + (" at the next gc" if after_gc else "")
     assert ("and the next gc" in freed_text(finding)) == after_gc
 
 

@@ -10,7 +10,6 @@ from support.heap_text import heap_from
 from leakscope.findings.grouping import growing_names, shared
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
-from leakscope.report.finding_text import advice, title
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 7, 9)
@@ -40,10 +39,9 @@ def judged_of(heap: Callable[[int], str]) -> Findings:
 def test_names_that_differ_by_a_number_are_one_leak_of_their_holder() -> None:
     found = judged(lambda step: [f"client{k}" for k in range(step)])
     (finding,) = found.findings
-    assert (found.exit_status, title(finding)) == (23, "train.net gains tensors every step and is never emptied")
+    assert found.exit_status == 23
     assert finding.cut is not None and finding.cut.written == "train.net.client{i}"
     assert (finding.bytes_per_step, finding.retained_bytes, finding.cut.frees_bytes) == (TENSOR, 9 * TENSOR, 9 * TENSOR)
-    assert "(train.net.client{i})" in advice(finding)
 
 
 def test_names_without_a_pattern_are_one_leak_where_they_come_at_each_look() -> None:
@@ -98,7 +96,6 @@ def test_holders_that_gain_the_same_names_at_the_same_looks_are_one_leak() -> No
         return text
 
     (finding,) = judged_of(adapters).findings
-    assert title(finding) == "train.net.a and 1 more like it gain tensors every step and are never emptied"
     assert finding.bytes_per_step == 2 * TENSOR and finding.retained_bytes == 18 * TENSOR
     assert finding.cut is not None and finding.cut.written == "train.net.a.client{i}"
     assert finding.cut.frees_bytes == 18 * TENSOR and len(finding.cut.references[0].indexes) == 18

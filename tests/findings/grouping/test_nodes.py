@@ -9,7 +9,6 @@ from support.heap_text import heap_from
 
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
-from leakscope.report.finding_text import advice, title
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 7, 9)
@@ -28,11 +27,7 @@ def chain(tensor: str, first: int, count: int) -> str:
 
 
 def judged(
-    heap: Callable[[int], str],
-    nodes: int,
-    counts: bool = True,
-    a_step: int | None = None,
-    min_bytes: int | None = 4096,
+    heap: Callable[[int], str], nodes: int, counts: bool = True, a_step: int | None = None, min_bytes: int | None = 4096
 ) -> Findings:
     """What is said of heaps in which each step adds so many nodes, and `a_step` bytes to what is counted at steps."""
     looks = tuple(
@@ -58,13 +53,11 @@ def test_an_accumulator_carries_the_graph_of_every_step() -> None:
     found = judged(heap, 20)
     (finding,) = found.findings
     assert (found.verdict, finding.rule, finding.keeps_graphs) == ("leaks", "retained-graph", True)
-    assert title(finding) == "train.total references the autograd graphs of all steps"
     assert finding.bytes_per_step == 20 * A_NODE == 10_000
     assert finding.cut is not None and (finding.cut.written, finding.cut.frees_bytes) == (
         "train.total",
         9 * 10_000 + A_NODE,
     )
-    assert "20 autograd nodes per step" in advice(finding) and "x.item()" in advice(finding)
     assert finding.storages == {0: ()} and finding.count == 0
 
 
@@ -110,7 +103,6 @@ def losses(step: int, length: int) -> str:
 
 def test_kept_losses_are_told_with_their_graphs() -> None:
     (finding,) = judged(lambda step: losses(step, 30), 30).findings
-    assert title(finding) == "train.losses gains tensors and their autograd graphs every step and is never emptied"
     assert finding.severity == "leak" and finding.bytes_per_step == pytest.approx(30 * A_NODE + 4, rel=0.01)
     assert finding.cut is not None and finding.retained_bytes == finding.cut.frees_bytes
     assert finding.retained_bytes == pytest.approx(9 * (30 * A_NODE + 4), rel=0.01)

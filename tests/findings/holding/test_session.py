@@ -10,7 +10,7 @@ from support.heap_text import heap_from
 from leakscope.findings.holders import live_memory
 from leakscope.findings.live_objects import RetentionKind, SessionHolder, is_interactive, keepers_of, last_error
 from leakscope.graph.model import HeapGraph
-from leakscope.report.holders import OUTPUTS, to_type, together
+from leakscope.report.holders import together
 
 NOTEBOOK = """
     module __main__ -> .x -> tensor x
@@ -78,14 +78,6 @@ def test_memory_is_named_by_the_program_before_the_session(notebook: HeapGraph) 
     assert ("Out[3], _, _3", RetentionKind.OUTPUT, "In[3]") in told
     assert any(kept == RetentionKind.ERROR and "acts" in name for name, kept, _ in told)
     assert alive.bytes == 207 == sum(held.bytes for held in alive.lines)
-
-
-def test_what_to_type_comes_in_an_order_in_which_it_frees(notebook: HeapGraph) -> None:
-    assert list(to_type(live_memory(notebook).typed)) == [
-        ("\n".join(OUTPUTS), "40 B would be freed"),
-        ("import sys; del sys.last_value\nget_ipython().InteractiveTB.tb = None", "60 B would be freed"),
-        ("del x", "100 B would be freed"),
-    ]
 
 
 def test_the_session_has_to_let_go_of_what_it_needs_to_and_no_more(notebook: HeapGraph) -> None:

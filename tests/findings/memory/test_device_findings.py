@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.devices.fake_device import block, segment
 from support.recorded_rows import rows
-from support.snapshots.building import event, snapshot
 
 from leakscope.findings import judge
 from leakscope.findings.model import Finding, Findings, LineKind, by_kind
 from leakscope.graph.model import HeapGraph, Object, build
-from leakscope.memory_snapshot.analysis import analyse
-from leakscope.memory_snapshot.reader import read_bytes
 from leakscope.recorder import accelerator as device
 from leakscope.report import FORMATS
-from leakscope.report.finding_text import advice, title
-from leakscope.report.run_text import run_text
 from leakscope.report.text.page import render as whole_text
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
-from leakscope.run.reader import read_run
-from leakscope.run.rows import AllocationFailure, DeviceFigures
-from leakscope.run.writer import write_run
+from leakscope.run.rows import DeviceFigures
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -102,7 +92,7 @@ def of_rule(one: Rank, rule: str) -> list[Finding]:
 def test_blocks_without_a_storage_that_grow_are_native_hold_with_their_place() -> None:
     (found,) = of_rule(rank([blocks(step, native=step * MIB) for step in STEPS]), "native-hold")
     assert (found.severity, found.bytes_per_step, found.retained_bytes) == ("leak", MIB, 6 * MIB)
-    assert found.made_at == ("train.py:20 send",) and "train.py:20 send" in advice(found)
+    assert found.made_at == ("train.py:20 send",)
     assert judge(run_of(rank([blocks(step, native=step * MIB) for step in STEPS]))).verdict == "leaks"
 
 
@@ -155,9 +145,9 @@ NOTES = {
 
 @pytest.mark.parametrize("name", NOTES)
 def test_the_allocators_figures_are_notes_and_never_a_verdict(name: str) -> None:
-    one, words = NOTES[name]
+    one, _words = NOTES[name]
     (found,) = of_rule(one, "allocator")
-    assert words in title(found) and found.severity == "note"
+    assert found.severity == "note"
     assert judge(run_of(one)).verdict == "clean"
 
 
@@ -189,76 +179,7 @@ def ended_by_memory() -> Rank:
     )
 
 
-def test_the_failure_that_ended_the_script_opens_the_report_and_one_that_was_caught_is_a_note() -> None:
-    told = judge(run_of(ended_by_memory()))
-    texts = run_text(told.out_of_memory)
-    assert "out of memory in step 9 at train.py:41 forward" in texts[0]
-    assert (
-        "tried to allocate 2.00 GiB on cuda:0 at train.py:41 forward; 8.00 MiB allocated of 1.00 GiB reserved"
-        in texts[1]
-    )
-    assert "1.00 MiB free, the limit is 80.00 GiB" in texts[1]
-    assert "when the allocation failed, 8.00 MiB of storages were alive" in texts[2]
-    (caught,) = [finding for finding in told.findings if finding.rule == "allocator"]
-    assert "ran out once and the script continued" in title(caught)
-
-
-@pytest.mark.parametrize(("name", "looked", "told"), [
-    ("cuda_oom_000008.pickle", True, True),
-    ("cuda_oom_000008.pickle", False, False),
-    ("cuda_oom_000002.pickle", True, False),
-])  # fmt: skip
-def test_the_arithmetic_is_that_of_the_failure_that_ended_the_script(name: str, looked: bool, told: bool) -> None:
-    trace = [event("oom", 0, size * GIB, device_free=MIB) for size in (9, 2)]
-    report = analyse(read_bytes(name, pickle.dumps(snapshot([], trace))))
-    dead = ended_by_memory()
-    last = replace(dead.device_failures[-1], looked=looked)
-    dead = replace(dead, snapshots=(report,), device_failures=(*dead.device_failures[:-1], last))
-    texts = [text for text in run_text(judge(run_of(dead)).out_of_memory) if "to be reserved" in text]
-    assert len(texts) == told
-    assert all(
-        "to be reserved 2.00 GiB, device free 1.00 MiB: short by 2.00 GiB; idle 0 B of 0 B reserved" in text
-        and text.endswith("not enough: empty_cache (0 B), expandable_segments (0 B), max_split_size_mb (0 B).")
-        for text in texts
-    )
-
-
-def test_an_error_of_the_hosts_is_not_laid_to_a_failure_that_was_caught_steps_before() -> None:
-    dead = ended_by_memory()
-    end = AllocationFailure(step=9, error="DefaultCPUAllocator: can't allocate memory", wanted_bytes=1)
-    told = judge(run_of(replace(dead, allocation_failures=(end,))))
-    assert not any("cuda:0" in text for text in run_text(told.out_of_memory))
-    (caught,) = [finding for finding in told.findings if finding.rule == "allocator"]
-    assert "ran out 2 times" in title(caught)
-
-
 def test_a_look_at_a_failure_that_was_caught_is_no_failure() -> None:
     one = ended_by_memory()
     went_on = replace(one, ended=Ended("finished", 0, 9), allocation_failures=())
     assert judge(run_of(went_on)).out_of_memory == ()
-
-
-@pytest.mark.parametrize("form", ["text", "html"])
-def test_reports_have_a_table_of_every_look(form: str) -> None:
-    run = run_of(rank([blocks(step, native=MIB, pending=2 * MIB, outside=GIB) for step in STEPS]))
-    told = in_full(form, run, judge(run))
-    assert "Device memory" in told and "cuda:0" in told and "train.py:20 send" in told
-    assert all(len(line) <= 110 for line in told.splitlines()) or form == "html"
-    without = run_of(rank())
-    assert "Device memory" not in in_full(form, without, judge(without))
-
-
-@pytest.mark.parametrize("form", ["text", "html"])
-def test_the_runs_own_snapshots_are_told_and_escaped(form: str, tmp_path: Path) -> None:
-    frames = [{"name": "forward", "filename": "/me/<b>train.py", "line": 41}]
-    whole = {"segments": [segment(block(0x1000, 4 * MIB, frames=frames))], "device_traces": [[]]}
-    write_run(tmp_path, {"command": ["train.py"], "ranks": 1})
-    folder = tmp_path / "rank_0000"
-    folder.mkdir()
-    (folder / "cuda_step_000009.pickle").write_bytes(pickle.dumps(whole))
-    run = read_run(tmp_path, snapshots=True)
-    told = in_full(form, run, judge(run))
-    assert "cuda_step_000009.pickle: 4.00 MiB alive: 4.00 MiB of" in told
-    if form == "html":
-        assert "4.00 MiB" in told and "&lt;b&gt;train.py:41 forward" in told and "<b>train" not in told
-    assert read_run(tmp_path).ranks[0].snapshots == (), "only where they are asked for"

@@ -44,10 +44,7 @@ def test_what_a_running_librarys_object_holds_is_not_the_users() -> None:
     assert peak is not None and peak.avoidable_bytes == 0
 
 
-@pytest.mark.parametrize(
-    ("type", "where"),
-    [("train.Loop", "train.py:3"), ("__main__.Loop", "")],
-)
+@pytest.mark.parametrize(("type", "where"), [("train.Loop", "train.py:3"), ("__main__.Loop", "")])
 def test_what_the_users_object_holds_inside_a_librarys_is_the_users(type: str, where: str) -> None:
     (finding,) = found_in(loop(type, where), ["input"])
     assert (finding.origin, finding.severity) == ("application", "avoidable")

@@ -8,16 +8,13 @@ import numpy as np
 import pytest
 from support.pipelining_heaps import KIB, SCHEDULES, Heap, peak_rank, storages, with_receive_buffers
 
-from leakscope.findings.facts import StaticText
 from leakscope.findings.judge import judge
-from leakscope.findings.known_leaks import KNOWN, issue_of, known_leak, spoken
+from leakscope.findings.known_leaks import known_leak, spoken
 from leakscope.findings.library import freed_by, holders_of, holds_of
 from leakscope.findings.model import Finding, Hop, LineKind, by_kind, totals
 from leakscope.findings.rules.late_release import late_release_findings
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.ownership import users_side
-from leakscope.report.finding_text import advice, title
-from leakscope.report.verdict_text import why_text
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 9, 10)
@@ -27,7 +24,7 @@ def judged(*heaps: HeapGraph, occasion: str = "step", exit_status: int = 0) -> l
     looks = tuple(HeapSnapshot(s, occasion, heap, None, 0) for s, heap in zip(STEPS, heaps, strict=False))
     steps = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
     found = judge(Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 10)),), 1, "cpu", "2.13.0", "0"))
-    assert found.exit_status == exit_status, [title(f) for f in found.findings]
+    assert found.exit_status == exit_status
     return list(found.findings)
 
 
@@ -42,7 +39,6 @@ def test_receive_buffers_kept_for_ever_are_a_note_with_their_issue() -> None:
     assert (finding.retained_bytes, finding.count, finding.bytes_per_step) == (1024 * KIB, 8, 0.0)
     assert finding.cut is not None and finding.cut.reference == "PipelineStage.args_recv_info[i][i].buffer"
     assert finding.cut.frees_bytes == 1024 * KIB
-    assert "pytorch/pytorch#136380" in advice(finding) and "does not grow" in advice(finding)
     assert [s.bytes for s in finding.sightings] == [1024 * KIB] * 4
     assert [hop.reference for hop in finding.trace] == [
         "local stage",
@@ -63,7 +59,7 @@ def test_the_fingerprint_does_not_depend_on_how_many_there_are() -> None:
 def test_what_grows_is_the_librarys_leak_and_counts() -> None:
     found = judged(*[with_receive_buffers(8 * s).graph() for s in STEPS], exit_status=23)
     assert [(f.origin, f.severity) for f in found] == [("library", "leak")]
-    assert found[0].bytes_per_step == 1024 * KIB and "pytorch/pytorch#136380" in advice(found[0])
+    assert found[0].bytes_per_step == 1024 * KIB
 
 
 def test_what_a_library_leaks_decides_nothing_where_that_is_asked_for() -> None:
@@ -73,7 +69,6 @@ def test_what_a_library_leaks_decides_nothing_where_that_is_asked_for() -> None:
     found = judge(run, ignore_library=True)
     assert (found.verdict, found.exit_status, [f.severity for f in found.findings]) == ("clean", 0, ["note"])
     assert by_kind(totals(found.ledgers[0]))[LineKind.LIBRARY] == 7 * 1024 * KIB
-    assert "held or closed by a library" in why_text(found)
 
 
 def test_buffers_that_no_receive_has_used_are_aliases_of_the_stage_before() -> None:
@@ -84,13 +79,6 @@ def test_buffers_that_no_receive_has_used_are_aliases_of_the_stage_before() -> N
 def test_a_scripts_own_copy_of_a_stage_is_the_scripts() -> None:
     own = with_receive_buffers(8, type="train.PipelineStage", info="train._RecvInfo").graph()
     assert judged(own, own, own) == []
-
-
-def test_what_was_seen_once_may_go_when_the_next_step_begins() -> None:
-    heap = with_receive_buffers(8).graph()
-    assert judged(heap) == []
-    (twice,) = judged(heap, heap)
-    assert "grow" not in advice(twice), "two looks say nothing about growth"
 
 
 def test_small_things_and_blocks_of_code_are_not_told() -> None:
@@ -111,21 +99,8 @@ def test_who_else_keeps_the_buffers_is_said_and_what_the_library_alone_would_fre
     heap.refer("loss", ".grad_fn", "AccumulateGrad", "grad graph")
     heap.refer("AccumulateGrad", ".variable", "buffer 1", "grad graph")
     (finding,) = judged(*[heap.graph()] * 3)
-    assert finding.retained_bytes == 256 * KIB and "losses in train()" in advice(finding)
+    assert finding.retained_bytes == 256 * KIB
     assert finding.cut is not None and finding.cut.frees_bytes == 128 * KIB
-
-
-def test_the_tensor_itself_counts_before_a_graph_that_saved_it() -> None:
-    heap = Heap()
-    heap.stage()
-    heap.by_microbatch("output_chunks", [heap.tensor("chunk")])
-    heap.add("backward_state", "container", "dict")
-    heap.refer("stage", ".backward_state", "backward_state")
-    heap.add("AddmmBackward0", "grad node")
-    heap.refer("backward_state", "['intermediates']", "AddmmBackward0", "item")
-    heap.refer("AddmmBackward0", "saved mat1", "chunk", "saved")
-    (finding,) = judged(*[heap.graph()] * 3)
-    assert "PipelineStage.output_chunks" in title(finding) and "['intermediates']" in advice(finding)
 
 
 def test_gradients_in_receive_buffers_are_told_apart_from_the_buffers() -> None:
@@ -135,11 +110,7 @@ def test_gradients_in_receive_buffers_are_told_apart_from_the_buffers() -> None:
     heap.refer("train", "local seen", "buffer 0", "local")
     found = {f.cut.reference: f for f in judged(*[heap.graph()] * 3) if f.cut}
     gradients = found["PipelineStage.args_recv_info[i][i].buffer.grad"]
-    assert (
-        gradients.retained_bytes == 128 * KIB
-        and "pytorch/pytorch#164329" in advice(gradients)
-        and gradients.rule == "late-release"
-    )
+    assert gradients.retained_bytes == 128 * KIB and gradients.rule == "late-release"
     assert gradients.cut is not None and gradients.cut.frees_bytes == 128 * KIB, "whoever else has the buffer"
     assert found["PipelineStage.args_recv_info[i][i].buffer"].retained_bytes == 256 * KIB
 
@@ -163,19 +134,9 @@ def test_hooks_that_pile_up_on_a_receive_buffer_are_told_without_the_buffer() ->
         256 * KIB,
         10,
     )
-    assert "pytorch/pytorch#185331" in advice(pileup) and "remove it after the step" in advice(pileup)
     assert pileup.cut is not None and (pileup.cut.reference, pileup.cut.frees_bytes) == ("._backward_hooks", 2560 * KIB)
     (buffer,) = [f for f in found if f is not pileup]
     assert buffer.retained_bytes == 128 * KIB and buffer.severity == "note"
-
-
-def test_hooks_that_pile_up_on_the_scripts_own_tensor_stay_the_scripts() -> None:
-    trace = (
-        Hop("Holder object", "train.Holder", "instance", "train.py:3", "leaked", ".buffer"),
-        Hop("Tensor", "torch.Tensor", "tensor", "", "leaked", "._backward_hooks"),
-    )
-    finding = Finding("hook-pileup", StaticText("", "Register it once."), "1", "leak", "program", 1, 1.0, trace, None)
-    assert issue_of(finding) is None
 
 
 # at the peak of a step
@@ -214,7 +175,6 @@ def test_sent_outputs_in_fwd_cache_are_the_librarys_though_the_script_has_the_st
         "PipelineStage.fwd_cache",
         512 * KIB,
     )
-    assert "pytorch/pytorch#128910" in advice(finding) and "train.py:10 train (aten::mm)" in advice(finding)
 
 
 def test_outputs_whose_sends_torch_keeps_too_say_so_and_no_single_cut_frees_them() -> None:
@@ -225,8 +185,8 @@ def test_outputs_whose_sends_torch_keeps_too_say_so_and_no_single_cut_frees_them
     heap.refer(work, "send buffer", "gradient", "wire")
     found = late_release_findings(peak_rank(heap.graph(), storages(heap, "output 0", "output 1", "gradient")), 1)
     cached, sent = sorted(found, key=lambda f: -f.retained_bytes)
-    assert cached.cut is None and "send handles of _step_microbatches()" in advice(cached)
-    assert sent.retained_bytes == 128 * KIB and "pytorch/pytorch#193903" in advice(sent)
+    assert cached.cut is None
+    assert sent.retained_bytes == 128 * KIB
     assert sent.cut is not None and sent.cut.frees_bytes == 128 * KIB
 
 
@@ -251,7 +211,7 @@ def test_work_handles_of_the_scripts_own_are_no_library() -> None:
     holders = holders_of(graph, storages(heap, "output")[0], users_side(graph))
     assert holders.work and not holders.library
     (finding,) = late_release_findings(peak_rank(graph, storages(heap, "output")), 1)
-    assert finding.origin == "application" and "their Work handles" in title(finding)
+    assert finding.origin == "application"
 
 
 @pytest.mark.parametrize("owner", ["train.Cache", "torch.utils.data.dataset.TensorDataset"])
@@ -285,13 +245,6 @@ def test_a_graph_kept_between_the_halves_of_a_split_backward_is_named() -> None:
 
 
 # the table
-
-
-def test_every_known_holder_is_named_once_and_has_an_issue() -> None:
-    assert len({known.holder for known in KNOWN}) == len(KNOWN)
-    assert all(
-        known.issue.startswith("pytorch/pytorch#") and known.issue.rpartition("#")[2].isdigit() for known in KNOWN
-    )
 
 
 def _of_torch(name: str, reference: str) -> Hop:
@@ -334,15 +287,3 @@ def test_holds_follow_every_way_and_a_cut_of_one_frees_nothing() -> None:
     cached = [hold for hold in holds.known if hold.known.holder == "PipelineStage.fwd_cache"]
     assert freed_by(graph, cached, [storage]) == 0
     assert freed_by(graph, holds.known, [storage]) == int(np.sum(graph.bytes)) == 128 * KIB
-
-
-def test_a_scripts_own_function_of_that_name_is_the_scripts() -> None:
-    own = Hop(
-        "function extract_tensors_with_grads",
-        "function",
-        "function",
-        "train.py:9",
-        "leaked",
-        "closure extract_tensors_with_grads",
-    )
-    assert known_leak((own,)) is None

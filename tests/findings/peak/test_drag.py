@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from support.lived_steps import KIB, watched
-from torch import ones
 
-from leakscope.findings import judge
-from leakscope.findings.peak import drag
 from leakscope.recorder.lifetimes.peak import StepPeak, rows_of
 from leakscope.recorder.lifetimes.storage_table import STILL_ALIVE, StorageRecord, StorageTable, TensorOperation
-from leakscope.report import FORMATS
-from leakscope.report.run_text import run_text
-from leakscope.report.text.page import render
-from leakscope.run.model import Run
 from leakscope.run.rows import Phase, WatchedStep
 
 
@@ -42,25 +32,3 @@ def test_lag_use_and_drag_are_counted_in_byte_seconds() -> None:
     assert step.lag_byte_seconds == 100 * 1 + 10 * 2 + 1 * 2
     assert step.use_byte_seconds == 100 * 2 + 10 * 0 + 1 * 2
     assert step.drag_byte_seconds == pytest.approx(100 * 1.5 + 10 * 2)
-
-
-@pytest.mark.process
-def test_the_report_tells_drag_and_the_idle_part_of_the_peak_in_every_form() -> None:
-    def step() -> None:
-        held = ones(64 * KIB)
-        held.sum()
-        ones(1024 * KIB)
-
-    lived = watched(step)
-    run = Run(("train.py",), (lived.rank,), 1, "cpu", "", "")
-    told = run_text(drag(lived.rank))
-    assert told[0].startswith("Rank 0: lifetime of the ") and told[0].endswith("% idle after the last use.")
-    assert "Rank 0: the peak of step 3 was " in told[1]
-    assert "256.00 KiB of it idle (not used again): 256.00 KiB your code can release." in told[1]
-    found = judge(replace(run, folder=""))
-    data, page = (FORMATS[form](run, found) for form in ("json", "html"))
-    assert "\nIdle memory\n" not in FORMATS["text"](run, found)
-    text = render(run, found, verbose=True)
-    assert "\nIdle memory\n" in text and "256.00 KiB your code can release" in " ".join(text.split())
-    assert "256.00 KiB your code can release" in data and '"gc_advice"' in data
-    assert "256.00 KiB your code can release" in page

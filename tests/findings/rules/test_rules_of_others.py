@@ -14,8 +14,6 @@ from leakscope.findings import Findings, judge
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import Facts, StaticText
 from leakscope.findings.rules import rule, rule_named
-from leakscope.report import FORMATS
-from leakscope.report.finding_text import advice, title
 from leakscope.report.verdict_text import unjudged_text
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
@@ -92,10 +90,7 @@ def test_a_rule_of_another_package_tells_in_its_own_words(installed: Callable[..
     findings = judge(run)
     (finding,) = findings.findings
     assert (finding.rule, finding.severity) == ("replay-buffer", "leak")
-    assert title(finding) == "train.replay is a replay buffer without a bound"
-    assert advice(finding) == "Give it a capacity."
     assert rule_named("replay-buffer").text == RULE.text
-    assert RULE.text in FORMATS["sarif"](run, findings) and "replay buffer without" in FORMATS["text"](run, findings)
     assert rules_of(judge(growing("losses"))) == ["step-growth"]
 
 

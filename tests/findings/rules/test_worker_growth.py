@@ -7,14 +7,7 @@ import pytest
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.worker_growth import WorkerGrowthFacts, worker_growth_findings
 from leakscope.run.model import Ended, Rank
-from leakscope.run.rows import (
-    EndKind,
-    GrowingInWorker,
-    WorkerLook,
-    WorkerMemory,
-    WorkersRead,
-    WorkersStarted,
-)
+from leakscope.run.rows import EndKind, GrowingInWorker, WorkerLook, WorkerMemory, WorkersRead, WorkersStarted
 
 KIB = 1024
 BATCHES = (2, 4, 8, 12, 16, 20, 24)

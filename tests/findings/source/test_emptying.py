@@ -133,10 +133,7 @@ def test_what_a_length_bounds_has_that_bound(after: str, bound: int | None) -> N
 
 @pytest.mark.parametrize(
     ("before", "bound"),
-    [
-        ("if len(self.rows) >= 100: return", 100),
-        ("if len(self.rows) < 100: self.rows.append(x)", 100),
-    ],
+    [("if len(self.rows) >= 100: return", 100), ("if len(self.rows) < 100: self.rows.append(x)", 100)],
 )
 def test_a_test_of_the_length_before_it_gains_is_a_bound(before: str, bound: int) -> None:
     text = TRAINER.replace(
