@@ -1,55 +1,95 @@
-"""Runs the tests that look at their own process, each file in a process of its own.
+"""Runs the tests that inspect their own process, each file in a process of its own.
 
     python tests/look_lane.py [--beside N] [PYTEST OPTION...]
 
-A look describes all that is alive in its process, which is far more in one that has collected and run the whole suite.
-Prints what pytest says of files that fail, how long each took, and a line with the sums; ends with 1 where a test
-failed.
+A heap snapshot describes all live objects of its process, which are far more in one that has collected and run the
+whole suite. The processes are forked from one that has imported pytest and torch. Prints the output of pytest for
+files that fail, the seconds of each, and a line with the sums; exits with 1 if a test failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import importlib
 import os
 import re
-import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, NoReturn
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTEST = (sys.executable, "-m", "pytest", "-m", "look")
-_SLOWEST = 10
-"""Files told with their time."""
-_COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed)")
-NO_TESTS = 5
-"""Pytest's status where options leave nothing to run."""
+OPTIONS = ("-m", "look", "-o", "addopts=", "--import-mode=importlib", "-p", "no:asyncio", "-p", "no:anyio")
+IMPORTED = (
+    "numpy",
+    "torch",
+    "torch.distributed",
+    "leakscope.findings",
+    "leakscope.launch",
+    "xdist.plugin",
+    "hypothesis",
+)
+"""What every file would import. Not `torch._dynamo`: it nearly doubles the heap, and with it the cost of a snapshot."""
+MAY_BE = re.compile(
+    r"leakscope\.heap(\.snapshot|\.sweep| import)|leakscope\.recorder\.(recorder|lifetimes\.)|"
+    r"leakscope\.(integrations|profiler|testing)|leakscope import .*(profiler|testing)|"
+    r"^import leakscope|heap_readers|lived_steps|native_fuzz|no_tensor_leaks|mark\.look",
+    re.MULTILINE,
+)
+"""Text without which a file has no test of the lane: see `LOOKING` in conftest.py, which decides."""
+SLOWEST = 10
+"""Files listed with their time at the end."""
+COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed)")
+STATUS = pytest.StashKey[int]()
 
 
-def files() -> list[str]:
-    """The files with tests of the lane, those with the most tests first."""
-    told = subprocess.run([*PYTEST, "--collect-only"], cwd=ROOT, capture_output=True, text=True, check=False)
-    names = re.findall(r"^(\S+\.py)::", told.stdout, re.MULTILINE)  # a line of a warning names a test too
-    if told.returncode or not names:
-        sys.exit(told.stdout + told.stderr)
-    return [name for name, _ in Counter(names).most_common()]
+@dataclass(frozen=True)
+class Running:
+    """A file whose tests run."""
+
+    file: Path
+    began: float
+    output: IO[str]
 
 
-def run(file: str, options: Sequence[str]) -> tuple[str, int, float, str]:
-    """One file: its name, pytest's status, seconds, and what it said."""
-    began = time.monotonic()
-    told = subprocess.run(
-        [*PYTEST, "-o", "addopts=", "--import-mode=importlib", "-p", "no:asyncio", "-p", "no:anyio", *options, file],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    return file, told.returncode, time.monotonic() - began, told.stdout
+def files() -> list[Path]:
+    """The files that may have tests of the lane, the longest first."""
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
+    return sorted((path for path in texts if MAY_BE.search(texts[path])), key=lambda path: -len(texts[path]))
+
+
+class EndsAtOnce:
+    """A plugin that ends the process once pytest has reported: what pytest does then is to collect garbage."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_unconfigure(self, config: pytest.Config) -> NoReturn:
+        """End with the status of the session; 4 if there was none, as pytest has it for a wrong option."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(int(config.stash.get(STATUS, pytest.ExitCode.USAGE_ERROR)))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Note the status."""
+        session.config.stash[STATUS] = exitstatus
+
+
+def run_tests(file: Path, options: Sequence[str], output: int) -> NoReturn:
+    """In the forked process: run pytest on one file."""
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.argv = ["pytest", *OPTIONS, *options, str(file.relative_to(ROOT))]
+    try:
+        pytest.main(sys.argv[1:], [EndsAtOnce()])
+    finally:
+        os._exit(pytest.ExitCode.INTERNAL_ERROR)
 
 
 def main() -> int:
@@ -57,23 +97,40 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--beside", type=int, default=os.cpu_count() or 1, help="processes at once")
     arguments, options = parser.parse_known_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.chdir(ROOT)
+    sys.path[0] = str(ROOT)
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.collect()
     sums: Counter[str] = Counter()
-    times: list[tuple[float, str]] = []
+    times: list[tuple[float, Path]] = []
     bad = False
-    with ThreadPoolExecutor(arguments.beside) as pool:
-        for file, status, seconds, told in pool.map(lambda each: run(each, options), files()):
-            fails = status not in (0, NO_TESTS)
-            bad |= fails
-            counted = _COUNT.findall(told.splitlines()[-1] if told.strip() else "")
-            sums.update({outcome: int(count) for count, outcome in counted})
-            times.append((seconds, file))
-            sys.stdout.write(told if fails else f"{file}: {seconds:.0f} s\n")
+    waiting = files()
+    running: dict[int, Running] = {}
+    while waiting or running:
+        while waiting and len(running) < arguments.beside:
+            started = Running(waiting.pop(0), time.monotonic(), tempfile.TemporaryFile("w+", encoding="utf-8"))  # noqa: SIM115 - closed below
             sys.stdout.flush()
-    for seconds, file in sorted(times, reverse=True)[:_SLOWEST]:
-        sys.stdout.write(f"{seconds:6.0f} s  {file}\n")
+            if not (process := os.fork()):
+                run_tests(started.file, options, started.output.fileno())
+            running[process] = started
+        process, code = os.wait()
+        ended, status = running.pop(process), os.waitstatus_to_exitcode(code)
+        ended.output.seek(0)
+        text, seconds = ended.output.read(), time.monotonic() - ended.began
+        ended.output.close()
+        if status == pytest.ExitCode.NO_TESTS_COLLECTED:
+            continue
+        bad |= status != 0
+        sums.update({outcome: int(count) for count, outcome in COUNT.findall((text.splitlines() or [""])[-1])})
+        times.append((seconds, ended.file))
+        sys.stdout.write(text if status else f"{ended.file.relative_to(ROOT)}: {seconds:.0f} s\n")
+    for seconds, file in sorted(times, reverse=True)[:SLOWEST]:
+        sys.stdout.write(f"{seconds:6.0f} s  {file.relative_to(ROOT)}\n")
     others = [f"{sums[name]} {name}" for name in ("errors", "error", "skipped", "xfailed", "xpassed") if sums[name]]
     sys.stdout.write(", ".join([f"{sums['passed']} passed", f"{sums['failed']} failed", *others]) + "\n")
-    return 1 if bad else 0
+    return 1 if bad or not times else 0
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from leakscope.findings.categories import summary
 from leakscope.findings.facts import StaticText
 from leakscope.findings.model import Finding, RankSummary, Sighting
 from leakscope.findings.rules.rank_skew import held_at_last, skew_findings
-from leakscope.run.model import Ended, Rank, Run
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Run
 
 
 def _summary(model: int, beside: int) -> RankSummary:

@@ -10,7 +10,7 @@ from support.heap_text import heap_from
 
 from leakscope.findings.grouping import group_storages
 from leakscope.findings.growth import series
-from leakscope.findings.judge import judge
+from leakscope.findings.judge import judge, measured_cut
 from leakscope.findings.model import Reason, Sighting
 from leakscope.run.model import Collection, Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import EndKind, RecordingEnded
@@ -151,10 +151,13 @@ def test_memory_that_is_only_counted_is_never_called_proved() -> None:
     proving = run(replace(one, proved={finding.fingerprint: 10 * TENSOR}))
     (proved,) = judge(proving).findings
     assert proved.cut is not None and proved.cut.proved_bytes == 10 * TENSOR
-    of_two = with_proof(replace(finding, sightings=(*finding.sightings, Sighting(1, 3, TENSOR))), proving)
+    seen_by_two = replace(finding, sightings=(*finding.sightings, Sighting(1, 3, TENSOR)))
+    of_two = replace(seen_by_two, cut=measured_cut(seen_by_two, proving))
     assert of_two.cut is not None and of_two.cut.proved_bytes is None  # the other rank did not answer
-    with_proof(finding, run(replace(one, proved={finding.fingerprint: 9 * TENSOR})))
-    counted = with_proof(replace(finding, counted_bytes=TENSOR), proving)
+    less = measured_cut(finding, run(replace(one, proved={finding.fingerprint: 9 * TENSOR})))
+    assert less is not None and less.proved_bytes == 9 * TENSOR
+    only_counted = replace(finding, counted_bytes=TENSOR)
+    counted = replace(only_counted, cut=measured_cut(only_counted, proving))
     assert counted.cut is not None and counted.cut.proved_bytes is None
 
 

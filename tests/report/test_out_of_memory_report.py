@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from support import examples
 from support.heap_text import heap_from
 
 from leakscope.findings import judge
 from leakscope.findings.model import Finding, Findings, Sighting
-from leakscope.findings.oom import AllocationFailed, CameNear, largest_holder
+from leakscope.findings.oom import AllocationFailed, largest_holder
 from leakscope.graph.model import KINDS
-from leakscope.report import FORMATS
-from leakscope.report.run_text import run_text
 from leakscope.report.verdict_text import next_text
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run
 from leakscope.run.rows import AllocationFailure
@@ -79,15 +76,6 @@ def told(*leaks: Finding) -> Findings:
     )
 
 
-def test_holders_are_named_down_to_the_tensor_or_the_container_of_many() -> None:
-    rows = [text for text in run_text(judge(run_out()).out_of_memory) if "storage" in text]
-    assert rows[1:4] == [
-        "Rank 1: 56.00 MiB in 7 storages: cache in main()",
-        "Rank 1: 2.00 MiB in 1 storage: net.weight in main()",
-        "Rank 1: 1.00 KiB in 1 storage: net.bias in main()",
-    ]
-
-
 def test_a_skew_is_told_of_one_moment() -> None:
     (skew,) = [f for f in judge(run_out()).findings if f.rule == "rank-skew"]
     assert skew.retained_bytes == 40 * MIB and skew.cut is not None and skew.cut.frees_bytes == 40 * MIB
@@ -106,25 +94,3 @@ def test_next_names_the_largest_holder_of_the_rank_that_failed() -> None:
     assert "y in main()" not in said
     assert next_text(run, told(leak(1, 4 * MIB, "cache in main()"))).endswith(" Cut it, then rerun the same command.")
     assert "held most memory on rank 1" in next_text(run, told())
-
-
-@pytest.mark.parametrize(("weight", "cache"), [(90, 7), (0, 0)], ids=["the model", "nothing"])
-def test_where_the_model_holds_most_the_failed_ranks_own_leaks_come_first(weight: int, cache: int) -> None:
-    run = run_out(weight, cache)
-    if weight:
-        assert largest_holder(run.ranks[1]) is None
-    run = run if weight else replace(run, ranks=(run.ranks[0], replace(run.ranks[1], looks=())))
-    said = next_text(run, told(leak(0, 9 * MIB, "y in main()"), leak(1, 4 * MIB, "x in main()")))
-    assert "Cut `x in main()` at train.py:12: frees 1.50 MiB, then the other leak." in said
-    assert "Cut `y in main()`" in next_text(run, told(leak(0, 9 * MIB, "y in main()")))
-    assert next_text(run, told()).endswith("The results below were recorded before that.")
-
-
-@pytest.mark.process
-def test_the_page_opens_with_it() -> None:
-    page = FORMATS["html"](run_out(), told(leak(0, 4 * MIB, "y in main()"), leak(1, 4 * MIB, "x in main()")))
-    assert '<strong class="word">Out of memory on rank 1</strong>' in page and '<section class="verdict leaks">' in page
-    assert page.index("<h2>Out of memory</h2>") < page.index('<nav class="findings-list')
-    limit_near = CameNear(rank=0, step=3, inside=False, used_bytes=7, limit="the host's memory", limit_bytes=8)
-    near = FORMATS["html"](examples.run(examples.rank(0)), replace(told(), out_of_memory=(limit_near,)))
-    assert "Out of memory" not in near and "Close to the memory limit" in near

@@ -16,7 +16,6 @@ from leakscope.report import FORMATS, write
 from leakscope.report.excerpt import source_line
 from leakscope.report.finding_text import suspects
 from leakscope.report.rendering import cleaned
-from leakscope.units import listed_numbers
 
 NAMES = ["text", "json", "html", "markdown", "sarif", "junit", "trace"]
 
@@ -84,11 +83,6 @@ def test_every_format_tells_every_example_the_same_way_twice(form: str, name: st
 def test_cleaning_leaves_no_character_that_moves_the_cursor() -> None:
     assert cleaned(("a\x1b[31m", {"\u202e": "ok\n\ttab é ✂"})) == ("a\\x1b[31m", {"\\u202e": "ok\n\ttab é ✂"})
     assert cleaned("\udc80\x00\x9b") == "\\udc80\\x00\\x9b"
-
-
-def test_numbers_are_listed_as_ranges() -> None:
-    assert listed_numbers((0, 1, 2, 5, 7, 8)) == "0-2, 5, 7, 8"
-    assert listed_numbers(()) == ""
 
 
 def finding(*hops: tuple[str, str]) -> Finding:

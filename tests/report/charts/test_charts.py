@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from itertools import pairwise
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -15,9 +14,6 @@ from support.examples import KIB, MIB
 from leakscope.findings.model import Findings, LedgerInterval, Line, LineKind
 from leakscope.memory_snapshot.analysis import MemoryTimeline
 from leakscope.report.charts import (
-    SPARK_HEIGHT,
-    SPARK_MARGIN,
-    SPARK_WIDTH,
     Moment,
     memory_chart,
     snapshot_chart,
@@ -81,30 +77,3 @@ def test_what_a_run_says_is_text_and_no_markup(name: str) -> None:
 def test_without_a_history_there_is_no_chart() -> None:
     empty = MemoryTimeline(True, (), (), (), ())
     assert snapshot_chart("rank 0", empty, []) == snapshots_chart([("rank 0", empty)]) == ""
-
-
-def dots(svg: str) -> list[tuple[float, float]]:
-    """Each dot is a line of no length."""
-    path = next(iter(re.findall(r'd="([^"]+)" style="[^"]*stroke-linecap: round', svg)), "")
-    return [(float(x), float(y)) for x, y in re.findall(r"M ([\d.]+) ([\d.]+)", path)]
-
-
-def test_more_bytes_stand_higher_and_later_looks_further_right() -> None:
-    drawn = dots(sparkline(((2, KIB), (4, 3 * KIB), (12, 4 * KIB))))
-    assert drawn[0][0] == SPARK_MARGIN and drawn[-1] == (SPARK_WIDTH - SPARK_MARGIN, SPARK_MARGIN)
-    assert all(x < x1 and y > y1 for (x, y), (x1, y1) in pairwise(drawn)) and drawn[1][0] < SPARK_WIDTH / 2
-    assert drawn[0][1] < SPARK_HEIGHT - SPARK_MARGIN, "what is held at the first look is not shown as nothing"
-
-
-def test_memory_that_went_again_stands_lower() -> None:
-    (_, high), (_, low), _ = dots(sparkline(((1, 8), (2, 0), (3, 8))))
-    assert high == SPARK_MARGIN and low == SPARK_HEIGHT - SPARK_MARGIN
-
-
-def test_the_same_is_said_in_words() -> None:
-    assert ': 1.00 KiB at step 2, 3.00 KiB at step 4"' in CHARTS["sparkline"]()
-
-
-def test_one_look_makes_no_line() -> None:
-    assert sparkline(()) == sparkline(((3, KIB),)) == ""
-    assert dots(sparkline(((3, 0), (4, 0)))), "nor does it fail where nothing is held"

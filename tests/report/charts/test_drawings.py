@@ -12,7 +12,6 @@ from support import examples
 from leakscope.findings.model import Cut, CutReference, CycleReference, Hop
 from leakscope.report import FORMATS
 from leakscope.report.drawing import Arrow, Box, Drawing, inline_svgs, merged, of_finding, whole_drawing
-from leakscope.report.html.page import finding_on_page
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="dot is not installed")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -33,20 +32,6 @@ def test_trace_joins_the_cycle_it_goes_round() -> None:
         (3, 4, "[i]", False),
         (4, 5, ".untyped_storage()", False),
     ]
-
-
-def test_an_arrow_says_which_hop_of_the_path_it_is() -> None:
-    drawing = whole_drawing(examples.cycle_finding())
-    assert [r.hop for r in drawing.arrows] == [0, 1, 2, 5, 6, 7], "hop 4 holds as hop 2 does, hop 3 holds nothing"
-
-
-def test_a_cycle_apart_from_the_trace_is_drawn_alone() -> None:
-    names = (("a", ".x", "b", 20, 31, 21), ("b", ".y", "b", 21, 32, 22), ("b", ".x", "a", 22, 33, 20))
-    cut = Cut((CutReference(".x", indexes=(33,)),), 1)
-    finding = replace(examples.cycle_finding(), cycle=tuple(CycleReference(*name) for name in names), cut=cut)
-    drawing = whole_drawing(finding)
-    assert [drawn.label for drawn in drawing.boxes] == ["a", "b", "b"]
-    assert [(r.tail, r.head, r.cut) for r in drawing.arrows] == [(0, 1, False), (1, 2, False), (2, 0, True)]
 
 
 def test_objects_of_one_label_stay_apart() -> None:
@@ -75,11 +60,6 @@ def test_objects_of_one_label_stay_apart() -> None:
         (2, 0, ".grad", True),
         (1, 3, "storage", False),
     ]
-
-
-def test_exactly_one_arrow_is_cut() -> None:
-    for finding in (examples.cycle_finding(), examples.growth_finding()):
-        assert sum(r.cut for r in whole_drawing(finding).arrows) == 1
 
 
 def held_twice() -> examples.Finding:
@@ -120,17 +100,6 @@ def test_both_holders_of_one_tensor_are_drawn() -> None:
     ]
 
 
-def test_the_card_lists_the_path_of_each_holder() -> None:
-    item = finding_on_page(examples.leaking()[0], held_twice())
-    (path,) = item.further_paths
-    assert [(hop.position, hop.hop.object, hop.cut) for hop in path] == [
-        (4, "module", True),
-        (5, "list seen", False),
-        (6, "Tensor float32[8]", False),
-        (7, "memory", False),
-    ]
-
-
 def test_equal_chains_are_one() -> None:
     """Nine dicts of a list, each with a tensor of its own, and one tensor of another shape."""
     boxes = [Box("list history"), Box("tensor memory")]
@@ -148,13 +117,6 @@ def test_equal_chains_are_one() -> None:
     assert [(a.tail, a.head, a.name) for a in drawing.arrows] == [
         (0, 2, "[0]"), (2, 3, "['loss']"), (3, 1, "storage"), (0, 4, "[i]"), (4, 5, "['loss']"), (5, 1, "storage"),
     ]  # fmt: skip
-
-
-def test_the_links_of_a_list_stay_apart() -> None:
-    ring = Drawing((Box("Node"),) * 3, (Arrow(0, 1, ".next"), Arrow(1, 2, ".next"), Arrow(2, 0, ".next", cut=True)))
-    assert len(merged(ring).boxes) == 3
-    circle = Drawing((Box("Node"),) * 3, tuple(Arrow(k, (k + 1) % 3, ".next") for k in range(3)))
-    assert merged(circle) == circle
 
 
 @pytest.mark.process
@@ -186,7 +148,3 @@ def test_without_dot_the_page_has_the_path_alone_and_says_how_to_get_the_drawing
     page = FORMATS["html"](run, findings)
     assert 'class="drawing"' not in page and page.count("Install Graphviz") == len(drawable) > 0
     assert page.count('<ol class="trace">') >= len(drawable)
-
-
-def test_nothing_to_draw() -> None:
-    assert of_finding(examples.library_finding()) is None

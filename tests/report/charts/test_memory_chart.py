@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import pairwise
-from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
@@ -14,20 +13,19 @@ from support import examples
 from support.examples import KIB, MIB
 
 from leakscope.findings.capacity import full_at
-from leakscope.findings.model import Cut, CutReference, Findings, LedgerInterval, Line, LineKind, RankSummary, Sighting
+from leakscope.findings.model import Cut, CutReference, Findings, LedgerInterval, Line, LineKind, Sighting
 from leakscope.report.charts import layer_colours, memory_chart
 from leakscope.report.html.chart_data import (
     CHOICES,
     LAYERS,
     POINTS,
-    SNAPSHOTS,
     MemoryOnPage,
     RankMemory,
     memory_of,
     memory_on_page,
     thinned,
 )
-from leakscope.report.ranks import RankGroup, rank_groups, rank_reports
+from leakscope.report.ranks import RankGroup, rank_reports
 from leakscope.run.model import Rank
 from leakscope.run.rows import DeviceBlocks, LayoutAtLook
 from leakscope.verdict import Verdict
@@ -67,11 +65,6 @@ def test_with_the_cut_it_would_be_less_by_what_was_seen_at_each_look() -> None:
     assert [dot.freed for dot in drawn.snapshots] == [size for _, size in seen]
     assert {size for _, size in drawn.would_be} == {-1.0 * MIB}, "all of the growth is the leak's"
     assert drawn.saved == 11 * MIB
-
-
-def test_a_cut_that_frees_half_saves_half_at_each_look() -> None:
-    drawn = memory(examples.rank(0, growth=MIB), findings_of(leak(4 * MIB, 8 * MIB, (3, 2 * MIB), (11, 8 * MIB))))
-    assert [dot.freed for dot in drawn.snapshots if dot.step in (3, 11)] == [MIB, 4 * MIB]
 
 
 def test_a_look_at_which_the_leak_was_not_sought_is_told_by_its_growth() -> None:
@@ -118,13 +111,6 @@ def on_page(*ranks: Rank) -> MemoryOnPage:
     return found
 
 
-def test_every_look_is_reached_by_tab_and_says_its_figures() -> None:
-    svg = ElementTree.fromstring(str(on_page(examples.rank(0, growth=MIB)).svg))
-    points = [group for group in svg.iter("g") if group.get("tabindex") == "0"]
-    assert points[0].get("aria-label") == "rank 0, step 3, counted +2.00 MiB, in tensors 7.00 MiB"
-    assert len(points) == 4 and all(point.get("role") == "img" for point in points)
-
-
 def test_a_point_lies_on_the_line_that_matplotlib_drew() -> None:
     svg = str(on_page(examples.rank(0, growth=MIB)).svg)
     line = re.search(r'class="line line-1">\s*<path d="([^"]+)"', svg)
@@ -135,39 +121,11 @@ def test_a_point_lies_on_the_line_that_matplotlib_drew() -> None:
         assert abs((float(y) - y0) * (x1 - x0) - (float(x) - x0) * (y1 - y0)) < 0.3 * (x1 - x0)
 
 
-def test_long_runs_have_few_stops_for_the_tab_key() -> None:
-    looks = tuple(examples.look(step, MIB, 200 * MIB + step * KIB) for step in range(1, 400, 3))
-    drawn = memory(replace(examples.rank(0, count=400), looks=looks), findings_of())
-    assert len(drawn.read) == SNAPSHOTS and (drawn.read[0].step, drawn.read[-1].step) == (1, 397)
-
-
 def test_the_rank_that_grew_most_is_shown_first_and_the_page_can_show_the_others() -> None:
     page = on_page(*(examples.rank(n, growth=n * 64 * MIB) for n in range(12)))
     assert len(page.choices) == CHOICES and page.choices[page.chosen - 1].memory.number == 11
     svg = str(page.svg)
     assert svg.count('class="line ') == 12 and f"of-{CHOICES}" in svg and f"of-{CHOICES + 1}" not in svg
-
-
-def test_a_hundred_ways_have_no_more_lines_than_can_be_seen() -> None:
-    page = on_page(*(examples.rank(n, growth=n * 64 * MIB) for n in range(40)))
-    assert str(page.svg).count('class="line ') + page.left_out == 40 and page.left_out > 0
-
-
-def test_names_of_lines_that_end_together_do_not_cover_each_other() -> None:
-    page = on_page(*(examples.rank(n, growth=n * 64 * MIB) for n in range(30)))
-    heights = sorted(float(y) for y in re.findall(r'class="end" x="[\d.]+" y="([-\d.]+)"', str(page.svg)))
-    assert all(b - a > 10 for a, b in pairwise(heights))
-
-
-def test_the_ticks_say_what_they_stand_at() -> None:
-    svg = str(on_page(examples.rank(0, count=5, growth=256 * KIB)).svg)
-    ticks = re.findall(r">([\d.]+) MiB<", svg)
-    assert ticks == ["0", "0.25", "0.5", "0.75", "1"]
-
-
-def test_noise_does_not_fill_the_axis() -> None:
-    drawn = memory(examples.rank(0, growth=512), findings_of())
-    assert "KiB" in memory_chart((drawn,), 1, absolute=False) and "MiB" in memory_chart((drawn,), 1, False, 8.0 * MIB)
 
 
 @pytest.mark.parametrize(
@@ -187,27 +145,6 @@ def test_what_a_clean_run_leaves_unattributed_is_not_drawn_where_it_is_too_littl
     found = memory_of(run, run.ranks[0], replace(findings_of(ledger=ledger), verdict=verdict), False)
     assert found is not None and [layer.at(5) for layer in found.layers] == [size]
     assert ('class="area of of-1"' in memory_chart((found,), 1, absolute=False)) == is_drawn
-
-
-def test_a_rank_with_one_look_and_no_steps_is_told_without_a_line() -> None:
-    alone = replace(examples.rank(0), steps=(), looks=(examples.look(1, MIB, 200 * MIB),))
-    page = on_page(alone)
-    assert page.svg is None and page.choices[0].memory.snapshots[0].explained == MIB
-    nothing = replace(alone, looks=())
-    run = examples.run(nothing)
-    assert memory_on_page(run, findings_of(), rank_groups(run, findings_of()), absolute=False) is None
-
-
-def test_where_nothing_counts_the_storages_found_are_the_line() -> None:
-    rank = examples.rank(0, growth=MIB)
-    uncounted = replace(rank, steps=tuple(replace(step, counted_bytes=None) for step in rank.steps))
-    drawn = memory(uncounted, findings_of())
-    assert not drawn.is_counted and drawn.line == ((3, 0.0), (5, 2.0 * MIB), (9, 6.0 * MIB), (11, 8.0 * MIB))
-
-
-def test_what_the_last_look_found_is_told_where_earlier_ones_were_not_sorted() -> None:
-    findings = replace(findings_of(), ranks={0: RankSummary(categories={"parameter": MIB})})
-    assert memory(examples.rank(0), findings).snapshots[-1].categories == {"parameter": MIB}
 
 
 # when the device is full
@@ -239,13 +176,6 @@ def test_a_device_is_full_where_the_peak_reaches_what_is_left_of_it() -> None:
     )
 
 
-def test_nothing_is_forecast_where_growth_is_not_steady_or_is_none() -> None:
-    assert full_at(on_device(0), 2) is None
-    once = on_device(0)
-    steps = tuple(replace(s, counted_bytes=(s.counted_bytes or 0) + (GIB if s.number > 6 else 0)) for s in once.steps)
-    assert full_at(replace(once, steps=steps), 2) is None
-
-
 def test_nothing_is_forecast_where_it_is_not_known_what_is_there() -> None:
     told = on_device(64 * MIB)
     unasked = tuple(replace(row, layout=(replace(row.layout[0], driver=None),)) for row in told.device_blocks)
@@ -253,10 +183,3 @@ def test_nothing_is_forecast_where_it_is_not_known_what_is_there() -> None:
     assert full_at(replace(told, device_blocks=()), 2) is None
     assert full_at(on_device(64 * MIB, devices=2), 2) is None
     assert full_at(on_device(64 * MIB, outside=(GIB, 2 * GIB)), 2) is None, "others fill it as well"
-
-
-def test_the_page_tells_when_the_device_would_be_full() -> None:
-    run, findings = examples.run(on_device(64 * MIB), device="cuda"), findings_of()
-    page = memory_on_page(run, findings, rank_groups(run, findings), absolute=True)
-    assert page is not None and page.choices[0].memory.full is not None
-    assert page.choices[0].memory.peaks and page.choices[0].memory.line[0] == (1, 1.0 * GIB + 64 * MIB)

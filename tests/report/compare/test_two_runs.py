@@ -8,13 +8,12 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from support import examples
 from support.examples import HOSTILE, growth_finding, rank, run
 
 from leakscope.findings.facts import StaticText
 from leakscope.findings.model import Cut, CutReference, Finding, Findings, Suggestion
 from leakscope.findings.suppressions import Judged, RunComparison, compare
-from leakscope.report.compare import FORMATS, headline, line_of, peaks_text, rate_text, unrelated_text
+from leakscope.report.compare import FORMATS, headline, line_of
 from leakscope.verdict import Verdict
 
 KIB = 1024
@@ -45,16 +44,6 @@ def test_every_format_tells_each_leak_with_its_rate_and_its_line(name: str) -> N
         assert "256.00 KiB" in text and "1.00 MiB a step" in text
 
 
-def test_text_as_it_is_read() -> None:
-    lines = FORMATS["text"](changed()).splitlines()
-    assert lines[0] == "Compared  leaks: 1 new, 1 worse, 1 persisting, 1 fixed (exit status 23)"
-    assert lines[1] == "Base      before: LEAKS: why it is so (train.py, 2 ranks, 12 steps)"
-    assert [line for line in lines if line.endswith(")") and line.split()[0] in {"New", "Worse", "Persisting", "Fixed"}
-            and "(1)" in line] == ["New (1)", "Worse (1)", "Persisting (1)", "Fixed (1)"]  # fmt: skip
-    assert any(line.startswith("- 256.00 KiB -> 1.00 MiB a step: ") for line in lines)
-    assert any(line.startswith("- 256.00 KiB a step, unchanged: ") for line in lines)
-
-
 def test_json_has_a_number_and_what_is_unknown_is_null() -> None:
     data = json.loads(FORMATS["json"](changed()))
     assert (data["format"], data["exit_status"], data["could_be_judged"], data["are_related"]) == (1, 23, True, True)
@@ -75,14 +64,6 @@ def test_a_run_that_could_not_be_judged_is_said_first() -> None:
     assert "BASE and NEW" in headline(both)
 
 
-def test_unrelated_scripts_are_said_to_be() -> None:
-    found = compare(judged(growth_finding()), judged(name="other.py"))
-    assert not found.are_related and "train.py and other.py" in unrelated_text(found)
-    for name in ("text", "html"):
-        assert unrelated_text(found) in " ".join(FORMATS[name](found).split())
-    assert unrelated_text(changed()) == ""
-
-
 def test_the_line_is_that_of_the_edit_then_of_what_adds_to_it() -> None:
     cut = Cut((CutReference(".losses", "train.py:12", added_at=("train.py:31",)),), 1)
     found = replace(growth_finding(), cut=cut, made_at=("my project/train.py:41 forward (aten::mm)",))
@@ -93,21 +74,6 @@ def test_the_line_is_that_of_the_edit_then_of_what_adds_to_it() -> None:
     )
     assert line_of(replace(found, cut=None)) == "my project/train.py:41"
     assert line_of(replace(found, cut=None, made_at=())) == ""
-
-
-def test_rates_of_runs_with_other_ranks_are_by_the_rank() -> None:
-    one, two = judged(growth_finding()), judged(growth_finding())
-    seen = growth_finding().sightings
-    more = replace(growth_finding(), sightings=(*seen, *(replace(s, rank=1) for s in seen)))
-    assert " per rank" in rate_text(compare(one, judged(more)).leaks[0])
-    assert " per rank" not in rate_text(compare(one, two).leaks[0])
-
-
-def test_peaks_of_allocator_and_of_counters_are_told_apart() -> None:
-    (_, findings), (_, other) = examples.leaking(), examples.clean()
-    assert "count at the end of a step" in peaks_text(changed())
-    peaked = Judged(run(rank(0)), findings), Judged(run(rank(0)), other)
-    assert peaks_text(compare(*peaked)).count(" on rank ") == 2
 
 
 class _Tags(HTMLParser):

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from support import examples
 from support.formats import junit_rules, markdown_rules, sarif_rules, trace_rules
 
+from leakscope.findings.model import Findings
 from leakscope.report import FORMATS
+from leakscope.run.model import Run
 
 _SCHEMA = jsonschema.Draft202012Validator(
     json.loads(files("leakscope.report.formats").joinpath("findings.schema.json").read_text())
@@ -48,8 +50,7 @@ TEXT = st.one_of(
 )
 
 
-def all_problems(text: str) -> list[str]:
-    run, findings = examples.hostile(text)
+def all_problems(run: Run, findings: Findings) -> list[str]:
     told = {name: FORMATS[name](run, findings) for name in ("text", "json", "sarif", "junit", "markdown", "trace")}
     for each in told.values():
         assert "\x1b" not in each and "\x00" not in each and "\u202e" not in each
@@ -62,9 +63,13 @@ def all_problems(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("index", range(len(NASTY)))
-def test_what_is_known_to_break_things(index: int) -> None:
-    assert all_problems(NASTY[index]) == []
+@pytest.mark.parametrize("name", examples.ALL)
+def test_every_example_obeys_the_rules_of_each_format(name: str) -> None:
+    assert all_problems(*examples.ALL[name]()) == []
+
+
+def test_what_is_known_to_break_things() -> None:
+    assert [(text, problem) for text in NASTY for problem in all_problems(*examples.hostile(text))] == []
 
 
 class _Tags(HTMLParser):
@@ -94,4 +99,4 @@ def test_a_page_has_no_tag_that_is_not_its_own() -> None:
 @settings(max_examples=20, deadline=None)
 @given(TEXT)
 def test_any_text(text: str) -> None:
-    assert all_problems(text) == []
+    assert all_problems(*examples.hostile(text)) == []

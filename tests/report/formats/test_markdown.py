@@ -13,21 +13,6 @@ from leakscope.report import FORMATS
 from leakscope.report.formats.as_markdown import MOST, block, code, plain, sentence
 
 
-@pytest.mark.parametrize("name", examples.ALL)
-def test_every_example_is_shown_as_it_is_meant(name: str) -> None:
-    assert list(problems(FORMATS["markdown"](*examples.ALL[name]()))) == []
-
-
-def test_the_first_lines_say_what_to_cut() -> None:
-    text = FORMATS["markdown"](*examples.leaking())
-    head = text.partition("<details>")[0]
-    assert head.startswith("### ❌ leakscope: 2 leaks\n")
-    assert "<code>closure extract</code> at <code>stage.py:41</code> | 768.00 KiB | 1.50 MiB | 128.00 KiB |" in head
-    assert "**Next:** Cut <code>closure extract</code> at stage.py:41" in head
-    assert text.count("<details>") == text.count("</details>") == 4
-    assert FORMATS["markdown"](*examples.clean()).startswith("### ✅ leakscope: no leak\n")
-
-
 def test_a_run_that_says_too_much_is_cut_short_and_says_so() -> None:
     run, findings = examples.leaking()
     many = tuple(replace(findings.findings[1], fingerprint=f"{number:08x}") for number in range(1000))

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from support import examples
 from support.formats.sarif_rules import locations, problems
 
@@ -28,11 +27,6 @@ def placed(run: Run, where: str) -> tuple[str, int]:
     line = tree_line(run, where)
     assert line is not None
     return line.uri, line.line
-
-
-@pytest.mark.parametrize("name", examples.ALL)
-def test_every_example_is_taken(name: str) -> None:
-    sarif(*examples.ALL[name]())
 
 
 def test_the_rules_refuse() -> None:

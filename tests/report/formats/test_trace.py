@@ -25,11 +25,6 @@ def trace(run: Run, findings: Findings) -> list[dict[str, Any]]:
     return events
 
 
-@pytest.mark.parametrize("name", examples.ALL)
-def test_every_example_is_taken(name: str) -> None:
-    trace(*examples.ALL[name]())
-
-
 def only(rank: Rank, *, looks: bool) -> list[tuple[int, float, float]]:
     return [(one.step, one.begin, one.end) for one in steps_and_snapshots(rank) if one.is_snapshot is looks]
 
@@ -57,14 +52,6 @@ def test_steps_lie_around_the_operations_that_were_issued_in_them() -> None:
     assert all(before[1] <= after[0] for before, after in pairwise(places))
 
 
-def test_a_recorded_beginning_counts() -> None:
-    rank = examples.leaking()[0].ranks[0]
-    steps = tuple(replace(step, began=10.0 * step.number) for step in rank.steps)
-    told = only(replace(rank, steps=steps), looks=False)
-    assert [begin for _, begin, _ in told] == [pytest.approx(1e7 * step.number) for step in steps]
-    assert [end - begin for _, begin, end in told][-1] == pytest.approx(57_000)
-
-
 def test_a_look_within_a_step_lies_where_it_issued_nothing() -> None:
     rank = examples.leaking()[0].ranks[0]
     operations = tuple(replace(rank.operations[0], id=n, step=1, issued=at) for n, at in enumerate((0.1, 0.2, 0.9)))
@@ -83,19 +70,3 @@ def test_an_operation_is_a_span_from_its_issue_to_the_death_of_its_storage() -> 
     assert events[-1]["ts"] - events[0]["ts"] == pytest.approx(1e6 * (first.storage_died - first.issued))
     flight = [event for event in events if event["name"] == "in flight"]
     assert flight[1]["ts"] - flight[0]["ts"] == pytest.approx(1e6 * (first.completed - first.issued))
-
-
-def test_of_too_many_operations_the_last_are_shown_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    run, findings = examples.leaking()
-    monkeypatch.setattr("leakscope.report.formats.as_trace.MOST", 6)
-    told = json.loads(FORMATS["trace"](run, findings))
-    spans = [event for event in told["traceEvents"] if event["ph"] == "b" and event["name"] != "in flight"]
-    assert [event["id2"]["local"] for event in spans] == [hex(o.id) for o in run.ranks[0].operations[-6:]]
-    assert told["otherData"]["operations left out"] == sum(len(rank.operations) for rank in run.ranks) - 6
-
-
-def test_memory_is_a_counter_of_each_rank() -> None:
-    run, findings = examples.leaking()
-    told = [event for event in trace(run, findings) if event["ph"] == "C" and event["pid"] == 1]
-    sizes = {event["args"]["bytes"] for event in told if event["name"] == "counted bytes"}
-    assert sizes >= {step.counted_bytes for step in run.ranks[1].steps}

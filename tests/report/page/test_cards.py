@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support import examples
 
-from leakscope.findings.facts import FreedBy, OnlyTensorsFreed
+from leakscope.findings.facts import FreedBy
 from leakscope.findings.model import Cut, CutReference, Finding, Findings, Hop, Sighting, Suggestion
 from leakscope.report import FORMATS
 from leakscope.report.excerpt import LineMark
@@ -41,26 +41,6 @@ def test_lines_of_one_file_stand_together_and_a_gap_is_marked() -> None:
     assert [line.number for line in lines] == [2, 3, 4, 5, 6, 28, 29, 30, 31, 32]
     assert {line.number: line.kind for line in lines if line.mark} == {4: LineMark.HOLDS, 30: LineMark.ADDS}
     assert [line.number for line in lines if line.gap] == [28]
-
-
-def test_an_empty_line_alone_is_no_gap() -> None:
-    card = finding_on_page(RUN, leak(CutReference(".seen", "train.py:9", added_at=("train.py:11",))))
-    ((_, lines),) = card.code
-    assert [line.number for line in lines] == [7, 8, 9, 11, 12, 13] and not any(line.gap for line in lines)
-
-
-def test_lines_of_two_files_stand_apart() -> None:
-    card = finding_on_page(RUN, leak(CutReference(".seen", "train.py:4", added_at=("other.py:2",))))
-    assert [file for file, _ in card.code] == ["train.py", "other.py"]
-
-
-@pytest.mark.process
-def test_a_place_whose_source_was_not_kept_is_named() -> None:
-    card = finding_on_page(RUN, leak(CutReference(".seen", "lost.py:4", added_at=("train.py:30",))))
-    assert [place for _, place in card.unrecorded] == ["lost.py:4"]
-    assert '<code class="place"><span class="whole">lost.py:4</span></code>' in shown(
-        leak(CutReference(".seen", "lost.py:4"))
-    )
 
 
 def test_the_line_to_begin_at_is_that_of_the_edit_then_what_adds_then_what_holds() -> None:
@@ -119,27 +99,6 @@ def test_what_was_measured_is_set_beside_what_is_held(proved: int | None, said: 
     assert said in figures(leak(CutReference(".seen"), proved=proved))
 
 
-def test_what_only_tensors_of_were_measured_is_not_called_measured_whole() -> None:
-    finding = leak(CutReference(".seen"))
-    assert finding.cut is not None
-    part = replace(finding, cut=replace(finding.cut, unproved=OnlyTensorsFreed(MIB)))
-    assert ("frees 2.00 MiB", "when cut, measured: 1.00 MiB of tensors") in figures(part)
-
-
-def test_few_ranks_are_named_and_many_are_counted() -> None:
-    def of(*ranks: int) -> tuple[str, str]:
-        return figures(replace(leak(), cut=None, sightings=tuple(Sighting(rank, 3, MIB) for rank in ranks)))[-1]
-
-    assert of(1) == ("rank 1", "seen at step 3") and of(0, 1) == ("ranks 0, 1", "seen at step 3")
-    assert of(0, 1, 2, 7) == ("4 ranks", "0-2, 7; seen at step 3")
-
-
-def test_without_a_cut_nothing_is_said_to_be_freed() -> None:
-    assert not [figure for figure, _ in figures(replace(leak(), cut=None)) if "free" in figure]
-    hidden_below = replace(leak(), cut=Cut((CutReference(".seen"),), 2 * MIB, is_told=False))
-    assert not [figure for figure, _ in figures(hidden_below) if "free" in figure]
-
-
 @pytest.mark.process
 def test_the_trace_is_folded_to_root_cut_and_memory_and_keeps_every_hop() -> None:
     finding = examples.cycle_finding()
@@ -179,11 +138,6 @@ def many(count: int) -> str:
 
 
 @pytest.mark.process
-def test_one_leak_needs_no_list() -> None:
-    assert '<nav class="findings-list' not in many(1)
-
-
-@pytest.mark.process
 def test_many_leaks_are_listed_with_their_line_and_only_the_first_stand_open() -> None:
     page = many(30)
     listed = page[page.index('<nav class="findings-list') : page.index("</nav>")]
@@ -191,28 +145,6 @@ def test_many_leaks_are_listed_with_their_line_and_only_the_first_stand_open() -
     assert '<code class="place"><span class="whole">train.py:4</span></code>' in listed
     assert page.count("<article ") == 30
     assert len(re.findall(r"<article [^>]*>\s*<h3>", page)) == 3
-
-
-@pytest.mark.process
-def test_how_the_ranks_ended_comes_first_only_where_one_ended_badly() -> None:
-    well, badly = FORMATS["html"](*examples.leaking()), FORMATS["html"](*examples.killed())
-    assert well.index("<article ") < well.index('class="section ranks"')
-    assert badly.index('class="section ranks"') < badly.index('<section class="memory"')
-
-
-@pytest.mark.process
-def test_very_many_leaks_are_folded_together() -> None:
-    page = many(30)
-    folded = page[page.index("18 more leaks</summary>") :]
-    assert folded.count("<article ") == 18
-
-
-@pytest.mark.process
-def test_what_is_suppressed_is_listed_with_its_figures() -> None:
-    run, findings = examples.clean()
-    page = FORMATS["html"](run, replace(findings, suppressed=(leak(CutReference(".seen")),)))
-    assert "Suppressed (1)" in page and 'id="suppressed-0f3a9c11"' in page
-    assert '<strong class="word">No new leaks</strong>' in page
 
 
 def test_ranks_are_added_at_each_step_by_what_each_held_last() -> None:

@@ -48,11 +48,6 @@ def test_each_file_has_its_own_excerpt_that_of_the_cut_first() -> None:
     ]
 
 
-def test_a_line_is_shown_once_with_its_first_mark() -> None:
-    (shown,) = excerpts(RUN, finding("main.py:2", ("main.py:2",), edit="main.py:2"))
-    assert marks(shown) == {2: LineMark.HOLDS}
-
-
 @pytest.mark.parametrize(
     ("added_at", "edit", "begin"),
     [((), "", ("train.py", 1)), (("train.py:5",), "", ("train.py", 5)), (("train.py:5",), "main.py:1", ("main.py", 1))],
@@ -60,11 +55,6 @@ def test_a_line_is_shown_once_with_its_first_mark() -> None:
 def test_one_line_is_the_one_to_begin_at(added_at: tuple[str, ...], edit: str, begin: tuple[str, int]) -> None:
     shown = excerpts(RUN, finding("train.py:1", added_at, edit))
     assert [(each.file, line.number) for each in shown for line in each.lines if line.to_edit] == [begin]
-
-
-def test_nothing_is_shown_of_source_that_was_not_kept() -> None:
-    assert excerpts(RUN, finding("other.py:2", ("train.py:99",))) == ()
-    assert excerpts(RUN, replace(finding("train.py:1"), cut=None)) == ()
 
 
 def folds(of: Finding) -> list[tuple[int, int]]:

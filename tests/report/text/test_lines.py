@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from support import examples
 
-from leakscope.report.rendering import cells, cropped, laid_out, wrapped
+from leakscope.report.rendering import cells, laid_out, wrapped
 from leakscope.report.text.page import render
 
 CJK = "訓練/主程式之模型與資料.py:31"
@@ -33,23 +31,6 @@ def test_a_wide_character_takes_two_columns() -> None:
         lines = list(laid_out(wrapped(text, "程 ", "  "), width))
         assert max(map(cells, lines)) <= width
         assert "".join("".join(lines).split()) == "程" + "".join(text.split()), "nothing is lost"
-
-
-def test_a_report_of_files_with_wide_names_fits() -> None:
-    run, findings = examples.leaking()
-    leak = examples.growth_finding()
-    trace = tuple(
-        replace(hop, where=CJK, object=f"{hop.object} 張量", reference=hop.reference * 9) for hop in leak.trace
-    )
-    told = replace(findings, findings=(replace(leak, trace=trace, made_at=(CJK * 9,)),))
-    text = render(run, told, verbose=True, width=60)
-    assert max(cells(line) for line in text.splitlines() if not is_of_table(line)) <= 60
-
-
-def test_a_line_that_is_too_long_says_that_it_goes_on() -> None:
-    assert cropped("losses.append(loss)", 19) == "losses.append(loss)"
-    assert cropped("losses.append(loss)", 12) == "losses.ap..."
-    assert cropped("模型模型模型", 8) == "模型..."
 
 
 def test_a_number_keeps_its_unit() -> None:
