@@ -1,40 +1,40 @@
-/* A call of which no trace or profile function hears anything.
+/* Calls that trace and profile functions do not see.
  *
- * CPython calls neither sys.settrace's, sys.setprofile's and cProfile's functions nor, from 3.12 on, sys.monitoring's while
- * a thread's `tracing` is above 0: PyThreadState_EnterTracing raises it, PyThreadState_LeaveTracing lowers it
- * (Python/pystate.c). A function of Python's that did so would be heard itself, when it is called and as the one that takes
- * all the time: so what the script can call is an object of C's around it. It is no PyCFunction, whose calls are heard too.
+ * CPython calls the functions of sys.settrace, sys.setprofile, cProfile and, from 3.12 on, sys.monitoring only while the
+ * thread's `tracing` is 0. PyThreadState_EnterTracing raises it, PyThreadState_LeaveTracing lowers it (Python/pystate.c).
+ * A Python function that called them would itself be traced, so the script calls a C object that wraps the function. It
+ * is not a PyCFunction, because profile functions see calls of these.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
 
 #ifdef Py_GIL_DISABLED
-#error "an extension that has not been looked over for it would bring the GIL back: the Python part serves"
+#error "not reviewed for free-threaded Python: the Python equivalent is used"
 #endif
 
 typedef struct {
     PyObject_HEAD
     PyObject *function, *dict;
-    int heard; /* let the script hear again, within a call that it does not */
+    int retrace; /* trace again, within an untraced call */
     vectorcallfunc vectorcall;
 } Call;
 
 static PyObject *
 call_through(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
 {
-    /* all that is needed of the object: the function may take away the last reference to it */
+    /* keep the function alive: it may drop the last reference to this object */
     PyObject *function = Py_NewRef(((Call *)self)->function);
-    int untraced = !((Call *)self)->heard;
+    int untraced = !((Call *)self)->retrace;
     PyThreadState *thread = PyThreadState_Get();
-    int heard = !untraced && thread->tracing > 0;
-    if (heard)
+    int retrace = !untraced && thread->tracing > 0;
+    if (retrace)
         PyThreadState_LeaveTracing(thread);
     else if (untraced)
         PyThreadState_EnterTracing(thread);
     PyObject *result = PyObject_Vectorcall(function, args, nargsf, names);
     Py_DECREF(function);
-    if (heard)
+    if (retrace)
         PyThreadState_EnterTracing(thread);
     else if (untraced)
         PyThreadState_LeaveTracing(thread);
@@ -44,15 +44,15 @@ call_through(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *nam
 static PyObject *
 new_call(PyTypeObject *type, PyObject *args, PyObject *named)
 {
-    static char *names[] = {"function", "heard", NULL};
+    static char *names[] = {"function", "retrace", NULL};
     PyObject *function;
-    int heard = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, named, "O|p:Call", names, &function, &heard))
+    int retrace = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, named, "O|p:Call", names, &function, &retrace))
         return NULL;
     Call *call = (Call *)type->tp_alloc(type, 0);
     if (call != NULL) {
         call->function = Py_NewRef(function);
-        call->heard = heard;
+        call->retrace = retrace;
         call->vectorcall = call_through;
     }
     return (PyObject *)call;
@@ -88,7 +88,7 @@ bind(PyObject *self, PyObject *to, PyObject *Py_UNUSED(owner))
     return to == NULL || to == Py_None ? Py_NewRef(self) : PyMethod_New(self, to);
 }
 
-/* What it does not have itself, its name above all, is the function's. */
+/* Attributes that the wrapper lacks, such as __name__, are those of the function. */
 static PyObject *
 attribute(PyObject *self, PyObject *name)
 {
@@ -112,7 +112,7 @@ static PyGetSetDef getters[] = {
 static PyTypeObject CallType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "leakscope.process._untraced.Call",
-    .tp_doc = "Call(function, heard=False): the same function, of whose call no trace or profile function hears.",
+    .tp_doc = "Call(function, retrace=False): the same function, called unseen by trace and profile functions.",
     .tp_basicsize = sizeof(Call),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = new_call,
@@ -129,7 +129,7 @@ static PyTypeObject CallType = {
 };
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, .m_name = "_untraced", .m_doc = "Calls that nobody hears of.", .m_size = -1};
+    PyModuleDef_HEAD_INIT, .m_name = "_untraced", .m_doc = "Calls that trace and profile functions do not see.", .m_size = -1};
 
 PyMODINIT_FUNC
 PyInit__untraced(void)

@@ -112,9 +112,9 @@ class Patches:
 
     def listen(self, name: str, listeners: list[Any], function: Callable[..., object]) -> None:
         """Append a function to a list of callbacks."""
-        heard = self.guard.finalizer_safe(name, function)
-        self.add(name, lambda: listeners.remove(heard) if heard in listeners else None)
-        listeners.append(heard)
+        listener = self.guard.finalizer_safe(name, function)
+        self.add(name, lambda: listeners.remove(listener) if listener in listeners else None)
+        listeners.append(listener)
 
     def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace the function or method `owner.name` by `make` of it, under its own name.

@@ -127,10 +127,10 @@ FOREIGN = [
     (pickle.dumps({"a": 1}), "neither segments nor device traces"),
     (pickle.dumps({"segments": {"a": 1}}), "its segments are of type dict"),
     (pickle.dumps([segment(block(0, 512, "on fire"))]), "state is 'on fire'"),
-    (pickle.dumps([segment(block(0, 512, requested=2**60))]), "a block has a strange requested_size"),
-    (pickle.dumps({"device_traces": [[7]]}), "a trace holds something of type int"),
-    (pickle.dumps({"device_traces": [[event("alloc", 0, size) for size in (1, 2, 3, -1)]]}), "no count of bytes"),
-    (pickle.dumps({"device_traces": [[event("alloc", 0, 5, frames=[WITHOUT_LINE])]]}), "line is no number"),
+    (pickle.dumps([segment(block(0, 512, requested=2**60))]), "a block has an invalid requested_size"),
+    (pickle.dumps({"device_traces": [[7]]}), "a trace entry is of type int"),
+    (pickle.dumps({"device_traces": [[event("alloc", 0, size) for size in (1, 2, 3, -1)]]}), "invalid size"),
+    (pickle.dumps({"device_traces": [[event("alloc", 0, 5, frames=[WITHOUT_LINE])]]}), "line is not a number"),
     (pickle.dumps(training(3, keeps=True))[:-40], "cut short"),
 ]  # fmt: skip
 """What a file may hold, and what is said of it."""

@@ -79,10 +79,10 @@ def test_one_machine_alone_tells_of_no_rank_that_failed_and_merged_alone_of_one_
 
 
 OF_ANOTHER_JOB: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "the number of ranks is 2 in the one and 4": ({}, {"ranks": 4}),
-    "--warmup is 2 in the one and 3": ({}, {"warmup": 3}),
-    "the rendezvous id is a in the one and b": ({"job": {"id": "a"}}, {"job": {"id": "b"}}),
-    "were started 3.0 h apart, and no --rdzv-id": (
+    "the number of ranks is 2 in the first and 4": ({}, {"ranks": 4}),
+    "--warmup is 2 in the first and 3": ({}, {"warmup": 3}),
+    "the rendezvous id is a in the first and b": ({"job": {"id": "a"}}, {"job": {"id": "b"}}),
+    "were started 3.0 h apart and share no --rdzv-id": (
         {"started": "2026-01-01T12:00:00Z", "job": {"id": "none", "port": "29500"}},
         {"started": "2026-01-01T15:00:00Z", "job": {"id": "none", "port": "29500"}},
     ),

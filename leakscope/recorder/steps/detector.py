@@ -120,7 +120,7 @@ class OptimizerClock:
 class _KnownOptimizer(weakref.ref[Any]):
     """An optimizer that was created or has stepped."""
 
-    __slots__ = ("address", "count", "made", "step", "stepped")
+    __slots__ = ("address", "count", "created", "step", "stepped")
     address: int
     count: int
     """Its calls since the clock's last one."""

@@ -128,7 +128,7 @@ def test_an_error_of_ours_does_not_take_the_place_of_the_allocators(
 
         return fails if entry == "out-of-memory observer" else function
 
-    monkeypatch.setattr(Guard, "known", planted)
+    monkeypatch.setattr(Guard, "register", planted)
     made = fake_device()
     made.module.use()
     run_out(made)

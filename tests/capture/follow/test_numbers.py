@@ -39,7 +39,7 @@ def test_who_was_started_again_is_the_rank_and_the_first_process_none(tmp_path: 
     assert (settled.ranks, settled.main) == (2, None)
     assert ranks_in(tmp_path) == [0, 1] and not (tmp_path / "rank_0000").is_symlink()
     assert all((tmp_path / name).is_dir() for name in before)
-    assert "started again" in (tmp_path / "rank_0000" / "notes.jsonl").read_text()
+    assert "restarted" in (tmp_path / "rank_0000" / "notes.jsonl").read_text()
 
 
 def test_those_without_a_number_come_in_the_order_of_their_starts(tmp_path: Path) -> None:

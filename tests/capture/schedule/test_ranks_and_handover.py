@@ -43,7 +43,7 @@ def test_no_thread_overwrites_what_another_says_of_the_rank(tmp_path: Path) -> N
 
     def tick() -> None:
         while not over.is_set():
-            with file.looked_at():
+            with file.taking_snapshot():
                 pass
 
     watchdog = threading.Thread(target=tick)

@@ -149,7 +149,7 @@ def test_ranks_that_wait_for_each_other_are_named_and_not_who_waits_for_one_of_t
     for ended in (HUNG, Ended("killed", 143, 7, error="killed by SIGTERM")):
         run = run_of(waiting(0, "recv", 1, 9), waiting(1, "recv", 2, 9, ended), waiting(2, "recv", 1, 9))
         assert deadlock_cycle(run) == (1, 2) and first_to_blame(run) == 1 and first_to_fail(run) is run.ranks[1]
-    assert hung_text(run) == "ranks 0, 2 hung after 7 steps: nothing was sent or received for 8 s"
+    assert hung_text(run) == "ranks 0, 2 hung after 7 steps: no communication for 8 s"
 
 
 def test_a_rank_in_a_collective_waits_for_those_that_are_not_in_it() -> None:
