@@ -65,7 +65,7 @@ def print_text(text: str, is_styled: bool = False) -> str:
 
 
 def print_or_fail(text: str, is_styled: bool = False) -> None:
-    """As `tell`, but raise LeakscopeError if stdout cannot be written."""
+    """As `print_text`, but raise LeakscopeError if stdout cannot be written."""
     problem = print_text(text, is_styled)
     if problem:
         raise LeakscopeError(problem)

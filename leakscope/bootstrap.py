@@ -5,8 +5,8 @@ directory first on `sys.path` while leakscope and what it needs are imported, so
 in for the standard library's. Run as a file, Python puts this file's folder there instead (CPython Modules/main.c,
 pymain_run_python), which is removed before the first import.
 
-A script's own modules must win for the script, and lose for leakscope. `own_imports` swaps `sys.path`, and those
-entries of `sys.modules` on which the two disagree, while leakscope imports something.
+The script must get its own modules, and leakscope those of the standard library. `own_imports` swaps `sys.path`, and
+those entries of `sys.modules` on which the two disagree, while leakscope imports something.
 
 This file is run before anything of leakscope can be imported: it imports nothing but what Python has loaded itself.
 """
@@ -40,8 +40,8 @@ _PathFinder: Any = _frozen_importlib_external.PathFinder
 _own_path: list[str] = []
 """`sys.path` while leakscope imports something; empty in a process that leakscope has not started."""
 _start: list[Any] = []
-"""The script's `sys.path` as it will be but for its first entry, and the names in `sys.modules` at the start; empty
-once the script has them, and in a process that this file has not started.
+"""The script's `sys.path` without its first entry, and the names in `sys.modules` at the start. Empty once the script
+has them, and in a process that this file has not started.
 """
 _hidden: dict[str, ModuleType] = {}
 """Modules that leakscope has imported and that the script would find elsewhere, by name."""

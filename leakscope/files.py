@@ -12,7 +12,7 @@ from leakscope.errors import Unreadable
 from leakscope.originals import Path, json, os
 
 MOST_BYTES = 1 << 29
-"""A larger file is not read; chosen: a look at a million objects takes a fifth of it."""
+"""Maximum bytes of a file that is read. Heuristic: a heap snapshot of a million objects takes a fifth of it."""
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -22,21 +22,21 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
 )
 _HALF = re.compile(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]")
-"""Half of a pair of surrogates as JSON escapes it, which no encoding takes; or what looks like one."""
+"""A lone surrogate as JSON escapes it, which cannot be encoded, or text that looks like one."""
 
 
 def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
-    """What is in a regular file, or in the one that a link leads to; of a file that grows meanwhile what it began with.
+    """The content of a regular file, or of the target of a link; if the file grows meanwhile, its first bytes.
 
-    Nothing else is opened: a pipe waits for its writer, a device may have no end. Raises Unreadable, which says why
-    without the file's name: `it is a named pipe, no file`.
+    Nothing else is opened: a pipe waits for its writer, a device may have no end. Raises Unreadable with the reason
+    and without the file's name: `it is a named pipe, not a regular file`.
     """
     with _opened(path, most) as (stream, size):
         return stream.read(size)
 
 
 def read_lines(path: Path, most: int = MOST_BYTES) -> Iterator[bytes]:
-    """The lines of such a file, without their ends, one after the other; raises Unreadable as well."""
+    """Yield the lines of a regular file without their ends; raises Unreadable as `read_regular` does."""
     with _opened(path, most) as (stream, size):
         left = size
         while left and (line := stream.readline(left)):
@@ -46,7 +46,7 @@ def read_lines(path: Path, most: int = MOST_BYTES) -> Iterator[bytes]:
 
 @contextmanager
 def _opened(path: Path, most: int) -> Iterator[tuple[BinaryIO, int]]:
-    """A regular file that is open, and its bytes; what keeps it from being read is Unreadable."""
+    """Open a regular file, and yield it with its size in bytes; raises Unreadable."""
     try:
         _size_of(os.stat(path), most)  # opening a device may have effects
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -63,7 +63,7 @@ def _opened(path: Path, most: int) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def _size_of(about: os.stat_result, most: int) -> int:
-    """Bytes of a file; raises Unreadable for what is none, or has more than `most`."""
+    """Size of a file in bytes; raises Unreadable unless it is a regular file of at most `most` bytes."""
     if not stat.S_ISREG(about.st_mode):
         kind = next((name for is_one, name in _KINDS if is_one(about.st_mode)), "something else")
         raise Unreadable(f"it is {kind}, not a regular file")
@@ -73,12 +73,12 @@ def _size_of(about: os.stat_result, most: int) -> int:
 
 
 def read_json(path: Path, most: int = MOST_BYTES) -> Any:
-    """What a file says; raises Unreadable, which says why without the file's name."""
+    """Parse a JSON file; raises Unreadable with the reason and without the file's name."""
     return parse_json(read_regular(path, most))
 
 
 def parse_json(data: bytes) -> Any:
-    """What some text says, in UTF-8; raises Unreadable."""
+    """Parse JSON in UTF-8; raises Unreadable."""
     try:
         value = _JSON.decode(data.decode())
         some = b"\\ud" in data or b"\\uD" in data  # found a hundred times faster than a surrogate
@@ -99,7 +99,7 @@ _JSON = json.JSONDecoder(parse_constant=_refuse)
 
 
 def _whole(value: Any) -> Any:
-    """The same with each lone surrogate written as an escape."""
+    """The value with each lone surrogate written as an escape."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Selects the parts in C, or their twins in Python."""
+"""Selects the C extensions, or their equivalents in Python."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from leakscope.originals import Path, os
 
 NATIVE, PYTHON = "native", "Python"
 _PURE = "LEAKSCOPE_PURE"
-"""The environment variable that asks for Python alone."""
+"""The environment variable that disables the C extensions."""
 _UNPACKING_S = 60
-"""Seconds, chosen, in which an installer writes all files of a package, in whatever order."""
+"""Seconds within which an installer writes all files of a package, in any order. Heuristic."""
 _GC_HEAP, _WALKS = "leakscope.heap._gc_heap", "leakscope.graph._walks"
 _UNTRACED, _SHIELD = "leakscope.process._untraced", "leakscope._shield"
 
 
 def gc_heap() -> Any:
-    """The module `_gc_heap`; None where it was not built, was built for another Python or is not wanted."""
+    """The module `_gc_heap`; None if it was not built, was built for another Python or is disabled."""
     return _wanted(_GC_HEAP)
 
 
@@ -51,7 +51,7 @@ def _built(module: str) -> Any:
 
 
 def _is_outdated(built: Path) -> bool:
-    """Whether C sources beside it have changed since, as in a checkout: it may not do what the Python part expects."""
+    """Whether the C sources beside it are newer, as in a checkout: it may not match the Python code."""
     sources = [path for path in built.parent.glob("_*") if path.suffix in (".c", ".h")]
     return any(path.stat().st_mtime > built.stat().st_mtime + _UNPACKING_S for path in sources)
 
@@ -62,8 +62,8 @@ def heap_reader() -> str:
 
 
 def described() -> str:
-    """The reader in words, with the reason where it is not the native one."""
+    """The name of the reader, with the reason if it is not the native one."""
     if gc_heap() is not None:
         return f"{NATIVE} heap reader"
-    reason = "no native one was built of this version" if _built(_GC_HEAP) is None else f"{_PURE} asks for it"
+    reason = "the C extension was not built for this version" if _built(_GC_HEAP) is None else f"{_PURE} is set"
     return f"{PYTHON} heap reader: {reason}"

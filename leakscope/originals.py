@@ -12,8 +12,8 @@ A copy is not a module, because pyfakefs replaces modules by their `__name__` in
 functions that are written in Python are copied too, with the copy as their globals: `os.makedirs` calls the original
 `os.mkdir`, and `os.path.exists` the original `os.stat`. Classes are shared with the real module.
 
-Every followed process imports this module first. It loads nothing that an interpreter has not loaded at its start; what
-costs more is copied when it is first used, or by `take`.
+Every recorded process imports this module first. It loads only what an interpreter has loaded at its start; other
+modules are copied at their first use, or by `take`.
 """
 
 from __future__ import annotations

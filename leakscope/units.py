@@ -1,4 +1,4 @@
-"""Bytes, durations and counts the way people read and write them."""
+"""Formats and parses bytes, durations, shares and lists of numbers."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterable, Sequence
 
 _KIB = 1024
-"""Bytes of a KiB, and each further suffix over the one before."""
+"""Bytes in a KiB, and the factor between suffixes."""
 _MILLISECOND = 1e-3
-"""Seconds of a millisecond."""
+"""Seconds in a millisecond."""
 _LONG = 120.0
-"""Seconds from which minutes read better."""
+"""Seconds from which a duration is written in minutes."""
 _SUFFIXES = ("B", "KiB", "MiB", "GiB", "TiB")
 _LISTED = 8
-"""Rows of numbers, chosen, that a sentence lists whole."""
+"""Maximum ranges of numbers that a sentence lists in full. Heuristic."""
 _LONGEST_PERIOD = 4
-"""Rows of numbers, chosen, after which they are seen to repeat: ranks of a stage that each replica has."""
+"""Maximum ranges after which a pattern may repeat, as ranks of a pipeline stage do in each replica. Heuristic."""
 _FACTORS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
@@ -85,7 +85,7 @@ def plural(count: int, noun: str) -> str:
 def listed_numbers(numbers: Iterable[int], most: int = _LISTED) -> str:
     """`0, 1, 2, 7` as `0-2, 7`; many as `4, 12, 20, ..., 1020` where they repeat, else `0-3, 5, 8 and 120 more`.
 
-    `most`: rows of numbers that are listed whole.
+    `most`: maximum ranges that are listed in full.
     """
     runs = _runs(numbers)
     if len(runs) <= most:
@@ -105,7 +105,7 @@ def ranks_text(numbers: Iterable[int]) -> str:
 
 
 def one_of_each(ranks: Iterable[int], groups: Sequence[Sequence[int]]) -> dict[int, int]:
-    """Of those ranks the first one of each group, and how many more of its group are among them; without groups all."""
+    """The first of these ranks in each group, and the number of others in it; ranks without a group stay alone."""
     among = set(ranks)
     of_groups = [[rank for rank in group if rank in among] for group in groups]
     grouped = {rank for group in groups for rank in group}
@@ -114,12 +114,12 @@ def one_of_each(ranks: Iterable[int], groups: Sequence[Sequence[int]]) -> dict[i
 
 
 def like_text(rank: int, more: int) -> str:
-    """`rank 4`, or `rank 4, one of 128 alike` where it is told in place of its whole group."""
+    """`rank 4`, or `rank 4, one of 128 alike` if it stands for a group."""
     return f"rank {rank}, one of {more + 1} alike" if more else f"rank {rank}"
 
 
 def _runs(numbers: Iterable[int]) -> list[list[int]]:
-    """[first, last] of each row of numbers without a gap."""
+    """[first, last] of each range without a gap."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -135,7 +135,7 @@ def _run_text(run: Sequence[int]) -> str:
 
 
 def _repeat(runs: Sequence[Sequence[int]], period: int) -> bool:
-    """Whether each row of numbers is that of one period before, moved on by the same."""
+    """Whether each range is that of one period before, shifted by a constant."""
     if len(runs) < 2 * period:
         return False
     on = runs[period][0] - runs[0][0]
@@ -143,7 +143,7 @@ def _repeat(runs: Sequence[Sequence[int]], period: int) -> bool:
 
 
 def bytes_span(sizes: Iterable[float]) -> str:
-    """`1.20 to 1.40 MiB`, `900.00 KiB to 1.40 MiB`, or one figure where they read alike; "" of none."""
+    """`1.20 to 1.40 MiB`, `900.00 KiB to 1.40 MiB`, or one figure if they read alike; "" if there are none."""
     ordered = sorted(sizes)
     if not ordered:
         return ""
@@ -155,7 +155,7 @@ def bytes_span(sizes: Iterable[float]) -> str:
 
 
 def count_span(counts: Iterable[float]) -> str:
-    """`12 to 14`, or `12` where all are alike; "" of none."""
+    """`12 to 14`, or `12` if all are equal; "" if there are none."""
     ordered = sorted(counts)
     if not ordered:
         return ""

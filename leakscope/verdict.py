@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """What is said of a run or of a memory snapshot."""
+    """The verdict of a run or of a memory snapshot."""
 
     CLEAN = "clean"
     LEAKS = "leaks"
@@ -14,11 +14,11 @@ class Verdict(StrEnum):
 
 
 class Returned(StrEnum):
-    """Whether the command that prints the findings ends with their exit status."""
+    """Whose exit status the command that prints the findings returns."""
 
     OWN = "own"
-    """It does."""
+    """That of the findings."""
     SCRIPTS = "script's"
-    """It does, and with the script's whatever is found: another launcher started it."""
+    """That of the script, even if leaks were found: another launcher started it."""
     NOT = "not"
-    """It ends with another one, or there is no command."""
+    """Another one, or there is no command."""

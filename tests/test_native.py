@@ -46,7 +46,7 @@ def test_the_python_reader_serves_where_the_native_one_does_not_load(loads: Any,
     loads(problem)
     assert native.gc_heap() is None
     assert native.heap_reader() == "Python"
-    assert native.described() == "Python heap reader: no native one was built of this version"
+    assert native.described() == "Python heap reader: the C extension was not built for this version"
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_the_python_reader_serves_where_it_is_asked_for(
     assert native.described() == "native heap reader"
     monkeypatch.setenv("LEAKSCOPE_PURE", "1")
     assert native.gc_heap() is None
-    assert native.described() == "Python heap reader: LEAKSCOPE_PURE asks for it"
+    assert native.described() == "Python heap reader: LEAKSCOPE_PURE is set"
     monkeypatch.setenv("LEAKSCOPE_PURE", "0")
     assert native.heap_reader() == "native"
 

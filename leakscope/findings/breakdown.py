@@ -313,7 +313,7 @@ def _objects(place: int, account: Account, lines_of: LinesOfFindings) -> Iterato
 
 
 SCATTERED = fingerprint(("step-growth", "scattered"))
-"""Line of growth under ever new names."""
+"""Fingerprint of growth in which each snapshot has new names."""
 
 
 def scattered_findings(
@@ -380,7 +380,7 @@ def _finding(
 
 
 GAP = fingerprint(("native-hold", "gap"))
-"""Line of unexplained growth."""
+"""Fingerprint of growth that no storage explains."""
 OVERHEAD = 0.1
 """Factor for leaked tensors' grad nodes, dicts and frames, which the allocator counts and no storage explains.
 Heuristic: at half of it, lists of small graphs show a gap; at twice, a leak of a C extension a fifth as fast as

@@ -292,11 +292,11 @@ def course(
     """What the counted bytes show about growth by `rate` a step after its last snapshot; `growing` is everything that
     grew.
 
-    A counter acquits only if it shows a stop or a release. A mere shortfall is not conclusive, since other releases are
-    counted too. Changes from watched steps are left out, and so is the first collection, which frees the garbage of the
-    start. A fall larger than what it can hold, except of everything together, is due to something else and left out; so
-    is a single one smaller than what it holds. If a snapshot at the end shows that it `rested`, counted bytes that are
-    too few to be conclusive alone confirm it.
+    Growth is discarded only if the counters show a stop or a release. A mere shortfall is not conclusive, since other
+    releases are counted too. Changes from watched steps are left out, and so is the first collection, which frees the
+    garbage of the start. A fall larger than what it can hold, except of everything together, is due to something else
+    and left out; so is a single one smaller than what it holds. If a snapshot at the end shows that growth stopped
+    (`rested`), counted bytes that are too few to be conclusive alone confirm it.
     """
     counted = {s.number: s for s in rank.steps if s.counted_bytes is not None}
     first, last = line.steps[0], line.steps[-1]
@@ -720,7 +720,7 @@ def _has_stopped(rank: Rank, line: Series, rate: float) -> bool:
 def _at_the_end(rank: Rank, groups: GroupsOverLooks) -> tuple[int, dict[ReferenceKey, int]]:
     """The step at which the main code returned, and each live group's bytes then; empty soon after the last snapshot.
 
-    They acquit what stopped and confirm what grew; they accuse nothing.
+    Used only to discard groups that stopped growing and to confirm others. A group seen only here is not reported.
     """
     end = next((look for look in rank.looks if look.occasion == Occasion.END), None)
     if end is None or not groups.steps or end.step < groups.steps[-1] + _RESTED:

@@ -297,7 +297,7 @@ def _bare(name: str) -> str:
 
 _RAN = (ObjectKind.FRAME, ObjectKind.GENERATOR, ObjectKind.FUNCTION)
 _APART = (ReferenceKind.CLOSURE, ReferenceKind.SAVED, ReferenceKind.UNNAMED, ReferenceKind.OPERAND, ReferenceKind.COMM)
-"""Characters that cannot be written after a dot."""
+"""Kinds of references that are written after a comma."""
 
 
 def written(graph: HeapGraph, way: Sequence[int]) -> str:

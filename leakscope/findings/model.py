@@ -549,7 +549,7 @@ class Hop:
     reference: str
     """Reference to the next object; `[i]`, not `[17]`, for one of many alike; "" on the last."""
     reason: HopReason | str = ""
-    """Why it has this status; `report/messages` words it, a `str` is a caller's own."""
+    """Why it has this status, written as a sentence by `report/finding_text.py`; a `str` is a caller's own."""
     frees_bytes: int | None = None
     """Bytes freed by cutting this reference alone."""
     index: int | None = None
@@ -834,7 +834,7 @@ class Unjudged:
     rule: str
     rank: int
     why: WhyUnjudged | str
-    """The reason, which `report/messages` words; a `str` comes from the recorder."""
+    """The reason, written as a sentence by `report/verdict_text.py`; a `str` comes from the recorder."""
 
 
 @dataclass(frozen=True)
@@ -868,7 +868,7 @@ class Findings:
 
     verdict: Verdict
     why: Why | str
-    """The reason, which `report/messages` words; a `str` is a caller's own."""
+    """The reason, written as a sentence by `report/verdict_text.py`; a `str` is a caller's own."""
     exit_status: int
     findings: tuple[Finding, ...] = ()
     returned: Returned = Returned.OWN

@@ -16,7 +16,7 @@ from leakscope.graph.ownership import is_users
 
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 OF_TENSORS = (*_TENSORS, ObjectKind.GRAD_NODE, ObjectKind.STORAGE)
-"""Kinds of references from a tensor to its parts and its origin."""
+"""Kinds of objects that belong to a tensor: itself, its autograd node, its storage."""
 NO_NAMES: Mapping[int, str] = {}
 MODULE_DICTS = ("torch.nn.modules.container.ModuleDict", "torch.nn.modules.container.ParameterDict")
 """Types that a user indexes by keys that are attributes to torch."""

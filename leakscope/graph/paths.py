@@ -21,7 +21,9 @@ _REFERENCE_COST = {
     ReferenceKind.SAVED: 1.2,
     ReferenceKind.HOOK: 1.5,
 }
-"""Cost of a reference that code shows: a path through visible references is preferred to a shorter one through C++."""
+"""Cost of references that source code does not show; others cost 1. A path that the user can read is preferred to a
+shorter one through C++.
+"""
 _ROOT_COST = {
     RootKind.FRAME: 1.0,
     RootKind.CALLBACK: 7.0,

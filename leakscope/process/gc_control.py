@@ -68,7 +68,7 @@ def deadline(seconds: float) -> PureBlock[None]:
 def check_deadline() -> None:
     """Check the deadline; called between the parts of a snapshot and inside long loops.
 
-    Raises TakesTooLong after the deadline.
+    Raises SnapshotTimeout after the deadline.
     """
     end = _ends.get(_thread.get_ident())
     if end is not None and CLOCK.monotonic() > end:

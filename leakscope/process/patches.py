@@ -119,8 +119,7 @@ class Patches:
     def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace the function or method `owner.name` by `make` of it, under its own name.
 
-        For functions called so often that the replacement handles leakscope's errors itself, as `call_before` and
-        `call_around` do.
+        For functions called so often that the replacement handles leakscope's errors itself, as `call_before` does.
         """
         called = getattr(owner, name)
         is_class = isinstance(owner, type)

@@ -218,7 +218,7 @@ class SnapshotTaker:
     def inspect(self, step: int, occasion: Occasion) -> Iterator[LiveSnapshot]:
         """Yield the live heap for the duration of the block.
 
-        Raises MemoryError if it does not fit, TakesTooLong if it is aborted.
+        Raises MemoryError if it does not fit, SnapshotTimeout if it is aborted.
         """
         if not self.limits.has_room_for_snapshot():
             raise MemoryError(NO_ROOM)

@@ -1,4 +1,4 @@
-"""Suggested edits, offered where heap and source bear them out."""
+"""Suggested edits: one line of source that would cut the reference, if heap and source both show that it is safe."""
 
 from __future__ import annotations
 

@@ -180,8 +180,8 @@ class Peers:
         snapshot: Callable[[int], None],
         answer: Callable[[int], None],
     ) -> None:
-        """`look(step)` takes a snapshot of this rank for its peers' step, `answer(rank)` for an allocation that failed
-        there.
+        """`snapshot(step)` takes a snapshot of this rank for its peers' step, `answer(rank)` for an allocation that
+        failed there.
         """
         self._file, self._schedule, self._snapshot, self._answer = file, schedule, snapshot, answer
         self._rank, self._world = options.rank, options.world
@@ -303,8 +303,8 @@ class Peers:
     def snapshot_is_due(
         self, step: int, own: int, elapsed: float, counted: int | None, requested: bool = False
     ) -> bool:
-        """Whether a snapshot is due at the end of this step, the `own`th of the current clock; `wanted` if one was
-        requested at any cost.
+        """Whether a snapshot is due at the end of this step, the `own`th of the current clock; `requested` if the user
+        asked for one, whatever it costs.
 
         All ranks wait for one that takes a snapshot. So beyond the planned ones, what one rank finds due is requested
         of all, after the same step.

@@ -166,7 +166,7 @@ class SnapshotRequests:
         write_about: Callable[[], None],
         snapshot: Callable[[int, Occasion], None],
     ) -> None:
-        """`look` takes a snapshot once no other is in progress; `write_about` writes what else a reader of the run
+        """`snapshot` takes a snapshot once no other is in progress; `write_about` writes what else a reader of the run
         needs.
         """
         self._file = options.folder / ASKED
