@@ -323,7 +323,7 @@ def scattered_findings(
     told = {candidate.group.key for candidate in candidates}
     still = [key for key, at in groups.at.items() if key not in told and at[max(at)][1].freed in (0, IMMORTAL)]
     line = series(groups.steps, {s: sum(_bytes(groups, key, s) for key in still) for s in groups.steps})
-    if len(line.steps) <= MIN_LOOKS or not line.steady or line.pauses or not line.is_leak(thresholds.counted):
+    if len(line.steps) <= MIN_LOOKS or not line.steady or line.has_pauses or not line.is_leak(thresholds.counted):
         return []
     counted = counted_rate(rank, warmup)
     if (counted is not None and counted < thresholds.counted) or not went_on(rank, line, line.per_step):

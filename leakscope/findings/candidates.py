@@ -58,11 +58,11 @@ class Candidate:
     """Number of roots of the same name above the storages, at each snapshot with any."""
     made_at: Mapping[str, int] = field(default_factory=dict)
     """Bytes by allocation site, for storages whose allocation was recorded at any snapshot."""
-    confirmed: bool = False
+    grew_to_end: bool = False
     """Whether it had kept growing as fast when the main code returned."""
-    ended: bool = False
+    plateaued: bool = False
     """Whether the counted bytes of later steps did not continue its growth."""
-    stopped: bool = False
+    may_have_stopped: bool = False
     """Whether it grew at every step but not at the last snapshot, which rules out a pause of periodic growth; or the
     counted bytes rose by far less afterwards, which another release may also explain.
     """
@@ -190,9 +190,9 @@ class Candidate:
         return any(storage in self.graph.device for storage in self.group.storages)
 
     @property
-    def certain(self) -> bool:
+    def is_certain(self) -> bool:
         """Whether enough snapshots show growth; garbage need not grow."""
-        return self.group.freed != 0 or (self.series.certain and not self.stopped) or self.confirmed
+        return self.group.freed != 0 or (self.series.has_enough_rises and not self.may_have_stopped) or self.grew_to_end
 
     @cached_property
     def settled_by(self) -> FollowsInput | Bounded | Plateaued | HeldByCall | None:
@@ -202,7 +202,7 @@ class Candidate:
         if package := running_library(self):
             return HeldByCall(package)
         bound = self.bound if self.too_large is None else None
-        return self.follows or bound or (Plateaued(self.series.steps[-1]) if self.ended else None)
+        return self.follows or bound or (Plateaued(self.series.steps[-1]) if self.plateaued else None)
 
     @property
     def callback(self) -> Object | None:
@@ -351,7 +351,7 @@ def _came_to_rest(seen: Sequence[int], later: Sequence[int], line: Series, rate:
     The median step is not affected by single allocations and releases of others, so little memory is enough to tell.
     """
     rest = later[len(later) // 2 :]
-    if line.pauses or len(rest) < _STILL or len(later) < len(seen) or median(seen) < _COUNTED * rate:
+    if line.has_pauses or len(rest) < _STILL or len(later) < len(seen) or median(seen) < _COUNTED * rate:
         return False
     return abs(median(rest)) < _IN_STEP * rate and sum(rise >= _COUNTED * rate for rise in rest) <= 1
 
@@ -533,49 +533,51 @@ def _candidate(
 ) -> Candidate | None:
     """One group as a candidate; None if it does not grow."""
     at, line = groups.at[key], groups.lines[key]
-    (ended, at_the_end), last = end, groups.steps[-1]
+    (end_step, at_the_end), last = end, groups.steps[-1]
     at, collected = _as_collected(rank, line, at)
     telling = _telling_look(at)
     look, group = at[telling]
     began_late = by_program(group) and not line.grows
-    longer = _to_the_end(rank, line, ended, at_the_end.get(key, 0)) if began_late else None
+    longer = _to_the_end(rank, line, end_step, at_the_end.get(key, 0)) if began_late else None
     if began_late and longer is None:
         longer = _by_counters(rank, line, len(group.storages))
     rate, recreated = _rate(rank, longer or line, group, groups.garbage)
     if look.occasion == Occasion.BLOCK:  # a snapshot after a block of code: whatever is unreachable was left by it
         rate = float(group.bytes) if group.freed else 0.0
     elif longer is None and by_program(group):
-        missed = _would_have_grown(line, group, ended - last)
+        missed = _would_have_grown(line, group, end_step - last)
         if not line.grows or (missed and at_the_end.get(key) == line.bytes[-1]):
             return None
     if rate <= 0:
         return None
     more = at_the_end.get(key, 0) - line.bytes[-1]
-    confirmed = longer is not None or more >= _AS_FAST * rate * (ended - last) > 0
+    grew_to_end = longer is not None or more >= _AS_FAST * rate * (end_step - last) > 0
     rested = (
-        key in at_the_end and _would_have_grown(line, group, ended - last) and more < WENT_ON * rate * (ended - last)
+        key in at_the_end
+        and _would_have_grown(line, group, end_step - last)
+        and more < WENT_ON * rate * (end_step - last)
     )
     live = group.freed == 0 and look.occasion != Occasion.BLOCK
-    doubtful = live and not confirmed and _is_counted(look, group)
+    doubtful = live and not grew_to_end and _is_counted(look, group)
     later = course(rank, line, rate, growing, rested) if doubtful else CounterEvidence.WENT_ON
     stopped = later == CounterEvidence.STOPPED or (rested and later == CounterEvidence.SLOWER)
-    ended = doubtful and (stopped or _by_chance(rank, line, rate, at))
+    plateaued = doubtful and (stopped or _by_chance(rank, line, rate, at))
     places = gaining(at) if live and look is at[max(at)][0] else []
     candidate = Candidate(
-        rank.number,
-        look.step,
-        look.heap,
-        group,
-        line,
-        rate,
-        recreated,
+        rank=rank.number,
+        step=look.step,
+        graph=look.heap,
+        group=group,
+        series=line,
+        per_step=rate,
+        recreated=recreated,
         storages_at={there.step: other.storages for there, other in at.values()},
         roots=tuple(at[there][1].roots for there in sorted(at)),
         made_at=made_at((there.heap, other.storages) for there, other in at.values()),
-        confirmed=confirmed,
-        stopped=(live and _has_stopped(rank, line, rate) and _is_counted(look, group))
-        or (later == CounterEvidence.SLOWER and not ended),
-        ended=ended,
+        grew_to_end=grew_to_end,
+        may_have_stopped=(live and _has_stopped(rank, line, rate) and _is_counted(look, group))
+        or (later == CounterEvidence.SLOWER and not plateaued),
+        plateaued=plateaued,
         follows=follows_input(rank, line, [len(other.storages) for _, other in at.values()]) if live else None,
         gaining=places[-1] if places else -1,
         look=telling,
@@ -714,7 +716,7 @@ def _has_stopped(rank: Rank, line: Series, rate: float) -> bool:
     if not line.pause_at_end or len(line.steps) < MIN_LOOKS:
         return False
     rested = line.steps[-1] - line.pause_at_end
-    return not Series(line.steps[:-1], line.bytes[:-1]).pauses and rose_each_step(rank, line.steps[0], rested, rate)
+    return not Series(line.steps[:-1], line.bytes[:-1]).has_pauses and rose_each_step(rank, line.steps[0], rested, rate)
 
 
 def _at_the_end(rank: Rank, groups: GroupsOverLooks) -> tuple[int, dict[ReferenceKey, int]]:

@@ -51,7 +51,7 @@ class Series:
 
         A pause shorter than the steps between two snapshots would not have been seen before the end.
         """
-        *between, last = self._pauses
+        *between, last = self._steps_without_growth
         return self._rises and last <= max(*between, self._unseen)
 
     @property
@@ -69,7 +69,7 @@ class Series:
     @property
     def pause_at_end(self) -> int:
         """Steps without growth at the end."""
-        return self._pauses[-1]
+        return self._steps_without_growth[-1]
 
     @property
     def _rises(self) -> bool:
@@ -83,22 +83,22 @@ class Series:
         """
         if not self._slopes:
             return 0.0
-        if self.grows and self.pauses:
+        if self.grows and self.has_pauses:
             grown = (self.bytes[-1] - self.bytes[0]) / (self.steps[-1] - self.steps[0])
             return median(rate for rate, _ in self._periods) if self._periods else grown
         return float(median(self._slopes))
 
     @property
-    def pauses(self) -> bool:
+    def has_pauses(self) -> bool:
         """Whether it did not grow at each snapshot."""
-        return any(self._pauses)
+        return any(self._steps_without_growth)
 
     @property
-    def certain(self) -> bool:
+    def has_enough_rises(self) -> bool:
         """Whether it grew at each snapshot; or at three of them, with pauses of which the last is not the longest; or
         as often with a period: the last snapshot comes one step after the previous one, which may be in its pause.
         """
-        if not self.pauses or (len(self._slopes) >= MIN_LOOKS and self.grew_lately):
+        if not self.has_pauses or (len(self._slopes) >= MIN_LOOKS and self.grew_lately):
             return True
         return self.grows and min((times for _, times in self._periods), default=0) >= PERIODS
 
@@ -118,7 +118,7 @@ class Series:
         ]
 
     @property
-    def _pauses(self) -> list[int]:
+    def _steps_without_growth(self) -> list[int]:
         """Steps without growth before each rise, and after the last."""
         pauses = [0]
         for s, t, a, b in zip(self.steps, self.steps[1:], self.bytes, self.bytes[1:], strict=False):

@@ -130,8 +130,8 @@ class JudgedCandidate:
     def settle(self) -> None:
         """Make it a note if something contradicts a leak, or too few snapshots show one."""
         settled = self.candidate.settled_by is not None
-        self.is_open = self.severity == Severity.LEAK and not (self.candidate.certain or settled)
-        if settled or not self.candidate.certain:
+        self.is_open = self.severity == Severity.LEAK and not (self.candidate.is_certain or settled)
+        if settled or not self.candidate.is_certain:
             self.severity = Severity.NOTE
 
     @property

@@ -92,7 +92,7 @@ def settle(judged: Sequence[JudgedCandidate], thresholds: Thresholds) -> None:
 
 def _would_leak(one: JudgedCandidate) -> bool:
     """Whether it would be a leak if it were larger."""
-    return not one.facts.is_bounded and one.candidate.certain and one.candidate.settled_by is None
+    return not one.facts.is_bounded and one.candidate.is_certain and one.candidate.settled_by is None
 
 
 def merge_findings(same: Findings, order: Callable[[Finding], Any] = severity_then_size) -> Finding:

@@ -67,7 +67,7 @@ def test_what_grows_every_few_steps_grows_and_what_came_to_rest_does_not(
     sizes: tuple[int, ...], grows: bool, certain: bool
 ) -> None:
     line = series((3, 5, 7, 9, 11, 12)[: len(sizes)], dict(zip((3, 5, 7, 9, 11, 12), sizes, strict=False)))
-    assert line.grows is grows and (not grows or line.certain is certain)
+    assert line.grows is grows and (not grows or line.has_enough_rises is certain)
 
 
 def test_growth_every_few_steps_is_spread_over_all_of_them() -> None:

@@ -103,7 +103,7 @@ def make_of_objects(one: JudgedCandidate, looks: Sequence[HeapSnapshot]) -> None
         items_per_step=_per_step(candidate.series, gained),
         collects=_collects(candidate),
         containers=len(rows),
-        pauses=candidate.series.pauses,
+        pauses=candidate.series.has_pauses,
     )
     hooks = collects_hooks(candidate)
     one.rule = RuleName.HOOK_PILEUP if hooks else RuleName.OBJECT_GROWTH

@@ -255,7 +255,7 @@ def _gains(candidate: Candidate) -> tuple[str, ObjectKind] | None:
 
 
 def _facts(candidate: Candidate, cut: ToCut) -> GrowthFacts:
-    tensors, pauses = candidate.keeps_its_number, candidate.series.pauses
+    tensors, pauses = candidate.keeps_its_number, candidate.series.has_pauses
     optimizer = _bounded_by(candidate)
     if optimizer is not None:
         return GrowthFacts(GrowsIn.OPTIMIZER_HISTORY, optimizer.label, tensors, pauses, is_bounded=True)
