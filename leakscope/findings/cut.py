@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -256,7 +256,7 @@ _MAX_CYCLES = 60
 """Cycles examined before the search is given up: each takes a walk over the garbage. Heuristic."""
 _CONTAINER = KINDS.index(ObjectKind.CONTAINER)
 _ITEM = REFERENCE_KINDS.index(ReferenceKind.ITEM)
-_HOOK_DICTS = REFERENCE_KINDS.index(ReferenceKind.HOOK)
+_HOOK = REFERENCE_KINDS.index(ReferenceKind.HOOK)
 
 Name = tuple[str, ...]
 
@@ -301,7 +301,7 @@ def _search(
     seen: list[frozenset[int]] = []
     chosen: tuple[int, ...] = ()
     for _ in range(_MAX_CYCLES):
-        cut = _cut(above, graph, alike, chosen)
+        cut = _mask_of(above, graph, alike, chosen)
         left = above.left(cut)
         kept = left.kept[storages]
         if sizes[~kept].sum() >= FREED_THRESHOLD * sizes.sum():
@@ -340,19 +340,19 @@ def _without_librarys(
     if not own or len(own) == len(chosen):
         return chosen
     storages = np.searchsorted(above.objects, np.asarray(group.storages))
-    kept = above.left(_cut(above, graph, alike, own)).kept[storages]
+    kept = above.left(_mask_of(above, graph, alike, own)).kept[storages]
     sizes = graph.bytes[np.asarray(group.storages)]
     return own if sizes[~kept].sum() >= _MOST * sizes.sum() else chosen
 
 
-def _cut(above: GarbageAbove, graph: HeapGraph, alike: _Alike, chosen: Sequence[int]) -> Mask:
-    """The references to cut and, for one to a dict of hooks, its owner's other references to it: Python and C++ have
-    one each.
+def _mask_of(above: GarbageAbove, graph: HeapGraph, alike: _Alike, chosen: Sequence[int]) -> Mask:
+    """Mask of the chosen references and, for one to a dict of hooks, of its owner's other references to it: Python and
+    C++ have one each.
     """
     cut = np.zeros(len(above.references), dtype=bool)
     for number in chosen:
         cut[list(alike.members[number])] = True
-    hooks = np.flatnonzero(cut & (graph.reference_kind[above.references] == _HOOK_DICTS))
+    hooks = np.flatnonzero(cut & (graph.reference_kind[above.references] == _HOOK))
     if len(hooks):
         count = len(above.objects)
         pairs = above.holder * count + above.held
@@ -424,7 +424,7 @@ _MAX_INSTANCES = 4000
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 
 
-def on_path(candidate: Candidate) -> list[tuple[int, ...]]:
+def references_on_path(candidate: Candidate) -> list[tuple[int, ...]]:
     """References from the root to the first tensor, or to its hooks; one more if the root holds the tensor itself.
 
     For accumulated calls of one function, the same reference in each of them.
@@ -600,27 +600,35 @@ def cycle_of(candidate: Candidate) -> tuple[CycleReference, ...]:
     )
 
 
-FreedOf = Callable[[Candidate, Sequence[int]], int]
+class BestCut(NamedTuple):
+    """What to cut to free a group."""
+
+    cut: Cut | None
+    """The references to cut; None if no cut frees the group."""
+    frees: dict[int, int]
+    """Bytes that cutting each candidate reference frees."""
+    references: tuple[int, ...]
+    """The references of the cut; without a cut, that of the holder to report."""
+
+
+FreedBytes = Callable[[Candidate, Sequence[int]], int]
 """Function that gives the bytes of a candidate's group freed by cutting references."""
 
-_HOOK = REFERENCE_KINDS.index(ReferenceKind.HOOK)
 
-
-def best_cut(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, ...]]:
-    """The references to cut, one if one is enough; the bytes freed by each candidate reference; and the cut references
-    or, if no cut frees anything, the holder's.
+def best_cut(candidate: Candidate) -> BestCut:
+    """The reference to cut, or the smallest set of references if one is not enough.
 
     A cycle is cut at the same places in each of its instances, and on its own references, never below them.
     """
-    return _of_cycle(candidate) if candidate.group.freed != 0 else _of_path(candidate)
+    return _best_of_cycle(candidate) if candidate.group.freed != 0 else _best_of_path(candidate)
 
 
 def best_cut_with_gc(candidate: Candidate) -> Cut | None:
     """The same for reachable memory, with a full collection after the cut."""
-    return _on_path(candidate, _freed_with_gc)[0]
+    return _best_on_path(candidate, _freed_with_gc).cut
 
 
-def _of_cycle(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, ...]]:
+def _best_of_cycle(candidate: Candidate) -> BestCut:
     graph, group = candidate.graph, candidate.group
     positions = around_cycle(candidate)
     freed = [_freed(candidate, references) for references in positions]
@@ -633,43 +641,43 @@ def _of_cycle(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[i
         enough = enough or [k for k, size in enumerate(freed) if size and size >= FREED_THRESHOLD * max(freed)]
     if not enough:
         below = below_cycle(candidate)
-        return None, frees, below[-1] if below else ()
+        return BestCut(None, frees, below[-1] if below else ())
     first = {k: positions[k][0] for k in enough}
     best = min(
         enough,
         key=lambda k: (not is_cut_by_code(graph, first[k]), cut_rank(graph, first[k]), subject(candidate, first[k])),
     )
-    return _cut_of_one(candidate, positions[best], freed[best]), frees, positions[best]
+    return BestCut(_cut_of_one(candidate, positions[best], freed[best]), frees, positions[best])
 
 
-def _of_path(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, ...]]:
+def _best_of_path(candidate: Candidate) -> BestCut:
     """What frees it at once; if that is little, what releases everything that a container has gained, for gc to free.
 
     Items that are cycles themselves, such as modules with hooks, outlive the list that held them.
     """
-    at_once = _on_path(candidate, _freed)
-    size = at_once[0].frees_bytes if at_once[0] is not None else 0
+    at_once = _best_on_path(candidate, _freed)
+    size = at_once.cut.frees_bytes if at_once.cut is not None else 0
     if candidate.gaining < 0 or size >= HELD_ELSEWHERE_SHARE * candidate.group.bytes:
         return at_once
-    cut, frees, references = _on_path(candidate, _freed_with_gc)
+    cut, frees, references = _best_on_path(candidate, _freed_with_gc)
     above = candidate.group.path[: max(candidate.gaining - 1, 0)]
     if cut is None or references[0] in above or size >= FREED_THRESHOLD * cut.frees_bytes:
         return at_once
-    return replace(cut, after_gc=True), at_once[1] | {references[0]: frees[references[0]]}, references
+    return BestCut(replace(cut, after_gc=True), at_once.frees | {references[0]: frees[references[0]]}, references)
 
 
-def _on_path(candidate: Candidate, freed_of: FreedOf) -> tuple[Cut | None, dict[int, int], tuple[int, ...]]:
+def _best_on_path(candidate: Candidate, freed_of: FreedBytes) -> BestCut:
     """The cut on the path from the root, according to `freed_of`."""
     many = each_of_many(candidate)
     if many and (size := freed_of(candidate, many)) >= FREED_THRESHOLD * candidate.group.bytes:
-        return _cut_of_one(candidate, many, size), {many[0]: size}, many
+        return BestCut(_cut_of_one(candidate, many, size), {many[0]: size}, many)
     several, held_by = minimal_cut(candidate, lambda references: freed_of(candidate, [*many, *references]), many)
     if several:
-        return _cut_of(candidate, several, held_by, many, freed_of)
-    positions = on_path(candidate)
+        return _cut_of_several(candidate, several, held_by, many, freed_of)
+    positions = references_on_path(candidate)
     freed = [freed_of(candidate, references) for references in positions]
     if not positions:
-        return None, {}, ()
+        return BestCut(None, {}, ())
     most = max(freed)
     frees = {references[0]: size for references, size in zip(positions, freed, strict=True)}
     if most == 0:  # something else holds the memory too: there is no cut, but a name to report
@@ -678,19 +686,20 @@ def _on_path(candidate: Candidate, freed_of: FreedOf) -> tuple[Cut | None, dict[
             for k, references in enumerate(positions)
             if generic(candidate.graph.reference(references[0]).name) != "[i]"
         ]
-        return None, frees, positions[max(named, default=len(positions) - 1)]
+        return BestCut(None, frees, positions[max(named, default=len(positions) - 1)])
     if candidate.callback is not None and freed[0] >= FREED_THRESHOLD * most:
-        return _cut_of_one(candidate, positions[0], freed[0]), frees, positions[0]
+        return BestCut(_cut_of_one(candidate, positions[0], freed[0]), frees, positions[0])
     best = max(k for k, size in enumerate(freed) if size >= FREED_THRESHOLD * most)
     in_many = _in_many_places(candidate, best, most, freed_of)
     if in_many is not None:
-        best, positions[best], freed[best] = in_many  # from left to right: `best` is already the new one
+        best, references, size = in_many
+        positions[best], freed[best] = references, size
         frees[positions[best][0]] = freed[best]
     reference = candidate.graph.reference(positions[best][0])
     if reference.kind == ReferenceKind.MEMORY and reference.name == "storage":
-        return None, frees, ()  # only the tensor itself: its holder could not be a candidate
+        return BestCut(None, frees, ())  # only the tensor itself: its holder could not be a candidate
     filled = candidate.references[best - 1].where if best > 0 and reference.kind == ReferenceKind.ITEM else ""
-    return _cut_of_one(candidate, positions[best], freed[best], filled), frees, positions[best]
+    return BestCut(_cut_of_one(candidate, positions[best], freed[best], filled), frees, positions[best])
 
 
 def _cut_of_one(candidate: Candidate, references: tuple[int, ...], frees: int, filled: str = "") -> Cut:
@@ -703,9 +712,7 @@ def _cut_of_one(candidate: Candidate, references: tuple[int, ...], frees: int, f
     return Cut((CutReference(candidate.name(first), line, subject(candidate, first), references, key=key),), frees)
 
 
-def _cut_together(
-    candidate: Candidate, together: tuple[tuple[int, ...], ...], frees: dict[int, int]
-) -> tuple[Cut, dict[int, int], tuple[int, ...]]:
+def _cut_together(candidate: Candidate, together: tuple[tuple[int, ...], ...], frees: dict[int, int]) -> BestCut:
     """The cut of references of cycles, each the same in every instance; the one on the trace is first."""
     shown = frozenset(candidate.group.cycles[0] if candidate.group.cycles else ())
     in_order = sorted(together, key=shown.isdisjoint)
@@ -718,16 +725,16 @@ def _cut_together(
         named.append(CutReference(name, line, written, tuple(on_trace), key=key))
     references = tuple(r for cut in named for r in cut.indexes)
     total = _freed(candidate, references)
-    return Cut(tuple(named), total), frees | {references[0]: total}, references
+    return BestCut(Cut(tuple(named), total), frees | {references[0]: total}, references)
 
 
-def _cut_of(
+def _cut_of_several(
     candidate: Candidate,
     references: tuple[int, ...],
     held_by: Sequence[Candidate],
     many: tuple[int, ...],
-    freed_of: FreedOf,
-) -> tuple[Cut, dict[int, int], tuple[int, ...]]:
+    freed_of: FreedBytes,
+) -> BestCut:
     """As `best_cut`, for references that must be cut together, and `many` attributes beside them."""
     all_of_them = (*many, *references)
     total = freed_of(candidate, all_of_them)
@@ -740,11 +747,11 @@ def _cut_of(
         before = named[own].indexes if own in named else ()
         path = () if r in candidate.group.path else path_over(holder, r)
         named[own] = CutReference(*own[:3], (*before, r), path=path, key=holder.key(r))
-    return Cut((*first, *named.values()), total), {all_of_them[0]: total}, all_of_them
+    return BestCut(Cut((*first, *named.values()), total), {all_of_them[0]: total}, all_of_them)
 
 
 def _in_many_places(
-    candidate: Candidate, best: int, most: int, freed_of: FreedOf
+    candidate: Candidate, best: int, most: int, freed_of: FreedBytes
 ) -> tuple[int, tuple[int, ...], int] | None:
     """(Position on the path, references, bytes freed) of several references that name or free more than the one at
     `best`.

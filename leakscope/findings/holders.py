@@ -136,7 +136,7 @@ class HeldGroup:
         """The references to cut without the session's own; () if none frees anything."""
         if self.part == ModelPart.GRADIENTS:
             return (CutReference(".grad", "", self.candidate.written(self._module), self._gradients),)
-        found = best_cut(self.candidate)[0]
+        found = best_cut(self.candidate).cut
         if found is None or found.frees_bytes < FREED_THRESHOLD * self.group.bytes:
             with_gc = best_cut_with_gc(self.candidate)
             if with_gc is not None and with_gc.frees_bytes > (0 if found is None else found.frees_bytes):

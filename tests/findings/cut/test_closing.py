@@ -51,7 +51,7 @@ def cut_of(text: str) -> Cut | None:
     graph = heap_from(text)
     graph = replace(graph, freed=np.ones_like(graph.freed))
     (group,) = group_storages(graph)
-    return best_cut(candidate_of(graph, group))[0]
+    return best_cut(candidate_of(graph, group)).cut
 
 
 def written(cut: Cut | None) -> set[str]:
@@ -114,7 +114,7 @@ def test_what_a_library_keeps_once_is_not_the_users_to_cut() -> None:
     where[frame] = len(graph.strings)
     graph = replace(graph, freed=np.ones_like(graph.freed), where=where, strings=(*graph.strings, "<torch/fx.py>:1"))
     (group,) = (group for group in group_storages(graph) if len(group.storages) > 1)
-    cut = best_cut(candidate_of(graph, group))[0]
+    cut = best_cut(candidate_of(graph, group)).cut
     assert cut is not None and cut.frees_bytes == 4 * 64 and len(cut.references) == 1
 
 
@@ -134,7 +134,7 @@ def test_no_fewer_references_free_it(pairs: list[tuple[int, int]], having: set[i
     for group in group_storages(graph):
         if not group.freed:
             continue
-        cut = best_cut(candidate_of(graph, group))[0]
+        cut = best_cut(candidate_of(graph, group)).cut
         inner = [k for k in range(len(pairs)) if _leads(pairs, pairs[k][1], pairs[k][0])]
         fewest = next(
             (n for n in range(1, 5) for some in combinations(inner, n) if _frees(graph, group, some) == group.bytes),
@@ -168,7 +168,7 @@ def test_a_large_knot_takes_few_walks(monkeypatch: pytest.MonkeyPatch) -> None:
     walks: list[int] = []
     real = retained.GarbageAbove.left
     monkeypatch.setattr(retained.GarbageAbove, "left", lambda *a: walks.append(1) or real(*a))
-    assert best_cut(candidate_of(graph, group))[0] is None
+    assert best_cut(candidate_of(graph, group)).cut is None
     assert 0 < len(walks) <= 60
 
 
