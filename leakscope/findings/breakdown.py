@@ -13,12 +13,32 @@ from math import inf
 from leakscope.findings.build import judge_candidate
 from leakscope.findings.candidates import Candidate, went_on
 from leakscope.findings.counters import counted_rate, rises_steadily
-from leakscope.findings.facts import FreedBy, RuleName, Severity
+from leakscope.findings.facts import (
+    Bounded,
+    EmptiedLater,
+    FollowsInput,
+    FreedBy,
+    Origin,
+    Plateaued,
+    RuleName,
+    Severity,
+)
 from leakscope.findings.grouping import GroupsOverLooks, ReferenceKey, StorageGroup
 from leakscope.findings.growth import MIN_LOOKS, Series, series
-from leakscope.findings.model import Finding, LedgerInterval, Line, LineKind, RestedKind, Sighting, merged_lines
+from leakscope.findings.library import RetentionFacts
+from leakscope.findings.model import (
+    Finding,
+    LedgerInterval,
+    Line,
+    LineKind,
+    RestedKind,
+    Sighting,
+    merged_lines,
+)
 from leakscope.findings.naming import fingerprint
-from leakscope.findings.nontensor import counted_objects_of
+from leakscope.findings.nontensor import (
+    counted_objects_of,
+)
 from leakscope.findings.oom import device_looks
 from leakscope.findings.rules.native_hold import UnattributedFacts
 from leakscope.findings.rules.step_growth import ScatteredFacts
@@ -495,3 +515,60 @@ def _shapes_are_new(looks: Sequence[HeapSnapshot]) -> bool:
             return False
         known |= labels
     return True
+
+
+def ledger_of_rank(findings: Sequence[Finding], rank: int, account: Account) -> tuple[LedgerInterval, ...]:
+    """The growth breakdown of one rank, with each finding on the line of its memory."""
+    mine = [finding for finding in findings if rank in finding.ranks]
+    scattered = next((f for f in mine if f.fingerprint == SCATTERED), None)
+    unknown = next((f for f in mine if f.fingerprint == GAP and f.severity == Severity.LEAK), None)
+    graphs = next((f for f in mine if f.keeps_graphs and f.severity == Severity.LEAK), None)
+    by_name = {finding.fingerprint: finding for finding in reversed(mine)}  # the first of each name
+    lines = LinesOfFindings(
+        of_groups=[_line(_found(group, rank, mine, by_name)) for group in account.groups],
+        of_objects=[_line(by_name.get(name)) for name, _ in account.objects],
+        graphs=_line(graphs),
+        unknown=_line(unknown),
+        scattered=_line(scattered),
+    )
+    return ledger_of(account, lines)
+
+
+def _found(group: GroupLevels, rank: int, mine: Sequence[Finding], by_name: Mapping[str, Finding]) -> Finding | None:
+    """The finding about a group: that of its candidate, else one of a library that keeps most of it."""
+    for name, storages in reversed(group.became):
+        if name in by_name:
+            return by_name[name]
+        # memory of open contexts has its own line
+        contexts = (f for f in mine if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT)
+        same = next((f for f in contexts if set(storages) <= set(f.storages.get(rank, ()))), None)
+        if same is not None:
+            return same
+    return next((f for f in mine if f.fingerprint in group.kept_by and isinstance(f.facts, RetentionFacts)), None)
+
+
+def _line(finding: Finding | None) -> Line | None:
+    """The line of a finding, without its bytes; None for none."""
+    if finding is None:
+        return None
+    holder = finding.cut.written if finding.cut is not None and finding.cut.written else finding.subject
+    line = Line(_kind(finding), 0, finding.fingerprint, holder)
+    if line.kind == LineKind.RESTED:
+        return Line(LineKind.RESTED, 0, rested=RestedKind.OTHER)
+    return Line(LineKind.GARBAGE, 0) if line.kind == LineKind.GARBAGE else line
+
+
+def _kind(finding: Finding) -> LineKind:
+    if finding.suppressed_by is not None:
+        return LineKind.APART
+    if finding.origin == Origin.LIBRARY:
+        return LineKind.LIBRARY
+    if finding.severity == Severity.LEAK:
+        return LineKind.LEAKS
+    if isinstance(finding.settled_by, Plateaued):
+        return LineKind.RESTED
+    if isinstance(finding.settled_by, FollowsInput):
+        return LineKind.FOLLOWS
+    if isinstance(finding.settled_by, (Bounded, EmptiedLater)) or finding.facts.is_bounded:
+        return LineKind.BOUND
+    return LineKind.GARBAGE if finding.freed_by == FreedBy.GC else LineKind.SLOW

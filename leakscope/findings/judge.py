@@ -8,17 +8,13 @@ from itertools import permutations
 
 from leakscope.findings.backward_hint import see
 from leakscope.findings.breakdown import (
-    GAP,
-    SCATTERED,
     Account,
     Balance,
-    GroupLevels,
-    LinesOfFindings,
     account_of,
     balances_of,
     bytes_a_node,
     gap_findings,
-    ledger_of,
+    ledger_of_rank,
     scattered_findings,
 )
 from leakscope.findings.build import judge_candidate
@@ -29,25 +25,19 @@ from leakscope.findings.facts import (
     NOT_JUDGED,
     AliveAtEnd,
     AlsoFreed,
-    Bounded,
-    EmptiedLater,
-    Facts,
-    FollowsInput,
     FreedBy,
     OnlyTensorsFreed,
     Origin,
-    Plateaued,
     RuleName,
     RunFacts,
     Severity,
-    TooLarge,
 )
 from leakscope.findings.gc_advice import gc_advice
 from leakscope.findings.grouping import groups_over, judged_looks
 from leakscope.findings.growth import MIN_LOOKS
 from leakscope.findings.judged import JudgedCandidate, Source
 from leakscope.findings.known_leaks import TYPES, issue_of
-from leakscope.findings.library import RetentionFacts, kept_by_library
+from leakscope.findings.library import kept_by_library
 from leakscope.findings.merge import (
     merge_by_fingerprint,
     merge_findings,
@@ -58,24 +48,15 @@ from leakscope.findings.merge import (
 from leakscope.findings.model import (
     NO_GROWTH,
     Cut,
-    CutReference,
     Finding,
     Findings,
-    Hop,
-    LedgerInterval,
-    Line,
-    LineKind,
     LoaderMemory,
     RankSummary,
-    Reason,
-    RestedKind,
     Unjudged,
     UnjudgedReason,
-    Why,
     WhyUnjudged,
     loaders_of,
 )
-from leakscope.findings.naming import file_at
 from leakscope.findings.nontensor import (
     noun_of_array,
     with_arrays_for_storages,
@@ -86,7 +67,6 @@ from leakscope.findings.oom import Shortage, device_failures, out_of_memory, sho
 from leakscope.findings.peak import drag
 from leakscope.findings.rules.allocator import allocator_findings
 from leakscope.findings.rules.dist_autograd_context import beyond_contexts, context_findings, with_contexts
-from leakscope.findings.rules.frame_hold import FrameFacts, LocalsHolder
 from leakscope.findings.rules.hook_pileup import HookFacts, collects_hooks, is_of_one_like
 from leakscope.findings.rules.idle_memory import idle_findings
 from leakscope.findings.rules.late_release import late_release_findings, late_release_unjudged
@@ -94,19 +74,15 @@ from leakscope.findings.rules.native_hold import native_findings
 from leakscope.findings.rules.object_growth import counted_series, make_of_objects
 from leakscope.findings.rules.p2p_buffer import dropped_work_findings
 from leakscope.findings.rules.rank_skew import held_at_last, skew_findings
-from leakscope.findings.rules.retained_graph import GraphFacts, of_nodes, report_with_tensors
-from leakscope.findings.rules.rule import because, rules_of_others
+from leakscope.findings.rules.retained_graph import of_nodes, report_with_tensors
+from leakscope.findings.rules.rule import rules_of_others
 from leakscope.findings.rules.worker_copies import copies_findings
 from leakscope.findings.rules.worker_growth import worker_growth_findings
-from leakscope.findings.source.bounds import emptied_later
-from leakscope.findings.source.edits import suggested
-from leakscope.findings.source.index import Sources
-from leakscope.findings.source.stores import Store, as_in_source, is_made_from_itself, stores_for, variable_of
-from leakscope.findings.source.uses import Uses
+from leakscope.findings.source.lines import find_lines
+from leakscope.findings.source.stores import is_made_from_itself, variable_of
 from leakscope.findings.suppressions import Known, known_of, suppression_of, unused
 from leakscope.findings.thresholds import Thresholds
-from leakscope.findings.verdict import verdict_of, verdicts_of_ranks
-from leakscope.graph.model import ObjectKind
+from leakscope.findings.verdict import avoidable_over, verdict_of, verdicts_of_ranks, while_filling
 from leakscope.run.model import HeapSnapshot, Rank, Run
 from leakscope.run.operations import column
 from leakscope.run.rows import Direction, Occasion
@@ -263,7 +239,7 @@ def judge_together(
     hiding = {rank.number for rank in run.ranks if any(look.hides for look in rank.looks)}
     findings = [_decided(finding, run, known, ignore_library, hiding) for finding in findings]
     unjudged = (*(problem for rank in ranks for problem in rank.unjudged), *unloaded, *unread)
-    ledgers = {rank.number: _ledger(findings, rank) for rank in ranks}
+    ledgers = {rank.number: ledger_of_rank(findings, rank.number, rank.account) for rank in ranks}
 
     shown = tuple(f for f in findings if f.suppressed_by is None)
     suppressed = tuple(f for f in findings if f.suppressed_by is not None)
@@ -474,115 +450,6 @@ def _with_hints(findings: Sequence[Finding], rank: Rank, looks: Sequence[HeapSna
     return tuple(hinted)
 
 
-_WRITTEN = (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR, ObjectKind.CLASS)
-"""Kinds of objects defined at their own line and reported with that of the reference from them."""
-
-
-def find_lines(findings: Sequence[Finding], run: Run) -> tuple[list[Finding], list[Unjudged]]:
-    """The findings with the lines of the kept source that add to what their cuts name, and the edit that fixes them.
-
-    Also returns those whose source could not be read.
-    """
-    sources, found, unjudged = Sources(run.sources), [], []
-    for finding in findings:
-        try:
-            found.append(with_lines(finding, sources, run))
-        except Exception as error:  # noqa: BLE001 - source of a form that was not foreseen must not cost the verdict
-            found.append(finding)
-            why = because(UnjudgedReason.NO_SOURCE, error)
-            unjudged.append(Unjudged(finding.rule, min(finding.ranks, default=0), why))
-    return found, unjudged
-
-
-def _with_one_line_each(trace: Sequence[Hop]) -> tuple[Hop, ...]:
-    """A trace in which each function or class has one line, and what closes a cycle has that of its first place."""
-    first: dict[int, str] = {}
-    for hop in trace:
-        if hop.index is not None and hop.where:
-            first.setdefault(hop.index, hop.where)
-    return tuple(
-        replace(hop, where=first.get(hop.index, hop.where))
-        if hop.index is not None and (hop.kind in _WRITTEN or not hop.reference)
-        else hop
-        for hop in trace
-    )
-
-
-def with_lines(finding: Finding, sources: Sources, run: Run | None = None) -> Finding:
-    """The finding with lines at each reference of its cut; without a cut, or if the sources show none, only the lines
-    of its trace change.
-
-    It becomes a note if the source empties the container, unless the `run` shows otherwise.
-    """
-    if finding.cut is None:
-        return replace(finding, trace=_with_one_line_each(finding.trace))
-    found = [stores_for(finding, reference, sources) for reference in finding.cut.references]
-    emptied = None if run is None else emptied_later(finding, found, run, sources)
-    settled_by = emptied if isinstance(emptied, EmptiedLater) else finding.settled_by
-    suggestion = suggested(finding, found, sources) if settled_by is None else None
-    references = tuple(
-        _with_added(
-            reference, tuple(dict.fromkeys(store.where for store in stores)), _puts_tensor(finding, reference, stores)
-        )
-        for reference, stores in zip(finding.cut.references, found, strict=True)
-    )
-    references = tuple(
-        as_in_source(finding, reference, stores) for reference, stores in zip(references, found, strict=True)
-    )
-    return replace(
-        finding,
-        facts=_in_source(finding.facts, found, sources),
-        severity=Severity.NOTE if isinstance(emptied, EmptiedLater) else finding.severity,
-        settled_by=settled_by,
-        too_large=emptied if isinstance(emptied, TooLarge) else finding.too_large,
-        trace=_with_one_line_each([_at_its_line(hop, finding.cut.references, references) for hop in finding.trace]),
-        cut=replace(finding.cut, references=references),
-        subject=references[0].written if finding.subject == finding.cut.written else finding.subject,
-        suggestion=suggestion,
-    )
-
-
-def _in_source(facts: Facts, found: Sequence[Sequence[Store]], sources: Sources) -> Facts:
-    """The facts of a rule, corrected by the source: whether a graph is needed, and whether an exception is used beyond
-    its text.
-    """
-    if isinstance(facts, GraphFacts) and not facts.of_gradient:
-        needed = any(Uses(store, sources).differentiated() for stores in found for store in stores)
-        return replace(facts, is_differentiated=needed)
-    if isinstance(facts, FrameFacts) and facts.keeper == LocalsHolder.EXCEPTION:
-        stored = [store for stores in found for store in stores]
-        return replace(facts, is_text=bool(stored) and all(Uses(store, sources).as_text() for store in stored))
-    return facts
-
-
-def _at_its_line(hop: Hop, before: Sequence[CutReference], after: Sequence[CutReference]) -> Hop:
-    """A hop; for a module's namespace, which shows the line of its reference, with the line of the cut."""
-    if hop.kind != ObjectKind.NAMESPACE:
-        return hop
-    lines = {old.where: new.where for old, new in zip(before, after, strict=True)}
-    return replace(hop, where=lines.get(hop.where, hop.where))
-
-
-def _puts_tensor(finding: Finding, reference: CutReference, stores: Sequence[Store]) -> bool:
-    """Whether the reference holds a tensor itself: the lines, not the last one of its name, put the tensor there.
-
-    Those of a closure on a cycle are where its function is defined and stored.
-    """
-    if reference.trace is None or reference.trace + 1 >= len(finding.trace):
-        return False
-    held = finding.trace[reference.trace + 1].kind
-    return held in (ObjectKind.TENSOR, ObjectKind.PARAMETER) and all(store.name != "def" for store in stores)
-
-
-def _with_added(reference: CutReference, added_at: tuple[str, ...], puts_tensor: bool) -> CutReference:
-    """The reference with the lines that add to it; the first replaces its own line if they put a tensor there and it
-    had another line of that file.
-    """
-    files = {file_at(place) for place in added_at}
-    moves = puts_tensor and reference.where not in added_at and file_at(reference.where) in files
-    return replace(reference, added_at=added_at, where=added_at[0] if moves else reference.where)
-
-
 def _decided(finding: Finding, run: Run, known: Known, ignore_library: bool, hiding: Set[int]) -> Finding:
     """A finding with what is known of the whole run only: what a trial of the cut freed, the policy for libraries, the
     suppression that applies.
@@ -614,88 +481,3 @@ def measured_cut(finding: Finding, run: Run) -> Cut | None:
     if sizes and not reasons and answered >= set(finding.ranks):
         return replace(cut, proved_bytes=sum(sizes))
     return replace(cut, unproved=reasons[0]) if reasons else cut
-
-
-def _ledger(findings: Sequence[Finding], rank: JudgedRank) -> tuple[LedgerInterval, ...]:
-    mine = [finding for finding in findings if rank.number in finding.ranks]
-    scattered = next((f for f in mine if f.fingerprint == SCATTERED), None)
-    unknown = next((f for f in mine if f.fingerprint == GAP and f.severity == Severity.LEAK), None)
-    graphs = next((f for f in mine if f.keeps_graphs and f.severity == Severity.LEAK), None)
-    by_name = {finding.fingerprint: finding for finding in reversed(mine)}  # the first of each name
-    lines = LinesOfFindings(
-        of_groups=[_line(_found(group, rank.number, mine, by_name)) for group in rank.account.groups],
-        of_objects=[_line(by_name.get(fingerprint)) for fingerprint, _ in rank.account.objects],
-        graphs=_line(graphs),
-        unknown=_line(unknown),
-        scattered=_line(scattered),
-    )
-    return ledger_of(rank.account, lines)
-
-
-def _found(group: GroupLevels, rank: int, mine: Sequence[Finding], by_name: Mapping[str, Finding]) -> Finding | None:
-    """The finding about a group: that of its candidate, else one of a library that keeps most of it."""
-    for fingerprint, storages in reversed(group.became):
-        if fingerprint in by_name:
-            return by_name[fingerprint]
-        # memory of open contexts has its own line
-        contexts = (f for f in mine if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT)
-        same = next((f for f in contexts if set(storages) <= set(f.storages.get(rank, ()))), None)
-        if same is not None:
-            return same
-    return next((f for f in mine if f.fingerprint in group.kept_by and isinstance(f.facts, RetentionFacts)), None)
-
-
-def _line(finding: Finding | None) -> Line | None:
-    """The line of a finding, without its bytes; None for none."""
-    if finding is None:
-        return None
-    holder = finding.cut.written if finding.cut is not None and finding.cut.written else finding.subject
-    line = Line(_kind(finding), 0, finding.fingerprint, holder)
-    if line.kind == LineKind.RESTED:
-        return Line(LineKind.RESTED, 0, rested=RestedKind.OTHER)
-    return Line(LineKind.GARBAGE, 0) if line.kind == LineKind.GARBAGE else line
-
-
-def _kind(finding: Finding) -> LineKind:
-    if finding.suppressed_by is not None:
-        return LineKind.APART
-    if finding.origin == Origin.LIBRARY:
-        return LineKind.LIBRARY
-    if finding.severity == Severity.LEAK:
-        return LineKind.LEAKS
-    if isinstance(finding.settled_by, Plateaued):
-        return LineKind.RESTED
-    if isinstance(finding.settled_by, FollowsInput):
-        return LineKind.FOLLOWS
-    if isinstance(finding.settled_by, (Bounded, EmptiedLater)) or finding.facts.is_bounded:
-        return LineKind.BOUND
-    return LineKind.GARBAGE if finding.freed_by == FreedBy.GC else LineKind.SLOW
-
-
-_CLEAN = (Reason.NOTHING_GREW, Reason.LITTLE_GREW, Reason.BALANCED)
-
-
-def while_filling(verdict: Verdict, why: Why, shown: Sequence[Finding]) -> tuple[Verdict, Why]:
-    """A clean verdict that names what grows until a line of the source empties it; inconclusive if that line may never
-    run.
-    """
-    filling = [(f, f.settled_by) for f in shown if isinstance(f.settled_by, EmptiedLater)]
-    if verdict != Verdict.CLEAN or not filling:
-        return verdict, why
-    most, emptied = min(filling, key=lambda each: (each[1].is_decided, -each[0].bytes_per_step))
-    if emptied.is_decided and why.reason not in _CLEAN:
-        return verdict, why
-    told = replace(
-        why,
-        reason=Reason.FILLING,
-        detail=most.cut.written if most.cut is not None else most.subject,
-        bytes_per_step=most.bytes_per_step,
-        emptied=emptied,
-    )
-    return (Verdict.CLEAN if emptied.is_decided else Verdict.INCONCLUSIVE), told
-
-
-def avoidable_over(shown: Sequence[Finding], limit: int | None) -> int | None:
-    """Avoidable bytes of all ranks if above the limit; each storage is in one finding only."""
-    total = sum(f.retained_bytes for f in shown if f.severity == Severity.AVOIDABLE)
-    return total if limit is not None and total > limit else None

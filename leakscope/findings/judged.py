@@ -33,7 +33,11 @@ class Source(StrEnum):
 class JudgedCandidate:
     """A candidate and what the rules make of it.
 
-    The stages that judge one rank change it in place; `finding` freezes the result.
+    `judge.judge_rank` changes it in this order, and `finding` freezes the result:
+
+    1. `merge.settle` makes it a note if something contradicts a leak or too few snapshots show one;
+    2. `retained_graph.report_with_tensors` attaches autograd nodes to the candidate of their tensors;
+    3. `judge._merge_by_cut` joins candidates that one cut frees, and sets `reported_in`, which the breakdown reads.
     """
 
     candidate: Candidate

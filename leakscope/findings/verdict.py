@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from leakscope.findings.breakdown import GAP, OVERHEAD
+from leakscope.findings.breakdown import (
+    GAP,
+    OVERHEAD,
+)
 from leakscope.findings.capacity import at_end_of_run
-from leakscope.findings.counters import counted_rate, counted_steps, late_growth, rate_at_end
-from leakscope.findings.facts import RuleName, Severity
+from leakscope.findings.counters import (
+    counted_rate,
+    counted_steps,
+    late_growth,
+    rate_at_end,
+)
+from leakscope.findings.facts import (
+    EmptiedLater,
+    RuleName,
+    Severity,
+)
 from leakscope.findings.grouping import JUDGED, judged_looks
 from leakscope.findings.growth import MIN_LOOKS
 from leakscope.findings.model import (
@@ -358,3 +370,32 @@ def _most(grown: Iterable[RankGrowth | None]) -> RankGrowth | None:
     known = [one for one in grown if one is not None]
     most = max(known, key=lambda one: (one.per_step, -one.rank), default=None)
     return most and replace(most, among=len(known))
+
+
+_CLEAN = (Reason.NOTHING_GREW, Reason.LITTLE_GREW, Reason.BALANCED)
+
+
+def while_filling(verdict: Verdict, why: Why, shown: Sequence[Finding]) -> tuple[Verdict, Why]:
+    """A clean verdict that names what grows until a line of the source empties it; inconclusive if that line may never
+    run.
+    """
+    filling = [(f, f.settled_by) for f in shown if isinstance(f.settled_by, EmptiedLater)]
+    if verdict != Verdict.CLEAN or not filling:
+        return verdict, why
+    most, emptied = min(filling, key=lambda each: (each[1].is_decided, -each[0].bytes_per_step))
+    if emptied.is_decided and why.reason not in _CLEAN:
+        return verdict, why
+    told = replace(
+        why,
+        reason=Reason.FILLING,
+        detail=most.cut.written if most.cut is not None else most.subject,
+        bytes_per_step=most.bytes_per_step,
+        emptied=emptied,
+    )
+    return (Verdict.CLEAN if emptied.is_decided else Verdict.INCONCLUSIVE), told
+
+
+def avoidable_over(shown: Sequence[Finding], limit: int | None) -> int | None:
+    """Avoidable bytes of all ranks if above the limit; each storage is in one finding only."""
+    total = sum(f.retained_bytes for f in shown if f.severity == Severity.AVOIDABLE)
+    return total if limit is not None and total > limit else None

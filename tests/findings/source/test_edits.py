@@ -9,10 +9,10 @@ import pytest
 from findings.source.traces import edit, finding, hops, kept
 
 from leakscope.findings.facts import FreedBy, RuleName
-from leakscope.findings.judge import with_lines
 from leakscope.findings.model import CutReference
 from leakscope.findings.rules.frame_hold import FrameFacts, LocalsHolder
 from leakscope.findings.source.index import Sources
+from leakscope.findings.source.lines import with_lines
 
 LOSSES = """
     frame main train.py:2 -> local losses

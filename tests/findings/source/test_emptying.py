@@ -8,10 +8,10 @@ import pytest
 from findings.source.traces import finding, kept
 
 from leakscope.findings.facts import EmptiedLater, RuleName, Severity
-from leakscope.findings.judge import with_lines
 from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.source.bounds import emptied_at
 from leakscope.findings.source.index import Sources
+from leakscope.findings.source.lines import with_lines
 from leakscope.findings.source.stores import stores_for
 from leakscope.run.model import Ended, Rank, Run, Step
 

@@ -9,8 +9,8 @@ from findings.source.traces import finding, kept, told
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from leakscope.findings.judge import with_lines
 from leakscope.findings.source.index import Sources, parse
+from leakscope.findings.source.lines import with_lines
 from leakscope.findings.source.stores import stores_for
 
 LIST_OF_MAIN = """

@@ -10,9 +10,10 @@ from findings.source.test_lines import LIST_OF_MAIN
 from findings.source.traces import finding, kept
 
 from leakscope.findings.facts import FreedBy
-from leakscope.findings.judge import find_lines, with_lines
+from leakscope.findings.judge import find_lines
 from leakscope.findings.model import UnjudgedReason, WhyUnjudged
 from leakscope.findings.source.index import Sources
+from leakscope.findings.source.lines import with_lines
 from leakscope.run.model import Run
 
 stage = import_module("leakscope.findings.judge")

@@ -9,10 +9,10 @@ from findings.source.traces import finding, kept
 from support.heap_text import heap_from
 
 from leakscope.findings.facts import FreedBy
-from leakscope.findings.judge import _with_one_line_each, with_lines
 from leakscope.findings.model import Cut, Finding
 from leakscope.findings.naming import as_part_of_holder
 from leakscope.findings.source.index import Sources
+from leakscope.findings.source.lines import _with_one_line_each, with_lines
 
 METADATA = """
     dict*1 -> ['out']

@@ -13,9 +13,9 @@ from typing import Any
 from support.heap_text import _KINDS
 
 from leakscope.findings.facts import FreedBy, HopStatus, Severity, StaticText
-from leakscope.findings.judge import with_lines
 from leakscope.findings.model import Cut, CutReference, Finding, Hop, Suggestion
 from leakscope.findings.source.index import Sources
+from leakscope.findings.source.lines import with_lines
 from leakscope.findings.source.stores import stores_for
 from leakscope.graph.model import ObjectKind
 
