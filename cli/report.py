@@ -255,8 +255,8 @@ def compare(
     check_run_folder(new, "compare")
     policy = _policy(thresholds)
     before, after = read_and_judge(base, policy), read_and_judge(new, policy)
-    from leakscope.findings.suppressions import Judged
-    from leakscope.findings.suppressions import compare as compare_runs
+    from leakscope.findings.comparison import Judged
+    from leakscope.findings.comparison import compare as compare_runs
     from leakscope.report.compare import FORMATS, headline
 
     comparison = compare_runs(Judged(*before), Judged(*after), worse)

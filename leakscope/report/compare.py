@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from leakscope.findings.comparison import Change, Compared, Judged, RunComparison, rank_rate, script_of
 from leakscope.findings.counters import counted_steps
 from leakscope.findings.model import Finding
 from leakscope.findings.naming import place_of
-from leakscope.findings.suppressions import Change, Compared, Judged, RunComparison, rank_rate, script_of
 from leakscope.report.finding_text import line_to_edit, seen_text, title
 from leakscope.report.formats.as_markdown import code, plain, sentence
 from leakscope.report.rendering import WIDTH, Line, cleaned, field_lines, html_page, json_text, text_page, wrapped

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import growth_finding, look, rank, run
 
+from leakscope.findings.comparison import Change, Judged, RunComparison, compare
 from leakscope.findings.model import Finding, Findings, Sighting
-from leakscope.findings.suppressions import Change, Judged, RunComparison, compare
 from leakscope.run.model import Ended, Rank
 from leakscope.run.rows import EndKind
 from leakscope.run.suppression import Suppression

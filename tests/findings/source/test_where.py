@@ -16,7 +16,7 @@ from leakscope.findings.source.index import Sources
 from leakscope.findings.source.lines import with_lines
 from leakscope.run.model import Run
 
-stage = import_module("leakscope.findings.judge")
+stage = import_module("leakscope.findings.source.lines")
 
 SUM = """
     module __main__ train.py:7 -> .total

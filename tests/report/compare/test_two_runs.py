@@ -10,9 +10,9 @@ from html.parser import HTMLParser
 import pytest
 from support.examples import HOSTILE, growth_finding, rank, run
 
+from leakscope.findings.comparison import Judged, RunComparison, compare
 from leakscope.findings.facts import StaticText
 from leakscope.findings.model import Cut, CutReference, Finding, Findings, Suggestion
-from leakscope.findings.suppressions import Judged, RunComparison, compare
 from leakscope.report.compare import FORMATS, headline, line_of
 from leakscope.verdict import Verdict
 

@@ -8,8 +8,8 @@ import pickle
 import tempfile
 from pathlib import Path
 
+from leakscope.findings.comparison import Judged, compare
 from leakscope.findings.judge import judge
-from leakscope.findings.suppressions import Judged, compare
 from leakscope.memory_snapshot.verdict import examine
 from leakscope.report.compare import comparison_html as comparison_page
 from leakscope.report.html.page import render
