@@ -1,4 +1,4 @@
-"""Recorded runs: finding the folder, the policy of judging, and the judgement."""
+"""Recorded runs: finding the folder, the options of judging, and the judgement."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from leakscope.run.writer import make_private
 from leakscope.units import bytes_text
 
 if TYPE_CHECKING:
-    from leakscope.findings.model import Findings
+    from leakscope.findings import Findings, Policy
     from leakscope.run.model import Run
 
 
@@ -111,8 +111,8 @@ _ROOM = 512 << 20
 
 
 @dataclass(frozen=True)
-class Policy:
-    """The options of a command that decide what a run is judged by; None keeps what was recorded with the run."""
+class JudgingOptions:
+    """The options of a command that decide how a run is judged; None keeps what was recorded with the run."""
 
     suppress: Sequence[Suppression] | None = None
     baseline: Sequence[Suppression] | None = None
@@ -124,7 +124,7 @@ class Policy:
     horizon: int | None = None
 
     def applied_to(self, run: Run) -> Run:
-        """The run with the suppressions and thresholds of this policy."""
+        """The run with these suppressions and thresholds."""
         recorded = run.suppressions
         suppress = [one for one in recorded if not one.is_baseline] if self.suppress is None else self.suppress
         baseline = [one for one in recorded if one.is_baseline] if self.baseline is None else self.baseline
@@ -135,8 +135,21 @@ class Policy:
             horizon=run.horizon if self.horizon is None else self.horizon,
         )
 
+    def policy_for(self, run: Run) -> Policy:
+        """The policy of these options and of those that the run was recorded with."""
+        from leakscope.findings import Policy
 
-def read_and_judge(folder: Path, policy: Policy = Policy()) -> tuple[Run, Findings]:
+        recorded = run.options.get("fail_on_avoidable")
+        limit = self.fail_on_avoidable
+        return Policy(
+            leak_exit_code=self.leak_exit_code,
+            ignore_library=self.ignore_library or run.options.get("ignore_library") is True,
+            fail_on_avoidable=recorded if limit is None and type(recorded) is int else limit,
+            fail_on_inconclusive=self.fail_on_inconclusive or run.options.get("fail_on_inconclusive") is True,
+        )
+
+
+def read_and_judge(folder: Path, options: JudgingOptions = JudgingOptions()) -> tuple[Run, Findings]:
     """Read the run recorded in a folder, and judge it.
 
     Raises LeakscopeError if it is not a run, or if there is not enough memory to judge it.
@@ -146,17 +159,8 @@ def read_and_judge(folder: Path, policy: Policy = Policy()) -> tuple[Run, Findin
     from leakscope.run.reader import open_run, read_each
 
     opened = open_run(folder, snapshots=True)
-    run, ranks = read_each(replace(opened, run=policy.applied_to(opened.run)), judge_rank)
-    recorded = run.options.get("fail_on_avoidable")
-    limit = policy.fail_on_avoidable
-    return run, judge_together(
-        run,
-        ranks,
-        leak_exit_code=policy.leak_exit_code,
-        ignore_library=policy.ignore_library or run.options.get("ignore_library") is True,
-        fail_on_avoidable=recorded if limit is None and type(recorded) is int else limit,
-        fail_on_inconclusive=policy.fail_on_inconclusive or run.options.get("fail_on_inconclusive") is True,
-    )
+    run, ranks = read_each(replace(opened, run=options.applied_to(opened.run)), judge_rank)
+    return run, judge_together(run, ranks, options.policy_for(run))
 
 
 def check_room() -> None:

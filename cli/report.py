@@ -22,7 +22,7 @@ from leakscope_cli.outputs import (
     write_files,
 )
 from leakscope_cli.recorded import (
-    Policy,
+    JudgingOptions,
     baseline_of,
     check_room,
     check_run_folder,
@@ -82,13 +82,13 @@ _judging_options = _run_options(
 """The options that decide what counts, which `report` and `merge` share."""
 
 
-def _policy(options: Mapping[str, Any]) -> Policy:
-    """The policy of options of a run; those that were not given are None. Raises LeakscopeError."""
+def _judging(options: Mapping[str, Any]) -> JudgingOptions:
+    """The judging options of a command; those that were not given are None. Raises LeakscopeError."""
     given = {name: value for name, value in checked(options).items() if value is not None}
     for name, read in (("suppress", suppressions_of), ("baseline", baseline_of)):
         if name in given:
             given[name] = read(given[name])
-    return Policy(**given)
+    return JudgingOptions(**given)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -122,7 +122,7 @@ def report(
 
     Exit status: 0, unless --leak-exit-code or --fail-on-inconclusive sets another.
     """
-    policy = _policy(options)
+    judging = _judging(options)
     requests = parse_formats(formats, output, finding)
     if finding and not any(one.form.name in PICTURES for one in requests):
         raise LeakscopeError("--finding requires --as svg, --as dot or --as png")
@@ -130,7 +130,7 @@ def report(
         raise LeakscopeError("--rank cannot be combined with formats other than text")
     check_writable(requests)
     folder = run_folder(folder, "report")
-    run, findings = read_and_judge(folder, policy)
+    run, findings = read_and_judge(folder, judging)
     fails = options["fail_on_inconclusive"] if findings.unjudged_fails else options["leak_exit_code"] is not None
     status = findings.exit_status if fails else 0
     findings = replace(findings, returned=Returned.OWN if status == findings.exit_status else Returned.NOT)
@@ -204,14 +204,14 @@ def merge(
     from leakscope.run.multi_node import merge_parts
     from leakscope.run.writer import who_else_may_enter
 
-    policy = _policy(options)
+    judging = _judging(options)
     requests = parse_formats(formats)
     check_writable(requests, made_later=output)
     merge_parts(folders, output, force)
     others = who_else_may_enter(output)
     if others:
         note(others)
-    run, findings = read_and_judge(output, policy)
+    run, findings = read_and_judge(output, judging)
     run = replace(run, folder=str(output))
     write(run, findings, output)
     failed = write_files(requests, run, findings, quiet=True)
@@ -253,8 +253,8 @@ def compare(
     """
     check_run_folder(base, "compare")
     check_run_folder(new, "compare")
-    policy = _policy(thresholds)
-    before, after = read_and_judge(base, policy), read_and_judge(new, policy)
+    judging = _judging(thresholds)
+    before, after = read_and_judge(base, judging), read_and_judge(new, judging)
     from leakscope.findings.comparison import Judged
     from leakscope.findings.comparison import compare as compare_runs
     from leakscope.report.compare import FORMATS, headline

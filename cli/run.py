@@ -30,7 +30,7 @@ from leakscope_cli.outputs import (
 )
 from leakscope_cli.recorded import (
     RUNS,
-    Policy,
+    JudgingOptions,
     baseline_of,
     check_room,
     join_folder,
@@ -184,13 +184,13 @@ def record_and_report(
 
     check_python()
     check_torch()
-    policy = Policy(
-        suppressions_of(options.suppress),
-        baseline_of(options.baseline),
-        options.leak_exit_code,
-        options.ignore_library,
-        options.fail_on_avoidable,
-        options.fail_on_inconclusive,
+    judging = JudgingOptions(
+        suppress=suppressions_of(options.suppress),
+        baseline=baseline_of(options.baseline),
+        leak_exit_code=options.leak_exit_code,
+        ignore_library=options.ignore_library,
+        fail_on_avoidable=options.fail_on_avoidable,
+        fail_on_inconclusive=options.fail_on_inconclusive,
     )
     requests = parse_formats([*options.formats, *(["json"] if options.as_json else [])])
     is_first = (options.node_rank if outside is None else outside.rank) == 0
@@ -204,19 +204,19 @@ def record_and_report(
         others = who_else_may_enter(options.folder)
         if others and not options.quiet:
             note(others)
-        keep_suppressions(options.folder, (*(policy.suppress or ()), *(policy.baseline or ())))
+        keep_suppressions(options.folder, (*(judging.suppress or ()), *(judging.baseline or ())))
         if not options.quiet:
             note(_start_text(options), "[leakscope]")
     if outside is not None:
         outcome = launch_inside(options, outside)
         if outside.rank == 0:
-            _report(options, policy, requests, outcome, Returned.SCRIPTS)
+            _report(options, judging, requests, outcome, Returned.SCRIPTS)
         return outcome.status
     with progress(options), redirect_stdout(sys.stderr if options.needs_stdout else sys.stdout):
         outcome = launch(options, meanwhile=_preload_judging)
     if outcome.status and not options.quiet:
         note(_failure_text(options, outcome))
-    return outcome.status if options.node_rank > 0 else _report(options, policy, requests, outcome, returned)
+    return outcome.status if options.node_rank > 0 else _report(options, judging, requests, outcome, returned)
 
 
 def _start_text(options: Options) -> str:
@@ -259,7 +259,7 @@ def _failure_text(options: Options, outcome: Outcome) -> str:
 
 
 def _report(
-    options: Options, policy: Policy, requests: Sequence[OutputRequest], outcome: Outcome, returned: Returned
+    options: Options, judging: JudgingOptions, requests: Sequence[OutputRequest], outcome: Outcome, returned: Returned
 ) -> int:
     """Judge the run, write findings.json and report.html, print the report; return the exit status.
 
@@ -268,7 +268,7 @@ def _report(
     """
     inside = returned == Returned.SCRIPTS
     try:
-        run, findings = read_and_judge(options.folder, policy)
+        run, findings = read_and_judge(options.folder, judging)
         status = outcome.status or (0 if inside else findings.exit_status)
         findings = replace(findings, exit_status=status, returned=returned)
         unwritable = _write(run, findings, options.folder)

@@ -1,6 +1,6 @@
 """Judges a recorded run: what leaks, which reference to cut, and the verdict."""
 
-from leakscope.findings.judge import judge, judge_rank, judge_together
+from leakscope.findings.judge import Policy, judge, judge_rank, judge_together
 from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary, Sighting, Unjudged
 
 __all__ = [
@@ -8,6 +8,7 @@ __all__ = [
     "Finding",
     "Findings",
     "Hop",
+    "Policy",
     "RankSummary",
     "Sighting",
     "Unjudged",

@@ -94,6 +94,24 @@ LEAKS_FOUND = 23
 
 
 @dataclass(frozen=True)
+class Policy:
+    """Which findings count, and what fails the run."""
+
+    suppress: Collection[str] = ()
+    """Patterns of leaks to suppress, in addition to `Run.suppressions`."""
+    baseline: Collection[str] = ()
+    """Fingerprints of known leaks."""
+    leak_exit_code: int = LEAKS_FOUND
+    """Exit status if there are leaks."""
+    ignore_library: bool = False
+    """Whether leaks in third-party libraries are notes."""
+    fail_on_avoidable: int | None = None
+    """Bytes of avoidable memory above which the run fails; None for never."""
+    fail_on_inconclusive: bool = False
+    """Whether an inconclusive run fails, with exit status 2."""
+
+
+@dataclass(frozen=True)
 class OpenCase:
     """A finding that would be a leak if more snapshots had seen it grow."""
 
@@ -125,27 +143,9 @@ class JudgedRank:
     also_grows: tuple[AlsoGrows, ...] = ()
 
 
-def judge(
-    run: Run,
-    *,
-    suppress: Collection[str] = (),
-    baseline: Collection[str] = (),
-    leak_exit_code: int = LEAKS_FOUND,
-    ignore_library: bool = False,
-    fail_on_avoidable: int | None = None,
-    fail_on_inconclusive: bool = False,
-) -> Findings:
-    """The verdict of a run, and each distinct leak in it; `leakscope.judge` says what the arguments are."""
-    return judge_together(
-        run,
-        [judge_rank(run, rank) for rank in run.ranks],
-        suppress=suppress,
-        baseline=baseline,
-        leak_exit_code=leak_exit_code,
-        ignore_library=ignore_library,
-        fail_on_avoidable=fail_on_avoidable,
-        fail_on_inconclusive=fail_on_inconclusive,
-    )
+def judge(run: Run, policy: Policy = Policy()) -> Findings:
+    """The verdict of a run, and each distinct leak in it."""
+    return judge_together(run, [judge_rank(run, rank) for rank in run.ranks], policy)
 
 
 def judge_rank(run: Run, rank: Rank) -> JudgedRank:
@@ -215,19 +215,9 @@ def judge_rank(run: Run, rank: Rank) -> JudgedRank:
     )
 
 
-def judge_together(
-    run: Run,
-    ranks: Iterable[JudgedRank],
-    *,
-    suppress: Collection[str] = (),
-    baseline: Collection[str] = (),
-    leak_exit_code: int = LEAKS_FOUND,
-    ignore_library: bool = False,
-    fail_on_avoidable: int | None = None,
-    fail_on_inconclusive: bool = False,
-) -> Findings:
+def judge_together(run: Run, ranks: Iterable[JudgedRank], policy: Policy = Policy()) -> Findings:
     """As `judge`, for a run whose ranks have been judged by themselves, in order."""
-    known = known_of(run, tuple(map(Suppression, (*suppress, *baseline))))
+    known = known_of(run, tuple(map(Suppression, (*policy.suppress, *policy.baseline))))
     ranks = tuple(ranks)
     first = min((rank.number for rank in run.ranks), default=0)
     unloaded = (Unjudged(broken.name, first, broken.why) for broken in rules_of_others()[1])
@@ -237,7 +227,7 @@ def judge_together(
     summaries = {rank.number: rank.summary for rank in ranks}
     findings += skew_findings(run, summaries, findings, {rank.number: rank.held for rank in ranks})
     hiding = {rank.number for rank in run.ranks if any(look.hides for look in rank.looks)}
-    findings = [_decided(finding, run, known, ignore_library, hiding) for finding in findings]
+    findings = [_decided(finding, run, known, policy.ignore_library, hiding) for finding in findings]
     unjudged = (*(problem for rank in ranks for problem in rank.unjudged), *unloaded, *unread)
     ledgers = {rank.number: ledger_of_rank(findings, rank.number, rank.account) for rank in ranks}
 
@@ -247,13 +237,13 @@ def judge_together(
     open_cases = [written[f.fingerprint] for f in shown if f.fingerprint in written]
     garbage = sum(rank.garbage for rank in ranks)
     verdict, why = while_filling(*verdict_of(run, shown, suppressed, unjudged, open_cases, ledgers, garbage), shown)
-    over = avoidable_over(shown, fail_on_avoidable)
+    over = avoidable_over(shown, policy.fail_on_avoidable)
     judged = Findings(
         verdict=verdict,
         why=why,
         exit_status=0,
         avoidable_over=over,
-        fail_on_inconclusive=fail_on_inconclusive,
+        fail_on_inconclusive=policy.fail_on_inconclusive,
         findings=shown,
         suppressed=suppressed,
         unused=unused(known, findings) if verdict != Verdict.INCONCLUSIVE else (),
@@ -275,7 +265,7 @@ def judge_together(
         drag=tuple(fact for rank in ranks for fact in rank.drag),
         also_grows=tuple(fact for rank in ranks for fact in rank.also_grows),
     )
-    status = NOT_JUDGED if judged.unjudged_fails and over is None else leak_exit_code
+    status = NOT_JUDGED if judged.unjudged_fails and over is None else policy.leak_exit_code
     return replace(judged, exit_status=status if judged.failed else 0)
 
 

@@ -311,9 +311,9 @@ def _run_of_block(look: HeapSnapshot | None) -> Run:
 
 
 def _findings_of(look: HeapSnapshot, ignore_library: bool = False) -> Findings:
-    from leakscope.findings import judge
+    from leakscope.findings import Policy, judge
 
-    return judge(_run_of_block(look), ignore_library=ignore_library)
+    return judge(_run_of_block(look), Policy(ignore_library=ignore_library))
 
 
 def _left_behind(before: Mapping[str, int], after: HeapSnapshot, libraries_leak: bool) -> Findings:

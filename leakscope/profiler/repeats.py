@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from leakscope.errors import LeakscopeError
-from leakscope.findings import judge
+from leakscope.findings import Policy, judge
 from leakscope.findings.facts import FreedBy
 from leakscope.findings.model import Finding, Findings, Reason, Why
 from leakscope.options import Options
@@ -274,7 +274,7 @@ def run_and_judge(
     rank = Rank(0, tuple(steps), tuple(snapshots), Ended(EndKind.FINISHED, 0, warmup + repeats))
     # the snapshot before the first judged call is the baseline of all growth
     run = replace(run_of_rank(rank, MadeBy.CHECK, warmup - 1, min_bytes), sources=users_sources())
-    return Result.of(run, only_added(judge(run, ignore_library=not libraries_leak), warmup, steps))
+    return Result.of(run, only_added(judge(run, Policy(ignore_library=not libraries_leak)), warmup, steps))
 
 
 def require_repeats(repeats: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from leakscope.errors import LeakscopeError
-from leakscope.findings.judge import LEAKS_FOUND
+from leakscope.findings.judge import LEAKS_FOUND, Policy
 from leakscope.findings.judge import judge as findings_of
 from leakscope.findings.model import Findings, Reason, Why
 from leakscope.originals import Path, os
@@ -209,8 +209,7 @@ def judge(
     'clean'
 
     """
-    findings = findings_of(
-        run,
+    policy = Policy(
         suppress=suppress,
         baseline=baseline,
         leak_exit_code=leak_exit_code,
@@ -218,7 +217,7 @@ def judge(
         fail_on_avoidable=fail_on_avoidable,
         fail_on_inconclusive=fail_on_inconclusive,
     )
-    return Result.of(run, findings)
+    return Result.of(run, findings_of(run, policy))
 
 
 class LeaksFound(AssertionError):

@@ -15,8 +15,8 @@ import pytest
 from leakscope_cli.recorded import baseline_of
 from leakscope_cli.run import run
 
+from leakscope.findings import Findings, Policy
 from leakscope.findings.judge import JudgedRank
-from leakscope.findings.model import Findings
 from leakscope.run.model import Run
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -62,7 +62,7 @@ BAD = {
     "run empty": "no __main__.py in empty",
     "run empty.zip": "no __main__.py in empty.zip",
     "run old.pyc": "old.pyc is bytecode of another Python",
-    "run --step-function train_step compiled.pyc": "--step-function needs the source, and compiled.pyc is byte",
+    "run --step-function train_step compiled.pyc": "--step-function requires source, but compiled.pyc is byte",
     "run odd.py": "odd.py is not a Python script",
     "run nul.py": "nul.py is not a Python script: source code string cannot contain null bytes",
     "run deep.py": "deep.py is not a Python script",
@@ -166,9 +166,9 @@ def test_a_run_is_judged_again_as_it_was_told_or_as_is_typed(
     write_run(tmp_path / "seen", {"command": ["train.py"], "ranks": 1, "options": told})
     asked: list[tuple[object, object]] = []
 
-    def judge(run: Run, ranks: Iterable[JudgedRank], **how: object) -> Findings:
-        asked.append((how["ignore_library"], how["fail_on_avoidable"]))
-        return judged_as_it_is(run, ranks)
+    def judge(run: Run, ranks: Iterable[JudgedRank], policy: Policy) -> Findings:
+        asked.append((policy.ignore_library, policy.fail_on_avoidable))
+        return judged_as_it_is(run, ranks, policy)
 
     judged_as_it_is = leakscope.findings.judge_together
     with pytest.MonkeyPatch.context() as patch:

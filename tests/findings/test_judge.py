@@ -10,7 +10,7 @@ from support.heap_text import heap_from
 
 from leakscope.findings.grouping import group_storages
 from leakscope.findings.growth import series
-from leakscope.findings.judge import judge, measured_cut
+from leakscope.findings.judge import Policy, judge, measured_cut
 from leakscope.findings.model import Reason, Sighting
 from leakscope.run.model import Collection, Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import EndKind, RecordingEnded
@@ -207,8 +207,8 @@ def test_suppressed_and_known_findings_are_listed_apart() -> None:
     recorded = run(rank(0, [losses(s) for s in STEPS]))
     fingerprint = judge(recorded).findings[0].fingerprint
     for found in (
-        judge(recorded, suppress=[fingerprint]), judge(recorded, suppress=["step-growth"]),
-        judge(recorded, baseline=[fingerprint]),
+        judge(recorded, Policy(suppress=[fingerprint])), judge(recorded, Policy(suppress=["step-growth"])),
+        judge(recorded, Policy(baseline=[fingerprint])),
     ):  # fmt: skip
         assert (found.verdict, found.findings, len(found.suppressed)) == ("clean", (), 1)
 

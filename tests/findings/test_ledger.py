@@ -13,7 +13,7 @@ from support.heap_text import heap_from
 
 from leakscope.findings.counters import counted_rate, rate_at_end
 from leakscope.findings.growth import MIN_LOOKS, Series
-from leakscope.findings.judge import judge
+from leakscope.findings.judge import Policy, judge
 from leakscope.findings.model import Findings, LineKind, Reason, Why, by_kind, grown_of, totals
 from leakscope.run.model import Collection, Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import EndKind, LifetimesUnjudged, MemoryThere, Occasion
@@ -250,7 +250,7 @@ def test_what_torch_hides_is_asked_of_what_is_not_suppressed_alone(beside: int, 
     run = history([Part("list", 256 * KIB), Part("native", beside)], (3, 5, 9, 13), 16)
     (one,) = run.ranks
     run = replace(run, ranks=(replace(one, looks=tuple(replace(look, hides=True) for look in one.looks)),))
-    assert isinstance(why := judge(run, suppress=["step-growth"]).why, Why)
+    assert isinstance(why := judge(run, Policy(suppress=["step-growth"])).why, Why)
     assert why.reason == reason
 
 

@@ -13,7 +13,7 @@ from support.examples import growth_finding
 from support.heap_text import heap_from
 
 from leakscope.errors import LeakscopeError
-from leakscope.findings.judge import judge
+from leakscope.findings.judge import Policy, judge
 from leakscope.findings.model import Cut, CutReference, Finding, LineKind, Reason, by_kind
 from leakscope.findings.suppressions import Known, suppression_of
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
@@ -152,7 +152,7 @@ def test_a_baseline_knows_what_was_suppressed_there() -> None:
 def test_a_known_leak_without_a_holder_is_known_to_the_last_byte() -> None:
     recorded = run(native=256 * KIB)
     (leak,) = judge(recorded).findings
-    found = judge(recorded, suppress=[leak.fingerprint])
+    found = judge(recorded, Policy(suppress=[leak.fingerprint]))
     assert (found.verdict, found.suppressed[0].fingerprint) == (Verdict.CLEAN, leak.fingerprint), found.why
     for interval in found.ledgers[0]:
         assert by_kind(interval.lines)[LineKind.APART] == interval.counted_bytes
@@ -169,7 +169,7 @@ def test_the_account_is_whole_whatever_is_known(parts: dict[str, int], chosen: s
     recorded = run(**parts)
     whole = judge(recorded)
     apart = {finding.fingerprint for k, finding in enumerate(whole.findings) if k in chosen}
-    found = judge(recorded, suppress=sorted(apart))
+    found = judge(recorded, Policy(suppress=sorted(apart)))
     assert {f.fingerprint for f in found.suppressed} == apart
     assert {f.fingerprint for f in found.findings} == {f.fingerprint for f in whole.findings} - apart
     for before, after in zip(whole.ledgers[0], found.ledgers[0], strict=True):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.pipelining_heaps import KIB, SCHEDULES, Heap, peak_rank, storages, with_receive_buffers
 
-from leakscope.findings.judge import judge
+from leakscope.findings.judge import Policy, judge
 from leakscope.findings.known_leaks import known_leak, spoken
 from leakscope.findings.library import freed_by, holders_of, holds_of
 from leakscope.findings.model import Finding, Hop, LineKind, by_kind, totals
@@ -66,7 +66,7 @@ def test_what_a_library_leaks_decides_nothing_where_that_is_asked_for() -> None:
     looks = tuple(HeapSnapshot(s, "step", with_receive_buffers(8 * s).graph(), None, 0) for s in STEPS)
     steps = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
     run = Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 10)),), 1, "cpu", "2.13.0", "0")
-    found = judge(run, ignore_library=True)
+    found = judge(run, Policy(ignore_library=True))
     assert (found.verdict, found.exit_status, [f.severity for f in found.findings]) == ("clean", 0, ["note"])
     assert by_kind(totals(found.ledgers[0]))[LineKind.LIBRARY] == 7 * 1024 * KIB
 
