@@ -128,7 +128,7 @@ def _of_python(module: Any, **instead: Any) -> Copy:
 
 
 def _bound(function: Any, names: dict[str, Any]) -> Any:
-    """The same function with other globals."""
+    """A copy of a function with other globals."""
     made = _Function(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     made.__kwdefaults__, made.__doc__ = function.__kwdefaults__, function.__doc__
     vars(made).update(vars(function))

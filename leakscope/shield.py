@@ -106,7 +106,7 @@ _NAMES = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__"
 
 
 def gc_neutral(function: Callable[P, T], count: Callable[[], int], restore: Callable[[int], object]) -> Callable[P, T]:
-    """The same function with automatic gc off, and with what `count` gives before it restored after it.
+    """Wrap a function: automatic gc is off while it runs, and the value of `count` before it is restored after it.
 
     Nothing that gc tracks is made while gc is on: that alone could set off a collection.
     """
@@ -132,7 +132,7 @@ def gc_neutral(function: Callable[P, T], count: Callable[[], int], restore: Call
 
 
 def raised_later(callback: Callable[..., None]) -> Callable[..., None] | None:
-    """The same callback for where Python prints and drops what it raises; None where the part in C was not built.
+    """Wrap a callback whose exceptions Python prints and drops; None if the C extension was not built.
 
     The exception is raised by the next instructions of the main thread that are not part of such a callback.
     """

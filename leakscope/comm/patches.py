@@ -195,7 +195,7 @@ COLLECTIVES = (
 )  # fmt: skip
 """Methods of a process group that move tensors among all ranks, or synchronize them."""
 _ONE_LIST = ("allreduce", "broadcast", "reduce")
-"""Those of them with all tensors in the first argument."""
+"""Collectives with all tensors in the first argument."""
 _POINT_TO_POINT = {"send": Direction.SEND, "recv": Direction.RECV, "recv_anysource": Direction.RECV}
 
 _BY_PLACE = 4

@@ -181,7 +181,7 @@ class SharedContainers:
 
     def __init__(self) -> None:
         self.found: tuple[Shared, ...] = ()
-        """Those of the most recently examined dataset."""
+        """Containers of the most recently examined dataset."""
         self._known: dict[tuple[int, int], Shared | None] = {}
         """By the container's address and length."""
 

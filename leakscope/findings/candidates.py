@@ -516,7 +516,7 @@ def candidates_of(rank: Rank, looks: Sequence[HeapSnapshot]) -> list[Candidate]:
 
 
 def candidates_among(rank: Rank, groups: GroupsOverLooks) -> list[Candidate]:
-    """The same for known groups."""
+    """Groups that grow, among all groups of the snapshots."""
     at_the_end = _at_the_end(rank, groups)
     live = [key for key, at in groups.at.items() if not at[max(at)][1].freed]
     growing = [groups.lines[key] for key in live if groups.lines[key].grows]
@@ -658,8 +658,8 @@ def _by_chance(rank: Rank, line: Series, rate: float, at: Mapping[int, tuple[Hea
 
 
 def _to_the_end(rank: Rank, line: Series, ended: int, size: int) -> Series | None:
-    """The same series with the end of the main code as a last point, if it then grows and the counters confirm it:
-    growth that began late was seen at too few snapshots. None if not, or if there are too few snapshots to tell.
+    """The series extended by the end of the main code, if it then grows and the counters confirm it. For growth that
+    began late, which too few snapshots saw. None if not, or if there are too few snapshots.
     """
     if len(line.steps) < MIN_LOOKS or line.total <= 0 or line.steps[-1] >= ended or size <= line.bytes[-1]:
         return None
@@ -673,7 +673,7 @@ def _to_the_end(rank: Rank, line: Series, ended: int, size: int) -> Series | Non
 
 
 def _by_counters(rank: Rank, line: Series, items: int) -> Series | None:
-    """The same series with the last step as a last point, if only the last snapshot saw it grow, by many items, and the
+    """The series extended by the last step, if only the last snapshot saw it grow, by many items, and the
     counters rose as fast in each half of the steps before and after. None if not.
 
     Snapshots of short steps are a hundred steps apart: what each validation keeps may be seen by only one of them, and

@@ -312,12 +312,12 @@ CONTEXT_TYPE = "DistAutogradContext"
 
 
 def buffers_of(graph: HeapGraph, storages: Iterable[int]) -> dict[int, CommUse]:
-    """Those storages that were sent, received or reduced."""
+    """The storages that were sent, received or reduced, with their operation."""
     return {s: graph.comm_uses[s] for s in storages if s in graph.comm_uses}
 
 
 def comm_buffers(graph: HeapGraph, storages: Iterable[int]) -> CommBuffers:
-    """Those storages that were sent, received or reduced, by location; the most frequent kind first."""
+    """The storages that were sent, received or reduced, by location; the most frequent kind first."""
     buffers = buffers_of(graph, storages)
     kinds = Counter(_kind(crossing) for crossing in buffers.values())
     return CommBuffers(

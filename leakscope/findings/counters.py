@@ -92,8 +92,8 @@ def counted_rate(rank: Rank, warmup: int) -> float | None:
 
 
 def rate_at_end(rank: Rank, warmup: int) -> float | None:
-    """The same, or less if the last stretch or all steps together rose less: growth that has stopped or is released
-    repeatedly does not continue.
+    """Bytes per step as `counted_rate`, or less if the last stretch or all steps together rose less: growth that has
+    stopped or is released repeatedly does not continue.
     """
     rises = _rises(rank, warmup)
     stretches = _stretches(rises)
@@ -130,7 +130,7 @@ def rises_steadily(rank: Rank, warmup: int) -> bool:
 
 
 def is_steady(rises: Sequence[float]) -> bool:
-    """The same for consecutive rises of any quantity."""
+    """Whether no stretch of consecutive rises is far below the others."""
     stretches = _stretches(rises)
     return len(stretches) >= _FEW and min(stretches) >= _STEADY * median(stretches) > 0
 

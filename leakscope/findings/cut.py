@@ -624,7 +624,7 @@ def best_cut(candidate: Candidate) -> BestCut:
 
 
 def best_cut_with_gc(candidate: Candidate) -> Cut | None:
-    """The same for reachable memory, with a full collection after the cut."""
+    """The best cut of reachable memory if a full collection follows."""
     return _best_on_path(candidate, _freed_with_gc).cut
 
 
@@ -774,7 +774,7 @@ def _freed(candidate: Candidate, references: Sequence[int]) -> int:
 
 
 def _freed_with_gc(candidate: Candidate, references: Sequence[int]) -> int:
-    """The same, including what a full collection frees after the cut."""
+    """Bytes of the group freed by cutting the references and a full collection after it."""
     cut = np.asarray(_with_other_owner(candidate.graph, references), dtype=np.int64)
     return _of_group(candidate, freed_with_gc(candidate.graph, cut))
 

@@ -267,7 +267,7 @@ class CommBuffers:
     count: int
     bytes: int
     dead: int
-    """Those whose Python tensor is dead while the storage is alive."""
+    """Buffers whose Python tensor is dead while the storage is alive."""
     kinds: tuple[BufferKind, ...]
     """The most frequent first."""
     in_graph: bool = False

@@ -281,7 +281,7 @@ def group_storages(graph: HeapGraph) -> list[StorageGroup]:
 
 
 def group_by(graph: HeapGraph, mask: Mask) -> list[StorageGroup]:
-    """The same, joining groups of reachable storages whose keys `mask` makes equal."""
+    """Assign every storage to one group; reachable ones are joined if `mask` makes their keys equal."""
     return _live(graph, mask) + _garbage(graph)
 
 

@@ -45,7 +45,7 @@ class Trend(StrEnum):
 
     GROWS = "grows"
     STEADY = "steady"
-    """The same at every look."""
+    """Equal at every snapshot."""
     VARIES = "varies"
     UNKNOWN = "unknown"
     """Too few snapshots contain it."""

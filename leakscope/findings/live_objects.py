@@ -70,7 +70,7 @@ class ReleasePlan:
     where: tuple[str, ...]
     """The line of each, "" if unknown."""
     variables: tuple[str, ...]
-    """Those that are names of the session: `x`."""
+    """The references that are names of the session: `x`."""
     keepers: tuple[SessionHolder, ...]
     """What the session must release too."""
     error_names: tuple[str, ...]

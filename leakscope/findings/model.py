@@ -420,7 +420,7 @@ class Reason(StrEnum):
     UNBALANCED = "unbalanced"
     """Unexplained growth that may or may not continue."""
     NEW_SHAPES = "new shapes"
-    """The same with new shapes at each snapshot: it may be cached kernels."""
+    """Unexplained growth with new shapes at each snapshot: it may be cached kernels."""
     NOTHING_GREW = "nothing grew"
     LITTLE_GREW = "little grew"
     """Nothing grew enough for a leak."""

@@ -21,7 +21,7 @@ class Known:
 
     applies: tuple[Suppression, ...] = ()
     expired: tuple[Suppression, ...] = ()
-    """Those that had expired before the run."""
+    """Suppressions that had expired before the run."""
 
 
 def known_of(run: Run, more: Sequence[Suppression]) -> Known:

@@ -219,7 +219,7 @@ def freed_without(graph: HeapGraph, references: Ints, later: bool = False) -> Ma
 
 
 def freed_by_walk(graph: HeapGraph, references: Ints) -> Mask:
-    """The same, by walking the graph with and without them."""
+    """Mask of what is freed without these references, by walking the graph with and without them."""
     return _kept(graph) & ~kept_without(graph, references)
 
 

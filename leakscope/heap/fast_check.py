@@ -139,7 +139,7 @@ class Namespaces:
         return self._names.keys()
 
     def at(self, addresses: Set[int]) -> Iterator[dict[str, Any]]:
-        """Those at one of these addresses."""
+        """The dicts of modules at these addresses."""
         for address in self.addresses() & addresses:
             for held in gc.get_referents(sys.modules.get(self._names[address])):
                 if id(held) == address and _is_dict(held):
@@ -211,7 +211,7 @@ class Tensors:
         self.new: set[int] = set()
         """All recent objects, tensors or not."""
         self.storages: set[int] = set()
-        """Those of the known ones that are Python objects of storages."""
+        """Known addresses of Python objects of storages."""
         self.mark: Mark | None = None
         self._kinds: set[int] = set()
         """Types that the known ones have had."""

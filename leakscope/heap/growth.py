@@ -72,7 +72,7 @@ class Containers:
     """
 
     def at(self, places: Ints | NDArray[np.bool_]) -> Containers:
-        """Those at these positions."""
+        """The containers at these positions."""
         return Containers(self.addresses[places], self.lengths[places], self.firsts[places])
 
 

@@ -78,7 +78,7 @@ class _TypeFlags:
     """
 
     def only(self, places: Sequence[int]) -> _TypeFlags:
-        """Those at these positions, in this order."""
+        """The types at these positions, in this order."""
         return _TypeFlags(
             in_own_pages(self.addresses[places]),
             in_own_pages(self.flags[places]),
@@ -183,7 +183,7 @@ class References:
     """Whether gc's own traversal reports the entry."""
 
     def at(self, places: NDArray[Any]) -> References:
-        """Those at these positions."""
+        """The references at these positions."""
         return References(
             self.holder[places], self.held[places], self.python[places], self.extra[places], self.seen[places]
         )
@@ -212,7 +212,7 @@ class ReferenceTable:
     role: NDArray[np.int8]
     """Role of each object."""
     swept: ReferrerIndex
-    """Those that the sweep found."""
+    """References that the sweep found."""
     further: References
     """All others, by referent."""
     twice: Places

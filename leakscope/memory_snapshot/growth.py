@@ -124,7 +124,7 @@ MIN_RISES = 3
 """Minimum consecutive step ends with more bytes each, including the last, to report growth."""
 
 MIN_INFERRED_RISES = 6
-"""The same if the file marks no steps. Heuristic: what repeats may be less than a step."""
+"""Minimum rises if the file marks no steps. Heuristic: what repeats may be less than a step."""
 
 _MAX_STEPS = 512
 """Last steps examined. Heuristic: the levels of all sites at each are kept."""

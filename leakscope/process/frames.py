@@ -145,7 +145,7 @@ def unread_variables(frame: FrameType) -> frozenset[str]:
 
 
 def unread_globals(frame: FrameType) -> frozenset[str]:
-    """The same for the variables of a script while its frame runs; variables that its functions name are excluded."""
+    """Globals of a running script that its remaining code does not read; those that its functions name are excluded."""
     code = frame.f_code
     inner = {name for each in _inner(code) for name in each.co_names}
     if not _READS_ANY.isdisjoint((*code.co_names, *inner)):

@@ -110,7 +110,7 @@ def _stop_all() -> None:
 
 
 def _own_profilers() -> list[Profiler]:
-    """Those of this process, not those of its parent before a fork."""
+    """Profilers started by this process, not by its parent before a fork."""
     return [profiler for profiler, process in _RECORDING.values() if process == os.getpid()]
 
 

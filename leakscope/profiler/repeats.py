@@ -229,7 +229,7 @@ def run_and_judge(
     kwargs: Mapping[str, Any] = MappingProxyType({}),
     libraries_leak: bool = True,
 ) -> Result:
-    """The same as `check` without `fail`; `libraries_leak` makes leaks of libraries leaks instead of notes."""
+    """As `check` without `fail`; `libraries_leak` makes leaks of libraries leaks instead of notes."""
     from asyncio import Runner
 
     from leakscope.heap.growth import Gains

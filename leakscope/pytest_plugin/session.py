@@ -314,7 +314,7 @@ class Suite:
 
     @property
     def judgements(self) -> Judgements:
-        """Those that there are by now."""
+        """The judgements so far, with their tests."""
         return tuple((test, judgement) for (test, _), judgement in self._judgements.items())
 
     def _not_found(self, groups: Sequence[LeakGroup]) -> tuple[dict[str, Any], ...]:

@@ -160,7 +160,7 @@ def _parameters(call: Call) -> Mapping[str, inspect.Parameter]:
 
 
 def _accepted(call: Call | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those arguments that the function accepts; all if its signature is unknown."""
+    """The arguments that the function accepts; all of them if its signature is unknown."""
     known = {} if call is None else _parameters(call)
     if not known or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
         return dict(arguments)

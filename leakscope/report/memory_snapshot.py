@@ -257,7 +257,7 @@ def room_texts(failure: OutOfMemory) -> tuple[str, ...]:
 
 
 def room_in_short(failure: OutOfMemory) -> str:
-    """The same in one sentence, without the pools and how each remedy works."""
+    """Why the allocation failed in one sentence, without the pools and how each remedy works."""
     if failure.room is None:
         return _NO_RELEASES
     parts = list(_missing_and_idle(failure, failure.room))

@@ -469,7 +469,7 @@ def _longer(run: Run) -> int:
 
 
 def _to_judge_by(why: Why, run: Run) -> str:
-    """The same for reasons with a specific answer; else ""."""
+    """What to do about a reason that has a specific answer; else ""."""
     if why.reason == Reason.TOO_FEW_STEPS and not why.is_only_rank:
         return f"Run rank {why.rank} for at least {why.steps} steps."
     more = f"Run at least {_longer(run)} steps: more snapshots show what holds the memory, or that it levels off."

@@ -114,7 +114,7 @@ def write_whole(path: Path, data: bytes, mode: int = OWNERS) -> None:
 
 
 def write_whole_for_all(path: Path, data: bytes) -> None:
-    """The same for a file outside of a run that the user named: it keeps the permissions of the file that it replaces,
+    """Replace a file outside of a run that the user named: it keeps the permissions of the file that it replaces,
     or follows the umask.
     """
     try:

@@ -35,7 +35,7 @@ class BufferHolder(StrEnum):
     REGISTRY = "registry"
     """torch keeps the Works of functional collectives until they are waited for."""
     REGISTRY_AND_PROGRAM = "registry and program"
-    """The same, and the program holds the results too."""
+    """As REGISTRY, and the program holds the results too."""
     NATIVE = "native"
     PROGRAM = "program"
 

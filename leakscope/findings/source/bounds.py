@@ -711,7 +711,7 @@ def first_of(found: Sequence[Emptying]) -> Emptying:
 
 
 def without_reached(found: Sequence[Emptying], items: int, gained: float, span: int) -> tuple[Emptying, ...]:
-    """Those that cannot have taken effect yet.
+    """The lines that cannot have emptied the container yet.
 
     Args:
         found: The lines.

@@ -323,7 +323,7 @@ def like(name: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def like_in(name: str, sources: Mapping[str, Sequence[str]], script: str) -> tuple[str, ...]:
-    """The same over all kept files; a function outside the `script` is prefixed with its module."""
+    """Similar names in all kept files; a function outside the `script` is prefixed with its module."""
     names = []
     for file, lines in sources.items():
         try:

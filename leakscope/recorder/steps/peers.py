@@ -279,7 +279,7 @@ class Peers:
                 raise
 
     def answer_on_watchdog_thread(self) -> None:
-        """The same for a rank that reaches no poll point."""
+        """Answer a failed allocation of a peer, for a rank that reaches no poll point."""
         if self.failing() < 0:
             return
         if self._failing_since is None:
@@ -335,7 +335,7 @@ class Peers:
             self._snapshot_at(step)
 
     def snapshot_on_watchdog_thread(self) -> None:
-        """The same for a rank that reaches no poll point."""
+        """Take a snapshot for the peers' latest step, on a rank that reaches no poll point."""
         step = self._step_to_inspect()
         if not step:
             self._waiting_since = None

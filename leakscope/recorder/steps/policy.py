@@ -36,7 +36,7 @@ _SPACING_FACTOR = 1.25
 _MIN_RISE_BYTES = 1 << 20
 """Minimum rise in bytes over all snapshots so far that triggers one."""
 _MIN_RISE_SHARE = 0.001
-"""The same as a share of the counted bytes."""
+"""Minimum rise that triggers a snapshot, as a share of the counted bytes."""
 _MAX_CALLED = 6
 """Maximum snapshots triggered by risen memory, beyond the budget."""
 
@@ -66,7 +66,7 @@ class Schedule:
     _cost: float = 0.0
     """Seconds of the last snapshot, the forecast of the next."""
     _work: float = 0.0
-    """The same in CPU seconds."""
+    """CPU seconds of the last snapshot, the forecast of the next."""
     _since: int = 0
     """The step after which the current clock took over."""
     _taken: int = 0
