@@ -227,7 +227,7 @@ class CollectionWatch:
         return _thread.get_ident() in self._at_work
 
     def gc_neutral(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function that is called within a step and keeps objects: gc's count of young objects stays as it was."""
+        """Wrap a function that is called within a step and keeps objects; gc's count of young objects is restored."""
         return gc_neutral(function, _young, self._restore)
 
     def _restore(self, young: int) -> None:
