@@ -510,7 +510,7 @@ def _shapes_are_new(looks: Sequence[HeapSnapshot]) -> bool:
     known: set[str] = set()
     for place, look in enumerate(looks):
         graph = look.heap
-        labels = {graph.strings[k] for k in graph.label[graph.kind == KINDS.index(ObjectKind.TENSOR)].tolist()}
+        labels = {graph.strings[k] for k in graph.label[graph.is_kind(ObjectKind.TENSOR)].tolist()}
         if place and labels <= known:
             return False
         known |= labels

@@ -95,8 +95,8 @@ def _inner(graph: HeapGraph, name: np.ndarray[Any, np.dtype[np.object_]]) -> Mas
     """References from a wrapper tensor (DTensor, nested or quantized) to its parts."""
     tensor = _of(graph, ObjectKind.TENSOR) | _of(graph, ObjectKind.PARAMETER)
     owns = np.zeros(len(graph), dtype=bool)
-    owns[graph.holder[graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.MEMORY)]] = True
-    attribute = (graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.ATTRIBUTE)) & (name != ".grad")
+    owns[graph.holder[graph.is_reference_kind(ReferenceKind.MEMORY)]] = True
+    attribute = graph.is_reference_kind(ReferenceKind.ATTRIBUTE) & (name != ".grad")
     inner: Mask = attribute & tensor[graph.holder] & tensor[graph.held] & ~owns[graph.holder]
     return inner
 
@@ -106,7 +106,7 @@ def _given(graph: HeapGraph, name: np.ndarray[Any, np.dtype[np.object_]]) -> Mas
     variables = _of(graph, ObjectKind.FRAME) | _of(graph, ObjectKind.NAMESPACE)
     reached = np.zeros(len(graph), dtype=bool)
     reached[graph.held[variables[graph.holder]]] = True
-    items = graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.ITEM)
+    items = graph.is_reference_kind(ReferenceKind.ITEM)
     containers = _of(graph, ObjectKind.CONTAINER)
     for _ in range(_BATCH_DEPTH):
         reached[graph.held[items & reached[graph.holder] & containers[graph.holder]]] = True

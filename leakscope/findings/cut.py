@@ -16,6 +16,7 @@ from leakscope.graph.model import (
     KINDS,
     REFERENCE_COLUMNS,
     REFERENCE_KINDS,
+    TENSOR_KINDS,
     HeapGraph,
     Ints,
     ObjectKind,
@@ -421,7 +422,6 @@ def _owners(above: GarbageAbove, graph: HeapGraph) -> dict[int, Name]:
 
 _MAX_INSTANCES = 4000
 """Similar cycles or paths cut at the same place, the last ones: more do not change the reported share."""
-_TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 
 
 def references_on_path(candidate: Candidate) -> list[tuple[int, ...]]:
@@ -517,7 +517,7 @@ def below_cycle(candidate: Candidate) -> list[tuple[int, ...]]:
     paths = paths_from(candidate.graph, np.unique(candidate.graph.holder[around]))
     down = paths.path_to(candidate.graph, int(candidate.graph.held[candidate.group.path[-1]]))
     tensor = next(
-        (k for k, r in enumerate(down) if candidate.graph.object(int(candidate.graph.held[r])).kind in _TENSORS),
+        (k for k, r in enumerate(down) if candidate.graph.object(int(candidate.graph.held[r])).kind in TENSOR_KINDS),
         len(down) - 1,
     )
     return _same_on_paths(candidate, paths, down[: tensor + 1])

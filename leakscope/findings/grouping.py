@@ -26,7 +26,7 @@ from leakscope.findings.naming import (
 from leakscope.graph.model import (
     IMMORTAL,
     KINDS,
-    REFERENCE_KINDS,
+    TENSOR_KINDS,
     HeapGraph,
     ObjectKind,
     ReferenceKind,
@@ -59,7 +59,6 @@ HOOKS = "hooks"
 """Last part of the key of memory held by hooks of a tensor rather than its holder."""
 
 
-_TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 _REPEATED = 3
 """Parts of a key searched for repetitions: a linked list repeats `.next`, one of dicts three references."""
 
@@ -106,7 +105,7 @@ class ReferenceKey(tuple[str, ...]):
         out to be data. Below a position it is masked here, as every item of a list has the same ones.
         """
         kinds = [graph.object(int(graph.holder[reference])).kind for reference in path]
-        tensors = (k for k, kind in enumerate(kinds) if kind in _TENSORS and not is_transparent(graph, path[k]))
+        tensors = (k for k, kind in enumerate(kinds) if kind in TENSOR_KINDS and not is_transparent(graph, path[k]))
         before = next(tensors, len(kinds))
         items = [k for k in range(before) if kinds[k] == ObjectKind.CONTAINER]
         parts = [_root_part(graph, start)]
@@ -137,12 +136,14 @@ class ReferenceKey(tuple[str, ...]):
 
         Only what the user's code holds on the cycle counts, not how many tensors and grad nodes lie between.
         """
-        plain = [r for r in cycle if graph.object(int(graph.holder[r])).kind not in (*_TENSORS, ObjectKind.GRAD_NODE)]
+        plain = [
+            r for r in cycle if graph.object(int(graph.holder[r])).kind not in (*TENSOR_KINDS, ObjectKind.GRAD_NODE)
+        ]
         parts: set[str] = set()
         for reference in plain or cycle:
             r = graph.reference(reference)
             held = graph.object(r.held)
-            is_tensor = bool(plain) and held.kind in (*_TENSORS, ObjectKind.GRAD_NODE)
+            is_tensor = bool(plain) and held.kind in (*TENSOR_KINDS, ObjectKind.GRAD_NODE)
             parts.add(f"{name_on_cycle(r.name)} {'tensor' if is_tensor else f'{held.kind}:{mask_ids(held.name)}'}")
         if all(graph.object(int(graph.holder[r])).kind == ObjectKind.CONTAINER for r in plain):
             # The C++ reference that hides the cycle distinguishes cycles through nameless containers.
@@ -202,7 +203,7 @@ def _without_literal(part: str) -> str:
 
 def _kind_and_name(graph: HeapGraph, index: int) -> str:
     obj = graph.object(index)
-    return "tensor" if obj.kind in _TENSORS else f"{obj.kind}:{mask_ids(obj.name)}"
+    return "tensor" if obj.kind in TENSOR_KINDS else f"{obj.kind}:{mask_ids(obj.name)}"
 
 
 def _root_part(graph: HeapGraph, start: int) -> str:
@@ -213,7 +214,7 @@ def _root_part(graph: HeapGraph, start: int) -> str:
 def _native_type(graph: HeapGraph, start: int) -> str:
     """` float32`, the only stable fact about a tensor held by native code: its size changes between runs."""
     obj = graph.object(start)
-    held = obj.root == RootKind.NATIVE and obj.kind in _TENSORS
+    held = obj.root == RootKind.NATIVE and obj.kind in TENSOR_KINDS
     return f" {obj.label.split()[-1].partition('[')[0]}" if held and "[" in obj.label else ""
 
 
@@ -345,15 +346,12 @@ def _entries(graph: HeapGraph, paths: ShortestPaths) -> tuple[list[int], list[bo
 
     One pass in the order of path costs: a chain of a million grad nodes takes a million steps, not their square.
     """
-    of_tensor = np.isin(graph.kind, [KINDS.index(ObjectKind.TENSOR), KINDS.index(ObjectKind.PARAMETER)])
+    of_tensor = graph.is_kind(*TENSOR_KINDS)
     tensors = of_tensor.tolist()
-    attributes = (graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.ATTRIBUTE)) & of_tensor[graph.holder]
+    attributes = graph.is_reference_kind(ReferenceKind.ATTRIBUTE) & of_tensor[graph.holder]
     passing = {r for r in np.flatnonzero(attributes).tolist() if is_transparent(graph, r)}
-    graphs = np.isin(
-        graph.reference_kind,
-        [REFERENCE_KINDS.index(ReferenceKind.GRAD_GRAPH), REFERENCE_KINDS.index(ReferenceKind.SAVED)],
-    ).tolist()
-    hooks = (graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.HOOK)).tolist()
+    graphs = graph.is_reference_kind(ReferenceKind.GRAD_GRAPH, ReferenceKind.SAVED).tolist()
+    hooks = graph.is_reference_kind(ReferenceKind.HOOK).tolist()
     last, holder = paths.last.tolist(), graph.holder.tolist()
     entries, through, hooked, origins = (
         [-1] * len(graph),

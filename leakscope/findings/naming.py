@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 from leakscope.findings.facts import HopStatus
 from leakscope.findings.model import Hop, HopReason
-from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind
+from leakscope.graph.model import TENSOR_KINDS, HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind
 from leakscope.graph.ownership import is_users
 
-_TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
-OF_TENSORS = (*_TENSORS, ObjectKind.GRAD_NODE, ObjectKind.STORAGE)
+OF_TENSORS = (*TENSOR_KINDS, ObjectKind.GRAD_NODE, ObjectKind.STORAGE)
 """Kinds of objects that belong to a tensor: itself, its autograd node, its storage."""
 NO_NAMES: Mapping[int, str] = {}
 MODULE_DICTS = ("torch.nn.modules.container.ModuleDict", "torch.nn.modules.container.ParameterDict")
@@ -91,7 +90,7 @@ def is_transparent(graph: HeapGraph, reference: int) -> bool:
     r = graph.reference(reference)
     return (
         r.kind == ReferenceKind.ATTRIBUTE
-        and graph.object(r.holder).kind in _TENSORS
+        and graph.object(r.holder).kind in TENSOR_KINDS
         and graph.object(r.held).kind not in OF_TENSORS
     )
 

@@ -52,6 +52,10 @@ class ObjectKind(StrEnum):
     """A numpy array, bytes, bytearray or BytesIO: non-tensor memory of its own."""
 
 
+TENSOR_KINDS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
+"""Kinds of objects that are tensors."""
+
+
 class RootKind(StrEnum):
     """The kind of a GC root."""
 
@@ -257,7 +261,15 @@ class HeapGraph:
 
     def of_kind(self, kind: ObjectKind) -> Ints:
         """Return the indexes of all objects of one kind."""
-        return np.flatnonzero(self.kind == KINDS.index(kind))
+        return np.flatnonzero(self.is_kind(kind))
+
+    def is_kind(self, *kinds: ObjectKind) -> NDArray[np.bool_]:
+        """Mask of the objects of these kinds."""
+        return np.isin(self.kind, [KINDS.index(kind) for kind in kinds])
+
+    def is_reference_kind(self, *kinds: ReferenceKind) -> NDArray[np.bool_]:
+        """Mask of the references of these kinds."""
+        return np.isin(self.reference_kind, [REFERENCE_KINDS.index(kind) for kind in kinds])
 
     @cached_property
     def storages(self) -> Ints:

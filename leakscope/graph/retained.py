@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from leakscope.graph.model import KINDS, REFERENCE_KINDS, HeapGraph, Ints, ObjectKind, ReferenceKind, once
+from leakscope.graph.model import REFERENCE_KINDS, TENSOR_KINDS, HeapGraph, Ints, ObjectKind, ReferenceKind, once
 from leakscope.graph.walks import Below, Mask, breadth_first, components, find_cycles, from_starts, reachable
 
 
@@ -151,8 +151,6 @@ _BY_NATIVE_CODE = [
     )
 ]
 """References that gc may not see: a cycle through one of them may never be freed (pytorch#7343)."""
-_TENSORS = [KINDS.index(kind) for kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER)]
-_GRAD_NODE = KINDS.index(ObjectKind.GRAD_NODE)
 
 
 def kept_without(graph: HeapGraph, references: Ints) -> Mask:
@@ -178,7 +176,7 @@ def passing(graph: HeapGraph) -> Ints:
     They are gone when the statement ends, like the one to the list of `losses.append(step())`. A loop's iterator is
     only on the stack, and stays.
     """
-    operands = np.flatnonzero(graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.OPERAND))
+    operands = np.flatnonzero(graph.is_reference_kind(ReferenceKind.OPERAND))
     return operands[kept_without(graph, operands)[graph.held[operands]]] if len(operands) else operands
 
 
@@ -250,11 +248,11 @@ def _shown(graph: HeapGraph, by_native: Mask, on_cycle: Mask) -> Mask:
     Only for a node with the tensor as an attribute: nodes of a `torch.autograd.Function` are Python objects.
     """
     owners = np.bincount(graph.held[by_native], minlength=len(graph))
-    by_attribute = graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.ATTRIBUTE)
+    by_attribute = graph.is_reference_kind(ReferenceKind.ATTRIBUTE)
     of_function = np.zeros(len(graph), dtype=bool)
     of_function[graph.holder[on_cycle & by_attribute]] = True
     of_function[graph.holder[on_cycle & ~by_attribute]] = False
-    to_node = np.isin(graph.kind[graph.holder], _TENSORS) & (graph.kind[graph.held] == _GRAD_NODE)
+    to_node = graph.is_kind(*TENSOR_KINDS)[graph.holder] & graph.is_kind(ObjectKind.GRAD_NODE)[graph.held]
     shown: Mask = to_node & (owners[graph.holder] == 0) & (owners[graph.held] == 1) & of_function[graph.held]
     return shown
 

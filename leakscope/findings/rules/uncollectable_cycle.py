@@ -11,9 +11,7 @@ from leakscope.findings.facts import Facts, RuleName
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.rule import Match, Rule, ToCut
 from leakscope.findings.rules.tensor_cycle import CutAt, cut_all, cut_text, cycle_of, kinds_of_cut
-from leakscope.graph.model import IMMORTAL, HeapGraph, ObjectKind, Reference, ReferenceKind
-
-_TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
+from leakscope.graph.model import IMMORTAL, TENSOR_KINDS, HeapGraph, ObjectKind, Reference, ReferenceKind
 
 
 class ClosedBy(StrEnum):
@@ -85,7 +83,7 @@ def _is_packed(graph: HeapGraph, cycle: Sequence[Reference]) -> bool:
     Torch saves the output of an operator without its graph, so autograd's own references close no cycle without such a
     hook. On a cycle with others, a hook's or an attribute's, the node must hold the unpack hook.
     """
-    saved = [r for r in cycle if r.kind == ReferenceKind.SAVED and graph.object(r.held).kind in _TENSORS]
+    saved = [r for r in cycle if r.kind == ReferenceKind.SAVED and graph.object(r.held).kind in TENSOR_KINDS]
     if saved and all(r.kind in (ReferenceKind.SAVED, ReferenceKind.GRAD_GRAPH) for r in cycle):
         return True
     hooks = ((f"unpack hook of {r.name}", graph.out_of(r.holder).tolist()) for r in saved)

@@ -27,7 +27,7 @@ from leakscope.findings.source.stores import (
     stores_for,
 )
 from leakscope.findings.source.uses import Uses, of_default
-from leakscope.graph.model import ObjectKind
+from leakscope.graph.model import TENSOR_KINDS, ObjectKind
 
 _DISPLAYS = (ast.List, ast.Tuple, ast.Set)
 _OF_MANY = ("extend", "extendleft", "update")
@@ -293,7 +293,6 @@ def _line(parsed: ParsedFile, value: ast.expr | ast.stmt) -> str:
     return parsed.lines[value.lineno - 1]
 
 
-_TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 _ENTRIES = 32
 """Entries of a cache in an edit. Heuristic: few enough that a run of a few dozen steps shows the bound."""
 _BY_NAME = frozenset(("globals", "locals", "vars", "getattr", "__dict__", "eval", "exec", "pickle", "asdict"))
@@ -417,7 +416,7 @@ def _otherwise(
 ) -> list[Suggestion]:
     """The edit of another place than the storing lines: of an in-place update, or of another reference of a cycle."""
     edit = None
-    if not stores and finding.keeps_graphs and trace[place + 1].kind in _TENSORS:
+    if not stores and finding.keeps_graphs and trace[place + 1].kind in TENSOR_KINDS:
         edit = _without_grad(trace[: place + 1], sources)
     elif finding.rule == RuleName.TENSOR_CYCLE and finding.cut is not None and len(finding.cut.references) == 1:
         edit = _of_cycle(finding, trace, place, sources)
@@ -544,7 +543,7 @@ def _of_value(case: StoreCase) -> Suggestion | None:
         # a copy of a tensor keeps its graph; a number has neither graph nor storage
         number = case.finding.keeps_graphs and case.held.object.endswith("[]")
         return _without_graph(case) if number else None if case.finding.keeps_graphs else _copied(case)
-    if case.held.kind in _TENSORS and (case.held.reference == ".grad_fn" or case.finding.keeps_graphs):
+    if case.held.kind in TENSOR_KINDS and (case.held.reference == ".grad_fn" or case.finding.keeps_graphs):
         return _without_graph(case)
     if case.held.kind == ObjectKind.WORK:
         return _dropped_when_waited_for(case)
@@ -560,7 +559,7 @@ def _not_kept(case: StoreCase) -> Suggestion | None:
     if not _is_a_store(store) or _may_be_read_elsewhere(case):
         return None
     if store.name == "setattr":
-        if case.held.kind not in _TENSORS[:1] or not _is_never_named(case):
+        if case.held.kind not in TENSOR_KINDS[:1] or not _is_never_named(case):
             return None
     elif not case.uses.never_read():
         return None
@@ -808,7 +807,7 @@ def _copied(case: StoreCase) -> Suggestion | None:
     names = {last_name(node) for node in ast.walk(value) if isinstance(node, ast.expr)} if value is not None else set()
     if value is None or not names.isdisjoint(_EXPANDING):
         return None
-    if case.held.kind in _TENSORS and case.held.reference == "storage":
+    if case.held.kind in TENSOR_KINDS and case.held.reference == "storage":
         return with_method(case.parsed, value, "clone")
     return with_method(case.parsed, value, "copy") if case.held.type == "numpy.ndarray" else None
 
