@@ -98,9 +98,8 @@ class Facts:
         name = finding.cut.written if finding.cut else finding.subject
         return (
             f"Store numbers in {name} instead of tensors: x.item(), or x.detach() if a tensor is needed. After "
-            "backward "
-            "a tensor still references an autograd node for each operation that created it. Their memory is counted by "
-            "the allocator, but belongs to no tensor."
+            "backward a tensor still references an autograd node for each operation that created it. Their memory is "
+            "counted by the allocator, but belongs to no tensor."
         )
 
     def short_advice(self) -> str | None:

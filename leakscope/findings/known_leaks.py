@@ -255,9 +255,8 @@ SAYINGS = (
         _MODULE + r"\.\w+ (?:(?:list|dict|tuple|collections\.\w+)\[[^\]]*\] )+torch\.Tensor",
         "a LightningModule retains what its steps store in its containers until they are cleared",
         "For a value per epoch use self.log(name, value, on_step=False, on_epoch=True), which stores a running mean "
-        "and "
-        "no graph. If the tensors are needed, append value.detach() and clear the container in on_train_epoch_end() "
-        "or on_validation_epoch_end().",
+        "and no graph. If the tensors are needed, append value.detach() and clear the container in "
+        "on_train_epoch_end() or on_validation_epoch_end().",
         "lightning/pytorch/core/module.py, LightningModule.log; the upgrade guide to Lightning 2.0",
     ),
     PackageAdvice(
@@ -270,8 +269,7 @@ SAYINGS = (
         r"\[(?:i|\.\.\.)\] transformers\.cache_utils\.\w*Cache\b",
         "each stored output includes past_key_values: keys and values of every token and layer",
         "Store output.logits or output.sequences instead of the whole output, or call the model with use_cache=False "
-        "if "
-        "it does not generate.",
+        "if it does not generate.",
         "transformers/cache_utils.py",
     ),
     PackageAdvice(

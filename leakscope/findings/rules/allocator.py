@@ -68,8 +68,7 @@ class PendingFacts(Facts):
         """When the memory is released."""
         return (
             "Memory of a tensor used on another stream (`record_stream`, asynchronous collectives) is released only "
-            "after "
-            "that stream has passed its use: wait for the Work handles, or drop the tensor after synchronizing."
+            "after that stream has passed its use: wait for the Work handles, or drop the tensor after synchronizing."
         )
 
 
@@ -132,8 +131,7 @@ class CaughtFacts(Facts):
         """What can have caught it."""
         return (
             "The error was caught by the script, for example to use a smaller batch, or by a library that tries "
-            "several "
-            "algorithms. This is not a failure by itself."
+            "several algorithms. This is not a failure by itself."
         )
 
 

@@ -45,9 +45,8 @@ class OpenContextsFacts(Facts):
         """How to exit a context."""
         return (
             "Use `with torch.distributed.autograd.context() as context_id:` around forward, backward and the reading "
-            "of "
-            "gradients. Only the exit of the block, also by an exception, releases the context on all workers. It is "
-            "stored in a C++ container of torch, which gc neither sees nor frees."
+            "of gradients. Only the exit of the block, also by an exception, releases the context on all workers. It "
+            "is stored in a C++ container of torch, which gc neither sees nor frees."
         )
 
     def preface(self) -> str:

@@ -71,8 +71,7 @@ class UntouchedFacts(Facts):
             )
         return (
             "Delete the variable after its last use, or move that part into a separate function. Keep it if native "
-            "code "
-            "has its address."
+            "code has its address."
         )
 
     def short_advice(self) -> str:

@@ -206,8 +206,7 @@ class LateReleaseFacts(Facts):
         assert finding.cut is not None
         text = (
             f"Drop {finding.cut.written} after the last use, or move that part into a separate function. The peak is "
-            "at "
-            f"{self.peak_at}."
+            f"at {self.peak_at}."
         )
         return text + _of_arguments(self) + (_SAVED if self.is_saved else "")
 
@@ -235,8 +234,7 @@ def _of_arguments(facts: LateReleaseFacts) -> str:
         return ""
     return (
         f" {_is_argument(facts)} of a running call: arguments stay alive until the call returns, unless they are "
-        "passed "
-        "in a list that the callee empties (a boxed call) and no caller has another reference."
+        "passed in a list that the callee empties (a boxed call) and no caller has another reference."
     )
 
 

@@ -36,9 +36,8 @@ class NativeFacts(Facts):
         count = self.unexplained
         return (
             f"{count} reference{'s' if count != 1 else ''} to it cannot be resolved in Python or autograd. Check "
-            "handles "
-            "of asynchronous operations without wait(), an autocast region that never exits, and C++ extensions with a "
-            "cache."
+            "handles of asynchronous operations without wait(), an autocast region that never exits, and C++ "
+            "extensions with a cache."
         )
 
 

@@ -72,9 +72,8 @@ class BufferFacts(Facts):
             wait = "" if self.waited else " after waiting for them"
             return (
                 f"Drop the Work handles from {cut}{wait}, for example with {cut.partition(' in ')[0]}.clear() after "
-                "the "
-                "last wait() of the step: a Work references the tensor that it sends, receives or reduces as long as "
-                "it is alive, even after wait()."
+                "the last wait() of the step: a Work references the tensor that it sends, receives or reduces as "
+                "long as it is alive, even after wait()."
             )
         if self.held_by in (BufferHolder.REGISTRY, BufferHolder.REGISTRY_AND_PROGRAM):
             then = "" if self.held_by == BufferHolder.REGISTRY else f" Then remove it from {cut}."

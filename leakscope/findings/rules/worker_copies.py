@@ -55,9 +55,8 @@ class CopiesFacts(Facts):
         at = f" (set at {self.where})" if self.where else ""
         return (
             f"Reading a Python object changes its reference count, which copies its memory page{ended}{again}. Store "
-            "the "
-            f"data{at} in one block without reference counts: a numpy array (fixed-length bytes `S`, or all strings "
-            "joined in one array of bytes with an array of offsets), a torch tensor, or an Arrow table "
+            f"the data{at} in one block without reference counts: a numpy array (fixed-length bytes `S`, or all "
+            "strings joined in one array of bytes with an array of offsets), a torch tensor, or an Arrow table "
             "(datasets.Dataset, pyarrow)."
         )
 
