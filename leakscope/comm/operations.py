@@ -84,7 +84,7 @@ class LiveOperation:
         self.marks: list[Any] = []
 
     @property
-    def settled(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether nothing more can happen to it."""
         return self.work is None and (self.storages == 0 or self.reused is not None)
 
@@ -317,10 +317,10 @@ class CommFile:
         with self._writing:
             waiting: list[LiveOperation] = []
             for operation in self.pending:
-                settled = operation.settled
-                if operation.step >= step and not settled:
+                is_complete = operation.is_complete
+                if operation.step >= step and not is_complete:
                     waiting.append(operation)
-                elif operation.step <= FULL_STEPS or not settled or operation.dropped:
+                elif operation.step <= FULL_STEPS or not is_complete or operation.dropped:
                     self._write(operation)
                 else:
                     self._recent.append(operation)

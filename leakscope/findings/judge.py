@@ -39,9 +39,9 @@ from leakscope.findings.judged import JudgedCandidate, Source
 from leakscope.findings.known_leaks import TYPES, issue_of
 from leakscope.findings.library import kept_by_library
 from leakscope.findings.merge import (
+    decide_severities,
     merge_by_fingerprint,
     merge_findings,
-    settle,
     severity_then_size,
     with_one_cut,
 )
@@ -157,9 +157,9 @@ def judge_rank(run: Run, rank: Rank) -> JudgedRank:
     tensors = [judge_candidate(each, thresholds) for each in growing]
     nodes = _judge_nodes(rank, looks, balances, warmup, thresholds)
     arrays = _judge_arrays(rank, warmup, thresholds)
-    settle([*tensors, *nodes], thresholds)
+    decide_severities([*tensors, *nodes], thresholds)
     for one in arrays:
-        one.settle()
+        one.decide_severity()
     problems = dict.fromkeys(problem for one in (*tensors, *arrays, *nodes) for problem in one.problems)
     others = [*arrays, *_judge_objects(rank, warmup, thresholds)]
     for one in (*tensors, *nodes, *others):
@@ -358,7 +358,7 @@ def _judge_objects(rank: Rank, warmup: int, thresholds: Thresholds) -> list[Judg
         candidate = replace(candidate, counted=counted_series(candidate, looks))
         one = judge_candidate(candidate, thresholds, Source.OBJECTS)
         make_of_objects(one, looks)
-        one.settle()
+        one.decide_severity()
         judged.append(one)
     return judged
 

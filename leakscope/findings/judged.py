@@ -35,7 +35,7 @@ class JudgedCandidate:
 
     `judge.judge_rank` changes it in this order, and `finding` freezes the result:
 
-    1. `merge.settle` makes it a note if something contradicts a leak or too few snapshots show one;
+    1. `merge.decide_severities` makes it a note if something contradicts a leak or too few snapshots show one;
     2. `retained_graph.report_with_tensors` attaches autograd nodes to the candidate of their tensors;
     3. `judge._merge_by_cut` joins candidates that one cut frees, and sets `reported_in`, which the breakdown reads.
     """
@@ -44,7 +44,7 @@ class JudgedCandidate:
     rule: str
     facts: Facts
     severity: Severity
-    """By size alone until `settle`."""
+    """By size alone until `decide_severity`."""
     trace: tuple[Hop, ...]
     cut: Cut | None
     subject: str
@@ -131,7 +131,7 @@ class JudgedCandidate:
             seen[sighting.rank, sighting.step] += sighting.bytes
         return tuple(Sighting(rank, step, size) for (rank, step), size in sorted(seen.items()))
 
-    def settle(self) -> None:
+    def decide_severity(self) -> None:
         """Make it a note if something contradicts a leak, or too few snapshots show one."""
         settled = self.candidate.settled_by is not None
         self.is_open = self.severity == Severity.LEAK and not (self.candidate.is_certain or settled)

@@ -67,7 +67,7 @@ def _count_of_cut(finding: Finding | JudgedCandidate) -> int:
     return len(finding.cut.references) if finding.cut is not None else 0
 
 
-def settle(judged: Sequence[JudgedCandidate], thresholds: Thresholds) -> None:
+def decide_severities(judged: Sequence[JudgedCandidate], thresholds: Thresholds) -> None:
     """Decide the severity of the candidates of one rank.
 
     Notes with one cut are leaks if they are large enough together: each item of a list may bring many small storages,
@@ -87,7 +87,7 @@ def settle(judged: Sequence[JudgedCandidate], thresholds: Thresholds) -> None:
             for one in growing:
                 one.severity = Severity.LEAK
     for one in judged:
-        one.settle()
+        one.decide_severity()
 
 
 def _would_leak(one: JudgedCandidate) -> bool:

@@ -224,7 +224,7 @@ def _cut_each(run: Run, rank: Rank, step: int, context: SnapshotContext) -> Answ
         from leakscope.findings.cut import best_cut
         from leakscope.findings.facts import Severity
         from leakscope.findings.grouping import judged_looks
-        from leakscope.findings.merge import merge_findings, settle, with_one_cut
+        from leakscope.findings.merge import decide_severities, merge_findings, with_one_cut
         from leakscope.findings.thresholds import Thresholds
 
     answers: Answers = {}
@@ -233,7 +233,7 @@ def _cut_each(run: Run, rank: Rank, step: int, context: SnapshotContext) -> Answ
         candidates = candidates_of(rank, [*earlier, live.look])
         thresholds = Thresholds.of(run, rank)
         judged = [judge_candidate(candidate, thresholds) for candidate in candidates]
-        settle(judged, thresholds)
+        decide_severities(judged, thresholds)
         for first, *others in with_one_cut(judged):
             fingerprint = merge_findings([judged[place].finding for place in (first, *others)]).fingerprint
             here = [candidates[place] for place in (first, *others) if candidates[place].graph is live.look.heap]
