@@ -50,12 +50,10 @@ from leakscope.findings.model import (
     Cut,
     Finding,
     Findings,
-    LoaderMemory,
     RankSummary,
     Unjudged,
     UnjudgedReason,
     WhyUnjudged,
-    loaders_of,
 )
 from leakscope.findings.nontensor import (
     noun_of_array,
@@ -83,6 +81,7 @@ from leakscope.findings.source.stores import is_made_from_itself, variable_of
 from leakscope.findings.suppressions import Known, known_of, suppression_of, unused
 from leakscope.findings.thresholds import Thresholds
 from leakscope.findings.verdict import avoidable_over, verdict_of, verdicts_of_ranks, while_filling
+from leakscope.findings.workers import LoaderMemory, loaders_of
 from leakscope.run.model import HeapSnapshot, Rank, Run
 from leakscope.run.operations import column
 from leakscope.run.rows import Direction, Occasion

@@ -19,11 +19,6 @@ from leakscope.findings.gc_advice import (
     OwnCollections,
     YoungSuffices,
 )
-from leakscope.findings.model import (
-    LoaderMemory,
-    WorkerLine,
-    WorkerLineKind,
-)
 from leakscope.findings.oom import (
     AliveAtFailure,
     AllocationFailed,
@@ -37,6 +32,7 @@ from leakscope.findings.oom import (
     RoomThen,
 )
 from leakscope.findings.peak import IdleAtPeak, LagUseDrag, Releaser
+from leakscope.findings.workers import LoaderMemory, WorkerLine, WorkerLineKind
 from leakscope.run.rows import Recompiled
 from leakscope.units import bytes_text, like_text, one_of_each, plural, seconds_text
 

@@ -19,7 +19,7 @@ from torch.utils.data._utils import signal_handling
 
 import leakscope
 from leakscope.findings.facts import RuleName
-from leakscope.findings.model import LoaderMemory, WorkerLineKind
+from leakscope.findings.workers import LoaderMemory, WorkerLineKind
 from leakscope.report.html import page
 from leakscope.report.run_text import loader_text
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leakscope.findings.facts import Facts, FreedBy, RuleName, Severity
-from leakscope.findings.model import Finding, Life, Sighting, lives_of, named
+from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.naming import fingerprint
 from leakscope.findings.rules.rule import Rule
+from leakscope.findings.workers import Life, lives_of, named
 from leakscope.run.model import Rank
 from leakscope.run.rows import SharedObjects, WorkersRead
 from leakscope.units import bytes_text

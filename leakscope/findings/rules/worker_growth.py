@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from leakscope.findings.facts import Facts, FreedBy, HopStatus, RuleName, Severity
-from leakscope.findings.model import Cut, CutReference, Finding, Hop, Life, Sighting, lives_of
+from leakscope.findings.model import Cut, CutReference, Finding, Hop, Sighting
 from leakscope.findings.naming import fingerprint
 from leakscope.findings.rules.rule import Rule
+from leakscope.findings.workers import Life, lives_of
 from leakscope.graph.model import ObjectKind
 from leakscope.run.model import Rank
 from leakscope.run.rows import GrowingInWorker, WorkerLook, WorkersStarted

@@ -15,12 +15,11 @@ from leakscope.findings.model import (
     Findings,
     Hop,
     LedgerInterval,
-    LoaderMemory,
     RankSummary,
     Suggestion,
-    WorkerLine,
     by_kind,
 )
+from leakscope.findings.workers import LoaderMemory, WorkerLine
 from leakscope.originals import Path
 from leakscope.report.finding_text import advice, reason_text, title
 from leakscope.report.run_text import run_text
