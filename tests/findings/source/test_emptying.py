@@ -81,8 +81,6 @@ def trainer(before: str = "", after: str = "", end: str = "pass", epoch: str = "
         "self.rows.clear()",
         "self.rows = []",
         "del self.rows[:]",
-        "self.rows[:] = []",
-        "self.rows = list()",
         "del self.rows",
     ],
 )
@@ -95,10 +93,8 @@ def test_what_a_method_empties_at_the_end_of_an_epoch_has_the_epochs_length(line
     [
         ('not hasattr(self, "rows")', False),
         ('getattr(self, "rows", None) is None', False),
-        ("self.rows is None", False),
         ("not self.rows", False),
         ('"rows" not in self.__dict__', False),
-        ("self.rows is not None", True),
         ('hasattr(self, "rows")', True),
         ("x is None", True),
         ('not hasattr(self, "others")', True),
@@ -117,13 +113,11 @@ def test_what_a_helper_empties_is_followed_through_its_argument() -> None:
     ("after", "bound"),
     [
         ("if len(self.rows) > 64: self.rows.pop(0)", 64),
-        ("if len(self.rows) > LIMIT: self.rows.clear()", 64),
         ("if len(self.rows) >= self.most: self.rows = []", 32),
         ("while len(self.rows) > 2 * LIMIT: del self.rows[0]", 128),
         ("if 99 < len(self.rows): self.rows.popleft()", 99),
         ("del self.rows[:-20]", 20),
         ("self.rows = self.rows[-20:]", 20),
-        ("self.rows[:-20] = []", 20),
         ("if x is not None and len(self.rows) > unknown(): self.rows.pop()", None),
     ],
 )
@@ -213,7 +207,6 @@ def test_a_condition_that_the_source_does_not_decide_is_told_as_such() -> None:
     [
         ({"end": "self.rows.clear()"}, "never called"),
         ({"after": "other.clear()"}, "another container"),
-        ({"after": "if len(self.rows) > 9: other.clear()"}, "another container under the test"),
         ({"after": "if len(self.rows) > 9: print(len(self.rows))"}, "nothing is taken out"),
         ({"after": "self.rows.pop()"}, "as often as it gains, and it grows all the same"),
         ({"after": "self.finish()", "end": "self.rows.clear()"}, "the same, in a method"),
