@@ -126,13 +126,6 @@ def test_a_growth_at_each_step_rises_in_three_of_four(rising: int, each: bool) -
     assert not rose_each_step(_rank(levels), 1, 10, 2.1 * MIB)
 
 
-@pytest.mark.parametrize("period", [1, 2])
-def test_three_of_four_steps_that_are_left_make_no_growth_at_each_step(period: int) -> None:
-    """Steps 8 to 10 are watched: of a rise at every second step, those at 5, 7 and 11 are left, and step 6 without."""
-    levels = [100 + 2.0 * (step // period) for step in range(1, 13)]
-    assert rose_each_step(_watched(levels, 9), 4, 11, 2 * MIB / period) is (period == 1)
-
-
 @pytest.mark.parametrize(("last", "told"), [(1.25, True), (1.24, False)])
 def test_steps_that_take_a_quarter_longer_are_slower(last: float, told: bool) -> None:
     rank = _rank([100.0] * 40)

@@ -11,8 +11,7 @@ from support.judging import Heap, growing, rank_of, run_of, tensor
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
 from leakscope.findings.thresholds import COUNTED, USUAL_MEMORY, Thresholds
-from leakscope.run.model import Ended, Rank, Step
-from leakscope.run.rows import EndKind, MemoryThere
+from leakscope.run.rows import MemoryThere
 
 GIB = 1 << 30
 
@@ -69,12 +68,6 @@ def test_unknown_memory_is_taken_for_the_usual() -> None:
     assert thresholds.of_data() == thresholds.of_data(on_device=True) == round(USUAL_MEMORY / 100 / 100_000)
     assert replace(thresholds, device_bytes=80 * GIB).of_data(on_device=True) == round(0.8 * GIB / 100_000)
     assert (thresholds.counted, replace(thresholds, min_bytes=7).counted) == (COUNTED, 7)
-
-
-def short_rank(rise: int) -> Rank:
-    """A rank that ended after four steps, the last two of which took so much more."""
-    steps = tuple(Step(k, 0.1, (100 << 20) + max(k - 2, 0) * rise, None) for k in range(1, 5))
-    return Rank(1, steps, (), Ended(EndKind.FINISHED, 0, 4))
 
 
 @pytest.mark.parametrize(("rise", "verdict"), [(COUNTED - 1, "clean"), (COUNTED, "inconclusive")])

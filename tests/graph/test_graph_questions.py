@@ -88,13 +88,6 @@ def test_what_hangs_on_a_cycle_that_still_closes_stays() -> None:
     assert len(freed_storages(graph, np.zeros(0, dtype=np.int64))) == 0
 
 
-def test_native_code_is_the_last_root_that_is_named() -> None:
-    graph = heap_from("native n -> .grad -> tensor a\n" + PARALLEL)
-    ways = paths_from_roots(graph)
-    storage = int(graph.storages[0])
-    assert way_text(graph, ways.start_of(graph, storage), ways.path_to(graph, storage)).startswith("module train")
-
-
 def test_a_graph_survives_its_way_through_json() -> None:
     graph = heap_from(SHARED)
     again = from_json(to_json(graph))
@@ -104,11 +97,3 @@ def test_a_graph_survives_its_way_through_json() -> None:
     ]
     with pytest.raises((KeyError, TypeError, ValueError)):
         from_json({"strings": []})
-
-
-def test_an_empty_heap_has_no_ways_and_no_cycles() -> None:
-    graph = heap_from("")
-    assert len(graph) == 0
-    assert len(paths_from_roots(graph).cost) == 0
-    assert len(find_cycles(graph).cyclic) == 0
-    assert cut(graph) == 0

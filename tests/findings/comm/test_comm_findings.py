@@ -10,7 +10,6 @@ from support.examples import growth_finding
 
 from leakscope.findings.comm import comm_states, deadlock_cycle, first_to_blame, first_to_fail, missing_ranks, unmatched
 from leakscope.findings.facts import RuleName
-from leakscope.findings.known_leaks import known_leak
 from leakscope.findings.model import Hop, HopReason
 from leakscope.findings.rules.dist_autograd_context import CUT, OpenContextsFacts, context_findings, with_contexts
 from leakscope.findings.rules.p2p_buffer import dropped_work_findings
@@ -27,17 +26,6 @@ def test_later_lines_complete_earlier_ones() -> None:
     assert (first.id, first.waited, first.direction, second.id) == (1, 1.5, Direction.SEND, 2)
 
 
-def test_a_completion_without_its_operation_is_left_out() -> None:
-    assert rank_with(0, wire=[{"id": 7, "waited": 1.0}]).operations == ()
-
-
-def test_dropped_works_are_one_note_for_each_line() -> None:
-    dropped = [row(n, "send", 1, n, dropped=True, issued_at="train.py:9 go") for n in (1, 2, 3)]
-    (finding,) = dropped_work_findings(run_of(rank_with(0, wire=dropped), rank_with(1)))
-    assert finding.rule == "p2p-buffer" and finding.severity == "note" and finding.count == 3
-    assert finding.ranks == (0,)
-
-
 def test_of_each_rank_the_latest_steps_are_told() -> None:
     ranks = [
         rank_with(n, wire=[row(s, "send", 1, s, dropped=True, issued_at="train.py:9 go") for s in range(1, 31)])
@@ -51,11 +39,6 @@ def test_of_each_rank_the_latest_steps_are_told() -> None:
         (2, 30),
     }
     assert len(finding.sightings) == 60
-
-
-def test_matched_channels_say_nothing() -> None:
-    run = run_of(rank_with(0, KILLED, wire=[row(1, "send", 1, 1)]), rank_with(1, wire=[row(1, "recv", 0, 1)]))
-    assert unmatched(run) == () and comm_notes(comm_states(run)[0]) == ()
 
 
 def test_a_send_without_its_receive_is_named_with_the_peers_last_operation() -> None:
@@ -201,11 +184,6 @@ def test_a_receive_from_any_rank_leaves_its_channel_unjudged() -> None:
     assert unmatched(run) == ()
 
 
-def test_a_run_that_ended_well_has_no_notes() -> None:
-    run = run_of(rank_with(0, wire=[row(1, "send", 1, 1)]), rank_with(1))
-    assert comm_states(run) == {}
-
-
 def test_backward_passes_left_running_are_told() -> None:
     rows = [{"step": s, "open": 0, "backward_passes": 1, "bytes": 0, "contexts": []} for s in (1, 2)]
     (finding,) = context_findings(run_of(rank_with(0, contexts=rows)))
@@ -240,16 +218,3 @@ def test_an_open_context_is_what_leaks_and_no_single_reference_of_it_is_to_be_cu
     assert told.cut is not None
     assert (told.cut.reference, told.cut.where) == (CUT, "train.py:7")
     assert told.trace == (replace(holder, status="leaked", reason=HopReason.LEFT_OPEN, frees_bytes=None), tensor)
-
-
-def test_upstream_leaks_are_known_by_torchs_own_types_only() -> None:
-    def trace(kind: str) -> tuple[Hop, ...]:
-        return (
-            Hop("_RecvInfo object", kind, "instance", "", "leaked", ".buffer"),
-            Hop("Tensor float32[4]", "torch.Tensor", "tensor", "", "leaked", "._backward_hooks"),
-            Hop("OrderedDict, 8 items", "collections.OrderedDict", "container", "", "leaked", "[i]"),
-        )
-
-    known = known_leak(trace("torch.distributed.pipelining.stage._RecvInfo"))
-    assert known is not None and known.issue == "pytorch/pytorch#185331"
-    assert known_leak(trace("train._RecvInfo")) is None

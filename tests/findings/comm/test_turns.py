@@ -181,13 +181,6 @@ def test_what_goes_under_one_tag_goes_together_where_each_turn_has_its_own() -> 
     assert pipeline.told() == pipeline.truth
 
 
-def test_where_nothing_tells_each_is_a_turn() -> None:
-    pipeline = Pipeline(1, True, Tags.NONE, blocking=False, lines=False)
-    for turn in range(5):
-        pipeline.exchange(("send", 1, turn))
-    assert pipeline.told() == [(1 + turn, 1) for turn in range(5)]
-
-
 def test_peers_groups_directions_and_steps_are_counted_apart() -> None:
     pipeline = Pipeline(1, True, Tags.NONE, blocking=False, lines=False)
     pipeline.exchange(("send", 1, 0), ("send", 2, 0), ("recv", 1, 0))

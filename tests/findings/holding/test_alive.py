@@ -43,11 +43,6 @@ def test_holders_that_are_not_told_are_counted() -> None:
     assert sum(held.bytes for held in alive.lines) + alive.smaller_bytes == alive.bytes
 
 
-def test_one_reference_frees_what_it_alone_holds() -> None:
-    going = line(live_memory(heap_from(HEAP)), "losses in main()")
-    assert (going.written, going.bytes, going.after_gc) == (("losses in main()",), 700, False)
-
-
 def test_shared_memory_is_told_with_all_that_has_to_go() -> None:
     going = line(live_memory(heap_from(HEAP)), "x in main()")
     assert (sorted(going.written), going.bytes) == (["train.cache['x']", "x in main()"], 90)
@@ -83,21 +78,6 @@ def test_a_model_is_one_holder_and_its_gradients_another() -> None:
         ("net in main()", ModelPart.GRADIENTS, 64),
     ]
     assert [held.letting_go.bytes for held in alive.lines if held.letting_go] == [500, 72, 64]
-
-
-def test_what_an_error_keeps_is_freed_with_the_variable_that_has_the_error() -> None:
-    alive = live_memory(
-        heap_from("""
-        frame main -> local error -> exception error
-        exception error -> .__traceback__ -> object traceback
-        object traceback -> .tb_frame -> object fails
-        object fails -> local inner -> tensor inner
-        tensor inner -> storage -> storage inner 70
-    """)
-    )
-    going = alive.lines[0].letting_go
-    assert going is not None
-    assert (going.written, going.bytes) == (("error in main()",), 70)
 
 
 def test_what_the_allocator_alone_has_is_a_line() -> None:

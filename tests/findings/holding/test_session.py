@@ -65,12 +65,6 @@ def test_outputs_and_the_last_error_are_the_sessions(notebook: HeapGraph) -> Non
     assert is_interactive(notebook)
 
 
-def test_underscores_of_a_script_are_its_own() -> None:
-    script = heap_from("module __main__ -> ._ -> tensor x\ntensor x -> storage -> storage x 9")
-    assert not keepers_of(script)
-    assert not is_interactive(script)
-
-
 def test_memory_is_named_by_the_program_before_the_session(notebook: HeapGraph) -> None:
     alive = live_memory(notebook)
     told = [(held.name, held.kept, held.where) for held in alive.lines]
@@ -78,17 +72,6 @@ def test_memory_is_named_by_the_program_before_the_session(notebook: HeapGraph) 
     assert ("Out[3], _, _3", RetentionKind.OUTPUT, "In[3]") in told
     assert any(kept == RetentionKind.ERROR and "acts" in name for name, kept, _ in told)
     assert alive.bytes == 207 == sum(held.bytes for held in alive.lines)
-
-
-def test_the_session_has_to_let_go_of_what_it_needs_to_and_no_more(notebook: HeapGraph) -> None:
-    needed = {held.name: held.letting_go.keepers for held in live_memory(notebook).lines if held.letting_go is not None}
-    assert needed["x"] == needed["Out[3], _, _3"] == (SessionHolder.OUTPUTS,)
-    assert SessionHolder.OUTPUTS not in next(keepers for name, keepers in needed.items() if "acts" in name)
-
-
-def test_nothing_is_typed_where_nobody_types() -> None:
-    script = heap_from("module __main__ -> .x -> tensor x\ntensor x -> storage -> storage x 9")
-    assert not live_memory(script).typed
 
 
 def test_garbage_is_collected_last() -> None:
@@ -108,19 +91,6 @@ def test_garbage_is_collected_last() -> None:
     typed = live_memory(as_ipython(heap_from(garbage))).typed
     assert [(step.variables, step.collects, step.bytes) for step in typed] == [
         ((), False, 60), (("a",), False, 0), (("b",), False, 9), ((), True, 5),
-    ]  # fmt: skip
-
-
-def test_what_an_error_held_before_it_was_collected_holds_nothing_after() -> None:
-    cycle = """
-    object frame -> local error -> exception error
-    module __main__ -> .seen -> tensor seen
-    object frame -> local seen -> tensor seen
-    tensor seen -> storage -> storage seen 8
-    """
-    typed = live_memory(as_ipython(heap_from(NOTEBOOK + cycle))).typed
-    assert [(step.variables, step.collects, step.bytes) for step in typed][1:] == [
-        ((), True, 60), (("x",), False, 100), (("seen",), False, 8),
     ]  # fmt: skip
 
 

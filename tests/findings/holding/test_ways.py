@@ -55,13 +55,6 @@ def test_what_repeats_is_counted_where_that_is_shorter() -> None:
     ]
 
 
-def test_it_is_freed_when_all_of_them_are_cut() -> None:
-    going = ways_of(heap_from(HEAP)).letting_go
-    assert going is not None
-    assert (len(going.written), going.bytes) == (3, 90)
-    assert "train.cache['x']" in going.written
-
-
 def test_the_shortest_way_by_each_reference_comes_first() -> None:
     many = "\n".join(f"frame f{k} -> local t -> object trainer" for k in range(20))
     ways = ways_of(heap_from(HEAP + many), most=3)
@@ -76,17 +69,6 @@ def test_ways_without_number_are_not_all_counted() -> None:
     ways = ways_of(graph)
     assert not ways.all_counted
     assert len(ways.ways) == 12
-
-
-def test_cycles_are_walked_once() -> None:
-    graph = heap_from("""
-        frame main -> local a -> object a
-        object a -> .b -> object b
-        object b -> .a -> object a
-        object b -> .x -> tensor x
-        tensor x -> storage -> storage x 8
-    """)
-    assert [way.written for way in ways_of(graph).ways] == ["main(): a.b.x"]
 
 
 def test_garbage_is_no_way_but_is_told() -> None:

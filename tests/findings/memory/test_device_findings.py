@@ -112,10 +112,6 @@ def test_the_ledger_of_a_device_adds_up_with_its_blocks() -> None:
     assert "device blocks without a tensor: leak, referrer unknown" in in_full("text", run_of(one), found)
 
 
-def test_native_blocks_that_level_off_are_none() -> None:
-    assert of_rule(rank([blocks(step, native=min(step, 7) * MIB) for step in STEPS]), "native-hold") == []
-
-
 def test_a_gap_is_not_guessed_where_the_blocks_are_known() -> None:
     grown = rank([blocks(step, native=MIB) for step in STEPS])
     looks = tuple(replace(look, counted_bytes=look.step * 100 * MIB) for look in grown.looks)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from support.heap_text import heap_from
 
 from leakscope.findings.grouping import ReferenceKey
 from leakscope.findings.naming import as_expression, hops
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.paths import paths_from_roots
-from leakscope.graph.serialize import from_json, is_same, to_json
 
 HELD_TWICE = """
     frame main where=train.py:9 -> local trainer -> object Trainer
@@ -73,12 +71,3 @@ def test_a_fingerprint_has_the_name_only_where_types_do_not_tell_two_given_objec
     assert alike.object(net).type == alike.object(other).type
     heap = alike
     assert said({net: "model", other: "teacher"}) != said({net: "teacher", other: "model"})
-
-
-def test_given_names_are_kept_in_files_and_older_files_have_none() -> None:
-    heap = heap_from(HELD_TWICE)
-    named = replace(heap, given={index_of(heap, "Trainer"): "trainer"})
-    assert from_json(to_json(named)).given == named.given and not is_same(heap, named)
-    assert from_json({k: v for k, v in to_json(named).items() if k != "given"}).given == {}
-    with pytest.raises(ValueError, match="given"):
-        from_json({**to_json(named), "given": {"99": "trainer"}})

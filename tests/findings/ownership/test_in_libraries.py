@@ -9,7 +9,6 @@ from support.pipelining_heaps import KIB, Heap, peak_rank, storages
 
 from leakscope.findings.model import Finding
 from leakscope.findings.naming import as_expression, line_of
-from leakscope.findings.peak import peak_of
 from leakscope.findings.rules.late_release import late_release_findings
 from leakscope.graph.paths import paths_from_roots
 
@@ -35,13 +34,6 @@ def loop(held_by_it: str = "lib.Results", where: str = "") -> Heap:
 def found_in(heap: Heap, names: Sequence[str]) -> list[Finding]:
     graph = heap.graph()
     return late_release_findings(peak_rank(graph, storages(heap, *names)), 1)
-
-
-def test_what_a_running_librarys_object_holds_is_not_the_users() -> None:
-    heap = loop()
-    assert found_in(heap, ["input"]) == []
-    peak = peak_of(peak_rank(heap.graph(), storages(heap, "input")))
-    assert peak is not None and peak.avoidable_bytes == 0
 
 
 @pytest.mark.parametrize(("type", "where"), [("train.Loop", "train.py:3"), ("__main__.Loop", "")])

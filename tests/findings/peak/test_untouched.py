@@ -66,15 +66,6 @@ def test_variables_that_hold_the_same_go_together_and_others_apart() -> None:
     assert {both.cut.written, other.cut.written} == {"ckpt and state in main()", "other in main()"}  # type: ignore[union-attr]
 
 
-def test_what_is_not_worth_a_line_is_not_told() -> None:
-    heap = Heap()
-    heap.add("main", "frame", root="frame", where="train.py:10")
-    heap.refer("main", "local small", heap.tensor("small", 63 * KIB, crossed=False), "local")
-    unread = [("main", "local small")]
-    assert found(heap, ["small"], unread) == []
-    assert found(main_with("ckpt"), ["ckpt"], [("main", "local ckpt")], peak_bytes=101 * BIG) == []
-
-
 def traceback_heap(handled: str = "") -> Heap:
     """`sys.last_value`, and its traceback that `sys.last_traceback` has too: an attempt that has failed."""
     heap = Heap()
