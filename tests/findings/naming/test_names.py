@@ -1,20 +1,118 @@
-"""The cut on a reference path is the measured one, even if all names are equal."""
+"""References are named from the root that the user knows; their trace and its lines are true."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.heap_text import heap_from
 
 from leakscope.findings.build import judge_candidate
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import FreedBy
-from leakscope.findings.grouping import StorageGroup, group_storages
+from leakscope.findings.grouping import ReferenceKey, StorageGroup, group_storages
 from leakscope.findings.growth import series
 from leakscope.findings.model import Finding
+from leakscope.findings.naming import as_expression, file_at, hops, place_of
 from leakscope.findings.thresholds import Thresholds
 from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind, build
+from leakscope.graph.paths import paths_from_roots
+
+HELD_TWICE = """
+    frame main where=train.py:9 -> local trainer -> object Trainer
+    callback LS.on_step_end where=train.py:4 -> local trainer -> object Trainer
+    object Trainer -> .model -> network Net
+    callback LS.on_step_end -> local model -> network Net
+    network Net -> .kept -> list kept 3
+    list kept -> [2] -> tensor a
+    tensor a -> storage -> storage a 400
+"""
+
+
+def index_of(heap: HeapGraph, name: str) -> int:
+    return next(k for k in range(len(heap)) if heap.object(k).name == name)
+
+
+def written(heap: HeapGraph) -> str:
+    """The reference of what holds the one storage, as it is written."""
+    path = paths_from_roots(heap).path_to(heap, int(heap.storages[0]))
+    kept = next(k for k in path if heap.reference(k).name == ".kept")
+    return as_expression(heap, path, kept)
+
+
+def test_a_callback_s_argument_loses_to_a_root_that_is_there_from_step_to_step() -> None:
+    assert written(heap_from(HELD_TWICE)) == "trainer.model.kept in main()"
+
+
+def test_what_only_a_callback_holds_is_told_by_it_and_before_a_library_s_frame() -> None:
+    lines = [line for line in HELD_TWICE.splitlines() if "main" not in line]
+    assert written(heap_from("\n".join(lines))) == "model.kept in LS.on_step_end()"
+    library = HELD_TWICE.replace("main where=train.py:9", "run where=<lib/run.py>:9").replace(".model", "._model")
+    assert written(heap_from(library)) == "model.kept in LS.on_step_end()"
+
+
+def test_a_trace_begins_with_what_was_given_and_is_written_by_that_name() -> None:
+    heap = heap_from(HELD_TWICE)
+    trainer, net = index_of(heap, "Trainer"), index_of(heap, "Net")
+    assert written(replace(heap, given={trainer: "trainer"})) == "trainer.model.kept"
+    both = replace(heap, given={trainer: "trainer", net: "trainer.model"})
+    assert written(both) == "trainer.model.kept"
+    path = paths_from_roots(both).path_to(both, int(both.storages[0]))
+    assert int(both.holder[path[0]]) == net
+    first = hops(both, net, path, 1, {}, (None, None))[0]
+    assert first.object.startswith("trainer.model (")
+
+
+def test_a_fingerprint_has_the_name_only_where_types_do_not_tell_two_given_objects_apart() -> None:
+    heap = heap_from(HELD_TWICE + "object Trainer -> .teacher -> network Net2")
+    net, other = index_of(heap, "Net"), index_of(heap, "Net2")
+
+    def said(given: dict[int, str]) -> str:
+        named = replace(heap, given=given)
+        path = paths_from_roots(named).path_to(named, int(named.storages[0]))
+        return ReferenceKey.of_path(named, net, path).fingerprint
+
+    assert said({net: "trainer.model"}) == said({net: "model"})
+    alike = replace(heap, type=np.where(np.arange(len(heap)) == other, heap.type[net], heap.type))
+    assert alike.object(net).type == alike.object(other).type
+    heap = alike
+    assert said({net: "model", other: "teacher"}) != said({net: "teacher", other: "model"})
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "line", "function"),
+    [
+        ("train.py:41", "train.py", 41, ""),
+        ("train.py:41 forward", "train.py", 41, "forward"),
+        ("my project/train it.py:41 forward (aten::addmm)", "my project/train it.py", 41, "forward (aten::addmm)"),
+        ("<torch/nn/modules/module.py>:7 __call__", "<torch/nn/modules/module.py>", 7, "__call__"),
+        ("a:3 b/train.py:41 main", "a:3 b/train.py", 41, "main"),
+        ("(odd) dir/train.py:41 <module>", "(odd) dir/train.py", 41, "<module>"),
+        ("two\nlines.py:2 f", "two\nlines.py", 2, "f"),
+    ],
+)  # fmt: skip
+def test_file_line_and_function(text: str, file: str, line: int, function: str) -> None:
+    place = place_of(text)
+    assert place == (file, line, function) and file_at(text) == file
+    assert place is not None and text.startswith(place.at)
+
+
+@pytest.mark.parametrize("text", ["", "train.py", ":3", "train.py:0", "train.py:x", "aten::addmm", "train.py:4x f"])
+def test_no_line(text: str) -> None:
+    assert place_of(text) is None and file_at(text) == ""
+
+
+@pytest.mark.parametrize(("kind", "where"), [("function", "train.py:9"), ("frame", "train.py:4")])
+def test_a_function_has_its_own_line_and_a_call_that_of_its_variable(kind: str, where: str) -> None:
+    graph = heap_from(f"{kind} watch where=train.py:9 -> closure model -> network Net")
+    objects = [graph.object(index) for index in (0, 1)]
+    graph = build(objects, [replace(graph.reference(0), where="train.py:4")])
+    assert [hop.where for hop in hops(graph, 0, (0,), 0, {}, (None, None))] == [where, ""]
+
 
 PLAIN = 8
 """Objects that may hold each other and tensors; the first is the root."""
