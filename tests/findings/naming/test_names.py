@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.heap_text import heap_from
+from support.heap_text import heap_from, way_text
 
 from leakscope.findings.build import judge_candidate
 from leakscope.findings.candidates import Candidate
@@ -210,3 +210,23 @@ def test_hops_follow_one_another_in_the_heap(heap: HeapGraph) -> None:
         for before, following in zip(finding.cycle, (*finding.cycle[1:], *finding.cycle[:1]), strict=True):
             assert (heap.holder[before.index], heap.held[before.index]) == (before.holder_index, before.held_index)
             assert before.held_index == following.holder_index
+
+
+@pytest.mark.parametrize(
+    ("where", "first"), [("<torch/optim/optimizer.py>:538", "module train"), ("train.py:7", "frame wrapper")]
+)
+def test_a_root_of_the_user_precedes_a_frame_of_a_library(where: str, first: str) -> None:
+    """A running frame at this line and, one reference farther, the user's module hold an optimizer."""
+    graph = heap_from(
+        """frame wrapper -> local self -> object optimizer
+        module train -> .trainer -> object trainer
+        object trainer -> .optimizer -> object optimizer
+        object optimizer -> .state -> tensor a
+        tensor a -> storage -> storage a 400"""
+    )
+    lines = graph.where.copy()
+    lines[0] = len(graph.strings)
+    graph = replace(graph, strings=(*graph.strings, where), where=lines)
+    (storage,) = graph.storages.tolist()
+    ways = paths_from_roots(graph)
+    assert way_text(graph, ways.start_of(graph, storage), ways.path_to(graph, storage)).startswith(first)
