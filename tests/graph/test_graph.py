@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from support.heap_text import heap_from, way_text
 
 from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind, build
-from leakscope.graph.paths import paths_from_roots
 from leakscope.graph.retained import bytes_freed, dominators, freed_by_walk, freed_storages, freed_without, passing
 from leakscope.graph.serialize import from_json, is_same, to_json
 from leakscope.graph.walks import ReferrerIndex, find_cycles, in_rows, occurrences, smallest_cycle
@@ -69,17 +68,6 @@ def named(graph: HeapGraph, holder: str, name: str) -> int:
 
 def cut(graph: HeapGraph, *references: int) -> int:
     return bytes_freed(graph, np.asarray(references, dtype=np.int64))
-
-
-def test_the_way_from_the_root_is_told_as_code_writes_it() -> None:
-    graph = heap_from(SHARED)
-    ways = paths_from_roots(graph)
-    told = {
-        int(graph.bytes[s]): way_text(graph, ways.start_of(graph, s), ways.path_to(graph, s))
-        for s in graph.storages.tolist()
-    }
-    assert told[80] == "module train .losses -> list, 3 items [1] -> tensor b storage -> storage b"
-    assert told[400] == "module train .losses -> list, 3 items [0] -> tensor a storage -> storage a"
 
 
 def test_reachable_is_not_retained() -> None:

@@ -6,12 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from support.comm_examples import rank_with, row, run_of
-from support.examples import growth_finding
 
 from leakscope.findings.comm import comm_states, deadlock_cycle, first_to_blame, first_to_fail, missing_ranks, unmatched
-from leakscope.findings.facts import RuleName
-from leakscope.findings.model import Hop, HopReason
-from leakscope.findings.rules.dist_autograd_context import CUT, OpenContextsFacts, context_findings, with_contexts
+from leakscope.findings.rules.dist_autograd_context import context_findings
 from leakscope.findings.rules.p2p_buffer import dropped_work_findings
 from leakscope.report.rank_text import comm_notes, hung_text
 from leakscope.run.model import Ended, Rank
@@ -152,15 +149,6 @@ def test_who_waits_for_a_rank_that_does_something_else_is_in_no_circle() -> None
     assert deadlock_cycle(run) == () and first_to_blame(run) == 2
 
 
-def test_a_rank_whose_peer_went_away_is_told_after_it() -> None:
-    failed = {**row(9, "send", 1, 3), "state": "failed"}
-    done = {**row(8, "recv", 0, 2), "state": "waited"}
-    run = run_of(
-        rank_with(0, Ended("raised", 1, 2), wire_last=[failed]), rank_with(1, Ended("raised", 1, 2), wire_last=[done])
-    )
-    assert first_to_fail(run) is run.ranks[1]
-
-
 def test_a_rank_that_ran_out_of_memory_is_told_before_its_peers() -> None:
     """The collective that failed on its peer may be one of C++ that nobody saw, as those of DistributedDataParallel."""
     ran_out = rank_with(
@@ -197,24 +185,3 @@ def test_contexts_without_gradients_are_told_when_they_pile_up() -> None:
     (_finding,) = context_findings(run_of(rank_with(0, contexts=rows)))
     level = [{**r, "open": 2} for r in rows]
     assert context_findings(run_of(rank_with(0, contexts=level))) == []
-
-
-def test_an_open_context_is_what_leaks_and_no_single_reference_of_it_is_to_be_cut() -> None:
-    context = {"id": 1, "opened_at": "train.py:7 run", "step": 1, "workers": [1], "gradients": 1, "bytes": 9}
-    run = run_of(
-        rank_with(0, contexts=[{"step": 1, "open": 1, "backward_passes": 0, "bytes": 9, "contexts": [context]}])
-    )
-    holder = Hop("DistAutogradContext object", "DistAutogradContext", "instance", "", "expected", "gradient",
-                 HopReason.NATIVE, 9, name="DistAutogradContext")  # fmt: skip
-    tensor = Hop("Tensor float32[9]", "torch.Tensor", "tensor", "", "leaked", "", name="torch.Tensor")
-    found = replace(
-        growth_finding(),
-        rule=RuleName.DIST_AUTOGRAD_CONTEXT,
-        facts=OpenContextsFacts(1, ()),
-        trace=(holder, tensor),
-        storages={0: (1,)},
-    )
-    (told,) = with_contexts([found], run)
-    assert told.cut is not None
-    assert (told.cut.reference, told.cut.where) == (CUT, "train.py:7")
-    assert told.trace == (replace(holder, status="leaked", reason=HopReason.LEFT_OPEN, frees_bytes=None), tensor)

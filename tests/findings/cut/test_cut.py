@@ -11,18 +11,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.heap_text import heap_from
-from support.judging import MIB, STEPS, judged, rank_of, run_of
+from support.judging import MIB, judged
 
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.cut import best_cut
 from leakscope.findings.facts import HopStatus
 from leakscope.findings.grouping import StorageGroup, group_storages
 from leakscope.findings.growth import series
-from leakscope.findings.judge import judge
 from leakscope.findings.model import Cut, Finding
-from leakscope.findings.rules.step_growth import GrowsIn, GrowthFacts
 from leakscope.graph import retained
-from leakscope.graph.model import KINDS, ROOTS, HeapGraph, Object, ObjectKind, Reference, RootKind, build
+from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, build
 
 OBJECTS = 7
 BYTES = 10
@@ -56,20 +54,6 @@ def test_two_cycles_through_one_object_are_cut_together() -> None:
     cut = cut_of(PATCHED_FORWARD)
     assert cut is not None and cut.frees_bytes == 64
     assert written(cut) == {"._old_forward of object linear", ".forward of object linear"}
-
-
-def test_an_address_in_a_name_makes_no_reference_of_its_own() -> None:
-    """As in the key of the group: the two references are the same ones in each of the instances."""
-    text = ""
-    for k in range(6):
-        one = PATCHED_FORWARD.replace("._old_forward", f"._old_{140234981277300 + k}")
-        one = one.replace("-> .forward", f"-> .new_{150234981277300 + k}")
-        for name in ("object linear", "method forward", "object new_forward", "tensor weight", "storage weight"):
-            one = one.replace(name, f"{name}#{k}" if name.startswith("object linear") else f"{name}{k}")
-        text += one
-    cut = cut_of(text.replace("object new_forward", "object N#").replace("method forward", "method F#"))
-    assert cut is not None and cut.frees_bytes == 6 * 64
-    assert {r.name: len(r.indexes) for r in cut.references} == {"._old_{i}": 6, ".new_{i}": 6}
 
 
 def test_one_name_is_one_reference_however_often_it_stands() -> None:
@@ -191,39 +175,6 @@ def _leads(pairs: list[tuple[int, int]], start: int, end: int) -> bool:
     while new := {held for holder, held in pairs if holder in reached} - reached:
         reached |= new
     return end in reached
-
-
-SOURCE = """import atexit
-class Server:
-    def __init__(self):
-        self.table = make()
-        atexit.register(self.close)
-    def close(self):
-        pass
-"""
-
-
-def kept_at_exit(step: int) -> HeapGraph:
-    graph = heap_from(
-        "".join(
-            f"method Server.close#{k} where=train.py:6 -> .__self__ -> object Server#{k}\n"
-            f"object Server#{k} -> .table -> tensor t{k}\ntensor t{k} -> storage -> storage t{k} {MIB}\n"
-            for k in range(step)
-        )
-    )
-    methods = graph.kind == KINDS.index(ObjectKind.METHOD)
-    return replace(graph, root=np.where(methods, ROOTS.index(RootKind.NATIVE), graph.root))
-
-
-def test_the_exit_handler_is_to_cut_where_it_is_registered() -> None:
-    run = run_of(rank_of(kept_at_exit, last=9), sources={"train.py": tuple(SOURCE.splitlines())})
-    (finding,) = judge(run).findings
-    assert isinstance(finding.facts, GrowthFacts) and finding.facts.grows_in == GrowsIn.CALLBACK
-    assert finding.cut is not None
-    (cut,) = finding.cut.references
-    assert (cut.name, cut.written, cut.added_at) == (".__self__", "method Server.close", ("train.py:5",))
-    assert finding.cut.frees_bytes == STEPS[-1] * MIB
-    assert finding.suggestion is None
 
 
 HELD = (

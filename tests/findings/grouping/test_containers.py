@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from support.judging import MIB, STEPS, judged, only, tensor
+from support.judging import MIB, judged, only, tensor
 
-from leakscope.findings.grouping import growing_names, shared
 from leakscope.findings.model import Finding, Findings
 from leakscope.findings.naming import mask_ids
 
@@ -132,18 +131,6 @@ def test_names_that_are_no_more_at_the_end_are_no_leak(names: Callable[[int], Se
     assert (found.verdict, found.findings) == ("clean", ())
 
 
-def test_layers_keep_their_names_where_what_grows_is_inside_of_them() -> None:
-    keys = [{("root", f".layer{k} Layer", f".seen{n} tensor") for k in range(2) for n in range(step)} for step in STEPS]
-    growing = growing_names(keys)
-    assert shared(("root", ".layer1 Layer", ".seen12 tensor"), growing) == (
-        ("root", ".layer1 Layer", ".seen{i} tensor"),
-        2,
-        ".seen{i}",
-    )
-    weight = ("root", ".layer1 Layer", ".weight tensor")
-    assert shared(weight, growing) == (weight, -1, "")
-
-
 def test_holders_that_gain_the_same_names_together_are_one_leak() -> None:
     def adapters(step: int) -> str:
         return "module train -> .net -> object net\n" + "".join(
@@ -261,19 +248,6 @@ def test_garbage_of_attributes_that_stay_is_told_apart() -> None:
 
     found = judged(heap)
     assert len(found.findings) == 2 and all("layer" in written for written in cuts(found))
-
-
-def test_classes_made_by_each_step_are_one_leak_of_what_collects_them() -> None:
-    def heap(step: int) -> str:
-        text = f"module train -> .describe -> dict cache {step}\n"
-        for k in range(step):
-            text += f"dict cache -> key <type> -> class train.Head{k}\n"
-            text += f"class train.Head{k} -> .table -> {tensor(f't{k}')}"
-        return text
-
-    finding = only(heap)
-    assert finding.cut is not None and finding.cut.written == "train.describe"
-    assert (finding.severity, finding.retained_bytes) == ("leak", 9 * MIB)
 
 
 @pytest.mark.parametrize(

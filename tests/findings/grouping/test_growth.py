@@ -70,11 +70,6 @@ def test_a_period_is_looked_for_within_forty_steps(last: int, told: bool) -> Non
     assert bool(line._periods) is told
 
 
-@pytest.mark.parametrize(("looks", "grows"), [(2, False), (3, True)])
-def test_three_looks_are_needed(looks: int, grows: bool) -> None:
-    assert Series((3, 5, 7)[:looks], (1, 2, 3)[:looks]).grows is grows
-
-
 @pytest.mark.parametrize(("slow", "steady"), [(25, True), (24, False)])
 def test_the_slowest_stretch_of_a_steady_growth_has_a_quarter_of_the_fastest(slow: int, steady: bool) -> None:
     assert Series((1, 2, 3, 4), (0, 100, 100 + slow, 200 + slow)).steady is steady

@@ -137,22 +137,6 @@ def test_each_way_is_written_as_code_with_what_autograd_holds() -> None:
     assert (ways.more, ways.all_counted, ways.bytes) == (0, True, 90)
 
 
-def test_what_repeats_is_counted_where_that_is_shorter() -> None:
-    nested = ["module train -> .pairs -> list p0", "list p0 -> [1] -> list p1", "list p1 -> [1] -> tensor x"]
-    nodes = [f"node n{k} -> .next_functions[0] -> node n{k + 1}" for k in range(3)]
-    deep = [
-        "frame main -> local y -> tensor y",
-        "tensor y -> .grad_fn -> node n0",
-        *nodes,
-        "node n3 -> .variable -> tensor x",
-    ]
-    ways = ways_of(heap_from("\n".join([*nested, *deep, "tensor x -> storage -> storage x 8"])))
-    assert [way.written for way in ways.ways] == [
-        "train: pairs[1][1]",
-        "main(): y.grad_fn.next_functions[0] (3 times).variable",
-    ]
-
-
 def test_the_shortest_way_by_each_reference_comes_first() -> None:
     many = "\n".join(f"frame f{k} -> local t -> object trainer" for k in range(20))
     ways = ways_of(heap_from(TWICE + many), most=3)

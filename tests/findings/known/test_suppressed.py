@@ -14,7 +14,7 @@ from support.judging import growing, rank_of, run_of
 
 from leakscope.errors import LeakscopeError
 from leakscope.findings.judge import judge
-from leakscope.findings.model import Cut, CutReference, Finding, LineKind, by_kind
+from leakscope.findings.model import Cut, CutReference, Finding, LineKind
 from leakscope.findings.suppressions import Known, suppression_of
 from leakscope.run.model import Run
 from leakscope.run.reader import read_run
@@ -119,15 +119,6 @@ def test_a_note_of_the_baseline_that_has_become_a_leak_is_new() -> None:
 def test_a_baseline_knows_what_was_suppressed_there() -> None:
     told = {"findings": [], "suppressed": [{"fingerprint": "b41c07e2", "severity": "leak"}]}
     assert known_before(told, "base") == (Suppression("b41c07e2", source="base", is_baseline=True),)
-
-
-def test_a_known_leak_without_a_holder_is_known_to_the_last_byte() -> None:
-    recorded = run(native=256 * KIB)
-    (leak,) = judge(recorded).findings
-    found = judge(recorded, suppress=[leak.fingerprint])
-    assert (found.verdict, found.suppressed[0].fingerprint) == (Verdict.CLEAN, leak.fingerprint), found.why
-    for interval in found.ledgers[0]:
-        assert by_kind(interval.lines)[LineKind.APART] == interval.counted_bytes
 
 
 @given(

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from support.judging import rank_of, run_of
 from support.pipelining_heaps import KIB, SCHEDULES, Heap, peak_rank, storages, with_receive_buffers
 
 from leakscope.findings.judge import judge
-from leakscope.findings.known_leaks import known_leak, spoken
-from leakscope.findings.library import freed_by, holders_of, holds_of
-from leakscope.findings.model import Finding, Hop, LineKind, by_kind, totals
+from leakscope.findings.library import holders_of
+from leakscope.findings.model import Finding, LineKind, by_kind, totals
 from leakscope.findings.rules.late_release import late_release_findings
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.ownership import users_side
@@ -49,12 +47,6 @@ def test_receive_buffers_kept_for_ever_are_a_note_with_their_issue() -> None:
         "storage",
         "",
     ]
-
-
-def test_what_grows_is_the_librarys_leak_and_counts() -> None:
-    found = judged(*[with_receive_buffers(8 * s).graph() for s in STEPS])
-    assert [(f.origin, f.severity) for f in found] == [("library", "leak")]
-    assert found[0].bytes_per_step == 1024 * KIB
 
 
 def test_what_a_library_leaks_decides_nothing_where_that_is_asked_for() -> None:
@@ -158,64 +150,4 @@ def test_a_dict_of_the_scripts_own_object_stays_the_users_to_empty(owner: str) -
     assert (finding.origin, finding.severity) == ("application", "avoidable")
 
 
-def test_a_graph_kept_between_the_halves_of_a_split_backward_is_named() -> None:
-    heap = Heap()
-    heap.stage()
-    heap.add("group", "container", "dict")
-    heap.add("intermediates", "container", "list")
-    heap.add("GeluBackward0", "grad node")
-    heap.add("backward_state", "container", "dict")
-    heap.refer("stage", ".backward_state", "backward_state")
-    heap.refer("backward_state", "[0]", "group", "item")
-    heap.refer("group", "['intermediates']", "intermediates", "item")
-    heap.refer("intermediates", "[0]", "GeluBackward0", "item")
-    heap.refer("GeluBackward0", "saved self", heap.tensor("inner", crossed=False), "saved")
-    (finding,) = late_release_findings(peak_rank(heap.graph(), storages(heap, "inner")), 1)
-    assert (
-        finding.cut is not None and finding.cut.reference.endswith("['intermediates']") and finding.origin == "library"
-    )
-
-
 # the table
-
-
-def _of_torch(name: str, reference: str) -> Hop:
-    return Hop(
-        f"function {name}", "function", "function", "<torch/distributed/pipelining/_backward.py>:9", "leaked", reference
-    )
-
-
-@pytest.mark.parametrize(
-    ("trace", "issue"),
-    [
-        (
-            (_of_torch("stage_backward.<locals>.extract_tensors_with_grads", "closure extract_tensors_with_grads"),),
-            "136507",
-        ),
-        (
-            (
-                _of_torch("get_hook.<locals>.hook", "closure param_group"),
-                Hop("dict", "dict", "container", "", "leaked", "['intermediates']"),
-            ),
-            "136584",
-        ),
-    ],
-)
-def test_cycles_of_older_torch_are_still_known(trace: tuple[Hop, ...], issue: str) -> None:
-    known = known_leak(trace)
-    assert known is not None and known.issue == f"pytorch/pytorch#{issue}", spoken(trace)
-
-
-def test_holds_follow_every_way_and_a_cut_of_one_frees_nothing() -> None:
-    heap = with_sends(sent_outputs(1), ["output 0"])
-    graph = heap.graph()
-    (storage,) = storages(heap, "output 0")
-    holds = holds_of(graph, storage)
-    assert {hold.known.holder for hold in holds.known} == {
-        "PipelineStage.fwd_cache",
-        "send handles of _step_microbatches()",
-    }
-    assert (holds.running, holds.others, holds.native) == (False, (), False)
-    cached = [hold for hold in holds.known if hold.known.holder == "PipelineStage.fwd_cache"]
-    assert freed_by(graph, cached, [storage]) == 0
-    assert freed_by(graph, holds.known, [storage]) == int(np.sum(graph.bytes)) == 128 * KIB

@@ -17,7 +17,6 @@ from support.recorded_rows import rows
 
 from leakscope.findings.backward_hint import SEES, Fault, see
 from leakscope.findings.judge import judge
-from leakscope.findings.merge import merge_findings
 from leakscope.findings.model import Finding, Hop
 from leakscope.graph.model import CommUse, HeapGraph
 from leakscope.run.model import Run
@@ -113,9 +112,3 @@ def test_what_torchs_stage_keeps_is_pointed_to_install_where_that_lets_go_of_it(
     kept = replace(examples.growth_finding(), trace=(Hop("stage", STAGE, "instance", "", "leaked", reference),))
     told = see(kept, by_hand=False)
     assert (told and told.name) == name
-
-
-def test_one_rank_that_tells_what_to_see_is_enough() -> None:
-    told = replace(examples.growth_finding(), see=SEES[Fault.OUTPUTS])
-    larger = replace(told, see=None, retained_bytes=told.retained_bytes * 2)  # lends the words of the merged one
-    assert merge_findings([larger, told]).see == told.see

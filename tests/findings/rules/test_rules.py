@@ -10,7 +10,6 @@ from support.comm_examples import rank_with
 from support.heap_text import heap_from
 from support.judging import MIB, STEPS, Heap, items, only, rank_of, run_of, tensor
 
-from leakscope.findings.categories import summary
 from leakscope.findings.facts import StaticText
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Findings, LineKind, RankSummary, Sighting, by_kind
@@ -197,19 +196,6 @@ def _summary(model: int, beside: int) -> RankSummary:
 
 def _held(run: Run) -> dict[int, dict[int, int] | None]:
     return {rank.number: held_at_last(rank) for rank in run.ranks}
-
-
-def test_the_note_of_a_skewed_rank_has_the_reference_that_retains_most() -> None:
-    text = "frame train -> local stash -> dict stash\ndict stash -> ['logits'] -> list logits\n" + "".join(
-        f"list logits -> [{k}] -> tensor t{k}\ntensor t{k} -> storage -> storage s{k} {8 << 20}\n" for k in range(4)
-    )
-    looks = [HeapSnapshot(9, "step", heap_from(heap), None, 0) for heap in (text, "")]
-    run = run_of(*(Rank(n, (), (found,), Ended("finished", 0, 9)) for n, found in enumerate(looks)))
-    summaries = {rank.number: summary(rank, ()) for rank in run.ranks}
-    (finding,) = skew_findings(run, summaries, (), _held(run))
-    assert (finding.rule, finding.ranks, finding.severity, finding.count) == ("rank-skew", (0,), "note", 4)
-    assert finding.cut is not None and finding.cut.frees_bytes == 32 << 20
-    assert finding.cut.reference == "['logits']" and finding.trace[0].object == "frame train"
 
 
 def test_a_larger_stage_may_hold_more_and_what_is_named_is_no_skew() -> None:

@@ -9,28 +9,6 @@ from leakscope.findings.facts import FreedBy
 from leakscope.findings.rules.uncollectable_cycle import ClosedBy, UncollectableFacts
 
 
-def test_the_hook_in_a_decorator_of_a_librarys_is_the_users_own() -> None:
-    trace = """
-        frame main train.py:2 -> local net
-        nn __main__.Net train.py:4 -> ._forward_hooks
-        dict -> [i]
-        function context_decorator.<locals>.decorate_context <torch/utils/_contextlib.py>:113 -> .__wrapped__
-        function watch.<locals>.hook train.py:4 -> closure seen
-        tensor float32[4]
-    """
-    text = """
-        def watch(net, seen):
-            @torch.no_grad()
-            def hook(*_):
-                return seen
-            net.register_forward_hook(hook)
-
-        def other(net):
-            net.register_forward_hook(print)
-    """
-    assert told(finding(trace, 1), train=text) == ["net.register_forward_hook(hook)"]
-
-
 def test_hooks_that_a_factory_makes_are_told_where_it_is_called() -> None:
     trace = """
         frame main train.py:2 -> local weight
@@ -51,23 +29,6 @@ def test_hooks_that_a_factory_makes_are_told_where_it_is_called() -> None:
     assert told(finding(trace, 1), train=text) == ["weight.register_hook(scaled(torch.ones(4)))"]
 
 
-def test_a_cached_function_is_told_where_it_is_called() -> None:
-    trace = """
-        module __main__ train.py:1 -> .table
-        cache table train.py:2 -> cached result
-        tensor float32[4]
-    """
-    text = """
-        @lru_cache(maxsize=None)
-        def table(step): return torch.ones(step)
-
-        def main():
-            for step in range(9):
-                x = table(step)
-    """
-    assert told(finding(trace, 1), train=text) == ["x = table(step)"]
-
-
 def test_a_default_argument_is_told_in_its_function() -> None:
     trace = """
         module __main__ train.py:1 -> .keep
@@ -81,27 +42,6 @@ def test_a_default_argument_is_told_in_its_function() -> None:
             rows.append(row)
     """
     assert told(finding(trace, 2), train=text) == ["rows.append(row)"]
-
-
-def test_of_lines_alike_in_a_cycle_those_are_told_that_store_what_it_goes_on_with() -> None:
-    trace = """
-        object*0 __main__.Pair train.py:3 -> .parent
-        object*1 __main__.Pair train.py:3 -> .children
-        list -> [i]
-        object*0 __main__.Pair train.py:3
-    """
-    text = """
-        class Pair:
-            def __init__(self):
-                self.parent, self.children = None, []
-
-        def link():
-            parent, child = Pair(), Pair()
-            child.parent = parent
-            parent.children.append(child)
-            child.parent = name()
-    """
-    assert told(finding(trace, 0, freed_by=FreedBy.GC), train=text) == ["child.parent = parent"]
 
 
 def test_the_one_line_that_sets_hooks_for_saved_tensors_is_told_where_they_close_a_cycle() -> None:

@@ -177,33 +177,6 @@ def test_numbers_texts_and_empty_things_hold_no_tensor() -> None:
     assert told(finding(LIST_OF_MAIN, 0), train=text) == ["history.append(loss)"]
 
 
-def test_what_is_detached_keeps_no_graph() -> None:
-    text = """
-        def main():
-            history = []
-            for x in data:
-                history.append(net(x).detach())
-                history.append(net(x))
-    """
-    assert told(finding(LIST_OF_MAIN, 0), train=text) == ["history.append(net(x))"]
-
-
-def test_what_is_made_anew_goes_after_what_carries_itself_on() -> None:
-    trace = """
-        frame main train.py:2 -> local h
-        tensor float32[4] -> .grad_fn
-        node TanhBackward0
-    """
-    text = """
-        def main():
-            h = torch.zeros(4)
-            for x in data:
-                h = cell(x, h)
-                loss = h.sum()
-    """
-    assert told(finding(trace, 0), train=text) == ["h = cell(x, h)"]
-
-
 @pytest.mark.parametrize(
     "text",
     [

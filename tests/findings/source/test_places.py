@@ -12,7 +12,7 @@ from support import examples
 from support.heap_text import heap_from
 
 from leakscope.findings.facts import FreedBy
-from leakscope.findings.judge import _with_one_line_each, find_lines, judge, with_lines
+from leakscope.findings.judge import find_lines, judge, with_lines
 from leakscope.findings.model import Cut, Finding, Reason, UnjudgedReason, Why, WhyUnjudged
 from leakscope.findings.naming import as_part_of_holder
 from leakscope.findings.source.index import Sources
@@ -87,14 +87,6 @@ def test_a_tensor_is_cut_where_it_is_bound(trace: str, text: str, where: str, to
     assert after.cut is not None and after.cut.where == told_at and after.fingerprint == found.fingerprint
 
 
-def test_a_module_stands_where_its_tensor_is_bound() -> None:
-    found = finding(SUM, 0)
-    assert found.cut is not None
-    cut = replace(found.cut, references=(replace(found.cut.references[0], where="train.py:7"),))
-    after = with_lines(replace(found, cut=cut), Sources(kept(train=SUMMED)))
-    assert [hop.where for hop in after.trace] == ["train.py:4", "", ""]
-
-
 def test_source_that_cannot_be_read_costs_the_lines_and_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def raises(*_: object) -> None:
         raise RecursionError("too deep")
@@ -148,29 +140,10 @@ def test_an_item_of_a_dict_is_told_as_its_line_has_it(written: str) -> None:
     assert named(of(METADATA, 0, written), STASH) == (WRITTEN, "train.py:3", WRITTEN)
 
 
-def test_what_is_written_from_its_root_on_stays_so() -> None:
-    assert named(of(METADATA, 0, "stash['out'] in main()"), STASH)[0] == "stash['out'] in main()"
-
-
 def test_without_a_line_that_puts_it_there_it_is_told_by_its_holder() -> None:
     written = "['out'] of dict, 1 item"
     for text in (STASH.replace('"out"', '"other"'), STASH.replace("metadata", "x" * 60), "pass"):
         assert named(of(METADATA, 0, written), text)[0::2] == (written, written)
-
-
-def test_no_function_has_two_lines_and_what_closes_a_cycle_has_that_of_its_first_place() -> None:
-    trace = finding("""
-        object*1 Pair train.py:9 -> .parent
-        function*2 collect train.py:22 -> closure collect
-        object*1 Pair train.py:5
-        function*2 collect train.py:19 -> closure roots
-        object*1 Pair train.py:7 -> .tensor
-        function*3 other train.py:30 -> closure x
-        storage s
-    """, 1).trace  # fmt: skip
-    told = _with_one_line_each(trace)
-    assert [hop.where.rpartition(":")[2] for hop in told] == ["9", "22", "9", "22", "7", "30", ""]
-    assert [replace(hop, where="") for hop in told] == [replace(hop, where="") for hop in trace]
 
 
 @pytest.mark.parametrize(("text", "written"), [
