@@ -157,10 +157,8 @@ def test_each_group_stands_on_one_line() -> None:
     assert lines[LineKind.LEAKS].holder == "train.p0[i]"
 
 
-@pytest.mark.parametrize(("how", "held", "said"), [
-    ("garbage", 12, "growing 1.00 MiB per step"), ("renewed", 1, "1.00 MiB allocated per step and freed late"),
-])  # fmt: skip
-def test_garbage_that_is_made_every_step_and_freed_late_does_not_grow(how: str, held: int, said: str) -> None:
+@pytest.mark.parametrize("how", ["garbage", "renewed"])
+def test_garbage_that_is_made_every_step_and_freed_late_does_not_grow(how: str) -> None:
     run = history([Part(how, 1 << 20)], (3, 5, 9, 12), 12)
     full = Collection(2, 0.1, 5, 1 << 20)
     steps = tuple(replace(step, collections=(full,) if how == "renewed" else ()) for step in run.ranks[0].steps)

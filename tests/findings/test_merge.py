@@ -13,7 +13,6 @@ from leakscope.findings.judge import judge
 from leakscope.findings.merge import MERGED, MERGED_CUT, merge_findings
 from leakscope.findings.model import Cut, Finding
 from leakscope.findings.rules.dist_autograd_context import OpenContextsFacts
-from leakscope.report.verdict_text import cut_in_short
 
 STEPS = (3, 5, 9, 10)
 
@@ -139,4 +138,3 @@ def test_indexes_of_the_heaps_of_two_ranks_are_not_compared() -> None:
     assert {heap.rank for heap, _ in first.cut_in} == {0, 1}
     assert first.cut is not None and second.cut is not None
     assert set(first.cut.references[0].indexes) & set(second.cut.references[0].indexes), "or nothing is compared"
-    assert cut_in_short((first, second)).endswith("frees 30.00 MiB, then the other leak")

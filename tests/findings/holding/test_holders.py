@@ -20,7 +20,6 @@ from leakscope.findings.live_objects import (
     last_error,
 )
 from leakscope.graph.model import HeapGraph, ObjectKind
-from leakscope.report.holders import together
 
 HEAP = """
     frame main -> local losses -> list losses
@@ -273,5 +272,5 @@ def test_what_the_cell_before_has_shown_is_no_error_and_goes_by_itself() -> None
     tensor big -> storage -> storage big 500
     """
     alive = live_memory(as_ipython(heap_from(NOTEBOOK + shown)))
-    assert together(alive.lines[0]) == "when big and outputs displayed by the session are all gone"
+    assert (alive.lines[0].name, alive.lines[0].bytes) == ("big", 500)
     assert [step.bytes for step in alive.typed if step.variables == ("big",)] == [500]

@@ -13,7 +13,6 @@ from leakscope.findings import Findings
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import Facts, StaticText
 from leakscope.findings.rules import rule, rule_named
-from leakscope.report.verdict_text import unjudged_text
 
 
 @dataclass(frozen=True)
@@ -75,18 +74,11 @@ def test_a_rule_of_another_package_tells_in_its_own_words(installed: Callable[..
 
 
 @pytest.mark.parametrize(
-    ("name", "rule_name", "why"),
-    [
-        ("RAISES", "raises", "it raised LookupError: no such thing"),
-        ("missing", "missing", "it could not be loaded: AttributeError"),
-        ("nameless", "nameless", "it could not be loaded: AttributeError"),
-    ],
+    ("name", "rule_name"), [("RAISES", "raises"), ("missing", "missing"), ("nameless", "nameless")]
 )
-def test_a_broken_rule_is_told_as_not_judged(
-    installed: Callable[..., None], name: str, rule_name: str, why: str
-) -> None:
+def test_a_broken_rule_is_told_as_not_judged(installed: Callable[..., None], name: str, rule_name: str) -> None:
     installed(name)
     findings = judged(growing("losses"))
     assert findings.verdict == "leaks" and rules_of(findings) == ["step-growth"]
     (unjudged,) = findings.unjudged
-    assert (unjudged.rule, unjudged.rank) == (rule_name, 0) and unjudged_text(unjudged.why).startswith(why)
+    assert (unjudged.rule, unjudged.rank) == (rule_name, 0)
