@@ -13,6 +13,7 @@ import argparse
 import ast
 import atexit
 import copy
+import cProfile
 import os
 import pickle
 import random
@@ -183,15 +184,16 @@ class Tests:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        codes: set[CodeType] = set()
+        profile = cProfile.Profile(builtins=False)
         began = time.process_time()
         if self.chosen is None:
-            sys.setprofile(lambda frame, *_: codes.add(frame.f_code))
+            profile.enable()
         try:
             return (yield)
         finally:
-            sys.setprofile(None)
+            profile.disable()
             self.seconds[item.nodeid] = time.process_time() - began
+            codes = (entry.code for entry in profile.getstats() if not isinstance(entry.code, str))
             self.called[item.nodeid] = {(code.co_filename, code.co_firstlineno) for code in codes}
 
 

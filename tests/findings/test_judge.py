@@ -79,7 +79,15 @@ def test_a_plateau_is_no_leak_and_little_growth_a_note() -> None:
     assert (at_rest.verdict, at_rest.findings) == ("clean", ())
     little = judged(growing(size=4))
     assert ([f.severity for f in little.findings], little.verdict, little.exit_status) == (["note"], "clean", 0)
-    assert little.why.reason == Reason.LITTLE_GREW
+    assert (little.why.reason, little.why.count, little.why.horizon) == (Reason.LITTLE_GREW, 1, 0)
+    still = judged(lambda _: GROWING(1)).why
+    assert (still.reason, still.count, still.notes, still.garbage, still.freed_late) == (
+        Reason.NOTHING_GREW,
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 def test_too_few_snapshots_are_inconclusive_and_those_of_the_warm_up_are_not_judged() -> None:

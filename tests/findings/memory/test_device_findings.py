@@ -108,7 +108,8 @@ def test_a_gap_is_not_guessed_where_the_blocks_are_known() -> None:
 
 NOTES = {
     "reserved": rank(device=[counters(step, reserved=4 * GIB, peak=GIB) for step in STEPS]),
-    "pending": rank([blocks(step, MIB, pending=64 * MIB) for step in STEPS]),
+    "reserved, a third": rank(device=[counters(step, reserved=3 * GIB, peak=2 * GIB) for step in STEPS]),
+    "pending": rank([blocks(step, MIB, pending=32 * MIB) for step in STEPS]),
     "outside": rank([blocks(step, MIB, outside=step * 32 * MIB) for step in STEPS]),
     "retries": rank(device=[counters(step, retries=step) for step in STEPS]),
     "caught": rank(device_out_of_memory=[failure(2), failure(4)]),

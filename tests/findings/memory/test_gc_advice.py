@@ -84,6 +84,11 @@ def test_rare_full_collections_ask_for_no_freeze() -> None:
     assert FreezeSaves not in advice(replace(rank, steps=(one, *rank.steps[1:])))
 
 
+def test_steps_that_took_no_time_ask_for_no_freeze() -> None:
+    rank = rank_of((Collection(2, 0.0, 100, MIB),), objects=(300_000, 303_000))
+    assert FreezeSaves not in advice(replace(rank, steps=tuple(replace(step, seconds=0.0) for step in rank.steps)))
+
+
 def test_cutting_is_put_beside_collecting() -> None:
     finding = Finding(
         "tensor-cycle", StaticText("", ""), "00000000", "leak", "gc", 6 * MIB, 2.0 * MIB, (),

@@ -10,7 +10,7 @@ from support.pipelining_heaps import KIB, Heap, peak_rank, storages
 
 from leakscope.findings.facts import Severity
 from leakscope.findings.model import Cut, CutReference, Finding
-from leakscope.findings.rules.idle_memory import idle_findings
+from leakscope.findings.rules.idle_memory import UntouchedFacts, idle_findings
 from leakscope.run.model import Rank
 from leakscope.run.rows import UntouchedStorage, WatchedStep
 
@@ -45,6 +45,13 @@ def test_a_checkpoint_left_in_a_variable_is_told_with_what_to_delete() -> None:
     (finding,) = found(main_with("ckpt", "val"), ["ckpt", "val"], [("main", "local ckpt")])
     assert (finding.rule, finding.severity, finding.bytes_per_step) == ("idle-memory", "avoidable", 0.0)
     assert finding.cut is not None and finding.cut.frees_bytes == finding.retained_bytes == BIG
+
+
+def test_its_title_has_what_is_gained_on_the_device_and_on_the_host() -> None:
+    (finding,) = found(main_with("ckpt"), ["ckpt"], [("main", "local ckpt")])
+    assert isinstance(finding.facts, UntouchedFacts)
+    title = replace(finding.facts, bytes=3 * BIG, host_bytes=BIG).title_for(finding)
+    assert "2.00 MiB" in title and "1.00 MiB" in title
 
 
 def test_what_is_read_later_or_was_touched_is_not_told() -> None:

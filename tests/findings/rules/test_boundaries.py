@@ -60,6 +60,16 @@ def test_a_pause_at_the_end_is_growth_unless_that_levels_off() -> None:
     assert not Series((3, 5, 7, 9, 11), (0, 100, 200, 300, 300)).grew_lately
 
 
+def test_what_leaks_gain_after_their_last_snapshot_counts_from_it() -> None:
+    """Nothing was counted at the step of the snapshot."""
+    rank = rank_of(*[0] * 9, *range(1, 12))
+    leak = replace(
+        examples.cycle_finding(), freed_by=FreedBy.PROGRAM, bytes_per_step=10.0 * MIB, retained_bytes=9 * MIB,
+        sightings=(Sighting(0, 9, 9 * MIB),),
+    )  # fmt: skip
+    assert at_end_of_run(examples.run(rank), [leak]).bytes == 20 * MIB
+
+
 @pytest.mark.parametrize(("full", "told"), [(2000, 2000), (2100, 0)])
 def test_a_forecast_reaches_twenty_times_as_far_as_the_run(full: int, told: int) -> None:
     rank = replace(rank_of(*range(100)), host_memory=(MemoryThere("the host's memory", (99 + full - 100) * MIB),))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakscope.findings.model import Finding
+from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.rules.worker_growth import WorkerGrowthFacts, worker_growth_findings
 from leakscope.run.model import Ended, Rank
 from leakscope.run.rows import EndKind, GrowingInWorker, WorkerLook, WorkerMemory, WorkersRead, WorkersStarted
@@ -86,3 +86,4 @@ def test_by_its_size_and_by_whether_workers_give_it_back(lives: int, min_bytes: 
 def test_memory_without_a_container(own: tuple[int, ...], per_step: int | None) -> None:
     found = found_in(own=tuple(size * KIB for size in own), min_bytes=KIB)
     assert [(one.bytes_per_step, one.trace, one.cut) for one in found] == ([(per_step, (), None)] if per_step else [])
+    assert all(one.sightings == (Sighting(0, 10 * (len(own) - 1), one.retained_bytes),) for one in found)

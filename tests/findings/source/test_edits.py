@@ -499,6 +499,7 @@ def test_each_line_that_adds_has_its_edit_or_there_is_none() -> None:
         ("first = len(works); send()\n    for work in works[first:]: work.wait()", True),
         ("for work in works:\n        if work.is_completed(): work.wait()", False),
         ("for work in works: work.wait()\n    print(len(works))", False),
+        ("for work in works:\n        work.wait()\n        break", False),
         ("pass", False),
     ],
 )

@@ -255,4 +255,6 @@ def test_what_has_grown_past_its_bound_is_a_leak() -> None:
 def test_what_has_grown_through_a_whole_period_is_a_leak() -> None:
     line = "if self.k % 20 == 0: self.rows.clear()"
     assert settled(line, items=30, steps=30, last=31).severity == Severity.LEAK
-    assert settled(line, items=15, steps=15, last=15).severity == Severity.NOTE
+    filling = settled(line, items=15, steps=15, last=15)
+    assert filling.severity == Severity.NOTE and isinstance(filling.settled_by, EmptiedLater)
+    assert filling.settled_by.steps == 2 + 2 * 20, "of the warm-up and two periods"
