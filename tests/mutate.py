@@ -41,7 +41,7 @@ RECORD, OUTPUT = FOLDER / "record", FOLDER / "output"
 MUTATED = ("leakscope/findings", "leakscope/graph")
 JUDGING = ("tests/golden_runs", "tests/findings", "tests/graph")
 """Folders of tests that judge in process."""
-OPTIONS = ("-q", "-m", "unit", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header")
+OPTIONS = ("-q", "-m", "unit", "--assert=plain", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header")
 TEXT = re.compile(r"title|advice|text$|preface|without_a_cut|why_no_cut|help|__repr__|^says?$|sentence")
 """Names of functions that write text for a reader."""
 SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {

@@ -53,6 +53,7 @@ def test_the_lines_give_the_gradients_of_a_stage_and_keep_nothing(fault: Fault) 
 @pytest.mark.parametrize(
     ("name", "pointed"),
     [
+        ("stage-backward-cycle", {"closure collect over itself in stage_backward_with_cycle()": "stage_backward"}),
         ("kept-outputs", {"context.inputs in train()": "stage_backward", "context.outputs in train()": "output_edges"}),
     ],
 )
