@@ -67,6 +67,8 @@ def test_what_a_watched_step_takes_for_a_while_hides_no_growth() -> None:
     assert counted_rate(_watched(levels, 5), 2) == 0.25 * MIB
     assert rate_at_end(_watched(levels, 5), 2) == 0.25 * MIB
     assert counted_rate(_rank(levels), 2) == 0  # of somebody else it is
+    levels[4:] = [level + 100 for level in levels[4:]]  # what the watched step itself takes for good
+    assert rate_at_end(_watched(levels, 5), 2) == 0.25 * MIB
 
 
 def test_the_garbage_of_the_start_hides_no_growth() -> None:

@@ -57,6 +57,7 @@ def test_a_container_that_each_worker_fills() -> None:
         ([1, 2, 3, 4, 5, 6, 7], [2, 4, 6, 8, 10, 12, 14], 700),  # half of what was put in since has gone
         ([5, 2, 4, 8, 9, 10, 11], [5, 7, 9, 12, 13, 14, 15], None),  # emptied in between
         ([1, 2, 3, 4, 4, 4, 4], [1, 2, 3, 4, 4, 4, 4], None),  # full
+        ([4] * 7, [4] * 7, None),
     ],
 )
 def test_what_is_taken_out_again(items: list[int], gained: list[int], kept: int | None) -> None:

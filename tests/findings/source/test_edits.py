@@ -319,6 +319,12 @@ def test_every_use_under_any_name_decides_the_edit(use: str, body: str, method: 
     assert (found.after if found else None) == (method and f"losses.append(loss.{method}())")
 
 
+def test_a_value_is_followed_through_three_helpers() -> None:
+    helpers = "def first(a):\n    second(a)\n\ndef second(b):\n    third(b)\n\ndef third(c):\n    c[0].backward()\n"
+    text = loop("losses = []", "losses.append(loss)", "first(losses)") + "\n\n" + helpers
+    assert edit(finding(LOSSES, 0), train=text) is None
+
+
 def test_items_of_other_kinds_make_the_edit_test_the_type() -> None:
     found = finding(LOSSES, 0)
     mixed = replace(found, trace=(found.trace[0], replace(found.trace[1], others=3), *found.trace[2:]))
@@ -343,6 +349,8 @@ def test_what_backward_reads_of_ctx_is_edited_with_it() -> None:
     assert "ctx.save_for_backward(made)" in found.after
     assert "return context.saved_tensors[0] * grad" in found.after
     assert "context.made" not in found.after
+    far = text.replace("        return context", "        pass\n" * 12 + "        return context")
+    assert edit(finding(trace, 0, freed_by=FreedBy.GC), train=far) is None
     sets = text.replace("return context.made", "context.made = None; return context.made")
     assert edit(finding(trace, 0, freed_by=FreedBy.GC), train=sets) is None
 
@@ -419,7 +427,7 @@ def test_a_cache_whose_entries_are_made_anew_takes_out_the_oldest(test: str, aft
         ("kept = []", "kept.append((step, torch.randn(9)))", "torch.randn(9)"),
         ("kept = []", "kept.append((net(step), net(step)))", None),
         ("kept = []", "if step: kept.append(out)", "if step: pass"),
-        ("kept = []", "a = 1; kept.append(out); b = 2", "a = 1; b = 2"),
+        ("kept = []", "a = 1; kept.append(out);b = 2", "a = 1; b = 2"),
         ("kept = []", "if kept: kept.append(out)", None),
         ("kept = []", "kept.append(out); print(vars())", None),
     ],

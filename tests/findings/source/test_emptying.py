@@ -14,6 +14,7 @@ from leakscope.findings.source.bounds import emptied_at
 from leakscope.findings.source.index import Sources
 from leakscope.findings.source.stores import stores_for
 from leakscope.run.model import Ended, Rank, Run, Step
+from leakscope.run.rows import MemoryThere
 
 OF_OBJECT = """
     frame main train.py:1 -> local trainer
@@ -116,6 +117,8 @@ def test_what_a_helper_empties_is_followed_through_its_argument() -> None:
         ("if len(self.rows) >= self.most: self.rows = []", 32),
         ("while len(self.rows) > 2 * LIMIT: del self.rows[0]", 128),
         ("if 99 < len(self.rows): self.rows.popleft()", 99),
+        ("if len(self.rows) > 2**6: self.rows.pop(0)", 64),
+        ("if len(self.rows) > 64 // 0: self.rows.pop(0)", None),
         ("del self.rows[:-20]", 20),
         ("self.rows = self.rows[-20:]", 20),
         ("if x is not None and len(self.rows) > unknown(): self.rows.pop()", None),
@@ -222,7 +225,7 @@ def test_what_does_not_keep_it_from_growing_is_no_evidence(fields: dict[str, str
     assert trainer(**fields) == [], why
 
 
-def settled(text: str, items: int, steps: int, last: int = 9) -> Finding:
+def settled(text: str, items: int, steps: int, last: int = 9, **more: object) -> Finding:
     """The finding of a list with so many items after a run of some steps."""
     found = replace(
         finding(OF_OBJECT, 1, rule=RuleName.STEP_GROWTH, bytes_per_step=1024.0),
@@ -232,7 +235,7 @@ def settled(text: str, items: int, steps: int, last: int = 9) -> Finding:
     hop = replace(found.trace[2], object=f"list, {items} items")
     found = replace(found, trace=(*found.trace[:2], hop, *found.trace[3:]))
     done = tuple(Step(n, 0.1, None, None) for n in range(1, steps + 1))
-    run = Run(("train.py",), (Rank(0, done, (), Ended("finished", 0, steps)),), 1, "cpu", "2.13.0", "0")
+    run = Run(("train.py",), (Rank(0, done, (), Ended("finished", 0, steps), **more),), 1, "cpu", "2.13.0", "0")
     sources = kept(
         train=TRAINER.format(before="pass", after=text, end="self.rows.clear()", epoch="pass", name="finish")
     )
@@ -248,8 +251,21 @@ def test_what_is_filling_is_a_note_that_says_how_many_steps_would_show_it() -> N
 
 
 def test_what_has_grown_past_its_bound_is_a_leak() -> None:
-    assert settled("if len(self.rows) > 40: self.rows.clear()", items=60, steps=60).severity == Severity.LEAK
-    assert settled("if len(self.rows) > 40: self.rows.clear()", items=41, steps=60).severity == Severity.NOTE
+    assert settled("if len(self.rows) > 40: self.rows.clear()", items=43, steps=60).severity == Severity.LEAK
+    assert settled("if len(self.rows) > 40: self.rows.clear()", items=42, steps=60).severity == Severity.NOTE
+
+
+def test_a_bound_that_is_more_than_a_quarter_of_memory_is_too_large() -> None:
+    memory = (MemoryThere("the host's memory", 100 << 10),)
+    for bound, severity in ((25, Severity.NOTE), (26, Severity.LEAK)):
+        line = f"if len(self.rows) > {bound}: self.rows.clear()"
+        assert settled(line, items=9, steps=9, host_memory=memory).severity == severity
+
+
+def test_functions_that_call_each_other_are_followed_to_an_end() -> None:
+    text = TRAINER.format(before="pass", after="self.finish(x)", end="self.rows.clear(); self.step(x)", epoch="pass",
+                          name="finish")  # fmt: skip
+    assert all(bound is None for _, bound, _, _ in emptied(OF_OBJECT, 1, text))
 
 
 def test_what_has_grown_through_a_whole_period_is_a_leak() -> None:
