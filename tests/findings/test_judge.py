@@ -53,6 +53,12 @@ def test_what_is_no_larger_at_the_end_has_plateaued(step: int, items: int, verdi
     assert judge(with_end(rank(), step, GROWING(items) if items else "")).verdict == verdict
 
 
+@pytest.mark.parametrize(("items", "leaks"), [(24, False), (25, True)])
+def test_growth_of_half_its_rate_up_to_the_end_is_confirmed_against_the_counters(items: int, leaks: bool) -> None:
+    one = rank(last=40, counted=lambda step: (100 + min(step, 10)) * MIB)
+    assert (judge(with_end(one, 40, GROWING(items))).verdict == "leaks") is leaks
+
+
 def test_a_rank_without_steps_is_judged_by_the_snapshots_of_its_peers() -> None:
     one = rank(at=(3, 5, 9, 9))
     peer = replace(one, steps=(), looks=tuple(replace(look, occasion="peer") for look in one.looks))
