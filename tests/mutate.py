@@ -1,46 +1,47 @@
 """Mutates leakscope/findings and leakscope/graph, one place at a time, and prints which mutants the tests kill.
 
-    python tests/mutate.py [--count 100] [--seed 0] [--only PATH] [--list]
+    python tests/mutate.py [--count 100] [--seed 0] [--only PATH] [--place PLACE] [--list]
 
-One process collects the unit tests of findings and graph and the recorded runs. A fork of it runs them all and records
-which of them execute the lines to be mutated. Each mutant is another fork, which replaces the code of one function and
-runs these tests, the quickest first. A mutant outside functions is made in a copy of the package and runs all tests.
-Text for a reader is not mutated: the golden files of the formats show it.
+A fork of this process runs the unit tests of findings and graph and the recorded runs, and records what they call.
+Each mutant is another fork, which imports the changed file and runs the tests that call the changed function, the
+quickest first. Text for a reader is not mutated: the golden files of the formats show it.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import atexit
 import copy
-import functools
-import gc
-import inspect
+import cProfile
 import os
 import pickle
 import random
 import re
 import resource
-import select
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
-from typing import Any
+from types import CodeType
 
+import hypothesis  # noqa: F401 - for the forks, as torch
+import numpy  # noqa: F401
 import pytest
+import torch  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent
+FOLDER = Path(tempfile.mkdtemp())
+atexit.register(shutil.rmtree, FOLDER)
+RECORD, OUTPUT = FOLDER / "record", FOLDER / "output"
 MUTATED = ("leakscope/findings", "leakscope/graph")
 JUDGING = ("tests/golden_runs", "tests/findings", "tests/graph")
 """Folders of tests that judge in process."""
-OPTIONS = ("-q", "-m", "unit", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header")
+OPTIONS = ("-q", "-m", "unit", "--assert=plain", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--no-header")
 TEXT = re.compile(r"title|advice|text$|preface|without_a_cut|why_no_cut|help|__repr__|^says?$|sentence")
 """Names of functions that write text for a reader."""
 SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -51,7 +52,15 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
 OPPOSITE = {"min": "max", "max": "min", "any": "all", "all": "any"}
-EQUIVALENT: dict[str, str] = {}
+EQUIVALENT: dict[str, str] = {
+    "return (counted[end].counted_bytes or 0) - (counted[start].counted_bytes or 0) [0 => 1]": "they are counted",
+    "counted = sum(next((look.counted_bytes or 0 for look in rank.looks), 0) for rank in ranks) [0 => 1]":
+        "a byte in a forecast of steps",
+    "return carried[0] if len(carried) == 1 else None [0 => -1]": "of one",
+    "RULE = Rule(RuleName.FRAME_HOLD, HELP, Match(60, _applies, _facts), is_unintended=True) [60 => 61]":
+        "the next in order is at 70",
+    "least = max(min_bytes, worth_share * step.peak_bytes, 1) [1 => 0]": "what is gone has a byte",
+}  # fmt: skip
 """Mutants that no test can tell from the original: the line, what is changed in it, and why."""
 
 
@@ -61,7 +70,6 @@ class Mutant:
 
     path: str
     line: int
-    last_line: int
     before: str
     after: str
     begin: int
@@ -89,22 +97,6 @@ class Mutant:
         """The file with the change."""
         original = (ROOT / self.path).read_bytes()
         return original[: self.begin] + self.after.encode() + original[self.end :]
-
-    def code(self) -> CodeType | None:
-        """The changed code of its function, None where only another module has it."""
-        path = str(ROOT / self.path)
-        before, after = (
-            next((code for code in _codes(compile(text, path, "exec")) if code.co_firstlineno == self.function), None)
-            for text in ((ROOT / self.path).read_bytes(), self.text)
-        )
-        return after if before and after and before.co_freevars == after.co_freevars else None
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """The functions of a module and of its classes."""
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from [one] if one.co_flags & inspect.CO_NEWLOCALS else _codes(one)
 
 
 def replacements(node: ast.AST) -> Iterator[ast.AST]:
@@ -135,7 +127,7 @@ def replacements(node: ast.AST) -> Iterator[ast.AST]:
         case ast.IfExp():
             new.test = ast.UnaryOp(ast.Not(), new.test)
             yield new
-        case ast.Return(value=ast.AST()) if not (isinstance(new.value, ast.Constant) and new.value.value is None):
+        case ast.Return(value=ast.AST()) if not (isinstance(new.value, ast.Constant) and not new.value.value):
             yield ast.Return(ast.Constant(None))
         case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Continue() | ast.Break():
             yield ast.Pass()
@@ -176,7 +168,7 @@ def mutants(path: Path) -> Iterator[Mutant]:
             here, text = ast.unparse(node), ast.unparse(ast.fix_missing_locations(new))
             text = text if isinstance(node, ast.stmt) or isinstance(new, ast.Constant) else f"({text})"
             name = str(path.relative_to(ROOT))
-            yield Mutant(name, node.lineno, node.end_lineno, here, text, begin, end, function)
+            yield Mutant(name, node.lineno, here, text, begin, end, function)
 
 
 def sampled(count: int, seed: int, only: str) -> list[Mutant]:
@@ -186,141 +178,73 @@ def sampled(count: int, seed: int, only: str) -> list[Mutant]:
     return sorted(random.Random(seed).sample(found, min(count, len(found))), key=lambda m: (m.path, m.line))
 
 
-class Judge:
-    """Judges mutants in place of running the collected tests."""
+class Tests:
+    """Runs the tests of a fork: all of them, to record what they call, or those that call one function."""
 
-    def __init__(self, chosen: list[Mutant]) -> None:
+    def __init__(self, chosen: Mapping[str, float] | None = None) -> None:
         self.chosen = chosen
-        self.alive: list[Mutant] = []
+        self.seconds: dict[str, float] = {}
+        self.called: dict[str, set[tuple[str, int]]] = {}
 
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Record which tests execute what, then judge each mutant in a fork."""
-        with tempfile.TemporaryDirectory() as folder:
-            record, copied = Path(folder, "record"), Path(folder, "copy")
-            failed = in_a_fork(lambda: self._record(session, record), 1800)
-            if failed:
-                pytest.exit(f"the original does not pass: {failed}", 2)
-            seconds, executed = pickle.loads(record.read_bytes())
-            print(f"{len(session.items)} tests take {sum(seconds):.0f} s of CPU time", flush=True)
-            for mutant in self.chosen:
-                began = time.monotonic()
-                code = mutant.code()
-                items = [n for n, found in enumerate(executed) if code is None or mutant in found]
-                if code is None:
-                    how = in_a_copy(mutant, copied)
-                else:
-                    items.sort(key=lambda n: seconds[n])
-                    run = functools.partial(self._judge, session, mutant, code, items)
-                    how = in_a_fork(run, 10 + 5 * int(sum(seconds[n] for n in items)))
-                if not how:
-                    self.alive.append(mutant)
-                print(
-                    f"{'killed' if how else 'lives':<6} {time.monotonic() - began:5.1f} s {len(items):4} tests  "
-                    f"{mutant.place}  {mutant.change}  {how}", flush=True,
-                )  # fmt: skip
-        return True
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if (chosen := self.chosen) is not None:
+            items[:] = sorted((one for one in items if one.nodeid in chosen), key=lambda one: chosen[one.nodeid])
 
-    def _record(self, session: pytest.Session, record: Path) -> str:
-        """Write the CPU time of each test and the mutants whose lines it executes; return one that fails."""
-        seconds: list[float] = []
-        executed: list[set[Mutant]] = []
-        tracer = functools.cache(functools.partial(_tracer, self.chosen))
-        for item in session.items:
-            found: set[Mutant] = set()
-            began = time.process_time()
-            sys.settrace(lambda frame, *_, found=found: tracer(frame.f_code) and tracer(frame.f_code)(found))
-            try:
-                _run(item)
-            finally:
-                sys.settrace(None)
-            if session.testsfailed:
-                return item.nodeid
-            seconds.append(time.process_time() - began)
-            executed.append(found)
-        record.write_bytes(pickle.dumps((seconds, executed)))
-        return ""
-
-    @staticmethod
-    def _judge(session: pytest.Session, mutant: Mutant, code: CodeType, items: list[int]) -> str:
-        """Replace the code of a function and return the first test that fails, "" where none does."""
-        for one in gc.get_objects():
-            if isinstance(one, FunctionType) and _same(one.__code__, code):
-                one.__code__ = code
-        for number in items:
-            _run(session.items[number])
-            if session.testsfailed:
-                return session.items[number].nodeid
-        return ""
-
-
-def _run(item: pytest.Item) -> None:
-    item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-
-
-def _same(one: CodeType, other: CodeType) -> bool:
-    return all(getattr(one, name) == getattr(other, name) for name in ("co_filename", "co_firstlineno", "co_name"))
-
-
-def _tracer(chosen: list[Mutant], code: CodeType) -> Callable[[set[Mutant]], Any] | None:
-    """Makes the trace function of a frame with mutants; None for code without."""
-    here = [
-        mutant
-        for mutant in chosen
-        if str(ROOT / mutant.path) == code.co_filename and mutant.function
-        and mutant.line <= max(line or 0 for *_, line in code.co_lines())
-        and code.co_firstlineno <= mutant.last_line
-    ]  # fmt: skip
-
-    def begin(found: set[Mutant]) -> Any:
-        def trace(frame: FrameType, event: str, argument: object) -> Any:
-            found.update(mutant for mutant in here if mutant.line <= frame.f_lineno <= mutant.last_line)
-            return trace
-
-        return trace
-
-    return begin if here else None
-
-
-def in_a_fork(task: Callable[[], str], limit_s: int) -> str:
-    """What the task returns in a fork of this process, or how the fork ended; it has so many seconds of CPU time."""
-    reads, writes = os.pipe()
-    child = os.fork()
-    if not child:
-        result = "error"
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        profile = cProfile.Profile(builtins=False)
+        began = time.process_time()
+        if self.chosen is None:
+            profile.enable()
         try:
-            resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, 1)
-            os.dup2(nowhere, 2)
-            result = task()
+            return (yield)
         finally:
-            os.write(writes, result.encode())
-            os._exit(0)
-    os.close(writes)
-    with os.fdopen(reads) as pipe:
-        ready, _, _ = select.select([pipe], [], [], 60 + 20 * limit_s)
-        if not ready:
-            os.kill(child, signal.SIGKILL)
-        result = pipe.read() if ready else "time limit"
-    _, status = os.waitpid(child, 0)
-    return result or (f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "")
+            profile.disable()
+            self.seconds[item.nodeid] = time.process_time() - began
+            codes = (entry.code for entry in profile.getstats() if not isinstance(entry.code, str))
+            self.called[item.nodeid] = {(code.co_filename, code.co_firstlineno) for code in codes}
 
 
-def in_a_copy(mutant: Mutant, copied: Path) -> str:
-    """The first test that fails with a copy of the package, "" where none does."""
-    if not copied.exists():
-        for name in ("leakscope", "cli", "sample_runs", "tests"):
-            shutil.copytree(ROOT / name, copied / name, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", copied)
-    path = copied / mutant.path
-    original = path.read_bytes()
-    path.write_bytes(mutant.text)
-    words = [sys.executable, "-m", "pytest", "-x", *OPTIONS, *JUDGING]
-    done = subprocess.run(
-        words, cwd=copied, env={**os.environ, "PYTHONPATH": str(copied)}, capture_output=True, text=True, check=False
-    )
-    path.write_bytes(original)
-    return done.stdout[-300:].replace("\n", " ") if done.returncode in (1, 2) else ""
+def in_a_fork(tests: Tests, mutant: Mutant | None, output: Path, limit_s: int) -> int:
+    """Run the tests in a fork, which has so many seconds of CPU time; return its exit status."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    status = 1
+    try:
+        resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
+        for number in (1, 2):
+            os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        if mutant is not None:
+            _mutate(mutant)
+        files = sorted({test.partition("::")[0] for test in tests.chosen or ()}) or JUDGING
+        status = int(pytest.main(["-x", *OPTIONS, *files], plugins=[tests]))
+        if mutant is None:
+            RECORD.write_bytes(pickle.dumps((tests.seconds, tests.called)))
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+
+def _mutate(mutant: Mutant) -> None:
+    """Have the import system compile the changed text in place of the file."""
+    whole, path = SourceFileLoader.get_code, str(ROOT / mutant.path)
+
+    def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
+        return compile(mutant.text, path, "exec") if loader.path == path else whole(loader, name)
+
+    SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+
+
+def judged(mutant: Mutant, seconds: Mapping[str, float], called: Mapping[str, set[tuple[str, int]]]) -> str:
+    """How the mutant was killed, "" where it lives."""
+    function = (str(ROOT / mutant.path), mutant.function)
+    chosen = {test: takes for test, takes in seconds.items() if not mutant.function or function in called[test]}
+    if not chosen:
+        return ""
+    status = in_a_fork(Tests(chosen), mutant, OUTPUT, 30 + 5 * int(sum(chosen.values())))
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", OUTPUT.read_text(encoding="utf-8"), re.MULTILINE)
+    return "" if not status else failed[1] if failed else f"exit status {status}"
 
 
 def main() -> int:
@@ -337,14 +261,23 @@ def main() -> int:
         print("\n".join(f"{mutant.place}  {mutant.change}" for mutant in chosen))
         return 0
     os.chdir(ROOT)
-    judge = Judge(chosen)
-    status = pytest.main(["-s", *OPTIONS, *JUDGING], plugins=[judge])
-    if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-        return int(status)
-    for mutant in judge.alive:
+    if in_a_fork(Tests(), None, OUTPUT, 1800):
+        sys.exit(f"the original does not pass: {OUTPUT.read_text(encoding='utf-8')}")
+    seconds, called = pickle.loads(RECORD.read_bytes())
+    print(f"{len(seconds)} tests take {sum(seconds.values()):.0f} s of CPU time", flush=True)
+    alive = []
+    for mutant in chosen:
+        began = time.monotonic()
+        how = judged(mutant, seconds, called)
+        if not how:
+            alive.append(mutant)
+        spent = time.monotonic() - began
+        print(f"{'killed' if how else 'lives':<6} {spent:5.1f} s  {mutant.place}  {mutant.change}  {how}", flush=True)
+    for mutant in alive:
         print(f"{mutant.place}  {mutant.change}  {mutant.known or 'SURVIVED'}")
-    lived, known = (sum(bool(mutant.known) == known for mutant in judge.alive) for known in (False, True))
-    print(f"{len(chosen) - lived - known} of {len(chosen)} killed, {known} equivalent, {lived} survived")
+    known = sum(bool(mutant.known) for mutant in alive)
+    killed, lived = len(chosen) - len(alive), len(alive) - known
+    print(f"{killed} of {len(chosen)} killed, {known} equivalent, {lived} survived")
     return 1 if lived else 0
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.heap_text import heap_from
 
 from leakscope.findings.counters import counted_rate, rate_at_end
-from leakscope.findings.growth import MIN_LOOKS, Series
+from leakscope.findings.growth import MIN_LOOKS
 from leakscope.findings.judge import Policy, judge
 from leakscope.findings.model import Findings, LineKind, Reason, Why, by_kind, grown_of, totals
 from leakscope.run.model import Collection, Ended, HeapSnapshot, Rank, Run, Step
@@ -157,55 +157,14 @@ def test_each_group_stands_on_one_line() -> None:
     assert lines[LineKind.LEAKS].holder == "train.p0[i]"
 
 
-def test_what_is_suppressed_has_a_line_of_its_own() -> None:
-    found = judge(history([Part("list", 256 * KIB)], (3, 5, 9, 13), 16), suppress=["step-growth"])
-    (line,) = totals(found.ledgers[0])
-    assert (found.verdict, line.kind, line.bytes) == ("clean", LineKind.APART, 10 * 256 * KIB)
-
-
-@pytest.mark.parametrize(("how", "said"), [
-    ("filled", "No leak confirmed: the snapshots show growth of 4.00 KiB per step, the per-step counters only 0 B per "
-     "step. Run longer to decide."),
-    ("list", "Check `train.p0[i]`: it grows by 4.00 KiB per step, 390.62 MiB after 100,000 steps."),
-])  # fmt: skip
-def test_a_note_goes_on_where_the_counters_of_all_steps_say_so(how: str, said: str) -> None:
-    run = history([Part(how, 4 * KIB)], (3, 5, 7, 9), 60)
-    found = judge(run)
-    assert found.verdict == "clean"
-    assert [finding.bytes_per_step for finding in found.findings] == [4 * KIB]
-
-
-def test_growth_that_stopped_is_clean_and_said_so() -> None:
-    found = judge(history([Part("rests", 512 * KIB)], (3, 5, 9, 13), 16))
-    assert found.verdict == "clean"
-
-
-def test_growth_that_goes_on_in_no_holders_line_is_not_clean() -> None:
-    found = judge(history([Part("unlike", 256 * KIB)], (3, 5, 9, 13), 16))
-    assert found.verdict == "inconclusive"
-
-
-def test_growth_that_begins_after_the_last_look_is_not_clean() -> None:
-    found = judge(history([Part("late", 256 * KIB)], (3, 5, 7, 9), 40))
-    assert found.verdict == "inconclusive"
-    assert judge(history([Part("late", 512)], (3, 5, 7, 9), 40)).verdict == "clean"
-
-
-@pytest.mark.parametrize(("how", "held", "said"), [
-    ("garbage", 12, "growing 1.00 MiB per step"), ("renewed", 1, "1.00 MiB allocated per step and freed late"),
-])  # fmt: skip
-def test_garbage_that_is_made_every_step_and_freed_late_does_not_grow(how: str, held: int, said: str) -> None:
+@pytest.mark.parametrize("how", ["garbage", "renewed"])
+def test_garbage_that_is_made_every_step_and_freed_late_does_not_grow(how: str) -> None:
     run = history([Part(how, 1 << 20)], (3, 5, 9, 12), 12)
     full = Collection(2, 0.1, 5, 1 << 20)
     steps = tuple(replace(step, collections=(full,) if how == "renewed" else ()) for step in run.ranks[0].steps)
     found = judge(replace(run, ranks=(replace(run.ranks[0], steps=steps),)))
     (_finding,) = found.findings
     assert (found.why.freed_late > 0) == (how == "renewed")
-
-
-@pytest.mark.parametrize(("size", "verdict"), [(64 * KIB, "leaks"), (60 * KIB, "clean")])
-def test_the_floor_in_all_is_as_much_for_each_step(size: int, verdict: str) -> None:
-    assert judge(history([Part("list", size)], (3, 5, 7, 11, 12), 12)).verdict == verdict
 
 
 def test_the_counters_of_all_steps_correct_what_three_looks_show() -> None:
@@ -268,12 +227,6 @@ def test_a_damaged_look_matters_where_those_left_are_too_few(looked_at: tuple[in
     run = replace(run, ranks=(*whole.ranks, damaged), expected_ranks=2)
     assert isinstance(why := judge(run).why, Why)
     assert why.reason == reason
-
-
-@pytest.mark.parametrize(("last", "leaks"), [(60, True), (59, False)])
-def test_a_leak_has_grown_by_its_threshold_at_each_step_between_its_looks(last: int, leaks: bool) -> None:
-    line = Series((3, 5, 7, 9), (0, 20, 40, last))
-    assert (line.per_step, line.floor(10), line.is_leak(10)) == (10, 60, leaks)
 
 
 def test_what_leaks_hold_at_the_end_and_when_memory_is_full_are_forecast() -> None:

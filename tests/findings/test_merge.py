@@ -6,18 +6,15 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 
 import pytest
-from support.heap_text import heap_from
+from support.judging import MIB, rank_of, run_of
 
 from leakscope.findings.facts import AlsoFreed, BufferKind, CommBuffers, Plateaued
 from leakscope.findings.judge import judge
 from leakscope.findings.merge import MERGED, MERGED_CUT, merge_findings
-from leakscope.findings.model import Cut, Finding, Sighting
+from leakscope.findings.model import Cut, Finding
 from leakscope.findings.rules.dist_autograd_context import OpenContextsFacts
-from leakscope.report.verdict_text import cut_in_short
-from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 9, 10)
-MIB = 1 << 20
 
 
 def hooked(name: str, size: int, more: str = "") -> str:
@@ -44,12 +41,8 @@ def parents(count: int, of_parent: int, of_child: int, alone: int = 0) -> str:
 
 def found_in(*heaps: Callable[[int], str]) -> tuple[Finding, ...]:
     """What is found where each rank has one of these heaps."""
-    steps = tuple(Step(step, 0.1, None, None) for step in range(1, 11))
-    ranks = []
-    for number, heap in enumerate(heaps):
-        looks = tuple(HeapSnapshot(step, "step", heap_from(heap(step)), None, 0) for step in STEPS)
-        ranks.append(Rank(number, steps, looks, Ended("finished", 0, 10)))
-    return judge(Run(("train.py",), tuple(ranks), len(ranks), "cpu", "2.13.0", "0", min_bytes=64 * 1024)).findings
+    ranks = (rank_of(heap, number, at=STEPS, last=10) for number, heap in enumerate(heaps))
+    return judge(run_of(*ranks, min_bytes=64 * 1024)).findings
 
 
 @pytest.mark.parametrize(("of_parent", "of_child"), [(MIB, 2 * MIB), (2 * MIB, MIB)])
@@ -59,12 +52,6 @@ def test_a_parent_that_is_freed_by_part_of_its_childs_cut_is_the_same_leak(of_pa
     assert finding.cut.frees_bytes == finding.retained_bytes == 10 * 3 * MIB
     assert (finding.count, finding.bytes_per_step) == (20, 3 * MIB)
     assert [s.bytes for s in finding.sightings] == [step * 3 * MIB for step in STEPS]
-
-
-def test_parents_of_which_only_some_have_a_child_are_a_leak_of_their_own() -> None:
-    small, large = sorted(found_in(lambda count: parents(count, MIB, MIB, alone=1)), key=lambda f: f.retained_bytes)
-    assert small.cut is not None and len(small.cut.references) == 2 and small.cut.frees_bytes == 10 * MIB
-    assert large.cut is not None and len(large.cut.references) == 1 and large.cut.frees_bytes == 20 * MIB
 
 
 def registered(step: int) -> str:
@@ -95,15 +82,6 @@ def test_what_a_leak_frees_does_not_count_what_only_a_note_would_free() -> None:
     assert [leak.severity, note.severity] == ["leak", "note"]
     assert leak.cut is not None and len(leak.cut.references) == 1
     assert leak.cut.frees_bytes == leak.retained_bytes == 10 * MIB
-
-
-def test_garbage_is_freed_late_where_it_grows_on_no_rank() -> None:
-    (finding,) = found_in(lambda count: parents(count, 0, MIB))
-    assert not finding.freed_late
-    ranks = (Sighting(0, 3, 3 * MIB), Sighting(0, 9, 9 * MIB), Sighting(1, 3, 3 * MIB), Sighting(1, 10, 10 * MIB))
-    assert not replace(finding, sightings=ranks, bytes_per_step=2 * MIB).freed_late
-    assert replace(finding, sightings=tuple(replace(s, bytes=MIB) for s in ranks)).freed_late
-    assert not replace(finding, sightings=ranks[:1]).freed_late
 
 
 def test_every_field_has_a_way_in_which_it_is_merged() -> None:
@@ -160,4 +138,3 @@ def test_indexes_of_the_heaps_of_two_ranks_are_not_compared() -> None:
     assert {heap.rank for heap, _ in first.cut_in} == {0, 1}
     assert first.cut is not None and second.cut is not None
     assert set(first.cut.references[0].indexes) & set(second.cut.references[0].indexes), "or nothing is compared"
-    assert cut_in_short((first, second)).endswith("frees 30.00 MiB, then the other leak")

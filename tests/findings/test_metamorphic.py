@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.heap_text import heap_from
+from support.judging import STEPS, rank_of, run_of
 
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Findings
-from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
-from leakscope.run.rows import EndKind, MemoryThere, Occasion
+from leakscope.run.model import Rank
+from leakscope.run.rows import MemoryThere
 
-STEPS = (3, 5, 7, 9)
 MEMORY = 24 << 30
 UNINTENDED = ("graphs", "cycles", "hooks")
 PLAIN = ("tensors", "values")
@@ -57,18 +56,13 @@ class Leak:
         )
 
 
-def rank_of(leaks: Sequence[Leak], number: int = 0) -> Rank:
-    looks = tuple(
-        HeapSnapshot(step, Occasion.STEP, heap_from("".join(leak.text(step) for leak in leaks)), None, 0)
-        for step in STEPS
-    )
-    steps = tuple(Step(k, 0.1, None, None) for k in range(1, STEPS[-1] + 1))
-    ended = Ended(EndKind.FINISHED, 0, STEPS[-1])
-    return Rank(number, steps, looks, ended, host_memory=(MemoryThere("the host's memory", MEMORY),))
+def rank_with(leaks: Sequence[Leak], number: int = 0) -> Rank:
+    memory = (MemoryThere("the host's memory", MEMORY),)
+    return rank_of(lambda step: "".join(leak.text(step) for leak in leaks), number, last=9, host_memory=memory)
 
 
 def judged(*ranks: Rank) -> Findings:
-    return judge(Run(("train.py",), ranks, len(ranks), "cpu", "2.13.0", "0"))
+    return judge(run_of(*ranks))
 
 
 def told(findings: Findings) -> Mapping[str, tuple[object, ...]]:
@@ -88,39 +82,29 @@ def leaks(kinds: Sequence[str], least: int) -> st.SearchStrategy[list[Leak]]:
     return several.map(lambda some: [Leak(kind, f"own{k}", size) for k, (kind, size) in enumerate(some)])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(leaks((*UNINTENDED, *PLAIN), 64 << 10), st.sampled_from((*UNINTENDED, *PLAIN)))
 def test_a_leak_ten_times_as_large_beside_it_hides_none(some: list[Leak], kind: str) -> None:
-    alone = told(judged(rank_of(some)))
+    alone = told(judged(rank_with(some)))
     largest = max(leak.size for leak in some)
-    beside = told(judged(rank_of([*some, Leak(kind, "beside", 10 * largest)])))
+    beside = told(judged(rank_with([*some, Leak(kind, "beside", 10 * largest)])))
     assert alone and all(beside.get(name) == what for name, what in alone.items())
     assert len(beside) == len(alone) + 1
 
 
-@settings(max_examples=20, deadline=None)
-@given(leaks(UNINTENDED, 40_000))
-def test_a_hundredth_of_the_size_is_the_same_verdict(some: list[Leak]) -> None:
-    large = told(judged(rank_of(some)))
-    small = told(judged(rank_of([Leak(leak.kind, leak.name, leak.size // 100) for leak in some])))
-    assert {name: (rule, subject) for name, (rule, subject, *_) in large.items()} == {
-        name: (rule, subject) for name, (rule, subject, *_) in small.items()
-    }
-
-
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(leaks((*UNINTENDED, *PLAIN), 64 << 10), leaks((*UNINTENDED, *PLAIN), 64 << 10))
 def test_the_order_of_ranks_changes_nothing(some: list[Leak], others: list[Leak]) -> None:
-    one = judged(rank_of(some, 0), rank_of(others, 1))
-    other = judged(rank_of(others, 0), rank_of(some, 1))
+    one = judged(rank_with(some, 0), rank_with(others, 1))
+    other = judged(rank_with(others, 0), rank_with(some, 1))
     assert told(one) == told(other)
     assert [one.ranks[k].verdict for k in (0, 1)] == [other.ranks[k].verdict for k in (1, 0)]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(leaks((*UNINTENDED, *PLAIN), 64 << 10))
 def test_a_leak_on_two_ranks_is_one_finding_of_twice_the_bytes(some: list[Leak]) -> None:
-    one, two = told(judged(rank_of(some))), told(judged(rank_of(some, 0), rank_of(some, 1)))
+    one, two = told(judged(rank_with(some))), told(judged(rank_with(some, 0), rank_with(some, 1)))
     assert one.keys() == two.keys()
     assert all(two[name][3] == 2 * one[name][3] for name in one)  # type: ignore[operator]
 
@@ -145,10 +129,8 @@ BY_VARIABLE = "module train -> .m -> network Linear#1\n"
 
 
 def _of_hooks(way: str) -> list[tuple[str, int]]:
-    looks = tuple(HeapSnapshot(step, Occasion.STEP, heap_from(_hooked(step, way)), None, 0) for step in STEPS)
-    steps = tuple(Step(k, 0.1, None, None) for k in range(1, STEPS[-1] + 1))
-    findings = judged(Rank(0, steps, looks, Ended(EndKind.FINISHED, 0, STEPS[-1])))
-    return [(f.cut.written, f.cut.frees_bytes) for f in findings.findings if f.cut is not None]
+    findings = judged(rank_of(lambda step: _hooked(step, way), last=9)).findings
+    return [(f.cut.written, f.cut.frees_bytes) for f in findings if f.cut is not None]
 
 
 def test_the_variable_of_a_loop_over_modules_makes_no_leak_of_its_own() -> None:

@@ -9,7 +9,6 @@ import pytest
 from support.recorded_rows import rows
 
 from leakscope.findings.counters import AlsoGrows, CountKind, also_grows
-from leakscope.report.run_text import run_text
 from leakscope.run.model import Ended, Rank
 from leakscope.run.rows import EndKind
 
@@ -34,9 +33,7 @@ def test_a_trend_is_told_with_what_grows_and_the_limit() -> None:
     (grown,) = descriptors([5 + 3 * step for step in STEPS])
     assert (grown.what, grown.rank, grown.before, grown.now) == (CountKind.DESCRIPTORS, 3, 18, 81)
     assert grown.by == (("socket to node0:80", 63),)
-    (text,) = run_text([grown])
-    assert text.startswith("Rank 3: 63 more file descriptors from step 3 to 24, 81 in total (limit 1024)")
-    assert "63 `socket to node0:80`. Fix: close each client, store or server object" in text
+    assert (grown.from_step, grown.to_step, grown.limit) == (3, 24, 1024)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +75,14 @@ def test_compiling_at_first_is_not_told_and_compiling_again_and_again_is() -> No
     assert judged(counts=first) == ()
     again = [{"step": step, "compiled": compiled(9 + step, step)} for step in STEPS]
     (grown,) = judged(counts=again)
-    (text,) = run_text([grown])
-    assert "torch.compile compiled 21 times from step 3 to 24; `forward` (model.py:12) recompiled 24" in text
-    assert "because of `L['n'] == 3`" in text and "limit" not in text
+    assert grown.now - grown.before == 21 and not grown.over_limit
+    (function,) = grown.again
+    assert (function.name, function.at, function.times, function.reason) == (
+        "forward",
+        "model.py:12",
+        24,
+        "L['n'] == 3",
+    )
     given_up = [{"step": step, "compiled": compiled(min(step, 8), min(step, 7), step > 8)} for step in STEPS]
     (grown,) = judged(counts=given_up)
     assert grown.over_limit

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -152,40 +151,11 @@ def test_interleaved_stages(pipeline: Pipeline, count: int, chunks: int) -> None
     assert pipeline.told() == pipeline.truth
 
 
-@pytest.mark.parametrize("blocking", [True, False])
-def test_the_stages_of_a_rank_with_outputs_of_their_own_shapes_are_no_tensors_of_one_turn(blocking: bool) -> None:
-    pipeline = Pipeline(1, True, Tags.NONE, blocking, lines=False)
-    for turn in range(8):
-        pipeline.exchange(("recv", 0, turn))
-        pipeline.wait()
-        pipeline.compute()
-        pipeline.exchange(("send", 2, turn))
-        pipeline.wait()
-    of_stages = [replace(o, shape=(8, 1 + (number // 2) % 2)) for number, o in enumerate(pipeline.operations)]
-    assert {(turn.tensor, turn.tensors) for turn in turns_of(of_stages).values()} == {(1, 1)}
-
-
-def test_what_is_sent_from_two_lines_goes_together() -> None:
-    pipeline = Pipeline(2, True, Tags.NONE, blocking=False, lines=False)
-    for turn in range(4):
-        pipeline.exchange(("send", 1, turn))
-    lines = [replace(o, issued_at=f"train.py:{3 + number % 2}") for number, o in enumerate(pipeline.operations)]
-    turns = turns_of(lines)
-    assert [(turns[o.id].turn, turns[o.id].tensor) for o in lines] == pipeline.truth
-
-
 def test_what_goes_under_one_tag_goes_together_where_each_turn_has_its_own() -> None:
     pipeline = Pipeline(2, True, Tags.MICROBATCHES, blocking=False, lines=False)
     for turn in range(4):
         pipeline.exchange(("send", 1, turn))  # all at once: only the tag tells
     assert pipeline.told() == pipeline.truth
-
-
-def test_where_nothing_tells_each_is_a_turn() -> None:
-    pipeline = Pipeline(1, True, Tags.NONE, blocking=False, lines=False)
-    for turn in range(5):
-        pipeline.exchange(("send", 1, turn))
-    assert pipeline.told() == [(1 + turn, 1) for turn in range(5)]
 
 
 def test_peers_groups_directions_and_steps_are_counted_apart() -> None:

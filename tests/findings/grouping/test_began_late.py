@@ -1,38 +1,27 @@
-"""What began to grow after the first snapshots, and was seen by one of them alone, is judged by the counters."""
+"""Growth that began after the first snapshots is judged by the counters of the steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from support.heap_text import heap_from
+from support.judging import STEPS, growing, judged, tensor
 
-from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings, Why
-from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 ITEM, EVERY = 64 << 10, 10
 
 
-def kept(items: int) -> str:
-    text = "module train -> .net -> tensor w\ntensor w -> storage -> storage w 4096\n"
-    text += f"module train -> .log -> list log {items}\n"
-    for k in range(items):
-        text += f"list log -> [{k}] -> tensor t{k}\ntensor t{k} -> storage -> storage t{k} {ITEM}\n"
-    return text
-
-
-def judged(rose: Callable[[int], int], items: int = 10) -> Findings:
-    """What is said where each snapshot but the last was taken before anything was kept."""
-    looks = tuple(
-        HeapSnapshot(step, "step", heap_from(kept(items if step == 102 else 0)), None, 0) for step in (3, 5, 7, 9, 102)
-    )
-    steps = tuple(Step(n, 0.1, (1 << 24) + rose(n), None) for n in range(1, 201))
-    return judge(Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 200)),), 1, "cpu", "2.13.0", "0"))
+def seen_once(rose: Callable[[int], int], items: int = 10) -> Findings:
+    """What is found where each snapshot but the last was taken before anything was kept."""
+    net = f"module train -> .net -> {tensor('w', 4096)}"
+    log = growing("log", ITEM)
+    heap = lambda step: net + log(items if step == 102 else 0)  # noqa: E731
+    return judged(heap, at=(*STEPS, 102), last=200, counted=lambda step: (1 << 24) + rose(step))
 
 
 def test_what_one_snapshot_saw_is_a_leak_where_the_counters_rose_before_and_after_it() -> None:
-    (finding,) = judged(lambda step: step // EVERY * ITEM).findings
+    (finding,) = seen_once(lambda step: step // EVERY * ITEM).findings
     assert (finding.severity, finding.subject) == ("leak", "train.log")
     assert finding.bytes_per_step == pytest.approx(ITEM / EVERY, rel=0.1)
 
@@ -49,15 +38,13 @@ def test_what_one_snapshot_saw_is_a_leak_where_the_counters_rose_before_and_afte
 )
 def test_what_one_snapshot_saw_is_no_leak_where_they_did_not(rose: Callable[[int], int], items: int) -> None:
     assert not any(
-        finding.severity == "leak" and finding.subject == "train.log" for finding in judged(rose, items).findings
+        finding.severity == "leak" and finding.subject == "train.log" for finding in seen_once(rose, items).findings
     )
 
 
 def after_the_snapshots(rose: Callable[[int], int]) -> Findings:
-    """What is said where the last snapshot was taken at step 9 of 300."""
-    looks = tuple(HeapSnapshot(step, "step", heap_from(kept(0)), None, 0) for step in (3, 5, 7, 9))
-    steps = tuple(Step(n, 0.1, (1 << 24) + rose(n), None) for n in range(1, 301))
-    return judge(Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 300)),), 1, "cpu", "2.13.0", "0"))
+    """What is found where the last snapshot was taken at step 9 of 300."""
+    return judged(lambda _: "", last=300, counted=lambda step: (1 << 24) + rose(step))
 
 
 def test_growth_that_began_after_the_last_snapshot_is_not_called_clean() -> None:

@@ -1,134 +1,90 @@
-"""What is no leak after all: what is bounded, what went no further, what too few looks saw; one cut is one finding."""
+"""What is no leak after all: what is bounded, what went no further, what too few snapshots saw."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from support.heap_text import heap_from
+from support.judging import MIB, STEPS, Heap, growing, items, judged, only, rank_of, run_of, tensor
 
 from leakscope.findings.cut import those_needed
-from leakscope.findings.growth import series
 from leakscope.findings.judge import judge
-from leakscope.findings.model import Findings, Reason
-from leakscope.run.model import Collection, Ended, HeapSnapshot, Rank, Run, Step
+from leakscope.findings.model import Reason
+from leakscope.graph.model import HeapGraph
+from leakscope.run.model import Collection
 from leakscope.run.rows import LifetimesUnjudged, MemoryThere
 
-STEPS = (3, 5, 7, 9)
 LAST = 80
-TENSOR = 1 << 20
 
 
-def run_of(
-    heap: Callable[[int], str],
-    counted: Callable[[int], float | None] = lambda step: None,
-    steps: Sequence[int] = STEPS,
-    end: int = LAST,
-) -> Run:
-    """`heap` is what each look sees, `counted` the MiB counted at each step until the run's end."""
-    looks = tuple(HeapSnapshot(s, "step", heap_from(heap(s)), None, 0) for s in steps)
-    sizes = [(n, counted(n)) for n in range(1, end + 1)]
-    done = tuple(Step(n, 0.1, None if size is None else round(size * TENSOR), None) for n, size in sizes)
-    return Run(("train.py",), (Rank(0, done, looks, Ended("finished", 0, end)),), 1, "cpu", "2.13.0", "0")
-
-
-def judged(
-    heap: Callable[[int], str], counted: Callable[[int], int | None] = lambda step: None, steps: Sequence[int] = STEPS
-) -> Findings:
-    return judge(run_of(heap, counted, steps))
-
-
-def rows(holder: str, count: int) -> str:
-    text = ""
-    for k in range(count):
-        text += f"{holder} -> [{k}] -> tensor t{k}\ntensor t{k} -> storage -> storage s{k} {TENSOR}\n"
-    return text
-
-
-def ring(bound: int) -> Callable[[int], str]:
+def ring(bound: int) -> Heap:
     return lambda step: (
-        f"module train -> .rows -> list rows {min(step, bound)} maxlen={bound}\n" + rows("list rows", step)
+        f"module train -> .rows -> list rows {min(step, bound)} maxlen={bound}\n" + items("list rows", step)
     )
 
 
-@pytest.mark.parametrize("bound", [20, 1000])
-def test_a_bound_that_is_not_reached_is_a_note_that_says_what_it_would_hold(bound: int) -> None:
-    found = judged(ring(bound))
-    (finding,) = found.findings
-    assert (found.verdict, finding.severity) == ("clean", "note")
-
-
-LARGE = "train.rows gains tensors every step, 9 of at most 1000 so far"
+def test_a_bound_that_is_not_reached_is_a_note_and_one_that_is_passed_a_leak() -> None:
+    for bound, severity, verdict in ((20, "note", "clean"), (1000, "note", "clean"), (7, "leak", "leaks")):
+        found = judged(ring(bound), last=LAST)
+        assert ([f.severity for f in found.findings], found.verdict) == ([severity], verdict)
 
 
 @pytest.mark.parametrize(
-    ("item", "said"),
+    "item",
     [
-        ("network n#{k}\nnetwork n#{k} -> .weight -> tensor t{k}", "each item keeps a module"),
-        ("parameter p{k}\nparameter p{k} -> .data -> tensor t{k}", "each item keeps parameters"),
-        (
-            "tensor l{k}\ntensor l{k} -> .grad_fn -> node N{k}\nnode N{k} -> saved self -> tensor t{k}",
-            "keeps an autograd graph",
-        ),
+        "network n#{k}\nnetwork n#{k} -> .weight -> tensor t{k}",
+        "parameter p{k}\nparameter p{k} -> .data -> tensor t{k}",
+        "tensor l{k}\ntensor l{k} -> .grad_fn -> node N{k}\nnode N{k} -> saved self -> tensor t{k}",
     ],
     ids=["modules", "parameters", "graphs"],
 )
-def test_a_bound_is_no_reason_to_keep_modules_parameters_or_graphs(item: str, said: str) -> None:
+def test_a_bound_is_no_reason_to_keep_modules_parameters_or_graphs(item: str) -> None:
     def heap(step: int) -> str:
-        text = rows("list rows", step)
-        for k in range(step):
-            text = text.replace(f"[{k}] -> tensor t{k}\n", f"[{k}] -> {item.format(k=k)}\n")
-        return f"module train -> .rows -> list rows {step} maxlen=1000\n" + text
+        return f"module train -> .rows -> list rows {step} maxlen=1000\n" + "".join(
+            f"list rows -> [{k}] -> {item.format(k=k)}\n{tensor(f't{k}').partition(chr(10))[2]}" for k in range(step)
+        )
 
-    found = judged(heap)
-    (finding,) = found.findings
-    assert (found.verdict, finding.severity) == ("leaks", "leak")
+    assert only(heap).severity == "leak"
 
 
 @pytest.mark.parametrize(("there", "verdict"), [(2000, "leaks"), (5000, "clean"), (None, "clean")])
 def test_a_bound_above_a_quarter_of_all_memory_is_none(there: int | None, verdict: str) -> None:
-    run = run_of(ring(1000))
-    memory = () if there is None else (MemoryThere("the machine's memory", there * TENSOR),)
-    found = judge(replace(run, ranks=(replace(run.ranks[0], host_memory=memory),)))
-    assert found.verdict == verdict
-    if there == 2000:
-        pass
+    memory = () if there is None else (MemoryThere("the machine's memory", there * MIB),)
+    assert judge(run_of(rank_of(ring(1000), last=LAST, host_memory=memory))).verdict == verdict
 
 
 @pytest.mark.parametrize(("a_step", "verdict"), [(0.01, "clean"), (1.0, "leaks")])
-def test_sizes_that_rise_by_chance_at_three_looks_are_no_growth(a_step: float, verdict: str) -> None:
+def test_sizes_that_rise_by_chance_at_three_snapshots_are_no_growth(a_step: float, verdict: str) -> None:
     def heap(step: int) -> str:
-        return f"module train -> .batch -> tensor t\ntensor t -> storage -> storage s {step * TENSOR}\n"
+        return f"module train -> .batch -> tensor t\ntensor t -> storage -> storage s {step * MIB}\n"
 
-    assert judge(run_of(heap, lambda step: a_step * step, STEPS[:3], 12)).verdict == verdict
-
-
-def test_what_grows_on_in_a_full_container_is_not_bounded_by_it() -> None:
-    assert judged(ring(7)).verdict == "leaks"
+    assert judged(heap, at=STEPS[:3], last=12, counted=lambda step: round(a_step * step * MIB)).verdict == verdict
 
 
 def test_a_list_that_grows_in_a_bounded_container_is_a_leak() -> None:
-    found = judged(
+    finding = only(
         lambda step: (
-            f"module train -> .episodes -> list episodes 1 maxlen=10\nlist episodes -> [0] -> list rows {step}\n"
-            + rows("list rows", step)
+            f"module train -> .all -> list all 1 maxlen=10\nlist all -> [0] -> list rows {step}\n"
+            + items("list rows", step)
         )
     )
-    (finding,) = found.findings
-    assert (found.verdict, finding.cut and finding.cut.written) == ("leaks", "train.episodes[0]")
+    assert (finding.severity, finding.cut and finding.cut.written) == ("leak", "train.all[0]")
 
 
 def test_ever_more_bounded_containers_are_not_bounded() -> None:
     def heap(step: int) -> str:
-        text = f"module train -> .episodes -> dict episodes {step // 2}\n"
-        for k in range(step // 2):
-            text += f"dict episodes -> [{k}] -> list rows{k} {step} maxlen=64\n" + rows(f"list rows{k}", 2).replace(
-                "tensor t", f"tensor t{k}x"
-            ).replace("storage s", f"storage s{k}x")
-        return text
+        return f"module train -> .all -> dict all {step // 2}\n" + "".join(
+            f"dict all -> [{k}] -> list rows{k} {step} maxlen=64\n{items(f'list rows{k}', 2)}" for k in range(step // 2)
+        )
 
     assert judged(heap).verdict == "leaks"
+
+
+def mib(counted: Callable[[int], float | None]) -> Callable[[int], int | None]:
+    """Bytes of so many MiB."""
+    return lambda step: None if (size := counted(step)) is None else round(size * MIB)
 
 
 @pytest.mark.parametrize(
@@ -148,11 +104,10 @@ def test_ever_more_bounded_containers_are_not_bounded() -> None:
     ],
 )
 def test_counted_bytes_that_went_no_further_speak_against_a_leak(
-    counted: Callable[[int], int | None], verdict: str
+    counted: Callable[[int], float | None], verdict: str
 ) -> None:
-    found = judged(lambda step: f"module train -> .rows -> list rows {step}\n" + rows("list rows", step), counted)
-    (_finding,) = found.findings
-    assert found.verdict == verdict
+    found = judged(growing(), last=LAST, counted=mib(counted))
+    assert (found.verdict, len(found.findings)) == (verdict, 1)
 
 
 @pytest.mark.parametrize(
@@ -164,63 +119,41 @@ def test_counted_bytes_that_went_no_further_speak_against_a_leak(
         (lambda step: 100 + (min(step, 12) + 40 * (step > 20)) / 8, "clean"),  # something else came meanwhile
     ],
 )
-def test_little_memory_that_came_to_rest_is_no_leak(counted: Callable[[int], float], verdict: str) -> None:
-    def heap(step: int) -> str:
-        return f"module train -> .rows -> list rows {step}\n" + rows("list rows", step).replace(
-            str(TENSOR), str(TENSOR // 8)
-        )
-
-    assert judge(run_of(heap, counted, steps=(3, 5, 7, 9, 11, 12), end=26)).verdict == verdict
+def test_little_memory_that_plateaued_is_no_leak(counted: Callable[[int], float], verdict: str) -> None:
+    heap = growing(size=MIB // 8)
+    assert judged(heap, at=(*STEPS, 11, 12), last=26, counted=mib(counted)).verdict == verdict
 
 
 @pytest.mark.parametrize(("ours", "verdict"), [("", "clean"), ("watched", "leaks"), ("collected", "leaks")])
 def test_a_fall_that_is_our_own_or_of_the_garbage_of_the_start_acquits_nothing(ours: str, verdict: str) -> None:
     """As much falls at step 61 as was held by then."""
-    run = run_of(
-        lambda step: f"module train -> .rows -> list rows {step}\n" + rows("list rows", step),
-        lambda step: 400 + step - 60 * (step > 60),
-    )
-    (rank,) = run.ranks
+    rank = rank_of(growing(), last=LAST, counted=mib(lambda step: 400 + step - 60 * (step > 60)))
     if ours == "collected":
-        full = Collection(2, 0.01, 9, 60 * TENSOR)
+        full = Collection(2, 0.01, 9, 60 * MIB)
         rank = replace(rank, steps=tuple(replace(s, collections=(full,)) if s.number == 61 else s for s in rank.steps))
     elif ours:
         rank = replace(rank, lifetimes=(LifetimesUnjudged(60, "no tensor was made"),))
-    assert judge(replace(run, ranks=(rank,))).verdict == verdict
+    assert judge(run_of(rank)).verdict == verdict
 
 
 def test_what_is_in_host_memory_is_not_acquitted_by_what_the_device_counts() -> None:
-    looks = []
-    for step in STEPS:
-        heap = heap_from(
-            "module train -> .w -> tensor w\ntensor w -> storage -> storage w 8\n"
-            f"module train -> .rows -> list rows {step}\n" + rows("list rows", step)
-        )
-        weight = next(int(s) for s in heap.storages if heap.bytes[s] == 8)
-        looks.append(
-            HeapSnapshot(
-                step, "step", replace(heap, device={weight: "cuda:0"}), min(step, 9) * TENSOR, 8, counted_on="cuda"
-            )
-        )
-    done = tuple(Step(n, 0.1, min(n, 9) * TENSOR, None, (), "cuda") for n in range(1, LAST + 1))
-    found = judge(
-        Run(("train.py",), (Rank(0, done, tuple(looks), Ended("finished", 0, LAST)),), 1, "cuda", "2.13.0", "0")
-    )
-    assert found.verdict == "leaks"
+    def heap(step: int) -> HeapGraph:
+        graph = heap_from(f"module train -> .w -> {tensor('w', 8)}{growing()(step)}")
+        (weight,) = (int(s) for s in graph.storages if graph.bytes[s] == 8)
+        return replace(graph, device={weight: "cuda:0"})
+
+    rank = rank_of(heap, last=LAST, counted=(at_rest := lambda step: min(step, 9) * MIB), seen=at_rest)
+    looks = tuple(replace(look, counted_on="cuda", explained_bytes=8) for look in rank.looks)
+    rank = replace(rank, looks=looks, steps=tuple(replace(step, counted_on="cuda") for step in rank.steps))
+    assert judge(run_of(rank)).verdict == "leaks"
 
 
-def test_where_one_rank_leaks_the_finding_is_told_in_a_leaks_words() -> None:
-    """Rank 0 holds more and has come to rest, rank 1 leaks."""
-
-    def of_rank(number: int, many: int, counted: Callable[[int], float]) -> Rank:
-        (one,) = run_of(
-            lambda step: f"module train -> .rows -> list rows {many * step}\n" + rows("list rows", many * step), counted
-        ).ranks
-        return replace(one, number=number)
-
-    ranks = (of_rank(0, 2, lambda step: 2 * min(step, 9)), of_rank(1, 1, lambda step: step))
-    (finding,) = judge(Run(("train.py",), ranks, 2, "cpu", "2.13.0", "0")).findings
-    assert finding.severity == "leak" and (not finding.settled)
+def test_a_finding_is_a_leak_where_one_rank_leaks() -> None:
+    """Rank 0 holds more and has plateaued, rank 1 leaks."""
+    still = rank_of(lambda step: growing()(2 * step), 0, last=LAST, counted=mib(lambda step: 2 * min(step, 9)))
+    leaks = rank_of(growing(), 1, last=LAST, counted=mib(lambda step: step))
+    (finding,) = judge(run_of(still, leaks)).findings
+    assert finding.severity == "leak" and not finding.settled
 
 
 @pytest.mark.parametrize(
@@ -234,49 +167,25 @@ def test_where_one_rank_leaks_the_finding_is_told_in_a_leaks_words() -> None:
     ],
 )
 def test_two_lists_that_are_emptied_together_are_no_leaks(counted: Callable[[int], int], verdict: str) -> None:
-    def heap(step: int) -> str:
-        wide = rows("list wide", 2 * step).replace("tensor t", "tensor w").replace("storage s", "storage w")
-        narrow = f"module train -> .rows -> list rows {step}\n{rows('list rows', step)}"
-        return f"{narrow}module train -> .wide -> list wide {2 * step}\n{wide}"
-
-    found = judged(heap, counted)
+    found = judged(lambda step: growing()(step) + growing("wide")(2 * step), last=LAST, counted=mib(counted))
     assert found.verdict == verdict and len(found.findings) == 2
 
 
-@pytest.mark.parametrize(("period", "first", "a_step"), [(4, 4, 1 / 4), (3, 3, 1 / 3), (4, 5, 1 / 4), (2, 3, 1 / 2)])
-def test_what_comes_every_few_steps_has_its_rate(period: int, first: int, a_step: float) -> None:
-    steps = (3, 5, 7, 9, 11, 12)
-    line = series(steps, {step: (step - first) // period + 2 for step in steps})
-    assert line.grows and line.per_step == pytest.approx(a_step, rel=0.15)
-
-
-def test_too_few_looks_that_saw_it_grow_are_inconclusive() -> None:
-    def heap(step: int) -> str:
-        return f"module train -> .rows -> list rows {(step + 3) // 4}\n" + rows("list rows", (step + 3) // 4)
-
-    found = judged(heap)
+def test_growth_that_too_few_snapshots_saw_is_inconclusive() -> None:
+    found = judged(lambda step: growing()((step + 3) // 4))
     assert (found.verdict, found.exit_status) == ("inconclusive", 0)
-    assert found.why.reason == Reason.TOO_FEW_LOOKS and found.why.detail == "train.rows"
+    assert (found.why.reason, found.why.detail) == (Reason.TOO_FEW_LOOKS, "train.kept")
 
 
 def test_what_one_cut_frees_is_one_finding() -> None:
     def heap(step: int) -> str:
-        text = f"module train -> .cache -> dict cache {step}\n" + rows("dict cache", step)
-        for k in range(step):
-            text += f"dict cache -> key {k} -> tensor k{k}\ntensor k{k} -> storage -> storage key{k} {TENSOR // 2}\n"
-        return text
+        keys = "".join(f"dict cache -> key {k} -> {tensor(f'key{k}', MIB // 2)}" for k in range(step))
+        return f"module train -> .cache -> dict cache {step}\n{items('dict cache', step)}{keys}"
 
-    found = judged(heap)
-    (finding,) = found.findings
-    assert finding.cut is not None and (finding.cut.written, finding.cut.frees_bytes) == (
-        "train.cache",
-        9 * TENSOR * 3 // 2,
-    )
-    assert (finding.count, finding.bytes_per_step, finding.sightings[-1].bytes) == (
-        18,
-        TENSOR * 3 / 2,
-        9 * TENSOR * 3 // 2,
-    )
+    finding = only(heap)
+    assert finding.cut is not None and (finding.cut.written, finding.count) == ("train.cache", 18)
+    assert finding.cut.frees_bytes == finding.sightings[-1].bytes == 9 * MIB * 3 // 2
+    assert finding.bytes_per_step == MIB * 3 / 2
 
 
 @pytest.mark.parametrize(

@@ -5,50 +5,39 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.heap_text import heap_from
+from support.judging import MIB, rank_of, run_of
 
 from leakscope.findings.facts import FreedBy, RuleName
 from leakscope.findings.judge import judge
-from leakscope.findings.model import Finding, Findings, LineKind, by_kind, grown_of
-from leakscope.report.growth_text import kinds_text
-from leakscope.run.model import Collection, Ended, GcDiff, HeapSnapshot, Rank, Run, Step
+from leakscope.findings.model import Finding, LineKind, by_kind, grown_of
+from leakscope.run.model import Collection, GcDiff, Rank
 from leakscope.run.rows import Occasion
 
-STEPS = (3, 5, 7, 9)
-TENSOR = 1 << 20
 
-
-def rank_of(kind: str, freed: str = "") -> Rank:
+def rank_with(kind: str, freed: str = "") -> Rank:
     """A rank whose heap gains a cycle each step, or a tensor that native code holds."""
+    memory = f"freed={freed}" if freed else ""
+    cycle = "object C#{k} {memory} -> .me -> object C#{k}\nobject C#{k} -> .kept -> tensor t{k}\n"
+    lines = (cycle if kind == "cycle" else "") + "{kind} t{k} {memory} -> storage -> storage s{k} {size} {memory}\n"
+    kind = "native" if kind == "native" else "tensor"
 
     def heap(step: int) -> str:
-        text = ""
-        for k in range(step):
-            if kind == "cycle":
-                text += f"object C#{k} freed={freed} -> .me -> object C#{k}\nobject C#{k} -> .kept -> tensor t{k}\n"
-            memory = f" freed={freed}" if freed else ""
-            tensor = "native" if kind == "native" else "tensor"
-            text += f"{tensor} t{k}{memory} -> storage -> storage s{k} {TENSOR}{memory}\n"
-        return text
+        return "".join(lines.format(k=k, kind=kind, memory=memory, size=MIB) for k in range(step))
 
-    looks = tuple(HeapSnapshot(step, "last" if step == 9 else "step", heap_from(heap(step)), None, 0) for step in STEPS)
-    return Rank(0, tuple(Step(n, 0.1, None, None) for n in range(1, 10)), looks, Ended("stopped", 0, 9))
-
-
-def judged(rank: Rank) -> Findings:
-    return judge(Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0"))
+    rank = rank_of(heap, last=9)
+    return replace(rank, looks=(*rank.looks[:-1], replace(rank.looks[-1], occasion=Occasion.LAST)))
 
 
 def only(rank: Rank) -> Finding:
-    (finding,) = judged(rank).findings
+    (finding,) = judge(run_of(rank)).findings
     return finding
 
 
 def measured(rank: Rank, frees: bool) -> Rank:
     heap = rank.looks[-1].heap
     gone = tuple(heap.storages.tolist()) if frees else ()
-    size = len(gone) * TENSOR
-    return replace(rank, gc_diff=GcDiff((0, 0, size, 0), int(frees), (0.0,) * 4, 9 * TENSOR, Occasion.LAST, gone))
+    size = len(gone) * MIB
+    return replace(rank, gc_diff=GcDiff((0, 0, size, 0), int(frees), (0.0,) * 4, 9 * MIB, Occasion.LAST, gone))
 
 
 @pytest.mark.parametrize(
@@ -63,14 +52,14 @@ def measured(rank: Rank, frees: bool) -> Rank:
     ],
 )
 def test_the_measured_diff_decides(kind: str, freed: str, frees: bool, expected: FreedBy) -> None:
-    finding = only(measured(rank_of(kind, freed), frees))
+    finding = only(measured(rank_with(kind, freed), frees))
     assert finding.freed_by == expected and finding.severity == "leak"
     assert finding.collections == (1 if expected == FreedBy.GC else None)
-    assert finding.fingerprint == only(rank_of(kind, freed)).fingerprint, "the same leak, tried or not"
+    assert finding.fingerprint == only(rank_with(kind, freed)).fingerprint, "the same leak, tried or not"
 
 
 def test_a_diff_after_another_look_says_nothing_of_the_last_judged_one() -> None:
-    rank = measured(rank_of("cycle", "1"), frees=False)
+    rank = measured(rank_with("cycle", "1"), frees=False)
     assert rank.gc_diff is not None
     later = replace(rank, gc_diff=replace(rank.gc_diff, after=Occasion.END))
     assert only(later).freed_by == FreedBy.GC
@@ -80,8 +69,8 @@ def test_a_diff_after_another_look_says_nothing_of_the_last_judged_one() -> None
     ("generation", "freed_bytes", "expected"),
     [
         (2, 0, RuleName.UNCOLLECTABLE_CYCLE),
-        (2, TENSOR // 4, RuleName.UNCOLLECTABLE_CYCLE),
-        (2, 5 * TENSOR, RuleName.TENSOR_CYCLE),
+        (2, MIB // 4, RuleName.UNCOLLECTABLE_CYCLE),
+        (2, 5 * MIB, RuleName.TENSOR_CYCLE),
         (2, None, RuleName.TENSOR_CYCLE),
         (1, 0, RuleName.TENSOR_CYCLE),
     ],
@@ -90,16 +79,15 @@ def test_a_diff_after_another_look_says_nothing_of_the_last_judged_one() -> None
 def test_garbage_that_full_collections_leave_is_never_freed(
     generation: int, freed_bytes: int | None, expected: RuleName
 ) -> None:
-    rank = rank_of("cycle", "1")
+    rank = rank_with("cycle", "1")
     collection = Collection(generation, 0.1, 100, freed_bytes)
     steps = tuple(replace(step, collections=(collection,) if step.number == 6 else ()) for step in rank.steps)
     assert only(replace(rank, steps=steps)).rule == expected
 
 
 def test_memory_that_has_become_less_is_told_as_freed() -> None:
-    rank = rank_of("native")
+    rank = rank_with("native")
     counted = {3: 104, 5: 105, 7: 107, 9: 109}
-    looks = tuple(replace(look, counted_bytes=counted[look.step] * TENSOR) for look in rank.looks)
-    grown = grown_of(0, judged(replace(rank, looks=looks)).ledgers[0])
-    assert grown is not None and by_kind(grown.lines)[LineKind.UNATTRIBUTED] == -TENSOR
-    assert "-" not in kinds_text(grown.lines) and "1.00 MiB" in kinds_text(grown.lines)
+    looks = tuple(replace(look, counted_bytes=counted[look.step] * MIB) for look in rank.looks)
+    grown = grown_of(0, judge(run_of(replace(rank, looks=looks))).ledgers[0])
+    assert grown is not None and by_kind(grown.lines)[LineKind.UNATTRIBUTED] == -MIB

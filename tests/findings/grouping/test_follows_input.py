@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from support.heap_text import heap_from
+from support.judging import MIB, growing, items, judged, rank_of, run_of
 
 from leakscope.findings.breakdown import CACHED_SHAPES
 from leakscope.findings.candidates import follows_input
@@ -15,26 +15,19 @@ from leakscope.findings.growth import Series
 from leakscope.findings.judge import judge
 from leakscope.findings.rules.native_hold import UnattributedFacts
 from leakscope.findings.source.stores import is_made_from_itself, variable_of
-from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
-
-LOOKS = (3, 5, 7, 9)
-MIB = 1 << 20
+from leakscope.run.model import Ended, Rank, Run, Step
 
 
 def _run(
     heap: Callable[[int], str],
-    given: Callable[[int], int | None],
+    given: Callable[[int], int | None] = lambda _: None,
     source: str = "",
     counted: Callable[[int], int] | None = None,
-    new_shapes: Callable[[int], int] = lambda step: 0,
+    new_shapes: Callable[[int], int] = lambda _: 0,
 ) -> Run:
-    sizes = {n: None if counted is None else counted(n) for n in range(1, 13)}
-    looks = tuple(HeapSnapshot(s, "step", heap_from(heap(s)), sizes[s], 0) for s in LOOKS)
-    done = tuple(Step(n, 0.1, sizes[n], None, input_elements=given(n), new_shapes=new_shapes(n)) for n in range(1, 13))
-    sources = {"train.py": tuple(source.splitlines())}
-    return Run(
-        ("train.py",), (Rank(0, done, looks, Ended("finished", 0, 12)),), 1, "cpu", "2.13.0", "0", sources=sources
-    )
+    rank = rank_of(heap, last=12, counted=counted, seen=counted)
+    steps = (replace(s, input_elements=given(s.number), new_shapes=new_shapes(s.number)) for s in rank.steps)
+    return run_of(replace(rank, steps=tuple(steps)), sources={"train.py": tuple(source.splitlines())})
 
 
 def _replaced(step: int) -> str:
@@ -60,14 +53,7 @@ def test_one_tensor_that_is_larger_with_its_input_is_no_leak(
 
 
 def test_a_list_that_gains_tensors_is_a_leak_however_the_input_grows() -> None:
-    def heap(step: int) -> str:
-        return "".join(
-            f"module train -> .kept -> list kept {step}\nlist kept -> [{k}] -> tensor t{k}\n"
-            f"tensor t{k} -> storage -> storage s{k} {MIB}\n"
-            for k in range(step)
-        )
-
-    assert judge(_run(heap, lambda step: 100 * step)).verdict == "leaks"
+    assert judge(_run(growing(), lambda step: 100 * step)).verdict == "leaks"
 
 
 @pytest.mark.parametrize(("last", "follows"), [(4, True), (5, False)])
@@ -110,12 +96,7 @@ def test_the_name_of_what_a_path_ends_at(references: tuple[str, ...], name: str)
     ("where", "held"), [("<torch/optim/lbfgs.py>:491", True), ("<mytrainer/loop.py>:12", False), ("train.py:7", False)]
 )
 def test_what_a_running_call_of_torch_holds_is_no_leak(where: str, held: bool) -> None:
-    def heap(step: int) -> str:
-        return f"frame step where={where} -> local old -> list old {step}\n" + "".join(
-            f"list old -> [{k}] -> tensor t{k}\ntensor t{k} -> storage -> storage s{k} {MIB}\n" for k in range(step)
-        )
-
-    found = judge(_run(heap, lambda step: None))
+    found = judged(lambda step: f"frame step where={where} -> local old -> list old {step}\n" + items("list old", step))
     assert (found.verdict == "clean") is held
     assert isinstance(found.findings[0].settled_by, HeldByCall) is held
 
@@ -138,13 +119,8 @@ def test_shapes_that_are_new_in_a_quarter_of_the_steps_may_be_kernels(every: int
 
 
 def test_what_leaks_held_at_the_end_is_extrapolated_by_the_counters() -> None:
-    def heap(step: int) -> str:
-        return f"module train -> .kept -> list kept {step}\n" + "".join(
-            f"list kept -> [{k}] -> tensor t{k}\ntensor t{k} -> storage -> storage s{k} {MIB}\n" for k in range(step)
-        )
-
     for rate, more in ((1, 3), (0.5, 1.5), (2, 3)):
-        run = _run(heap, lambda step: None, counted=lambda step, rate=rate: round((50 + rate * step) * MIB))
+        run = _run(growing(), counted=lambda step, rate=rate: round((50 + rate * step) * MIB))
         why = judge(run).why
         assert (why.bytes, why.bytes_at_end) == (9 * MIB, round((9 + more) * MIB))
     ends_with_look = replace(run, ranks=(replace(run.ranks[0], steps=run.ranks[0].steps[:9]),))

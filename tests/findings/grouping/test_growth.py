@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakscope.findings.growth import Series
+from leakscope.findings.growth import Series, series
 
 ITEM = 1 << 20
 
@@ -70,11 +70,41 @@ def test_a_period_is_looked_for_within_forty_steps(last: int, told: bool) -> Non
     assert bool(line._periods) is told
 
 
-@pytest.mark.parametrize(("looks", "grows"), [(2, False), (3, True)])
-def test_three_looks_are_needed(looks: int, grows: bool) -> None:
-    assert Series((3, 5, 7)[:looks], (1, 2, 3)[:looks]).grows is grows
-
-
 @pytest.mark.parametrize(("slow", "steady"), [(25, True), (24, False)])
 def test_the_slowest_stretch_of_a_steady_growth_has_a_quarter_of_the_fastest(slow: int, steady: bool) -> None:
     assert Series((1, 2, 3, 4), (0, 100, 100 + slow, 200 + slow)).steady is steady
+
+
+@pytest.mark.parametrize(
+    ("sizes", "grows", "certain"),
+    [
+        ((1, 2, 3), True, False),
+        ((1, 2, 2), False, False),
+        ((3, 2, 1), False, False),
+        ((1, 3, 2, 4), False, False),
+        ((0, 0, 0), False, False),
+        ((1, 1, 2, 3, 3, 4), True, True),  # an evaluation every three steps
+        ((1, 1, 2, 3), True, False),
+        ((0, 0, 1, 2, 3), True, True),  # begins late and goes on
+        ((1, 2, 3, 4, 4, 4), False, True),  # a cache that is full
+        ((1, 1, 2, 2, 2), False, False),
+        ((1, 2, 3, 2, 3, 4), False, True),
+    ],
+)
+def test_what_grows_every_few_steps_grows_and_a_plateau_does_not(
+    sizes: tuple[int, ...], grows: bool, certain: bool
+) -> None:
+    line = series((3, 5, 7, 9, 11, 12)[: len(sizes)], dict(zip((3, 5, 7, 9, 11, 12), sizes, strict=False)))
+    assert line.grows is grows
+    assert not grows or len(sizes) == 3 or line.has_enough_rises is certain
+
+
+def test_bytes_a_step_follow_the_steps_between_snapshots() -> None:
+    assert series((3, 5, 9, 10), {3: 300, 5: 500, 9: 900, 10: 1000}).per_step == 100
+    assert series((3, 5), {}).per_step == 0
+
+
+@pytest.mark.parametrize(("last", "leaks"), [(60, True), (59, False)])
+def test_a_leak_has_grown_by_its_threshold_at_each_step(last: int, leaks: bool) -> None:
+    line = Series((3, 5, 7, 9), (0, 20, 40, last))
+    assert (line.per_step, line.floor(10), line.is_leak(10)) == (10, 60, leaks)

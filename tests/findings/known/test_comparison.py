@@ -58,17 +58,6 @@ def test_worse_by_a_factor_and_by_more_than_is_told_of_anything(
     assert (changes(found), found.exit_status) == ({"a": change}, status)
 
 
-def test_growth_is_compared_by_the_rank() -> None:
-    four = tuple(map(rank, range(4)))
-    found = compare(judged(leak(ranks=(0, 1))), judged(leak(ranks=(0, 1, 2, 3)), ranks=four))
-    assert changes(found) == {"a": "persisting"}
-
-
-def test_largest_first() -> None:
-    found = compare(judged(leak("a", 64), leak("b", 512)), judged(leak("c", 1), leak("d", 300), leak("e", 2)))
-    assert list(changes(found)) == ["d", "e", "c", "b", "a"]
-
-
 @pytest.mark.parametrize("verdicts", [("leaks", "inconclusive"), ("inconclusive", "leaks"), ("inconclusive",) * 2])
 def test_a_run_that_could_not_be_judged_never_passes(verdicts: tuple[str, str]) -> None:
     base, new = (
@@ -164,13 +153,6 @@ def test_each_leak_of_both_runs_is_told_once(base: Judged, new: Judged, worse: f
     failed = bool(found.of(Change.NEW) or found.of(Change.WORSE))
     lost = Verdict.INCONCLUSIVE in (base.findings.verdict, new.findings.verdict)
     assert found.exit_status == (2 if lost else 23 if failed else 0)
-
-
-@given(RUNS, st.sampled_from((1, 1.5, 3)))
-def test_a_run_beside_itself_is_as_it_was(one: Judged, worse: float) -> None:
-    found = compare(one, one, worse)
-    assert {leak.change for leak in found.leaks} <= {Change.PERSISTING}
-    assert found.exit_status == (2 if one.findings.verdict == Verdict.INCONCLUSIVE else 0)
 
 
 @given(RUNS, RUNS)

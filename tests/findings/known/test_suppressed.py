@@ -10,21 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import growth_finding
-from support.heap_text import heap_from
+from support.judging import growing, rank_of, run_of
 
 from leakscope.errors import LeakscopeError
 from leakscope.findings.judge import Policy, judge
-from leakscope.findings.model import Cut, CutReference, Finding, LineKind, Reason, by_kind
+from leakscope.findings.model import Cut, CutReference, Finding, LineKind
 from leakscope.findings.suppressions import Known, suppression_of
-from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
+from leakscope.run.model import Run
 from leakscope.run.reader import read_run
-from leakscope.run.rows import EndKind, Occasion
 from leakscope.run.suppression import NAME, Suppression, keep_suppressions, known_before, suppressions_in
 from leakscope.run.writer import prepare_folder, write_run
 from leakscope.verdict import Verdict
 
 KIB = 1024
-STEPS = (3, 5, 9, 13)
 FINDING = replace(
     growth_finding(),
     rule="step-growth",
@@ -41,20 +39,12 @@ def run(**bytes_a_step: int) -> Run:
     def counted(step: int) -> int:
         return (100 << 20) + step * sum(bytes_a_step.values())
 
-    def look(step: int) -> HeapSnapshot:
-        text = "".join(
-            f"module train -> .{name} -> list {name}\nlist {name} -> [{k}] -> tensor {name}{k}\n"
-            f"tensor {name}{k} -> storage -> storage {name}{k} {size}\n"
-            for name, size in bytes_a_step.items()
-            for k in range(step)
-            if name != "native"
-        )
-        heap = heap_from(text)
-        return HeapSnapshot(step, Occasion.STEP, heap, counted(step), int(heap.bytes[heap.storages].sum()))
+    def heap(step: int) -> str:
+        return "".join(growing(name, size)(step) for name, size in bytes_a_step.items() if name != "native")
 
-    steps = tuple(Step(step, 0.1, counted(step), None) for step in range(1, 17))
-    rank = Rank(0, steps, tuple(map(look, STEPS)), Ended(EndKind.FINISHED, 0, 16))
-    return Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0", started="2027-01-31T10:00:00Z")
+    rank = rank_of(heap, at=(3, 5, 9, 13), last=16, counted=counted, seen=counted)
+    looks = tuple(replace(s, explained_bytes=int(s.heap.bytes[s.heap.storages].sum())) for s in rank.looks)
+    return run_of(replace(rank, looks=looks), started="2027-01-31T10:00:00Z")
 
 
 def names(pattern: str, finding: Finding = FINDING) -> bool:
@@ -74,11 +64,6 @@ def test_a_pattern_names_a_finding_by_all_that_is_told_of_it(pattern: str) -> No
 )
 def test_a_pattern_names_nothing_by_a_part_of_it(pattern: str) -> None:
     assert not names(pattern)
-
-
-def test_items_are_written_as_they_are_told() -> None:
-    kept = replace(FINDING, cut=None, subject="batch['out'][i] in main()", made_at=())
-    assert names("batch['out'][i] in main()", kept) and names("batch['out']*", kept)
 
 
 def test_a_file_has_a_pattern_a_line_with_its_last_day_and_its_reason() -> None:
@@ -102,19 +87,6 @@ def test_a_line_that_cannot_be_taken_is_told_with_file_and_number(line: str, sai
     with pytest.raises(LeakscopeError, match="line 2: ") as told:
         suppressions_in(f"step-growth\n{line}\n", "known.txt")
     assert said in str(told.value) and str(told.value).startswith("known.txt, line 2: ")
-
-
-def test_what_is_suppressed_names_its_source() -> None:
-    known = Suppression("step-growth", "issue 12", source="known.txt", line=1)
-    found = judge(replace(run(losses=256 * KIB), suppressions=(known,)))
-    assert (found.verdict, found.exit_status, found.why.reason) == (Verdict.CLEAN, 0, Reason.SUPPRESSED)
-    assert [finding.suppressed_by for finding in found.suppressed] == [known]
-
-
-def test_a_leak_beside_a_known_one_is_told() -> None:
-    found = judge(replace(run(losses=256 * KIB, outputs=128 * KIB), suppressions=(Suppression("train.losses*"),)))
-    assert (found.verdict, len(found.findings), len(found.suppressed)) == (Verdict.LEAKS, 1, 1)
-    assert found.findings[0].bytes_per_step == 128 * KIB
 
 
 @pytest.mark.parametrize(("until", "verdict"), [("2027-01-30", "leaks"), ("2027-01-31", "clean"), ("", "clean")])
@@ -147,15 +119,6 @@ def test_a_note_of_the_baseline_that_has_become_a_leak_is_new() -> None:
 def test_a_baseline_knows_what_was_suppressed_there() -> None:
     told = {"findings": [], "suppressed": [{"fingerprint": "b41c07e2", "severity": "leak"}]}
     assert known_before(told, "base") == (Suppression("b41c07e2", source="base", is_baseline=True),)
-
-
-def test_a_known_leak_without_a_holder_is_known_to_the_last_byte() -> None:
-    recorded = run(native=256 * KIB)
-    (leak,) = judge(recorded).findings
-    found = judge(recorded, Policy(suppress=[leak.fingerprint]))
-    assert (found.verdict, found.suppressed[0].fingerprint) == (Verdict.CLEAN, leak.fingerprint), found.why
-    for interval in found.ledgers[0]:
-        assert by_kind(interval.lines)[LineKind.APART] == interval.counted_bytes
 
 
 @given(

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-import numpy as np
 import pytest
+from support.judging import rank_of, run_of
 from support.pipelining_heaps import KIB, SCHEDULES, Heap, peak_rank, storages, with_receive_buffers
 
 from leakscope.findings.judge import Policy, judge
-from leakscope.findings.known_leaks import known_leak, spoken
-from leakscope.findings.library import freed_by, holders_of, holds_of
-from leakscope.findings.model import Finding, Hop, LineKind, by_kind, totals
+from leakscope.findings.library import holders_of
+from leakscope.findings.model import Finding, LineKind, by_kind, totals
 from leakscope.findings.rules.late_release import late_release_findings
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.ownership import users_side
-from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
 STEPS = (3, 5, 9, 10)
 
 
-def judged(*heaps: HeapGraph, occasion: str = "step", exit_status: int = 0) -> list[Finding]:
-    looks = tuple(HeapSnapshot(s, occasion, heap, None, 0) for s, heap in zip(STEPS, heaps, strict=False))
-    steps = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
-    found = judge(Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 10)),), 1, "cpu", "2.13.0", "0"))
-    assert found.exit_status == exit_status
-    return list(found.findings)
+def judged(*heaps: HeapGraph, occasion: str = "step") -> list[Finding]:
+    at = STEPS[: len(heaps)]
+    rank = rank_of(lambda step: heaps[at.index(step)], at=at, last=10)
+    rank = replace(rank, looks=tuple(replace(look, occasion=occasion) for look in rank.looks))
+    return list(judge(run_of(rank)).findings)
 
 
 def test_receive_buffers_kept_for_ever_are_a_note_with_their_issue() -> None:
@@ -51,21 +49,8 @@ def test_receive_buffers_kept_for_ever_are_a_note_with_their_issue() -> None:
     ]
 
 
-def test_the_fingerprint_does_not_depend_on_how_many_there_are() -> None:
-    prints = {judged(*[with_receive_buffers(count).graph()] * 3)[0].fingerprint for count in (2, 8)}
-    assert len(prints) == 1
-
-
-def test_what_grows_is_the_librarys_leak_and_counts() -> None:
-    found = judged(*[with_receive_buffers(8 * s).graph() for s in STEPS], exit_status=23)
-    assert [(f.origin, f.severity) for f in found] == [("library", "leak")]
-    assert found[0].bytes_per_step == 1024 * KIB
-
-
 def test_what_a_library_leaks_decides_nothing_where_that_is_asked_for() -> None:
-    looks = tuple(HeapSnapshot(s, "step", with_receive_buffers(8 * s).graph(), None, 0) for s in STEPS)
-    steps = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
-    run = Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 10)),), 1, "cpu", "2.13.0", "0")
+    run = run_of(rank_of(lambda step: with_receive_buffers(8 * step).graph(), at=STEPS, last=10))
     found = judge(run, Policy(ignore_library=True))
     assert (found.verdict, found.exit_status, [f.severity for f in found.findings]) == ("clean", 0, ["note"])
     assert by_kind(totals(found.ledgers[0]))[LineKind.LIBRARY] == 7 * 1024 * KIB
@@ -89,20 +74,6 @@ def test_small_things_and_blocks_of_code_are_not_told() -> None:
     assert judged(with_receive_buffers(8).graph(), occasion="block") == []
 
 
-def test_who_else_keeps_the_buffers_is_said_and_what_the_library_alone_would_free_too() -> None:
-    heap = with_receive_buffers(2)
-    heap.add("losses", "container", "list")
-    heap.refer("train", "local losses", "losses", "local")
-    heap.add("loss", "tensor", "torch.Tensor")
-    heap.add("AccumulateGrad", "grad node")
-    heap.refer("losses", "[0]", "loss", "item")
-    heap.refer("loss", ".grad_fn", "AccumulateGrad", "grad graph")
-    heap.refer("AccumulateGrad", ".variable", "buffer 1", "grad graph")
-    (finding,) = judged(*[heap.graph()] * 3)
-    assert finding.retained_bytes == 256 * KIB
-    assert finding.cut is not None and finding.cut.frees_bytes == 128 * KIB
-
-
 def test_gradients_in_receive_buffers_are_told_apart_from_the_buffers() -> None:
     heap = with_receive_buffers(2)
     for k in range(2):
@@ -113,30 +84,6 @@ def test_gradients_in_receive_buffers_are_told_apart_from_the_buffers() -> None:
     assert gradients.retained_bytes == 128 * KIB and gradients.rule == "late-release"
     assert gradients.cut is not None and gradients.cut.frees_bytes == 128 * KIB, "whoever else has the buffer"
     assert found["PipelineStage.args_recv_info[i][i].buffer"].retained_bytes == 256 * KIB
-
-
-def test_hooks_that_pile_up_on_a_receive_buffer_are_told_without_the_buffer() -> None:
-    def hooked(step: int) -> HeapGraph:
-        heap = with_receive_buffers(1)
-        heap.add("hooks", "container", "collections.OrderedDict")
-        heap.refer("buffer 0", "._backward_hooks", "hooks", "hook")
-        for k in range(step):
-            heap.add(f"hook {k}", "function", where="train.py:20")
-            heap.refer("hooks", f"[{k}]", f"hook {k}", "item")
-            heap.refer(f"hook {k}", "closure scale", heap.tensor(f"scale {k}", 256 * KIB, crossed=False), "closure")
-        return heap.graph()
-
-    found = judged(*[hooked(s) for s in STEPS], exit_status=23)
-    (pileup,) = [f for f in found if f.bytes_per_step]
-    assert (pileup.rule, pileup.origin, pileup.bytes_per_step, pileup.count) == (
-        "hook-pileup",
-        "library",
-        256 * KIB,
-        10,
-    )
-    assert pileup.cut is not None and (pileup.cut.reference, pileup.cut.frees_bytes) == ("._backward_hooks", 2560 * KIB)
-    (buffer,) = [f for f in found if f is not pileup]
-    assert buffer.retained_bytes == 128 * KIB and buffer.severity == "note"
 
 
 # at the peak of a step
@@ -161,22 +108,6 @@ def with_sends(heap: Heap, outputs: Sequence[str], frame: str = SCHEDULES) -> He
     return heap
 
 
-def test_sent_outputs_in_fwd_cache_are_the_librarys_though_the_script_has_the_stage() -> None:
-    heap = sent_outputs(4)
-    found = late_release_findings(peak_rank(heap.graph(), storages(heap, *(f"output {k}" for k in range(4)))), 1)
-    (finding,) = found
-    assert (finding.rule, finding.origin, finding.severity, finding.retained_bytes) == (
-        "late-release",
-        "library",
-        "avoidable",
-        512 * KIB,
-    )
-    assert finding.cut is not None and (finding.cut.reference, finding.cut.frees_bytes) == (
-        "PipelineStage.fwd_cache",
-        512 * KIB,
-    )
-
-
 def test_outputs_whose_sends_torch_keeps_too_say_so_and_no_single_cut_frees_them() -> None:
     heap = with_sends(sent_outputs(2), ["output 0", "output 1"])
     heap.tensor("gradient")
@@ -188,13 +119,6 @@ def test_outputs_whose_sends_torch_keeps_too_say_so_and_no_single_cut_frees_them
     assert cached.cut is None
     assert sent.retained_bytes == 128 * KIB
     assert sent.cut is not None and sent.cut.frees_bytes == 128 * KIB
-
-
-def test_what_the_script_holds_too_is_not_the_librarys_alone() -> None:
-    heap = sent_outputs(2)
-    heap.refer("train", "local last", "output 1", "local")
-    (finding,) = late_release_findings(peak_rank(heap.graph(), storages(heap, "output 0", "output 1")), 1)
-    assert finding.retained_bytes == 128 * KIB and finding.count == 1
 
 
 def test_what_has_a_finding_of_its_own_is_not_told_again() -> None:
@@ -226,64 +150,4 @@ def test_a_dict_of_the_scripts_own_object_stays_the_users_to_empty(owner: str) -
     assert (finding.origin, finding.severity) == ("application", "avoidable")
 
 
-def test_a_graph_kept_between_the_halves_of_a_split_backward_is_named() -> None:
-    heap = Heap()
-    heap.stage()
-    heap.add("group", "container", "dict")
-    heap.add("intermediates", "container", "list")
-    heap.add("GeluBackward0", "grad node")
-    heap.add("backward_state", "container", "dict")
-    heap.refer("stage", ".backward_state", "backward_state")
-    heap.refer("backward_state", "[0]", "group", "item")
-    heap.refer("group", "['intermediates']", "intermediates", "item")
-    heap.refer("intermediates", "[0]", "GeluBackward0", "item")
-    heap.refer("GeluBackward0", "saved self", heap.tensor("inner", crossed=False), "saved")
-    (finding,) = late_release_findings(peak_rank(heap.graph(), storages(heap, "inner")), 1)
-    assert (
-        finding.cut is not None and finding.cut.reference.endswith("['intermediates']") and finding.origin == "library"
-    )
-
-
 # the table
-
-
-def _of_torch(name: str, reference: str) -> Hop:
-    return Hop(
-        f"function {name}", "function", "function", "<torch/distributed/pipelining/_backward.py>:9", "leaked", reference
-    )
-
-
-@pytest.mark.parametrize(
-    ("trace", "issue"),
-    [
-        (
-            (_of_torch("stage_backward.<locals>.extract_tensors_with_grads", "closure extract_tensors_with_grads"),),
-            "136507",
-        ),
-        (
-            (
-                _of_torch("get_hook.<locals>.hook", "closure param_group"),
-                Hop("dict", "dict", "container", "", "leaked", "['intermediates']"),
-            ),
-            "136584",
-        ),
-    ],
-)
-def test_cycles_of_older_torch_are_still_known(trace: tuple[Hop, ...], issue: str) -> None:
-    known = known_leak(trace)
-    assert known is not None and known.issue == f"pytorch/pytorch#{issue}", spoken(trace)
-
-
-def test_holds_follow_every_way_and_a_cut_of_one_frees_nothing() -> None:
-    heap = with_sends(sent_outputs(1), ["output 0"])
-    graph = heap.graph()
-    (storage,) = storages(heap, "output 0")
-    holds = holds_of(graph, storage)
-    assert {hold.known.holder for hold in holds.known} == {
-        "PipelineStage.fwd_cache",
-        "send handles of _step_microbatches()",
-    }
-    assert (holds.running, holds.others, holds.native) == (False, (), False)
-    cached = [hold for hold in holds.known if hold.known.holder == "PipelineStage.fwd_cache"]
-    assert freed_by(graph, cached, [storage]) == 0
-    assert freed_by(graph, holds.known, [storage]) == int(np.sum(graph.bytes)) == 128 * KIB

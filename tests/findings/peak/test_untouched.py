@@ -10,7 +10,7 @@ from support.pipelining_heaps import KIB, Heap, peak_rank, storages
 
 from leakscope.findings.facts import Severity
 from leakscope.findings.model import Cut, CutReference, Finding
-from leakscope.findings.rules.idle_memory import idle_findings
+from leakscope.findings.rules.idle_memory import UntouchedFacts, idle_findings
 from leakscope.run.model import Rank
 from leakscope.run.rows import UntouchedStorage, WatchedStep
 
@@ -47,6 +47,13 @@ def test_a_checkpoint_left_in_a_variable_is_told_with_what_to_delete() -> None:
     assert finding.cut is not None and finding.cut.frees_bytes == finding.retained_bytes == BIG
 
 
+def test_its_title_has_what_is_gained_on_the_device_and_on_the_host() -> None:
+    (finding,) = found(main_with("ckpt"), ["ckpt"], [("main", "local ckpt")])
+    assert isinstance(finding.facts, UntouchedFacts)
+    title = replace(finding.facts, bytes=3 * BIG, host_bytes=BIG).title_for(finding)
+    assert "2.00 MiB" in title and "1.00 MiB" in title
+
+
 def test_what_is_read_later_or_was_touched_is_not_told() -> None:
     assert found(main_with("val"), ["val"]) == []
     assert found(main_with("batch"), [], [("main", "local batch")]) == []
@@ -64,15 +71,6 @@ def test_variables_that_hold_the_same_go_together_and_others_apart() -> None:
     names = ("ckpt", "other", "state")
     both, other = found(heap, ["ckpt", "other"], [("main", f"local {name}") for name in names])
     assert {both.cut.written, other.cut.written} == {"ckpt and state in main()", "other in main()"}  # type: ignore[union-attr]
-
-
-def test_what_is_not_worth_a_line_is_not_told() -> None:
-    heap = Heap()
-    heap.add("main", "frame", root="frame", where="train.py:10")
-    heap.refer("main", "local small", heap.tensor("small", 63 * KIB, crossed=False), "local")
-    unread = [("main", "local small")]
-    assert found(heap, ["small"], unread) == []
-    assert found(main_with("ckpt"), ["ckpt"], [("main", "local ckpt")], peak_bytes=101 * BIG) == []
 
 
 def traceback_heap(handled: str = "") -> Heap:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from support import examples
+from support.heap_text import heap_from
 
 from leakscope.findings.candidates import CounterEvidence as GrowthCourse
-from leakscope.findings.candidates import _by_counters, _has_stopped, _to_the_end, course
+from leakscope.findings.candidates import _by_counters, _has_stopped, _telling_look, _to_the_end, course
 from leakscope.findings.capacity import AtEnd, at_end_of_run
+from leakscope.findings.categories import garbage_of
 from leakscope.findings.counters import CountKind, also_grows
 from leakscope.findings.facts import FreedBy
 from leakscope.findings.growth import Series
 from leakscope.findings.library import Trend, _course
 from leakscope.findings.merge import _of_any_item
-from leakscope.findings.model import Sighting
-from leakscope.findings.rules.rank_skew import _median_of_others
-from leakscope.run.model import Ended, Rank, Step
+from leakscope.findings.model import RankSummary, Sighting
+from leakscope.findings.rules.rank_skew import _median_of_others, _model
+from leakscope.run.model import Ended, HeapSnapshot, Rank, Step
 from leakscope.run.rows import CountsAtStep, EndKind, MemoryThere
 
 MIB = 1 << 20
@@ -58,6 +61,31 @@ def test_a_pause_at_the_end_is_growth_unless_that_levels_off() -> None:
     assert Series((3, 5, 7, 9, 10), (0, 100, 200, 300, 300)).grew_lately
     assert not Series((3, 5, 7, 9, 10), (0, 100, 200, 201, 201)).grew_lately
     assert not Series((3, 5, 7, 9, 11), (0, 100, 200, 300, 300)).grew_lately
+
+
+def test_what_leaks_gain_after_their_last_snapshot_counts_from_it() -> None:
+    """Nothing was counted at the step of the snapshot."""
+    rank = rank_of(*[0] * 9, *range(1, 12))
+    leak = replace(
+        examples.cycle_finding(), freed_by=FreedBy.PROGRAM, bytes_per_step=10.0 * MIB, retained_bytes=9 * MIB,
+        sightings=(Sighting(0, 9, 9 * MIB),),
+    )  # fmt: skip
+    assert at_end_of_run(examples.run(rank), [leak]) == AtEnd(20 * MIB, 0)
+    other = replace(rank, number=1, host_memory=(MemoryThere("the host's memory", 1 << 30),))
+    of_both = replace(leak, sightings=(*leak.sightings, Sighting(1, 9, 9 * MIB)))
+    assert at_end_of_run(examples.run(rank, other), [of_both]).full_at_step == 0, "of the first rank's memory"
+
+
+def test_a_rank_without_a_snapshot_has_no_garbage_and_no_model() -> None:
+    assert garbage_of(rank_of(1, 2)) == 0 and _model(RankSummary()) == 0
+
+
+@pytest.mark.parametrize(("bytes_", "step"), [((4, 8, 4), 9), ((4, 9, 4), 5)])
+def test_a_group_that_gc_has_just_emptied_is_judged_where_it_was_largest(bytes_: tuple[int, ...], step: int) -> None:
+    graph = heap_from("")
+    look = HeapSnapshot(3, "step", graph, None, 0)
+    groups = {at: (look, SimpleNamespace(bytes=size)) for at, size in zip((3, 5, 9), bytes_, strict=True)}
+    assert _telling_look(groups) == step  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("full", "told"), [(2000, 2000), (2100, 0)])

@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
-from typing import Any
 
 import pytest
-from support.heap_text import heap_from
+from support.judging import growing, judged
 
-from leakscope.findings import Findings, judge
+from leakscope.findings import Findings
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import Facts, StaticText
 from leakscope.findings.rules import rule, rule_named
-from leakscope.report.verdict_text import unjudged_text
-from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
-
-STEPS = (3, 5, 9, 10)
-TENSOR = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -66,47 +60,25 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     rule.rules_of_others.cache_clear()
 
 
-def growing(name: str) -> Run:
-    def heap(count: int) -> Any:
-        items = "".join(
-            f"list items -> [{k}] -> tensor t{k}\ntensor t{k} -> storage -> storage s{k} {TENSOR}\n"
-            for k in range(count)
-        )
-        return heap_from(f"module train -> .{name} -> list items\n{items}")
-
-    looks = tuple(HeapSnapshot(step, "step", heap(step), None, 0) for step in STEPS)
-    steps = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
-    rank = Rank(0, steps, looks, Ended("finished", 0, 10))
-    return Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0", min_bytes=64 * 1024)
-
-
 def rules_of(findings: Findings) -> list[str]:
     return [finding.rule for finding in findings.findings]
 
 
 def test_a_rule_of_another_package_tells_in_its_own_words(installed: Callable[..., None]) -> None:
     installed("RULE")
-    run = growing("replay")
-    findings = judge(run)
+    findings = judged(growing("replay"))
     (finding,) = findings.findings
     assert (finding.rule, finding.severity) == ("replay-buffer", "leak")
     assert rule_named("replay-buffer").text == RULE.text
-    assert rules_of(judge(growing("losses"))) == ["step-growth"]
+    assert rules_of(judged(growing("losses"))) == ["step-growth"]
 
 
 @pytest.mark.parametrize(
-    ("name", "rule_name", "why"),
-    [
-        ("RAISES", "raises", "it raised LookupError: no such thing"),
-        ("missing", "missing", "it could not be loaded: AttributeError"),
-        ("nameless", "nameless", "it could not be loaded: AttributeError"),
-    ],
+    ("name", "rule_name"), [("RAISES", "raises"), ("missing", "missing"), ("nameless", "nameless")]
 )
-def test_a_broken_rule_is_told_as_not_judged(
-    installed: Callable[..., None], name: str, rule_name: str, why: str
-) -> None:
+def test_a_broken_rule_is_told_as_not_judged(installed: Callable[..., None], name: str, rule_name: str) -> None:
     installed(name)
-    findings = judge(growing("losses"))
+    findings = judged(growing("losses"))
     assert findings.verdict == "leaks" and rules_of(findings) == ["step-growth"]
     (unjudged,) = findings.unjudged
-    assert (unjudged.rule, unjudged.rank) == (rule_name, 0) and unjudged_text(unjudged.why).startswith(why)
+    assert (unjudged.rule, unjudged.rank) == (rule_name, 0)

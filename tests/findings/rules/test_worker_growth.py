@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakscope.findings.model import Finding
+from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.rules.worker_growth import WorkerGrowthFacts, worker_growth_findings
 from leakscope.run.model import Ended, Rank
 from leakscope.run.rows import EndKind, GrowingInWorker, WorkerLook, WorkerMemory, WorkersRead, WorkersStarted
@@ -57,6 +57,7 @@ def test_a_container_that_each_worker_fills() -> None:
         ([1, 2, 3, 4, 5, 6, 7], [2, 4, 6, 8, 10, 12, 14], 700),  # half of what was put in since has gone
         ([5, 2, 4, 8, 9, 10, 11], [5, 7, 9, 12, 13, 14, 15], None),  # emptied in between
         ([1, 2, 3, 4, 4, 4, 4], [1, 2, 3, 4, 4, 4, 4], None),  # full
+        ([4] * 7, [4] * 7, None),
     ],
 )
 def test_what_is_taken_out_again(items: list[int], gained: list[int], kept: int | None) -> None:
@@ -86,3 +87,4 @@ def test_by_its_size_and_by_whether_workers_give_it_back(lives: int, min_bytes: 
 def test_memory_without_a_container(own: tuple[int, ...], per_step: int | None) -> None:
     found = found_in(own=tuple(size * KIB for size in own), min_bytes=KIB)
     assert [(one.bytes_per_step, one.trace, one.cut) for one in found] == ([(per_step, (), None)] if per_step else [])
+    assert all(one.sightings == (Sighting(0, 10 * (len(own) - 1), one.retained_bytes),) for one in found)

@@ -9,49 +9,6 @@ from leakscope.findings.facts import FreedBy
 from leakscope.findings.rules.uncollectable_cycle import ClosedBy, UncollectableFacts
 
 
-def test_hooks_are_told_where_they_are_registered() -> None:
-    trace = """
-        frame main train.py:2 -> local net
-        nn __main__.Net train.py:4 -> ._forward_hooks
-        dict -> [i]
-        function watch.<locals>.hook train.py:6 -> closure seen
-        tensor float32[4]
-    """
-    text = """
-        def watch(net, seen):
-            def hook(*_):
-                return seen
-            net.register_forward_hook(hook)
-
-        def other(net):
-            net.register_forward_pre_hook(print)
-            net.register_forward_hook(print)
-    """
-    assert told(finding(trace, 1), train=text) == ["net.register_forward_hook(hook)"]
-
-
-def test_the_hook_in_a_decorator_of_a_librarys_is_the_users_own() -> None:
-    trace = """
-        frame main train.py:2 -> local net
-        nn __main__.Net train.py:4 -> ._forward_hooks
-        dict -> [i]
-        function context_decorator.<locals>.decorate_context <torch/utils/_contextlib.py>:113 -> .__wrapped__
-        function watch.<locals>.hook train.py:4 -> closure seen
-        tensor float32[4]
-    """
-    text = """
-        def watch(net, seen):
-            @torch.no_grad()
-            def hook(*_):
-                return seen
-            net.register_forward_hook(hook)
-
-        def other(net):
-            net.register_forward_hook(print)
-    """
-    assert told(finding(trace, 1), train=text) == ["net.register_forward_hook(hook)"]
-
-
 def test_hooks_that_a_factory_makes_are_told_where_it_is_called() -> None:
     trace = """
         frame main train.py:2 -> local weight
@@ -72,64 +29,6 @@ def test_hooks_that_a_factory_makes_are_told_where_it_is_called() -> None:
     assert told(finding(trace, 1), train=text) == ["weight.register_hook(scaled(torch.ones(4)))"]
 
 
-def test_a_closure_of_a_cycle_is_told_with_what_stores_it_and_where_it_is_written() -> None:
-    trace = """
-        function*0 run.<locals>.mask train.py:3 -> closure act
-        tensor*1 float32[4] -> ._backward_hooks
-        dict -> [i]
-        function*0 run.<locals>.mask train.py:3
-    """
-    text = """
-        def run(x):
-            act = net(x)
-            def mask(grad):
-                return grad * (act > 0)
-            act.register_hook(mask)
-    """
-    found = finding(trace, 0, freed_by=FreedBy.NEVER)
-    assert told(found, train=text) == ["act.register_hook(mask)", "def mask(grad):"]
-
-
-def test_an_attribute_of_a_grad_node_is_set_in_its_functions_forward() -> None:
-    trace = """
-        node*0 KeepsBackward train.py:3 -> .made
-        tensor*1 float32[4] -> .grad_fn
-        node*0 KeepsBackward train.py:3
-    """
-    text = """
-        class Keeps(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x):
-                made = x * 2
-                ctx.made = made
-                return made
-
-        class Other(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x):
-                ctx.made = x
-    """
-    found = finding(trace, 0, freed_by=FreedBy.GC)
-    assert told(found, train=text) == ["ctx.made = made"]
-
-
-def test_a_cached_function_is_told_where_it_is_called() -> None:
-    trace = """
-        module __main__ train.py:1 -> .table
-        cache table train.py:2 -> cached result
-        tensor float32[4]
-    """
-    text = """
-        @lru_cache(maxsize=None)
-        def table(step): return torch.ones(step)
-
-        def main():
-            for step in range(9):
-                x = table(step)
-    """
-    assert told(finding(trace, 1), train=text) == ["x = table(step)"]
-
-
 def test_a_default_argument_is_told_in_its_function() -> None:
     trace = """
         module __main__ train.py:1 -> .keep
@@ -143,61 +42,6 @@ def test_a_default_argument_is_told_in_its_function() -> None:
             rows.append(row)
     """
     assert told(finding(trace, 2), train=text) == ["rows.append(row)"]
-
-
-def test_modules_and_parameters_are_told_where_they_are_registered() -> None:
-    trace = """
-        frame main train.py:2 -> local net
-        nn __main__.Net train.py:4 -> .stage_7
-        nn torch.nn.modules.linear.Linear -> .weight
-        parameter float32[4]
-    """
-    text = """
-        class Net(nn.Module):
-            def grow(self, name):
-                self.register_buffer("mask", torch.ones(4))
-                self.add_module(name, nn.Linear(4, 4))
-    """
-    assert told(finding(trace, 1), train=text) == ["self.add_module(name, nn.Linear(4, 4))"]
-
-
-def test_what_a_cycle_holds_is_told_by_its_way_around() -> None:
-    trace = """
-        dict*0 -> ['out']
-        tensor*1 float32[4] -> .grad_fn
-        node*2 TanhBackward0 -> metadata
-        dict*0
-    """
-    text = """
-        def forward(x):
-            out = torch.tanh(x)
-            out.grad_fn.metadata["out"] = out
-            out.grad_fn.metadata["shape"] = out.shape
-            rows["out"] = out
-    """
-    found = finding(trace, 0, freed_by=FreedBy.NEVER)
-    assert told(found, train=text) == ['out.grad_fn.metadata["out"] = out']
-
-
-def test_of_lines_alike_in_a_cycle_those_are_told_that_store_what_it_goes_on_with() -> None:
-    trace = """
-        object*0 __main__.Pair train.py:3 -> .parent
-        object*1 __main__.Pair train.py:3 -> .children
-        list -> [i]
-        object*0 __main__.Pair train.py:3
-    """
-    text = """
-        class Pair:
-            def __init__(self):
-                self.parent, self.children = None, []
-
-        def link():
-            parent, child = Pair(), Pair()
-            child.parent = parent
-            parent.children.append(child)
-            child.parent = name()
-    """
-    assert told(finding(trace, 0, freed_by=FreedBy.GC), train=text) == ["child.parent = parent"]
 
 
 def test_the_one_line_that_sets_hooks_for_saved_tensors_is_told_where_they_close_a_cycle() -> None:

@@ -1,19 +1,29 @@
-"""Cuts are written as user code, starting at the GC root."""
+"""What this process holds is named as in its code and counted once."""
 
 from __future__ import annotations
 
+import collections
 import functools
+import io
 import itertools
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
+from support.judging import run_of
 
 import leakscope
+from leakscope.findings.judge import judge
+from leakscope.findings.model import Finding
+from leakscope.findings.nontensor import array_bytes
+from leakscope.heap import snapshot as heap
+from leakscope.run.model import Ended, Rank, Step
 
 
 class Tracker:
@@ -142,7 +152,7 @@ def test_cuts_of_what_grows_are_written_from_their_roots_on() -> None:
     for finding in findings.findings:
         assert finding.cut is not None and finding.cut.frees_bytes >= 0.8 * finding.retained_bytes, finding.subject
     (stored,) = [cut for cut in cuts if cut and cut.written.endswith(".Store.kept")]
-    assert stored.where.endswith(f"test_expressions.py:{line_of('kept: list[torch.Tensor] = []  # noqa: RUF012')}")
+    assert stored.where.endswith(f"test_live_heap.py:{line_of('kept: list[torch.Tensor] = []  # noqa: RUF012')}")
 
 
 class KeepsItsOutput(torch.autograd.Function):
@@ -209,3 +219,108 @@ def test_cuts_of_cycles_are_written_with_the_lines_that_close_them() -> None:
         "closure walk over itself in _recursive()": line_of("def walk("),
     }.items() <= lines.items()
     assert len(leaks) == 5
+
+
+SIZE = 1 << 19
+_rows: list[Any] = []
+_kept: dict[str, list[Any]] = collections.defaultdict(list)
+_ring: collections.deque[Any] = collections.deque(maxlen=2)
+_state: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def _empty() -> Iterator[None]:
+    yield
+    for kept in (_rows, _kept, _ring, _state):
+        kept.clear()  # type: ignore[attr-defined]
+
+
+def _array() -> np.ndarray[Any, Any]:
+    return np.ones(SIZE, np.uint8)
+
+
+ITEMS: dict[str, Callable[[], object]] = {
+    "views": lambda: _array()[8:],
+    "in dicts": lambda: {"out": _array()},
+    "bytes in tuples": lambda: ("id", (7, bytes(SIZE))),
+    "bytearray": lambda: bytearray(SIZE),
+    "files": lambda: io.BytesIO(bytes(SIZE)),
+    "tensors of arrays": lambda: torch.from_numpy(_array()),
+    "arrays of tensors": lambda: torch.ones(SIZE, dtype=torch.uint8).numpy(),
+    "with tensors": lambda: {"loss": torch.ones(SIZE, dtype=torch.uint8), "out": _array()},
+}
+
+
+def test_what_is_kept_is_named_and_counted_once() -> None:
+    def step() -> None:
+        for name, item in ITEMS.items():
+            _kept[name].append(item())
+        _state["all"] = np.concatenate([_state.get("all", _array()[:0]), _array()])
+        _ring.append(_array())
+        _state["last"] = bytes(SIZE)
+
+    findings = leakscope.check(step, repeats=3, min_bytes="64 KiB")
+    leaks = {f.cut.written: f for f in findings.findings if f.severity == "leak" and f.cut}
+    assert leaks.keys() == {f"{__name__}._kept['{name}']" for name in ITEMS} | {f"{__name__}._state['all']"}
+    for written, finding in leaks.items():
+        assert finding.bytes_per_step == pytest.approx(SIZE, rel=0.01), written
+        assert finding.cut is not None
+        assert finding.cut.frees_bytes == pytest.approx(finding.retained_bytes + finding.before_bytes, rel=0.01)
+
+
+def test_memory_that_a_tensor_has_as_well_is_the_tensors() -> None:
+    before = array_bytes(heap.look(1, "step"))
+    _rows.extend([_array(), _array()])
+    over = torch.from_numpy(_rows[0])
+    assert array_bytes(heap.look(1, "step")) - before == SIZE
+    del over
+    assert array_bytes(heap.look(1, "step")) - before == 2 * SIZE, "and arrays of earlier snapshots are not counted"
+
+
+class Collecting(torch.optim.LBFGS):
+    """An optimizer of the user's own: nothing is known to bound what it keeps."""
+
+
+def descend(kind: type[torch.optim.LBFGS], floats: int) -> Callable[[], Any]:
+    """A step of an optimizer whose parameter has so many elements, as nothing else in the process has."""
+    weight = torch.nn.Parameter(torch.zeros(floats))
+    optimizer = kind([weight], lr=1e-3, max_iter=1)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (weight * torch.linspace(0.5, 1.5, floats)).exp().sum()
+        loss.backward()
+        return loss
+
+    return lambda: optimizer.step(closure)
+
+
+def test_a_known_history_is_a_note_and_what_else_an_optimizer_collects_is_a_leak() -> None:
+    acts = [descend(torch.optim.LBFGS, 4099), descend(Collecting, 4111)]
+    of_groups = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+    acts.append(lambda: of_groups.add_param_group({"params": [torch.nn.Parameter(torch.zeros(4127))]}))
+    kept: list[Callable[[], Any]] = []
+
+    def pile_up() -> None:
+        kept.append(descend(torch.optim.LBFGS, 4129))
+        for _ in range(3):
+            kept[-1]()
+
+    looks = []
+    for step in range(1, 6 + 1):
+        for act in (*acts, pile_up):
+            act()
+        if step >= 6 - 2:
+            looks.append(heap.look(step, "step"))
+    steps = tuple(Step(k, 0.01, None, None) for k in range(1, 7))
+    rank = Rank(0, steps, tuple(looks), Ended("finished", 0, 6))
+    found = judge(run_of(rank, min_bytes=256)).findings
+    sizes = looks[-1].heap.bytes
+
+    def about(floats: int) -> list[Finding]:
+        return [f for f in found if any(sizes[s] == 4 * floats for s in f.storages.get(0, ()))]
+
+    (history,), (own,), (groups,) = about(4099), about(4111), about(4127)
+    assert [(f.rule, f.severity) for f in (history, own)] == [("step-growth", "note"), ("step-growth", "leak")]
+    assert groups.severity == "leak" and groups.cut is not None and ".param_groups" in groups.cut.written
+    assert {f.severity for f in about(4129)} == {"leak"}
