@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
 
 from leakscope.findings.capacity import FullAt, full_at
 from leakscope.findings.categories import CATEGORIES
@@ -23,7 +22,6 @@ from leakscope.report.charts import (
     operations_chart,
 )
 from leakscope.report.growth_text import line_text
-from leakscope.report.html import markup
 from leakscope.report.ranks import RankGroup, counted_steps
 from leakscope.report.rendering import cleaned, one_line
 from leakscope.run.model import HeapSnapshot, Rank, Run
@@ -31,9 +29,6 @@ from leakscope.run.operations import column
 from leakscope.run.rows import CommOperation, Occasion
 from leakscope.units import bytes_text, seconds_text
 from leakscope.verdict import Verdict
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 POINTS = 160
 """Maximum points of a line, heuristic: one every 4 px. A longer line keeps the minimum and maximum of each interval."""
@@ -284,7 +279,8 @@ class Choice:
 class MemoryOnPage:
     """The chart and its legend."""
 
-    svg: Markup | None
+    svg: str
+    """"" if no rank has two points."""
     choices: tuple[Choice, ...]
     chosen: int
     """Number, from 1, of the one that is shown at first."""
@@ -310,7 +306,7 @@ def memory_on_page(run: Run, findings: Findings, groups: Sequence[RankGroup], ab
     chosen = choices.index(most) + 1
     least = Thresholds(run.min_bytes).counted * max(memory.line[-1][0] - memory.line[0][0] for memory in drawn)
     return MemoryOnPage(
-        svg=markup(memory_chart(drawn, len(choices), absolute, least, chosen) if most.has_line else ""),
+        svg=memory_chart(drawn, len(choices), absolute, least, chosen) if most.has_line else "",
         choices=tuple(Choice(memory, layer_colours(memory.layers), _categories(memory)) for memory in choices),
         chosen=chosen,
         left_out=len(found) - len(drawn),
