@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 from leakscope.findings.capacity import FullAt, full_at
 from leakscope.findings.categories import CATEGORIES
 from leakscope.findings.comm import Turn, turns_of
+from leakscope.findings.counters import counted_steps
 from leakscope.findings.model import Finding, Findings, LedgerInterval, Line, LineKind, totals
 from leakscope.findings.thresholds import Thresholds
 from leakscope.report.charts import (
@@ -22,7 +23,7 @@ from leakscope.report.charts import (
     operations_chart,
 )
 from leakscope.report.growth_text import line_text
-from leakscope.report.ranks import RankGroup, counted_steps
+from leakscope.report.ranks import RankGroup
 from leakscope.report.rendering import cleaned, one_line
 from leakscope.run.model import HeapSnapshot, Rank, Run
 from leakscope.run.operations import column
@@ -124,7 +125,7 @@ def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: S
     `absolute`: the counted bytes are tensor memory (an accelerator's); otherwise only their growth is meaningful.
     """
     snapshots = _snapshots(rank)
-    counted = counted_steps(rank)
+    counted = [(step.number, step.counted_bytes or 0) for step in counted_steps(rank)]
     is_counted = len(counted) > 1
     points = counted if is_counted else [(snapshot.step, snapshot.explained_bytes) for snapshot in snapshots]
     if not points:

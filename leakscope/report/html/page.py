@@ -299,14 +299,14 @@ def _unbroken(text: str) -> str:
 
 def _state(group: RankGroup) -> State:
     if group.badly:
-        return _ENDED.get(group.report.how, FAILED)
+        return _ENDED.get(group.report.rank.ended.how, FAILED)
     return OUTLYING if group.apart else LEAKING if group.fingerprints else WELL
 
 
 def _notes(report: RankReport, whole: bool) -> Iterable[str]:
     yield from all_of(report) if whole else notes_of(report)
-    if whole and report.log:
-        yield f"log `{report.log}`"
+    if whole and report.rank.ended.log:
+        yield f"log `{report.rank.ended.log}`"
 
 
 def bytes_by_step(sightings: Iterable[Sighting]) -> tuple[tuple[int, int], ...]:
