@@ -189,8 +189,6 @@ def layouts(snapshot: Snapshot) -> tuple[DeviceLayout, ...]:
                 pending=int(size[state == PENDING_FREE].sum()),
                 rounding=scraps.rounding_bytes,
                 stuck=scraps.stuck_bytes,
-                largest_stuck=scraps.largest_stuck_bytes,
-                releasable=scraps.releasable_bytes,
                 private=sum(segment.total_size for segment in here if segment.pool != (0, 0)),
             )
         )

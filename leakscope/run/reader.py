@@ -23,6 +23,7 @@ from leakscope.run.damage import Damage, is_there
 from leakscope.run.live import goes_on, running
 from leakscope.run.model import (
     MOST_RANKS,
+    Ended,
     GcDiff,
     HeapSnapshot,
     InRepository,
@@ -36,7 +37,7 @@ from leakscope.run.model import (
 from leakscope.run.multi_node import ranks_elsewhere
 from leakscope.run.operations import NAME as LAST_OPERATION
 from leakscope.run.operations import read_operations, unpack
-from leakscope.run.rank_end import ended_file, ended_from_json, lost, no_word, rank_name, ranks_in
+from leakscope.run.rank_end import ended_file, lost, no_word, rank_name, ranks_in
 from leakscope.run.rows import (
     LARGEST,
     LIFETIME_ROWS,
@@ -188,7 +189,7 @@ def read_rank(path: Path, number: int, snapshots: bool, may_run: bool = False) -
         number=number,
         steps=steps,
         looks=looks,
-        ended=damage.read(ended_file(path), ended_from_json, None)
+        ended=damage.read(ended_file(path), lambda data: from_json(Ended, data), None)
         or (running(path, len(steps)) if runs else no_word(path, len(steps))),
         gc_diff=damage.read(path / "gc_diff.json", lambda data: from_json(GcDiff, data), None),
         proved=damage.read(path / "proved.json", lambda data: from_json(_Proved, {"proved": data}).proved, {}),
