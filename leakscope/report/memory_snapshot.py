@@ -311,7 +311,8 @@ def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[Lin
             last = records[-SNAPSHOTS_SHOWN * len({record.device for record in records}) :]
             yield figures(map(_cells, last), "r" * len(_HEADS), _HEADS, indent=2)
             yield from (line for text in _native(records) for line in wrapped(text, "    ", "  "))
-        yield from (line for text in snapshot_texts(rank.snapshots) for line in wrapped(one_line(text), "  "))
+        for report in rank.snapshots:
+            yield from wrapped(one_line(f"snapshot {report.name}: {_verdict(report)}"), "  ")
     if any(records for _, _, records in ranks):
         yield from wrapped(f"({_LEGEND})", "", "  ")
     yield ""
@@ -590,11 +591,6 @@ def snapshot_json(report: SnapshotsReport) -> str:
 
 _SITES_SHOWN = 12
 """Maximum number of allocation sites per device on the run's page (heuristic)."""
-
-
-def snapshot_texts(reports: Sequence[SnapshotReport]) -> list[str]:
-    """The verdict on each analysed snapshot, and how to read it in full."""
-    return [f"snapshot {report.name}: {_verdict(report)}" for report in reports]
 
 
 def snapshots_on_page(reports: Sequence[SnapshotReport]) -> list[tuple[str, str, list[tuple[object, ...]]]]:

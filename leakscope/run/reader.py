@@ -184,7 +184,12 @@ def read_rank(path: Path, number: int, snapshots: bool, may_run: bool = False) -
     rows["lifetimes"] = lifetimes_that_fit(rows["lifetimes"], looks, damage)
     rows["device_blocks"] = blocks_that_fit(rows["device_blocks"], looks, damage)
     final, final_known = _final_operation(path, damage)
-    analysed, problems = _snapshots(path, number) if snapshots else ((), ())
+    analysed: tuple[SnapshotReport, ...] = ()
+    problems: tuple[str, ...] = ()
+    if snapshots:
+        from leakscope.memory_snapshot.verdict import snapshots_in
+
+        analysed, problems = snapshots_in(path, number)
     rank = Rank(
         number=number,
         steps=steps,
@@ -253,12 +258,6 @@ def _final_operation(path: Path, damage: Damage) -> tuple[FinalOperation | None,
     except (ValueError, Unreadable) as error:
         damage.note(f"the rank's last communication operation is unknown: {error}")
         return None, False
-
-
-def _snapshots(path: Path, number: int) -> tuple[tuple[SnapshotReport, ...], tuple[str, ...]]:
-    from leakscope.memory_snapshot.verdict import snapshots_in
-
-    return snapshots_in(path, number)
 
 
 MAX_ANALYSED = 16
