@@ -110,8 +110,11 @@ class RankMemory:
 
     @property
     def read(self) -> tuple[SnapshotDot, ...]:
-        """The snapshots drawn as dots."""
-        return spread(self.snapshots, SNAPSHOTS)
+        """The snapshots drawn as dots, evenly spaced, including the first and the last."""
+        last = len(self.snapshots) - 1
+        if last < SNAPSHOTS:
+            return self.snapshots
+        return tuple(self.snapshots[round(place * last / (SNAPSHOTS - 1))] for place in range(SNAPSHOTS))
 
     @property
     def saved(self) -> float:
@@ -239,19 +242,11 @@ def _peaks(rank: Rank, last: int) -> Points:
     return thinned((*peaks, (last, peaks[-1][1]))) if peaks else ()
 
 
-def spread(all_of_them: Sequence[SnapshotDot], most: int) -> tuple[SnapshotDot, ...]:
-    """This many of them, evenly spaced, including the first and the last."""
-    last = len(all_of_them) - 1
-    if last < most:
-        return tuple(all_of_them)
-    return tuple(all_of_them[round(place * last / (most - 1))] for place in range(most))
-
-
-def thinned(points: Points, most: int = POINTS) -> Points:
+def thinned(points: Points) -> Points:
     """The line with fewer points: the first, the last, and the minimum and maximum of each interval."""
-    if len(points) <= most:
+    if len(points) <= POINTS:
         return points
-    inner, count = points[1:-1], most // 2 - 1
+    inner, count = points[1:-1], POINTS // 2 - 1
     kept = [points[0]]
     for place in range(count):
         some = inner[place * len(inner) // count : (place + 1) * len(inner) // count]
@@ -340,9 +335,9 @@ class StepEnd:
     """Start of the next step; the same time without a pause."""
 
 
-def step_ends(rank: Rank, last: int = LAST) -> tuple[StepEnd, ...]:
+def step_ends(rank: Rank) -> tuple[StepEnd, ...]:
     """The ends of the last steps that are followed by another one, in order."""
-    steps = sorted(rank.steps, key=lambda step: step.number)[-last:]
+    steps = sorted(rank.steps, key=lambda step: step.number)[-LAST:]
     return tuple(
         StepEnd(step.number, end := step.began + step.seconds, max(after.began, end))
         for step, after in pairwise(steps)
