@@ -15,8 +15,8 @@ from leakscope.run.descriptors import UNFINISHED
 from leakscope.run.model import Ended, read_header, with_what_ranks_know
 from leakscope.run.multi_node import ranks_elsewhere
 from leakscope.run.processes import MAIN, Settled, settle
-from leakscope.run.rank_end import as_written, ended_file, ended_to_json, ranks_in, read_ends, read_stack
-from leakscope.run.rows import EndKind
+from leakscope.run.rank_end import ended_file, ranks_in, read_ends, read_stack
+from leakscope.run.rows import EndKind, to_json
 from leakscope.run.writer import make_private, write_json, write_run
 
 LAUNCHER = -1
@@ -80,7 +80,7 @@ def collect_outcome(
         ended = replace(ended, log=log if (folder / log).exists() else "", stack=stack, out_of_memory_kills=kills)
         if ended != written and not read_only:
             make_private(path)
-            write_json(ended_file(path), ended_to_json(ended))
+            write_json(ended_file(path), to_json(ended))
         if ended.status and ended.how != EndKind.LOST and only in (None, rank):
             failures.append((is_secondary_failure(ended), times[rank] or time.time(), rank, ended))
     if not read_only:
@@ -90,7 +90,8 @@ def collect_outcome(
     if not failures:
         return Outcome(0)
     *_, number, ended = min(failures, key=lambda failure: failure[:3])
-    return Outcome(ended.status, number, as_written(ended).error, ended.log)
+    error = f"hung: {ended.error}" if ended.how == EndKind.HUNG else ended.error
+    return Outcome(ended.status, number, error, ended.log)
 
 
 def outcome_of(codes: Mapping[int, int]) -> Outcome:

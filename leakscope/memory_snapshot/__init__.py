@@ -35,8 +35,6 @@ class DeviceLayout:
     pending: int
     rounding: int
     stuck: int
-    largest_stuck: int
-    releasable: int
     private: int
     """Reserved by pools other than the default one."""
 

@@ -14,6 +14,7 @@ from leakscope.memory_snapshot.growth import NO_STEPS, StepGrowth, step_growth
 from leakscope.memory_snapshot.model import (
     ALLOCATED,
     INACTIVE,
+    OOM,
     PENDING_FREE,
     STATES,
     UNKNOWN,
@@ -24,7 +25,7 @@ from leakscope.memory_snapshot.model import (
     Trace,
 )
 from leakscope.memory_snapshot.oom import Room, room_at
-from leakscope.memory_snapshot.peak import Category, StackSites, alive_at, by_site, categories_of, end_stacks, places_of
+from leakscope.memory_snapshot.peak import Category, StackSites, alive_at, by_site, categories_of, end_stacks
 from leakscope.memory_snapshot.replay import (
     Chosen,
     Labelled,
@@ -32,13 +33,12 @@ from leakscope.memory_snapshot.replay import (
     Replay,
     StreamPeak,
     labelled,
-    out_of_memory_events,
     pool_peaks,
     regions_of,
     replay,
     stream_peaks,
 )
-from leakscope.memory_snapshot.sites import Site, SiteBytes
+from leakscope.memory_snapshot.sites import Site, SiteBytes, sites_of
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,6 @@ def layouts(snapshot: Snapshot) -> tuple[DeviceLayout, ...]:
                 pending=int(size[state == PENDING_FREE].sum()),
                 rounding=scraps.rounding_bytes,
                 stuck=scraps.stuck_bytes,
-                largest_stuck=scraps.largest_stuck_bytes,
-                releasable=scraps.releasable_bytes,
                 private=sum(segment.total_size for segment in here if segment.pool != (0, 0)),
             )
         )
@@ -350,7 +348,7 @@ def analyse(snapshot: Snapshot, rank: int | None = None, frames: int = 1, at: in
 
     Reports `frames` of the user's frames for each site, and what was alive after the event `at`.
     """
-    sites = places_of(snapshot, frames)
+    sites = StackSites(sites_of(snapshot.stacks), snapshot.stacks, frames)
     used = {segment.device for segment in snapshot.segments} | {trace.device for trace in snapshot.traces if len(trace)}
     devices = tuple(_device_report(snapshot, device, sites, at) for device in sorted(used or {0}))
     return SnapshotReport(snapshot.name, rank, devices, _host_report(snapshot), dict(snapshot.settings))
@@ -479,7 +477,7 @@ def _failures(snapshot: Snapshot, played: Replay, trace: Trace | None, sites: St
     """The first failures of the trace, since a caught and retried one repeats, and the last."""
     if trace is None:
         return ()
-    events = out_of_memory_events(trace).tolist()
+    events = np.flatnonzero(trace.action == OOM).tolist()
     chosen = events if len(events) <= _MOST_FAILURES else [*events[: _MOST_FAILURES - 1], events[-1]]
     return tuple(_failure(snapshot, played, trace, sites, event) for event in chosen)
 

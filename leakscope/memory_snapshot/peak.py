@@ -20,7 +20,6 @@ from leakscope.memory_snapshot.sites import (
     callers_of,
     part_of,
     python_kind,
-    sites_of,
 )
 
 
@@ -37,11 +36,6 @@ class StackSites:
     def callers(self, stack: int) -> tuple[str, ...]:
         """The user's frames that led to a stack's place."""
         return callers_of(self.stacks[stack], self.frames - 1) if self.frames > 1 else ()
-
-
-def places_of(snapshot: Snapshot, frames: int) -> StackSites:
-    """The places of a snapshot; `frames` is `--frames`."""
-    return StackSites(sites_of(snapshot.stacks), snapshot.stacks, frames)
 
 
 def end_stacks(snapshot: Snapshot, played: Replay, trace: Trace | None, active: Chosen) -> tuple[Indexes, Ints]:

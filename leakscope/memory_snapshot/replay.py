@@ -16,7 +16,6 @@ from leakscope.memory_snapshot.model import (
     FREE_COMPLETED,
     FREE_REQUESTED,
     INACTIVE,
-    OOM,
     PENDING_FREE,
     SEGMENT_ALLOC,
     SEGMENT_FREE,
@@ -214,11 +213,6 @@ def _reserved(trace: Trace, at_end: int) -> Ints:
     sign[[SEGMENT_FREE, SEGMENT_UNMAP]] = -1
     change = sign[trace.action] * trace.size
     return at_end - (int(change.sum()) - np.cumsum(change))
-
-
-def out_of_memory_events(trace: Trace) -> Chosen:
-    """Events at which an allocation failed."""
-    return np.flatnonzero(trace.action == OOM)
 
 
 _MOST_REGIONS = 64

@@ -245,11 +245,6 @@ def _leak_in_test(run: Run, findings: Findings, leak: JudgedLeak) -> LeakInTest:
     )
 
 
-def unjudged(kind: str) -> Judgement:
-    """The judgement of a test that was not judged."""
-    return Judgement(PhaseOutcome.NOT_JUDGED, why=kind)
-
-
 def together(judgements: Sequence[Judgement]) -> Judgement:
     """The judgement of one phase of a test, which is judged once for its call and once for its repeats."""
     most_severe = min(judgements, key=lambda one: one.outcome.severity)
@@ -393,7 +388,8 @@ def attach_judgement(item: pytest.Item, report: pytest.TestReport) -> None:
     item.stash[_JUDGEMENTS] = []
     if not judgements and report.when == "call" and not report.skipped and settings_of(item.config).everywhere:
         peak = "tests over their peak limit" if _MESSAGE in item.stash else "tests that failed otherwise"
-        judgements = [unjudged(peak if report.failed else f"tests of type {type(item).__name__}")]
+        why = peak if report.failed else f"tests of type {type(item).__name__}"
+        judgements = [Judgement(PhaseOutcome.NOT_JUDGED, why)]
     if judgements:
         setattr(report, REPORT_ATTRIBUTE, together(judgements).as_data())
 

@@ -136,20 +136,6 @@ def unseen_text(leak: Compared) -> str:
     return f"{other} has snapshots only up to step {leak.unseen.until}; BASE first shows it after step {begun}"
 
 
-def where_text(leak: Compared) -> str:
-    """`train.py:31; rank 0, 1; steps 3 to 12`."""
-    line = line_of(leak.finding)
-    return "; ".join(
-        part for part in (f"at {line}" if line else "", seen_text(leak.finding), unseen_text(leak)) if part
-    )
-
-
-def page_title(comparison: RunComparison) -> str:
-    """`leakscope: after against before`, from the names of the folders."""
-    names = (PurePath(run_name(side)).name for side in (comparison.new, comparison.base))
-    return f"leakscope: {' against '.join(names)}"
-
-
 def comparison_text(comparison: RunComparison, width: int = WIDTH) -> str:
     """The comparison as text, without colour."""
     return text_page(_text_lines(cleaned(comparison)), width)
@@ -171,7 +157,8 @@ def _text_lines(comparison: RunComparison) -> Iterator[Line]:
         for leak in leaks:
             finding = leak.finding
             yield from wrapped(f"{rate_text(leak)}: {title(finding)} [{finding.fingerprint}]", "- ", "  ")
-            yield from wrapped(where_text(leak), "  ", "  ")
+            at = f"at {line}" if (line := line_of(finding)) else ""
+            yield from wrapped("; ".join(filter(None, (at, seen_text(finding), unseen_text(leak)))), "  ", "  ")
 
 
 def comparison_markdown(comparison: RunComparison) -> str:
@@ -210,13 +197,14 @@ _COLOURS = {0: Verdict.CLEAN, 2: Verdict.INCONCLUSIVE}
 def comparison_html(comparison: RunComparison) -> str:
     """The comparison as an HTML page without scripts or external resources; text from the runs is escaped."""
     comparison = cleaned(comparison)
+    names = (PurePath(run_name(side)).name for side in (comparison.new, comparison.base))
     return html_page(
         "comparison.html",
         {"sentence": lambda text: text[:1].upper() + text[1:]},
         comparison=comparison,
         colour=_COLOURS.get(comparison.exit_status, Verdict.LEAKS),
         kinds=[(change, HEADINGS[change], comparison.of(change)) for change in Change],
-        page_title=page_title(comparison),
+        page_title=f"leakscope: {' against '.join(names)}",
         headline=headline(comparison),
         side_text=side_text,
         peaks=peaks_text(comparison),

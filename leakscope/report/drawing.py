@@ -36,9 +36,9 @@ _FONT = 'ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace'
 
 _INK, _FAINT, _RULE, _CODE, _PAPER = "#1c2430", "#5a6676", "#d9dee6", "#f1f3f6", "#ffffff"
 _BAD, _BAD_TINT, _GOOD, _GOOD_TINT = "#b42318", "#fdeceb", "#146c43", "#e7f5ee"
-_UNSURE, _UNSURE_TINT, _LINK = "#8a5a00", "#fdf4e0", "#1f5fbf"
+_UNSURE, _UNSURE_TINT = "#8a5a00", "#fdf4e0"
 _VARIABLES = {
-    **{_INK: "--ink", _FAINT: "--faint", _RULE: "--rule", _CODE: "--code", _LINK: "--link"},
+    **{_INK: "--ink", _FAINT: "--faint", _RULE: "--rule", _CODE: "--code"},
     **{_BAD: "--bad", _BAD_TINT: "--bad-tint", _GOOD: "--good", _GOOD_TINT: "--good-tint"},
     **{_UNSURE: "--unsure", _UNSURE_TINT: "--unsure-tint"},
 }
@@ -89,8 +89,6 @@ class Arrow:
     head: int
     name: str
     cut: bool = False
-    is_native: bool = False
-    """Whether gc does not see it."""
     instances: int = 1
     """For a reference to cut: its instances in the heap."""
     hop: int | None = None
@@ -275,7 +273,7 @@ def _refined(keys: Sequence[Hashable], arrows: Sequence[Arrow]) -> list[int]:
     while True:
         around: list[set[Hashable]] = [set() for _ in keys]
         for arrow in arrows:
-            what = (_any_item(arrow.name), arrow.cut, arrow.is_native)
+            what = (_any_item(arrow.name), arrow.cut)
             around[arrow.tail].add((*what, "to", classes[arrow.head]))
             around[arrow.head].add((*what, "from", classes[arrow.tail]))
         finer = _numbered([(number, frozenset(near)) for number, near in zip(classes, around, strict=True)])
@@ -311,7 +309,7 @@ def dot_source(drawing: Drawing, is_inline: bool = False) -> str:
         width = "2.4" if box.is_memory else "1.2"
         graph.node(f"n{number}", _label(box), id=f"n{number}", fillcolor=fill, color=border, penwidth=width)
     for number, arrow in enumerate(drawing.arrows):
-        colour = _BAD if arrow.cut else _LINK if arrow.is_native else _FAINT
+        colour = _BAD if arrow.cut else _FAINT
         style = {"style": "dashed", "penwidth": "2.2"} if arrow.cut else {}
         name = _escaped(_shortened(arrow.name)) + (f" <b>&#215;{arrow.instances}</b>" if arrow.instances > 1 else "")
         label = f"<&#160;{name}{'<br/><b>✂ cut here</b>' if arrow.cut else ''}>"
@@ -339,8 +337,6 @@ def _legend(drawing: Drawing) -> str:
     roles = [role for role in Role if role and any(box.role == role for box in drawing.boxes)]
     cell = '<td bgcolor="{}" border="1" color="{}">{}</td>'
     cells = [cell.format(*_COLOURS[role], f'<font color="{_INK}">{role}</font>') for role in roles]
-    if any(arrow.is_native for arrow in drawing.arrows):
-        cells.append(f'<td><font color="{_LINK}">not visible to gc</font></td>')
     if any(box.bytes for box in drawing.boxes):
         cells.append(f'<td><font color="{_FAINT}"><b>bytes</b>: retained size</font></td>')
     rows = f"<tr>{''.join(cells)}</tr>"

@@ -485,34 +485,3 @@ def _advice(finding: Finding) -> str:
         return finding.facts.advice_with_graphs(finding)
     buffers = comm_buffers_text(finding.comm_buffers) if finding.comm_buffers else ""
     return finding.facts.advice_for(finding) + buffers
-
-
-def _trace_lines(finding: Finding) -> tuple[str, ...]:
-    """The objects from the root down, each with its status and its reference to the next."""
-    hops = [(hop, status_word(finding, hop), reason_text(hop)) for hop in finding.trace]
-    return tuple(
-        f"{hop.object} ({f'{word}: {why}' if why else word}) {hop.reference}".rstrip() for hop, word, why in hops
-    )
-
-
-def cut_line(finding: Finding) -> str:
-    """What to cut, where, and the bytes it frees; "" without a cut."""
-    if finding.cut is None:
-        return ""
-    where = f", held at {finding.cut.where}" if finding.cut.where else ""
-    return f"Cut: {cut_name(finding.cut)}{where}{also_text(finding.cut)}: {would_be_freed(finding)}"
-
-
-def detail_lines(finding: Finding) -> tuple[str, ...]:
-    """Trace, cut, the lines that add to it, the edit, what frees it, and the allocation site."""
-    references = finding.cut.references if finding.cut is not None else ()
-    added = dict.fromkeys(place for reference in references for place in reference.added_at)
-    lines = [
-        *_trace_lines(finding),
-        cut_line(finding),
-        *(f"{ADDED_AT} {place}" for place in added),
-        edit_text(finding) if finding.cut is not None else "",
-        "" if holds_nothing(finding) else f"Freed by: {freed_text(finding)}",
-        *(f"Made at: {place}" for place in finding.made_at),
-    ]
-    return tuple(line.rstrip() for line in lines if line)

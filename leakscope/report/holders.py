@@ -157,33 +157,36 @@ def other_holders(ways: ReferencePaths) -> str:
 _HEAD = ("held", "would be freed", "holder", "line")
 
 
+def _rows(alive: LiveMemory) -> list[tuple[str, str, str, str, str]]:
+    """The cells of `_HEAD` for each holder, and what else must be deleted."""
+    rows = [
+        (
+            bytes_text(held.bytes),
+            freed(held),
+            one_line(holder(alive, held)),
+            held.where,
+            one_line(together(held)),
+        )
+        for held in alive.lines
+    ]
+    if alive.smaller:
+        rows.append((bytes_text(alive.smaller_bytes), "-", plural(alive.smaller, "smaller holder"), "", ""))
+    return rows
+
+
 def alive_as_text(alive: LiveMemory, headline: str = "") -> str:
     """A table of holders with what else must be deleted, and the lines to run."""
-    return "\n".join(_alive(alive, headline or alive_headline(alive)))
-
-
-def _alive(alive: LiveMemory, headline: str) -> Iterator[str]:
-    yield headline
+    lines = [headline or alive_headline(alive)]
     if not alive.lines:
-        return
-    if alive.hides:
-        yield HIDES
-    rows = [(bytes_text(held.bytes), freed(held), one_line(holder(alive, held)), held.where) for held in alive.lines]
-    below = [one_line(together(held)) for held in alive.lines]
-    if alive.smaller:
-        rows.append((bytes_text(alive.smaller_bytes), "-", f"{plural(alive.smaller, 'smaller holder')}", ""))
-        below.append("")
-    yield ""
-    head, *lines = laid_out([figures(rows, "rrll", _HEAD)], UNLIMITED)
-    yield head
-    for line, more in zip(lines, below, strict=True):
-        yield line
-        if more:
-            yield " " * (head.index(_HEAD[2]) + 2) + more
+        return lines[0]
+    rows = _rows(alive)
+    head, *table = laid_out([figures([row[:4] for row in rows], "rrll", _HEAD)], UNLIMITED)
+    lines += [*([HIDES] if alive.hides else []), "", head]
+    for line, (*_, more) in zip(table, rows, strict=True):
+        lines += [line, *([" " * (head.index(_HEAD[2]) + 2) + more] if more else [])]
     if alive.typed:
-        yield ""
-        yield TYPE
-        yield from _typed(alive.typed)
+        lines += ["", TYPE, *_typed(alive.typed)]
+    return "\n".join(lines)
 
 
 def _typed(steps: Sequence[ReleaseCommand]) -> Iterator[str]:
@@ -193,22 +196,24 @@ def _typed(steps: Sequence[ReleaseCommand]) -> Iterator[str]:
         yield f"  {last}    # {frees}" if frees else f"  {last}"
 
 
+def _notes(ways: ReferencePaths) -> list[str]:
+    """What else holds the tensor, and what frees it."""
+    return [text for text in (other_holders(ways), paths_freed(ways)) if text]
+
+
+def _more(ways: ReferencePaths) -> str:
+    """The number of reference paths that are not listed; "" if all are."""
+    return f"and {'' if ways.all_counted else 'more than '}{ways.more} more" if ways.more else ""
+
+
 def paths_as_text(ways: ReferencePaths) -> str:
     """A list of reference paths, and what frees the memory."""
-    return "\n".join(_ways(ways))
-
-
-def _ways(ways: ReferencePaths) -> Iterator[str]:
-    yield paths_headline(ways)
+    lines = [paths_headline(ways)]
     for number, way in enumerate(ways.ways, start=1):
-        where = f"  ({way.where})" if way.where else ""
-        yield f"{number:>4}. {one_line(way.written)}{where}"
-    if ways.more:
-        yield f"      and {'' if ways.all_counted else 'more than '}{ways.more} more"
-    for text in (other_holders(ways), paths_freed(ways)):
-        if text:
-            yield text
-    yield from _typed(ways.typed)
+        lines.append(f"{number:>4}. {one_line(way.written)}{f'  ({way.where})' if way.where else ''}")
+    if more := _more(ways):
+        lines.append(f"      {more}")
+    return "\n".join([*lines, *_notes(ways), *_typed(ways.typed)])
 
 
 def alive_as_html(alive: LiveMemory) -> str:
@@ -217,18 +222,8 @@ def alive_as_html(alive: LiveMemory) -> str:
         "holders.html",
         headline=alive_headline(alive),
         warning=HIDES if alive.lines and alive.hides else "",
-        rows=[
-            (
-                bytes_text(held.bytes),
-                freed(held),
-                one_line(holder(alive, held)),
-                one_line(together(held)),
-                held.where,
-            )
-            for held in alive.lines
-        ],
-        smaller=plural(alive.smaller, "smaller holder") if alive.smaller else "",
-        smaller_bytes=bytes_text(alive.smaller_bytes),
+        heads=_HEAD,
+        rows=_rows(alive) if alive.lines else (),
         paths=(),
         notes=[TYPE] if alive.typed else [],
         commands=list(to_type(alive.typed)),
@@ -238,14 +233,13 @@ def alive_as_html(alive: LiveMemory) -> str:
 
 def paths_as_html(ways: ReferencePaths, svg: str) -> str:
     """A list of reference paths, with their picture if there is one."""
-    more = f"and {'' if ways.all_counted else 'more than '}{ways.more} more" if ways.more else ""
     return html_page(
         "holders.html",
         headline=paths_headline(ways),
         warning="",
         rows=(),
         paths=[{"written": one_line(way.written), "where": way.where} for way in ways.ways],
-        notes=[text for text in (more, other_holders(ways), paths_freed(ways)) if text],
+        notes=[*([more] if (more := _more(ways)) else []), *_notes(ways)],
         commands=list(to_type(ways.typed)),
         picture=svg,
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from leakscope.findings.oom import DeviceLook, device_looks
 from leakscope.memory_snapshot.analysis import (
@@ -15,10 +15,11 @@ from leakscope.memory_snapshot.analysis import (
     Pool,
     SnapshotReport,
 )
+from leakscope.memory_snapshot.model import BlockState
 from leakscope.memory_snapshot.oom import Help, Remedy, Room
-from leakscope.memory_snapshot.replay import LabelKind, Labelled
+from leakscope.memory_snapshot.replay import LabelKind
 from leakscope.memory_snapshot.sites import Site, SiteBytes, SiteKind
-from leakscope.memory_snapshot.verdict import Concern, ConcernKind, SnapshotComparison, SnapshotsReport, judge_snapshots
+from leakscope.memory_snapshot.verdict import Concern, ConcernKind, SnapshotsReport, judge_snapshots
 from leakscope.report import charts
 from leakscope.report.rendering import (
     UNLIMITED,
@@ -35,10 +36,6 @@ from leakscope.run.model import Rank, Run
 from leakscope.run.rows import Occasion
 from leakscope.units import bytes_text, like_text, one_of_each, plural, seconds_text
 from leakscope.verdict import Verdict
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
 
 _MOST_STREAMS = 4
 """Maximum number of streams listed (heuristic)."""
@@ -136,25 +133,18 @@ def snapshot_title(snapshot: SnapshotReport) -> str:
     return snapshot.name if snapshot.rank is None else f"rank {snapshot.rank} ({snapshot.name})"
 
 
-def peak_text(device: DeviceReport) -> str:
-    """The peak and its event."""
-    if device.peak_event < 0:
-        return "unknown without a history"
-    return f"{bytes_text(device.peak_bytes)} after event {device.peak_event} of {device.events}"
-
-
-def history_text(device: DeviceReport) -> str:
-    """The number of events of a device, and whether the history is complete."""
-    return f"{device.events} events, history {device.history}"
-
-
 def device_facts(device: DeviceReport) -> tuple[tuple[str, str], ...]:
     """The device's figures as pairs of label and text."""
+    active = sum(count for state, count in device.blocks.items() if state != BlockState.INACTIVE)
+    peak = f"{bytes_text(device.peak_bytes)} after event {device.peak_event} of {device.events}"
+    kinds = f"{kinds_text(device.peak_categories)} at the peak"
+    if device.peak_event < 0:
+        peak, kinds = "unknown without a history", f"{kinds_text(device.peak_categories)} at the end"
     rows = [
-        ("history", history_text(device)),
-        ("alive at the end", f"{bytes_text(device.requested_bytes)} in {_active_blocks(device)} blocks"),
-        ("peak", peak_text(device)),
-        ("by kind", _kinds_told(device)) if device.peak_categories else ("", ""),
+        ("history", f"{device.events} events, history {device.history}"),
+        ("alive at the end", f"{bytes_text(device.requested_bytes)} in {active} blocks"),
+        ("peak", peak),
+        ("by kind", kinds if device.peak_categories else ""),
         ("reserved", f"{bytes_text(device.reserved_bytes)} in {device.segments} segments"),
         ("fragmentation", _fragmentation(device.fragmentation) + (" (at the end)" if device.out_of_memory else "")),
     ]
@@ -173,11 +163,7 @@ def device_facts(device: DeviceReport) -> tuple[tuple[str, str], ...]:
         how = f"inferred from allocations that repeat from {growth.marker} on"
         marked = f"each from one {growth.marker} to the next"
         rows.append(("steps", f"{growth.steps} complete, {how if growth.inferred else marked}"))
-    return tuple(row for row in rows if row[0])
-
-
-def _kinds_told(device: DeviceReport) -> str:
-    return f"{kinds_text(device.peak_categories)} {'at the end' if device.peak_event < 0 else 'at the peak'}"
+    return tuple(row for row in rows if row[1])
 
 
 def kinds_text(categories: Mapping[str, int]) -> str:
@@ -188,11 +174,6 @@ def kinds_text(categories: Mapping[str, int]) -> str:
 def each_kind_text(categories: Mapping[str, int]) -> str:
     """`activation 1.20 GiB, parameter 300.00 MiB`."""
     return ", ".join(f"{kind} {bytes_text(count)}" for kind, count in categories.items())
-
-
-def label_text(label: Labelled) -> str:
-    """`Torch-Compiled Region: 0/0`, or `metadata encoder`."""
-    return label.name if label.kind == LabelKind.COMPILED else f"{label.kind} {label.name}"
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
@@ -218,27 +199,18 @@ def _pool(pool: Pool) -> str:
     return f"{active}, at most {bytes_text(pool.peak_bytes)} ({pool.owner})"
 
 
-def _active_blocks(device: DeviceReport) -> int:
-    return sum(count for state, count in device.blocks.items() if state != "inactive")
-
-
-def failure_texts(device: DeviceReport) -> tuple[str, ...]:
-    """One sentence per out-of-memory event."""
+def failure_lines(device: DeviceReport) -> tuple[str, ...]:
+    """One sentence per out-of-memory event, and the arithmetic of the first."""
     texts = []
     for failure in device.out_of_memory:
         when = "" if failure.at is None else f", {seconds_text(failure.at)} into the trace"
         texts.append(
-            f"event {failure.event}{when}: {_place(failure.site)} requested {bytes_text(failure.requested_bytes)}; "
-            f"{bytes_text(failure.alive_bytes)} alive of {bytes_text(failure.reserved_bytes)} reserved, "
-            f"device free {bytes_text(failure.device_free_bytes)}"
+            f"Out of memory at event {failure.event}{when}: {_place(failure.site)} requested "
+            f"{bytes_text(failure.requested_bytes)}; {bytes_text(failure.alive_bytes)} alive of "
+            f"{bytes_text(failure.reserved_bytes)} reserved, device free {bytes_text(failure.device_free_bytes)}"
         )
-    return tuple(texts)
-
-
-def failure_lines(device: DeviceReport) -> tuple[str, ...]:
-    """One sentence per out-of-memory event, and the arithmetic of the first."""
-    texts = [f"Out of memory at {text}" for text in failure_texts(device)]
-    return (*texts[:1], *(line for failure in device.out_of_memory[:1] for line in room_texts(failure)), *texts[1:])
+    rooms = (line for failure in device.out_of_memory[:1] for line in room_texts(failure))
+    return (*texts[:1], *rooms, *texts[1:])
 
 
 def room_texts(failure: OutOfMemory) -> tuple[str, ...]:
@@ -339,7 +311,8 @@ def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[Lin
             last = records[-SNAPSHOTS_SHOWN * len({record.device for record in records}) :]
             yield figures(map(_cells, last), "r" * len(_HEADS), _HEADS, indent=2)
             yield from (line for text in _native(records) for line in wrapped(text, "    ", "  "))
-        yield from (line for text in snapshot_texts(rank.snapshots) for line in wrapped(one_line(text), "  "))
+        for report in rank.snapshots:
+            yield from wrapped(one_line(f"snapshot {report.name}: {_verdict(report)}"), "  ")
     if any(records for _, _, records in ranks):
         yield from wrapped(f"({_LEGEND})", "", "  ")
     yield ""
@@ -387,35 +360,126 @@ def _native(records: tuple[DeviceLook, ...]) -> tuple[str, ...]:
     )
 
 
-def device_section(run: Run, groups: Sequence[Sequence[int]] = ()) -> Markup | None:
-    """The section of the page, escaped; None without an accelerator's allocator. `run` is already cleaned.
+def device_section(run: Run, groups: Sequence[Sequence[int]] = ()) -> dict[str, Any] | None:
+    """What `device_memory.html` shows; None without an accelerator's allocator. `run` is already cleaned.
 
     `groups`: ranks with the same behaviour, of which one is shown.
     """
-    from markupsafe import Markup
+    ranks = [
+        (like_text(rank.number, more), list(map(_cells, records)), _native(records), snapshots_on_page(rank.snapshots))
+        for rank, more, records in _device_records(run, groups)
+        if records or rank.snapshots
+    ]
+    return {"ranks": ranks, "heads": _HEADS, "legend": _LEGEND} if ranks else None
 
-    ranks = []
-    for rank, more, records in _device_records(run, groups):
-        snapshots = snapshots_on_page(rank.snapshots)
-        if records or snapshots:
-            ranks.append(
+
+_ROWS, _ROWS_ON_PAGE = 10, 20
+"""Maximum rows of a table, in text and on a page (heuristic)."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table, which the text and the page show alike."""
+
+    title: str
+    heads: tuple[str, ...]
+    justify: str
+    """`l` or `r` for each column."""
+    rows: tuple[tuple[str, ...], ...]
+    """A cell may have several lines."""
+    paths: tuple[str, ...] = ()
+    """The whole path of each row's place, for a tooltip; "" for none."""
+
+
+def device_tables(device: DeviceReport, most: int = _ROWS_ON_PAGE) -> Iterator[Table]:
+    """What was alive when memory ran out, at a requested event, at the end and at the peak, and what made it."""
+    for failure in device.out_of_memory[:1]:
+        yield from _sites("Alive when memory ran out", failure.alive_sites, most)
+    if (moment := device.moment) is not None:
+        alive = f"{bytes_text(moment.alive_bytes)} alive of {bytes_text(moment.reserved_bytes)} reserved"
+        yield from _sites(f"After event {moment.event}: {alive}; {kinds_text(moment.categories)}", moment.sites, most)
+    if device.regions:
+        kinds = (f"\n  {each_kind_text(found)}" if found else "" for found in device.region_categories)
+        yield Table(
+            "Within annotated regions, with categories at the peak",
+            ("at most", "left by the last", "times", "region"),
+            "rrrl",
+            tuple(
+                (bytes_text(one.peak_bytes), bytes_text(one.left_bytes), f"{one.times}x", one_line(one.name) + more)
+                for one, more in list(zip(device.regions, kinds, strict=True))[:most]
+            ),
+        )
+    if device.labels:
+        yield Table(
+            "Allocated in compiled regions or under user metadata",
+            ("at most", "at the peak", "at the end", "times", "label"),
+            "rrrrl",
+            tuple(
                 (
-                    like_text(rank.number, more),
-                    [_cells(record) for record in records],
-                    _native(records) if records else (),
-                    snapshots,
+                    *map(bytes_text, (label.peak_bytes, label.at_peak_bytes, label.end_bytes)),
+                    f"{label.allocations}x",
+                    one_line(label.name if label.kind == LabelKind.COMPILED else f"{label.kind} {label.name}"),
                 )
+                for label in device.labels[:most]
+            ),
+        )
+    if growing := device.growth.growing[:most]:
+        yield Table(
+            "Allocated each step and never freed",
+            ("a step", "kept", "steps", "first user frame"),
+            "rrrl",
+            tuple(
+                (bytes_text(g.bytes_per_step), bytes_text(g.kept_bytes), str(g.steps), one_line(g.site.where))
+                for g in growing
+            ),
+            tuple(grown.site.filename for grown in growing),
+        )
+    yield from _sites("Alive at the end", device.end_sites, most)
+    if device.peak_event >= 0:
+        yield from _sites("Alive at the peak", device.peak_sites, most)
+    yield from _sites("Freed, in use by another stream", device.pending.sites, most)
+
+
+def _sites(title: str, sites: Sequence[SiteBytes], most: int) -> Iterator[Table]:
+    if not sites:
+        return
+    rows = []
+    for entry in sites[:most]:
+        through = f", through {entry.site.through}" if entry.site.through else ""
+        places = (entry.site.where + through, *(f"from {caller}" for caller in entry.callers))
+        rows.append((bytes_text(entry.bytes), f"{entry.count}x", "\n  ".join(map(one_line, places))))
+    if rest := sites[most:]:
+        rows.append((bytes_text(sum(entry.bytes for entry in rest)), "", f"in {len(rest)} more places"))
+    paths = (*(entry.site.filename for entry in sites[:most]), "")
+    yield Table(title, ("bytes", "count", "first user frame"), "rrl", tuple(rows), paths)
+
+
+def _overview(report: SnapshotsReport, most: int) -> Iterator[Table]:
+    """The differences of two snapshots, or the figures of several."""
+    if (comparison := report.comparison) is not None:
+        rows = [
+            (
+                signed(site.new_end_bytes - site.base_end_bytes),
+                signed(site.new_peak_bytes - site.base_peak_bytes),
+                one_line(site.where),
             )
-    if not ranks:
-        return None
-    any_records = any(records for _, records, _, _ in ranks)
-    return Markup(html_page("device_memory.html", ranks=ranks, heads=_HEADS, legend=_LEGEND, any_records=any_records))
-
-
-_ROWS = 10
-"""Maximum number of allocation sites per table (heuristic)."""
-_LABEL = 24
-"""Maximum length of a name in the table of ranks; the title below is complete."""
+            for site in comparison.sites[: 2 * most]
+        ]
+        yield Table(
+            f"{comparison.new.name} against {comparison.base.name}: end {signed(comparison.end_bytes)}, "
+            f"peak {signed(comparison.peak_bytes)}, reserved {signed(comparison.reserved_bytes)}",
+            ("end", "peak", "place"),
+            "rrl",
+            tuple(rows or [("", "", "no place differs")]),
+        )
+    elif len(report.snapshots) > 1:
+        of_ranks = []
+        for snapshot in report.snapshots:
+            name = f"rank {snapshot.rank}" if snapshot.rank is not None else snapshot.name
+            for device in snapshot.devices:
+                sizes = (device.requested_bytes, device.peak_bytes, device.reserved_bytes, device.pending.bytes)
+                of_ranks.append((one_line(f"{name}, device {device.device}"), *map(bytes_text, sizes)))
+        yield Table("All snapshots", ("", "end", "peak", "reserved", "pending"), "lrrrr", tuple(of_ranks))
 
 
 def snapshot_text(report: SnapshotsReport) -> str:
@@ -429,122 +493,22 @@ def _text(report: SnapshotsReport) -> Iterator[Line]:
     if len(report.judgement.concerns) > 1:
         yield from ("", "Concerns")
         yield from (f"  - {one_line(concern_text(concern, several))}" for concern in report.judgement.concerns)
-    if report.comparison is not None:
-        yield from _comparison(report.comparison)
-    elif several:
-        yield from _ranks(report.snapshots)
+    for table in _overview(report, _ROWS):
+        yield from ("", one_line(table.title), figures(table.rows, table.justify, table.heads, indent=2))
     for snapshot in report.snapshots:
         yield from ("", one_line(snapshot_title(snapshot)))
         if settings := settings_text(snapshot.settings):
             yield f"  settings: {one_line(settings)}"
         for device in snapshot.devices:
-            yield from _device(device, len(snapshot.devices) > 1)
+            if len(snapshot.devices) > 1:
+                yield f"  device {device.device}"
+            yield figures([(label, one_line(text)) for label, text in device_facts(device)], "ll", indent=2)
+            yield from (f"  note: {note}" for note in device.notes)
+            yield from (f"  {one_line(text)}" for text in failure_lines(device))
+            for table in device_tables(device, _ROWS):
+                yield from (f"  {one_line(table.title)}", figures(table.rows, table.justify, table.heads, indent=4))
         if snapshot.host is not None:
             yield f"  {host_text(snapshot.host)}"
-
-
-def _device(device: DeviceReport, several: bool) -> Iterator[Line]:
-    if several:
-        yield f"  device {device.device}"
-    yield figures([(label, one_line(text)) for label, text in device_facts(device)], "ll", indent=2)
-    yield from (f"  note: {note}" for note in device.notes)
-    yield from (f"  out of memory at {one_line(text)}" for text in failure_texts(device))
-    for failure in device.out_of_memory[:1]:
-        yield from (f"    {text}" for text in room_texts(failure))
-        yield from _sites("alive when memory ran out, by first user frame", failure.alive_sites)
-    if device.moment is not None:
-        moment = device.moment
-        yield (
-            f"  after event {moment.event}: {bytes_text(moment.alive_bytes)} alive of "
-            f"{bytes_text(moment.reserved_bytes)} reserved; {kinds_text(moment.categories)}"
-        )
-        yield from _sites("alive then, by first user frame", moment.sites)
-    yield from _regions(device)
-    if device.labels:
-        yield "  allocated in compiled regions or under user metadata"
-        rows = [
-            (
-                f"{bytes_text(label.peak_bytes)} at most",
-                f"{bytes_text(label.at_peak_bytes)} at the peak",
-                f"{bytes_text(label.end_bytes)} at the end",
-                f"{label.allocations}x",
-                one_line(label_text(label)),
-            )
-            for label in device.labels[:_ROWS]
-        ]
-        yield figures(rows, "rrrrl", indent=4)
-    if growing := device.growth.growing:
-        yield "  allocated each step and never freed"
-        grown_rows = [
-            (
-                f"{bytes_text(grown.bytes_per_step)} a step",
-                f"{bytes_text(grown.kept_bytes)} kept",
-                f"{grown.steps} steps",
-                one_line(grown.site.where),
-            )
-            for grown in growing[:_ROWS]
-        ]
-        yield figures(grown_rows, "rrrl", indent=4)
-    yield from _sites("alive at the end, by first user frame", device.end_sites)
-    if device.peak_event >= 0:
-        yield from _sites("alive at the peak, by first user frame", device.peak_sites)
-
-
-def _regions(device: DeviceReport) -> Iterator[Line]:
-    rows: list[tuple[str, ...]] = []
-    for region, kinds in list(zip(device.regions, device.region_categories, strict=True))[:_ROWS]:
-        most, left = f"{bytes_text(region.peak_bytes)} at most", f"{bytes_text(region.left_bytes)} left by the last"
-        rows.append((most, left, f"{region.times}x", one_line(region.name)))
-        if kinds:
-            rows.append(("", "", "", f"  {each_kind_text(kinds)}"))
-    if rows:
-        yield "  within annotated regions, with categories at the peak"
-        yield figures(rows, "rrrl", indent=4)
-
-
-def _sites(heading: str, sites: Sequence[SiteBytes]) -> Iterator[Line]:
-    if not sites:
-        return
-    rows = []
-    for entry in sites[:_ROWS]:
-        through = f", through {entry.site.through}" if entry.site.through else ""
-        rows.append((bytes_text(entry.bytes), f"{entry.count}x", one_line(entry.site.where + through)))
-        rows += [("", "", f"  from {one_line(caller)}") for caller in entry.callers]
-    if rest := sites[_ROWS:]:
-        rows.append((bytes_text(sum(entry.bytes for entry in rest)), "", f"in {len(rest)} more places"))
-    yield f"  {heading}"
-    yield figures(rows, "rrl", indent=4)
-
-
-def _ranks(snapshots: Sequence[SnapshotReport]) -> Iterator[Line]:
-    rows = []
-    for snapshot in snapshots:
-        name = f"rank {snapshot.rank}" if snapshot.rank is not None else snapshot.name
-        for device in snapshot.devices:
-            label = one_line(f"{name}, device {device.device}" if len(snapshots) > 1 else name)
-            sizes = (device.requested_bytes, device.peak_bytes, device.reserved_bytes, device.pending.bytes)
-            rows.append((label[:_LABEL], *map(bytes_text, sizes)))
-    yield ""
-    yield figures(rows, "lrrrr", ("", "end", "peak", "reserved", "pending"))
-
-
-def _comparison(comparison: SnapshotComparison) -> Iterator[Line]:
-    yield ""
-    yield one_line(
-        f"{comparison.new.name} against {comparison.base.name}: end {signed(comparison.end_bytes)}, "
-        f"peak {signed(comparison.peak_bytes)}, reserved {signed(comparison.reserved_bytes)}"
-    )
-    rows = [
-        (
-            signed(site.new_end_bytes - site.base_end_bytes),
-            signed(site.new_peak_bytes - site.base_peak_bytes),
-            one_line(site.where),
-        )
-        for site in comparison.sites[: 2 * _ROWS]
-    ]
-    yield figures(rows, "rrl", ("end", "peak", "place"), indent=2)
-    if not comparison.sites:
-        yield "  no place differs"
 
 
 def signed(count: int) -> str:
@@ -552,42 +516,32 @@ def signed(count: int) -> str:
     return ("+" if count > 0 else "") + bytes_text(count)
 
 
-def _device_chart(report: SnapshotReport, device: DeviceReport) -> Markup:
+def _device_chart(report: SnapshotReport, device: DeviceReport) -> str:
     """The chart of one device, with peak and failures marked; empty without a history."""
-    from markupsafe import Markup
-
     moments = [charts.Moment(device.peak_event, f"peak {bytes_text(device.peak_bytes)}")]
     moments += [charts.Moment(failure.event, "out of memory", is_failure=True) for failure in device.out_of_memory]
-    return Markup(charts.snapshot_chart(snapshot_title(report), device.timeline, moments))
+    return charts.snapshot_chart(snapshot_title(report), device.timeline, moments)
 
 
-def _together(snapshots: Sequence[SnapshotReport]) -> Markup:
+def _together(snapshots: Sequence[SnapshotReport]) -> str:
     """One chart with a curve for each device of each snapshot; empty when none has a history."""
-    from markupsafe import Markup
-
-    return Markup(
-        charts.snapshots_chart(
-            [
-                (snapshot_title(each) + (f", device {device.device}" if len(each.devices) > 1 else ""), device.timeline)
-                for each in snapshots
-                for device in each.devices
-            ]
-        )
+    return charts.snapshots_chart(
+        [
+            (snapshot_title(each) + (f", device {device.device}" if len(each.devices) > 1 else ""), device.timeline)
+            for each in snapshots
+            for device in each.devices
+        ]
     )
 
 
 _FILTERS: Mapping[str, Callable[..., Any]] = {
-    "size": bytes_text,
-    "signed": signed,
     "title": snapshot_title,
     "facts": device_facts,
     "failures": failure_lines,
     "host": host_text,
-    "kinds": kinds_text,
-    "label": label_text,
-    "each_kind": each_kind_text,
     "settings": settings_text,
     "chart": _device_chart,
+    "tables": device_tables,
 }
 """Filters of the page's template."""
 
@@ -603,9 +557,8 @@ def snapshot_html(report: SnapshotsReport) -> str:
         word=report.judgement.verdict,
         concerns=[concern_text(concern, several) for concern in report.judgement.concerns],
         snapshots=report.snapshots,
-        comparison=report.comparison,
+        overview=_overview(report, _ROWS_ON_PAGE),
         together=_together(report.snapshots) if several else "",
-        rows=20,
         drawn=8,
     )
 
@@ -640,20 +593,24 @@ _SITES_SHOWN = 12
 """Maximum number of allocation sites per device on the run's page (heuristic)."""
 
 
-def snapshot_texts(reports: Sequence[SnapshotReport]) -> list[str]:
-    """The verdict on each analysed snapshot, and how to read it in full."""
-    return [f"snapshot {report.name}: {_verdict(report)}" for report in reports]
-
-
 def snapshots_on_page(reports: Sequence[SnapshotReport]) -> list[tuple[str, str, list[tuple[object, ...]]]]:
-    """(name, verdict, [(curves, facts, failures, places) of each device]) for each."""
+    """(name, verdict, [(chart, facts, failures, tables) of each device]) for each."""
     return [
-        (report.name, _verdict(report), [_device_of_files(report, d) for d in report.devices]) for report in reports
+        (
+            report.name,
+            _verdict(report),
+            [
+                (
+                    _device_chart(report, device),
+                    device_facts(device),
+                    failure_lines(device),
+                    [*_sites("Alive at its end, by first user frame", device.end_sites, _SITES_SHOWN)],
+                )
+                for device in report.devices
+            ],
+        )
+        for report in reports
     ]
-
-
-def _device_of_files(report: SnapshotReport, device: DeviceReport) -> tuple[object, ...]:
-    return _device_chart(report, device), device_facts(device), failure_lines(device), device.end_sites[:_SITES_SHOWN]
 
 
 def _verdict(report: SnapshotReport) -> str:

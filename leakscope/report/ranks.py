@@ -9,13 +9,13 @@ from itertools import pairwise
 from statistics import median
 
 from leakscope.findings.comm import CommState, comm_states, first_to_fail
-from leakscope.findings.counters import counted_rate
+from leakscope.findings.counters import counted_rate, counted_steps
 from leakscope.findings.facts import RuleName
 from leakscope.findings.model import Findings, RankSummary
-from leakscope.report.rank_text import comm_notes, ended_badly, ended_text, error_text, is_hung, processes_text
+from leakscope.report.rank_text import comm_notes, ended_badly, ended_text, error_text, processes_text
 from leakscope.report.rendering import one_line
 from leakscope.report.run_text import GARBAGE
-from leakscope.run.model import Ended, Rank, Run
+from leakscope.run.model import Rank, Run
 from leakscope.run.rows import EndKind
 from leakscope.units import bytes_span, bytes_text, count_span, plural, seconds_text
 
@@ -24,20 +24,12 @@ from leakscope.units import bytes_span, bytes_text, count_span, plural, seconds_
 class RankReport:
     """Figures and sentences of one rank."""
 
-    number: int
+    rank: Rank
+    summary: RankSummary
     ended: str
-    badly: bool
-    how: EndKind
-    ending: tuple[str, ...]
-    """Equal for ranks that ended in the same way, whatever their number of steps."""
     error: str
     """The error, unless `ended` contains it."""
-    stack: tuple[str, ...]
-    printed_by_python: bool
-    """Whether the stack is a traceback that Python has printed too."""
-    opens_the_report: bool
-    """Whether `failure_text` describes its end if it is the only rank."""
-    log: str
+    badly: bool
     steps: int
     counted_bytes: int | None
     """At the last snapshot, else at the last step."""
@@ -46,104 +38,62 @@ class RankReport:
     explained_bytes: int | None
     leaked_bytes: int
     """Bytes held by this rank's leaks when they were last seen."""
-    predicted_bytes: int | None
-    """What a collection would free, according to the last snapshot."""
-    gc_freed_bytes: int | None
-    gc: str
-    """The result of the final garbage collection beside the prediction; "" without one."""
-    own_collections: str
-    """Garbage collections during the run; "" if there were none."""
-    snapshot_cost: str
-    """The cost of snapshots."""
-    summary: RankSummary
-    categories: Mapping[str, int]
     notes: tuple[str, ...]
-    not_read: tuple[str, ...]
-    """What snapshots could not judge."""
+
+    @property
+    def number(self) -> int:
+        """Number of the rank."""
+        return self.rank.number
 
 
 def rank_reports(run: Run, findings: Findings) -> tuple[RankReport, ...]:
     """One report for each rank of the run, lost ones included, in order."""
-    states = comm_states(run)
-    leaked = _leaked(findings)
-    return tuple(
-        _report(rank, run, findings, states.get(rank.number), leaked.get(rank.number, 0)) for rank in run.ranks
-    )
+    states, leaked = comm_states(run), _leaked(findings)
+    return tuple(_report(rank, run, findings, states.get(rank.number), leaked[rank.number]) for rank in run.ranks)
 
 
 def _report(rank: Rank, run: Run, findings: Findings, state: CommState | None, leaked: int) -> RankReport:
-    of_comm = comm_notes(state) if state is not None else ()
     summary = findings.ranks.get(rank.number, RankSummary())
-    diff = rank.gc_diff
-    freed = sum(diff.freed_bytes) if diff is not None else summary.freed_by_gc_bytes
+    notes = [*(each.why for each in rank.recording_ended), *rank.notes]
+    if rank.processes and rank.steps:
+        started = processes_text(rank.processes)
+        notes.append(f"the script started {started}, which are not recorded; start them with --ranks instead")
+    last = rank.steps[-1].counted_bytes if rank.steps else None
     return RankReport(
-        number=rank.number,
+        rank=rank,
+        summary=summary,
         ended=ended_text(rank),
-        badly=ended_badly(rank),
-        how=rank.ended.how,
-        ending=_ending(rank.ended),
         error=error_text(rank),
-        stack=rank.ended.stack,
-        printed_by_python=rank.ended.how == EndKind.RAISED,
-        opens_the_report=ended_badly(rank) and not is_hung(rank),
-        log=rank.ended.log,
+        badly=ended_badly(rank),
         steps=max(rank.ended.steps, len(rank.steps)),
-        counted_bytes=_counted(rank, summary),
+        counted_bytes=last if summary.counted_bytes is None else summary.counted_bytes,
         growth_per_step=_growth(rank, run.warmup_of(rank)),
         explained_bytes=summary.explained_bytes if rank.looks or summary.explained_bytes else None,
         leaked_bytes=leaked,
-        predicted_bytes=None if diff is None else diff.predicted_bytes,
-        gc_freed_bytes=freed,
-        gc=_gc(rank, summary),
-        own_collections=_own_collections(rank),
-        snapshot_cost=_snapshot_cost(rank),
-        summary=summary,
-        categories=summary.categories,
-        notes=(*(each.why for each in rank.recording_ended), *rank.notes, *_processes(rank), *of_comm),
-        not_read=tuple(text for snapshot in rank.looks for text in snapshot.unjudged),
+        notes=(*notes, *(comm_notes(state) if state is not None else ())),
     )
 
 
-def _ending(ended: Ended) -> tuple[str, ...]:
-    """The end of a rank with the type of its error, not its text, which contains addresses and sizes."""
+def ending(report: RankReport) -> tuple[str, ...]:
+    """How a rank ended, whatever its number of steps: with the type of its error, not its text, which contains
+    addresses and sizes.
+    """
+    ended = report.rank.ended
     error = ended.error.partition(":")[0] if ended.how == EndKind.RAISED else ""
     return ended.how, str(ended.status), error, "no step" if ended.steps == 0 else ""
-
-
-def _processes(rank: Rank) -> tuple[str, ...]:
-    if not rank.processes or not rank.steps:
-        return ()
-    return (
-        f"the script started {processes_text(rank.processes)}, which are not recorded; start them with --ranks instead",
-    )
-
-
-def _counted(rank: Rank, summary: RankSummary) -> int | None:
-    if summary.counted_bytes is not None or not rank.steps:
-        return summary.counted_bytes
-    return rank.steps[-1].counted_bytes
-
-
-def counted_steps(rank: Rank) -> list[tuple[int, int]]:
-    """(step, counted bytes), all of the device counted last."""
-    counted = [s for s in rank.steps if s.counted_bytes is not None]
-    return [
-        (s.number, s.counted_bytes)
-        for s in counted
-        if s.counted_on == counted[-1].counted_on and s.counted_bytes is not None
-    ]
 
 
 def _growth(rank: Rank, warmup: int) -> float | None:
     """The rate used by the verdict, or over all steps if there are few."""
     rate = counted_rate(rank, warmup)
-    counted = [(number, size) for number, size in counted_steps(rank) if number > warmup]
-    if rate is not None or not counted or counted[-1][0] == counted[0][0]:
+    counted = [step for step in counted_steps(rank) if step.number > warmup]
+    if rate is not None or not counted or counted[-1].number == counted[0].number:
         return rate
-    return (counted[-1][1] - counted[0][1]) / (counted[-1][0] - counted[0][0])
+    grown = (counted[-1].counted_bytes or 0) - (counted[0].counted_bytes or 0)
+    return grown / (counted[-1].number - counted[0].number)
 
 
-def _leaked(findings: Findings) -> Mapping[int, int]:
+def _leaked(findings: Findings) -> Counter[int]:
     """The bytes of each rank's leaks when they were last seen."""
     total: Counter[int] = Counter()
     for finding in findings.leaks:
@@ -153,6 +103,7 @@ def _leaked(findings: Findings) -> Mapping[int, int]:
 
 
 def _gc(rank: Rank, summary: RankSummary) -> str:
+    """The result of the final garbage collection beside the prediction; "" without one."""
     diff = rank.gc_diff
     if diff is None:
         if summary.freed_by_gc_bytes is None:
@@ -169,6 +120,7 @@ def _gc(rank: Rank, summary: RankSummary) -> str:
 
 
 def _own_collections(rank: Rank) -> str:
+    """Garbage collections during the run; "" if there were none."""
     collections = [c for step in rank.steps for c in step.collections]
     if not collections:
         return ""
@@ -215,6 +167,11 @@ class Column:
         return " or ".join([*([self.span(known)] if known else []), *(["-"] if len(known) < len(listed) else [])])
 
 
+def _gc_freed(report: RankReport) -> int | None:
+    diff = report.rank.gc_diff
+    return report.summary.freed_by_gc_bytes if diff is None else sum(diff.freed_bytes)
+
+
 COLUMNS = (
     Column("steps", lambda report: report.steps, count_span),
     Column("allocated", lambda report: report.counted_bytes),
@@ -222,8 +179,8 @@ COLUMNS = (
     Column("in tensors", lambda report: report.explained_bytes),
     Column("leaked", lambda report: report.leaked_bytes),
     Column("peak", lambda report: report.summary.peak_bytes),
-    Column("gc would free", lambda report: report.predicted_bytes),
-    Column("gc freed", lambda report: report.gc_freed_bytes),
+    Column("gc would free", lambda report: None if (diff := report.rank.gc_diff) is None else diff.predicted_bytes),
+    Column("gc freed", _gc_freed),
 )
 """Allocated: what the process has of its allocator at the last snapshot. In tensors: of the storages found there."""
 
@@ -325,7 +282,7 @@ def rank_groups(run: Run, findings: Findings) -> tuple[RankGroup, ...]:
     alike: dict[object, list[RankReport]] = {}
     for report in reports:
         if not report.badly:
-            alike.setdefault((report.ending, prints[report.number]), []).append(report)
+            alike.setdefault((ending(report), prints[report.number]), []).append(report)
     skewed = _skewed(findings)
     for peers in alike.values():
         groups += _alike(peers, prints[peers[0].number], skewed)
@@ -338,7 +295,7 @@ def _ended_badly(run: Run, reports: Iterable[RankReport], prints: Mapping[int, t
     same: dict[object, list[RankReport]] = {}
     for report in reports:
         if report.badly and (first is None or report.number != first.number):
-            same.setdefault((report.ending, prints[report.number]), []).append(report)
+            same.setdefault((ending(report), prints[report.number]), []).append(report)
         elif report.badly:
             yield RankGroup((report,), prints[report.number])
     for those in same.values():
@@ -441,9 +398,11 @@ def notes_of(report: RankReport) -> Iterator[str]:
 def all_of(report: RankReport) -> Iterator[str]:
     """All notes of a rank, its memory by category and its garbage collections."""
     named = {"leaked": GARBAGE} if not report.leaked_bytes else {}  # nothing was found to leak, so that is all of it
-    categories = sorted(report.categories.items(), key=lambda item: (-item[1], item[0]))
+    categories = sorted(report.summary.categories.items(), key=lambda item: (-item[1], item[0]))
     sorted_memory = ", ".join(
         f"{one_line(named.get(name, name))} {bytes_text(count)}" for name, count in categories if count
     )
-    of_rank = (sorted_memory, report.gc, report.own_collections, report.snapshot_cost, *report.notes, *report.not_read)
-    yield from (text for text in of_rank if text)
+    rank = report.rank
+    costs = (_gc(rank, report.summary), _own_collections(rank), _snapshot_cost(rank))
+    not_read = (text for snapshot in rank.looks for text in snapshot.unjudged)
+    yield from (text for text in (sorted_memory, *costs, *report.notes, *not_read) if text)

@@ -128,15 +128,11 @@ def fitting(heads: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence
     Columns named in `spare` are dropped in that order; the others are kept even if they do not fit.
     """
     shown, leaving = list(range(len(heads))), list(spare)
-    while leaving and width_of(figures(*_chosen(heads, rows, shown))) > width:
+    while (
+        leaving and width_of(figures([[row[at] for at in shown] for row in (heads, *rows)], "l" * len(shown))) > width
+    ):
         shown.remove(heads.index(leaving.pop(0)))
     return shown
-
-
-def _chosen(
-    heads: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[int]
-) -> tuple[list[list[str]], str, list[str]]:
-    return [[row[place] for place in shown] for row in rows], "l" * len(shown), [heads[place] for place in shown]
 
 
 def width_of(table: RenderableType) -> int:

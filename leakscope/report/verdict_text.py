@@ -187,7 +187,8 @@ def _headline(run: Run, findings: Findings) -> str:
         but = "" if over is None else f", but {bytes_text(over)} avoidable, above the limit"
         grows = growing_text(run, findings)
         though = f", but {grows}" if grows else ""
-        return f"{'No new leaks' if has_known_leaks(findings) else 'No leaks'}{but}{though}"
+        known = any(finding.is_leak for finding in findings.suppressed)
+        return f"{'No new leaks' if known else 'No leaks'}{but}{though}"
     ended = "Hung" if any(is_hung(rank) for rank in run.ranks) else failure_text(run)[0]
     return f"{ended}: inconclusive" if ended else "Inconclusive"
 
@@ -210,11 +211,6 @@ def growing_text(run: Run, findings: Findings) -> str:
     rate = sum(finding.bytes_per_step for finding in growing)
     verb = "grows" if len(growing) == 1 else "grow"
     return f"{name}{others} {verb} by {bytes_text(rate)} per step, {projected_text(run, rate)}"
-
-
-def has_known_leaks(findings: Findings) -> bool:
-    """Whether the run has suppressed leaks."""
-    return any(finding.is_leak for finding in findings.suppressed)
 
 
 _NOT_NAMED = (*NO_STEP_REASONS, Reason.TOO_FEW_STEPS)

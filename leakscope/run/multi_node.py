@@ -204,20 +204,16 @@ def _said(part: MachinePart, proved: bool) -> dict[str, str]:
     command = part.header.get("command")
     words = [str(word) for word in command] if isinstance(command, list) else []
     script = words[:2] if words[:1] == ["-m"] else [os.path.basename(words[0]) if words else ""]
-    options = part.header.get("options")
+    told = part.header.get("options")
+    options = told if isinstance(told, Mapping) else {}
     return {
         "the number of ranks": str(part.expected),
         "the command": " ".join(script if proved else [*script, *words[len(script) :]]),
         "--warmup": str(part.header.get("warmup")),
         "--min-bytes": str(part.header.get("min_bytes")),
         "--horizon": str(part.header.get("horizon")),
-        **{f"--{name.replace('_', '-')}": str(value) for name, value in sorted(_items(options))},
+        **{f"--{name.replace('_', '-')}": str(options.get(name)) for name in ("gc_diff", "step_function", "steps")},
     }
-
-
-def _items(options: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(options, Mapping):
-        yield from ((name, options.get(name)) for name in ("steps", "gc_diff", "step_function"))
 
 
 def _seconds_apart(one: MachinePart, other: MachinePart) -> float:

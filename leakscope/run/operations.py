@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from math import isnan, nan
-from operator import attrgetter
+from operator import attrgetter, eq
 from typing import Any, overload
 
 from leakscope.files import parse_json
@@ -88,7 +88,7 @@ class Operations(Sequence[CommOperation]):
         return self._at(self._order[place])
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and len(self) == len(other) and all(map(_same, self, other))
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -121,10 +121,6 @@ class Operations(Sequence[CommOperation]):
     def _sort(self, rows: Iterable[int]) -> None:
         issued = self._columns["issued"]
         self._order = array("i", sorted(rows, key=issued.__getitem__))
-
-
-def _same(one: object, other: object) -> bool:
-    return one == other
 
 
 def column(operations: Sequence[CommOperation], name: str) -> Iterator[Any]:

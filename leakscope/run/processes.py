@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
@@ -101,28 +102,10 @@ def numbered(processes: Iterable[Process]) -> Mapping[int, Process]:
         if process.who.rank is not None:
             ranks[process.who.rank] = process
     rest = (process for process in trained if process.who.rank is None)
-    free = _free(ranks)
+    free = itertools.count(max(ranks, default=-1) + 1)
     for process in sorted(rest, key=lambda one: (not one.is_main, one.who.place, one.who.started)):
         ranks[next(free)] = process
     return dict(sorted(ranks.items()))
-
-
-def _free(ranks: Mapping[int, object]) -> Iterator[int]:
-    number = max(ranks, default=-1) + 1
-    while True:
-        yield number
-        number += 1
-
-
-def worlds(ranks: Mapping[int, Process]) -> int:
-    """Number of ranks of the run, including those that left nothing."""
-    return max([number + 1 for number in ranks] + [process.who.world for process in ranks.values()], default=1)
-
-
-def earlier(processes: Iterable[Process], ranks: Mapping[int, Process]) -> list[Process]:
-    """Processes that trained and whose rank another process took over, as after a restart."""
-    taken = {process.folder for process in ranks.values()}
-    return [process for process in processes if process.trained and process.folder not in taken]
 
 
 LOCK = ".processes"
@@ -134,7 +117,7 @@ class Settled:
     """The outcome of assigning a run's processes to ranks."""
 
     ranks: int
-    """How many the run has."""
+    """How many the run has, including those that left nothing."""
     main: int | None
     """The rank of the process started by leakscope; None if it has not trained and others have."""
     numbers: dict[int, int]
@@ -173,15 +156,18 @@ def settle(folder: Path) -> Settled:
         for number, process in ranks.items():
             process.folder.rename(folder / rank_name(number))
     (folder / LOCK).unlink(missing_ok=True)
+    counts = [*(number + 1 for number in ranks), *(process.who.world for process in ranks.values())]
     return Settled(
-        worlds(ranks),
+        max(counts, default=1),
         next((number for number, process in ranks.items() if process.is_main), None),
         {process.who.pid: number for number, process in ranks.items()},
     )
 
 
 def _note_earlier(processes: list[Process], ranks: Mapping[int, Process]) -> None:
-    for process in earlier(processes, ranks):
+    """Note the processes that trained and whose rank another process took over, as after a restart."""
+    taken = {process.folder for process in ranks.values()}
+    for process in (one for one in processes if one.trained and one.folder not in taken):
         with suppress(OSError):
             file = process.folder / "steps.jsonl"
             steps = len(file.read_bytes().splitlines()) if file.exists() else 0

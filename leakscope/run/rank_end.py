@@ -5,39 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from leakscope.errors import Unreadable
 from leakscope.files import parse_json, read_json, read_regular
 from leakscope.originals import Path, os
 from leakscope.run.model import Ended
-from leakscope.run.rows import ORPHAN_STATUS, EndKind, from_json, to_json
+from leakscope.run.rows import ORPHAN_STATUS, EndKind, from_json
 
 NAME = "ended.json"
-_HUNG = "hung: "
-"""Prefix of the error of a rank ended by `--hang-timeout`, in the written form."""
-
-
-def as_written(ended: Ended) -> Ended:
-    """The end in the words of the file, which predate `EndKind.HUNG` and `EndKind.UNKNOWN`."""
-    if ended.how == EndKind.UNKNOWN:
-        return replace(ended, how=EndKind.LOST)
-    if ended.how != EndKind.HUNG:
-        return ended
-    return replace(ended, how=EndKind.RAISED, error=f"{_HUNG}{ended.error}")
-
-
-def ended_to_json(ended: Ended) -> dict[str, Any]:
-    """The content of `ended.json`."""
-    return to_json(as_written(ended))
-
-
-def ended_from_json(data: Any) -> Ended:
-    """Inverse of `ended_to_json`; raises ValueError on anything else."""
-    ended = from_json(Ended, data)
-    if not ended.error.startswith(_HUNG):
-        return ended
-    return replace(ended, how=EndKind.HUNG, error=ended.error.removeprefix(_HUNG))
 
 
 def ended_file(rank: Path) -> Path:
@@ -86,9 +61,9 @@ def read_ends(folder: Path, expected: int) -> Iterator[tuple[int, Ended, int]]:
         path = folder / rank_name(number)
         steps = _whole_lines(path / "steps.jsonl")
         try:
-            yield number, ended_from_json(read_json(ended_file(path))), steps
+            yield number, from_json(Ended, read_json(ended_file(path))), steps
         except (Unreadable, ValueError):
-            yield number, as_written(no_word(path, steps)), steps
+            yield number, replace(no_word(path, steps), how=EndKind.LOST), steps
 
 
 def _whole_lines(path: Path) -> int:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from leakscope.errors import LeakscopeError, Unreadable
@@ -23,6 +22,7 @@ from leakscope.run.damage import Damage, is_there
 from leakscope.run.live import goes_on, running
 from leakscope.run.model import (
     MOST_RANKS,
+    Ended,
     GcDiff,
     HeapSnapshot,
     InRepository,
@@ -36,7 +36,7 @@ from leakscope.run.model import (
 from leakscope.run.multi_node import ranks_elsewhere
 from leakscope.run.operations import NAME as LAST_OPERATION
 from leakscope.run.operations import read_operations, unpack
-from leakscope.run.rank_end import ended_file, ended_from_json, lost, no_word, rank_name, ranks_in
+from leakscope.run.rank_end import ended_file, lost, no_word, rank_name, ranks_in
 from leakscope.run.rows import (
     LARGEST,
     LIFETIME_ROWS,
@@ -70,6 +70,7 @@ from leakscope.run.rows import (
 from leakscope.run.suppression import NAME as SUPPRESSIONS
 from leakscope.run.suppression import kept_suppressions
 from leakscope.run.writer import look_name
+from leakscope.units import ranks_text
 
 if TYPE_CHECKING:
     from leakscope.memory_snapshot.analysis import SnapshotReport
@@ -183,12 +184,17 @@ def read_rank(path: Path, number: int, snapshots: bool, may_run: bool = False) -
     rows["lifetimes"] = lifetimes_that_fit(rows["lifetimes"], looks, damage)
     rows["device_blocks"] = blocks_that_fit(rows["device_blocks"], looks, damage)
     final, final_known = _final_operation(path, damage)
-    analysed, problems = _snapshots(path, number) if snapshots else ((), ())
+    analysed: tuple[SnapshotReport, ...] = ()
+    problems: tuple[str, ...] = ()
+    if snapshots:
+        from leakscope.memory_snapshot.verdict import snapshots_in
+
+        analysed, problems = snapshots_in(path, number)
     rank = Rank(
         number=number,
         steps=steps,
         looks=looks,
-        ended=damage.read(ended_file(path), ended_from_json, None)
+        ended=damage.read(ended_file(path), lambda data: from_json(Ended, data), None)
         or (running(path, len(steps)) if runs else no_word(path, len(steps))),
         gc_diff=damage.read(path / "gc_diff.json", lambda data: from_json(GcDiff, data), None),
         proved=damage.read(path / "proved.json", lambda data: from_json(_Proved, {"proved": data}).proved, {}),
@@ -254,18 +260,10 @@ def _final_operation(path: Path, damage: Damage) -> tuple[FinalOperation | None,
         return None, False
 
 
-def _snapshots(path: Path, number: int) -> tuple[tuple[SnapshotReport, ...], tuple[str, ...]]:
-    from leakscope.memory_snapshot.verdict import snapshots_in
-
-    return snapshots_in(path, number)
-
-
 MAX_ANALYSED = 16
 """Maximum ranks whose allocator snapshots a report analyses; `leakscope snapshot` reads all."""
 _MOST_LOST = 64
 """Maximum missing ranks listed one by one. Heuristic."""
-_RANGES = 8
-"""Maximum ranges of further missing ranks that are listed. Heuristic."""
 _LONGEST_SOURCE = 1 << 22
 """Maximum characters of a source file that is shown. Heuristic."""
 _RUN = "run.json"
@@ -342,7 +340,10 @@ def open_run(folder: Path, snapshots: bool = False) -> OpenRun:
     expected = _expected(told.ranks, numbers, damage)
     elsewhere = ranks_elsewhere(folder, data, expected, numbers)
     if elsewhere:
-        damage.note(_told_elsewhere(elsewhere))
+        damage.note(
+            f"{ranks_text(elsewhere)} ran on other machines and recorded nothing in this folder: leakscope merge "
+            "combines the folders of several machines and judges all ranks"
+        )
     lost = _lost(expected, [*numbers, *elsewhere], damage)
     run = Run(
         command=told.command,
@@ -439,32 +440,15 @@ def _expected(told: int | None, numbers: Sequence[int], damage: Damage) -> int:
     return max(len(numbers), 1)
 
 
-def _told_elsewhere(ranks: Sequence[int]) -> str:
-    some = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks, {ranks[0]} to {ranks[-1]},"
-    return (
-        f"{some} ran on other machines and recorded nothing in this folder: leakscope merge combines the folders of "
-        "several machines and judges all ranks"
-    )
-
-
 def _lost(expected: int, numbers: Sequence[int], damage: Damage) -> list[Rank]:
-    """The ranks that left nothing: the first as ranks, all others as numbers."""
-    there = sorted({*numbers, -1, expected})
-    between = [(a + 1, b - 1) for a, b in pairwise(there) if a + 1 < b and a + 1 < expected]
-    found: list[Rank] = []
-    others = []
-    for first, last in between:
-        shown = range(first, last + 1)[: max(_MOST_LOST - len(found), 0)]
-        found += [Rank(n, (), (), lost(), notes=("nothing was recorded for this rank",)) for n in shown]
-        others += [range(first, last + 1)[len(shown) :]]
-    others = [some for some in others if some]
-    if others:
-        told = ", ".join(f"{some[0]} to {some[-1]}" for some in others[:_RANGES])
-        more = f" and {sum(map(len, others[_RANGES:]))} others" if others[_RANGES:] else ""
-        damage.note(f"nothing was recorded for ranks {told}{more}")
+    """The ranks that left nothing: the first as ranks, all others in a note."""
+    there = set(numbers)
+    missing = [number for number in range(expected) if number not in there]
+    if others := missing[_MOST_LOST:]:
+        damage.note(f"nothing was recorded for {ranks_text(others)}")
     for number in [number for number in numbers if number >= expected][:1]:
         damage.note(f"rank {number} has a folder, but run.json lists {expected} ranks")
-    return found
+    return [Rank(n, (), (), lost(), notes=("nothing was recorded for this rank",)) for n in missing[:_MOST_LOST]]
 
 
 _COLUMNS = frozenset(field.name for field in fields(HeapGraph))

@@ -63,9 +63,9 @@ class EndKind(StrEnum):
     LOST = "lost"
     """Without any record."""
     RUNNING = "running"
-    """It was read while it was running; not used in files."""
+    """It was read while it was running."""
     UNKNOWN = "unknown"
-    """Its record is damaged; in files it is lost."""
+    """Its record is damaged."""
 
 
 class ClockKind(StrEnum):
@@ -588,8 +588,6 @@ class WatchedStep(LifetimeRow):
     """Live bytes at the start of the step."""
     peak_bytes: int
     """Live bytes at the peak."""
-    peak_operation: Signed
-    """The operation after which the peak was reached, -1 if the step allocates nothing."""
     peak_at: str
     """The user's line at that time, "" if there was none."""
     peak_phase: Phase
@@ -653,9 +651,6 @@ class IdleStorage(StorageLife):
     """A storage alive at the peak and not used again."""
 
     TAG = RowTag.IDLE
-
-    one_statement: bool = False
-    """Whether the statement of its last use was running at the peak."""
 
 
 @dataclass(frozen=True)

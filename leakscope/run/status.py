@@ -12,8 +12,8 @@ from leakscope.errors import Unreadable
 from leakscope.files import parse_json, read_json
 from leakscope.originals import Path, os, time
 from leakscope.run.live import Activity, LiveRank, RankState, live_ranks, read_states, tail_of
-from leakscope.run.model import Run, Step, is_told, read_header
-from leakscope.run.rank_end import ended_file, ended_from_json, rank_name
+from leakscope.run.model import Ended, Run, Step, is_told, read_header
+from leakscope.run.rank_end import ended_file, rank_name
 from leakscope.run.rows import EndKind, from_json
 from leakscope.run.writer import INTERIM
 
@@ -134,7 +134,7 @@ def _rank(path: Path, live: LiveRank, warmup: int, state: RankState | None) -> R
 def _state(path: Path, live: LiveRank, state: RankState | None, since: float | None, step_seconds: float | None) -> str:
     if live.ended:
         try:
-            return ended_from_json(read_json(ended_file(path))).how
+            return from_json(Ended, read_json(ended_file(path))).how
         except (Unreadable, ValueError):
             return EndKind.LOST
     if live.process is None:

@@ -14,7 +14,7 @@ from leakscope.originals import Path, _thread, open_file, os, shutil
 from leakscope.run.descriptors import GrowingFile, open_private, write_whole
 from leakscope.run.model import FORMAT, Ended, GcDiff, HeapSnapshot, Step
 from leakscope.run.rank_end import NAME as ENDED
-from leakscope.run.rank_end import ended_to_json, rank_name
+from leakscope.run.rank_end import rank_name
 from leakscope.run.rows import Row, to_line
 from leakscope.run.rows import to_json as row_to_json
 from leakscope.run.secrets import json_of
@@ -75,7 +75,7 @@ class RankFolder:
 
     def ended(self, ended: Ended) -> None:
         """Write how the rank ended, replacing an earlier record."""
-        self.write(ENDED, ended_to_json(ended))
+        self.write(ENDED, row_to_json(ended))
 
     def gc_diff(self, diff: GcDiff) -> None:
         """Write the result of the gc diff."""

@@ -95,6 +95,6 @@ def test_an_event_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "a.pickle"
     path.write_bytes(pickle.dumps(one_of_each()))
     told = CliRunner().invoke(main, ["snapshot", "--at", "3", str(path)])
-    assert (told.exit_code, "after event 3: 15 B alive" in told.output) == (0, True)
+    assert (told.exit_code, "After event 3: 15 B alive" in told.output) == (0, True)
     refused = CliRunner().invoke(main, ["snapshot", "--at", "6", str(path)])
     assert (refused.exit_code, "no event 6" in refused.output) == (2, True)

@@ -13,7 +13,7 @@ from leakscope.run.model import Ended, Rank
 from leakscope.run.rows import EndKind
 
 MIB = 1 << 20
-LAYOUT = ("device", "reserved", "active", "allocated", "pending", "rounding", "stuck", "largest_stuck", "releasable")
+LAYOUT = ("device", "reserved", "active", "allocated", "pending", "rounding", "stuck")
 STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24)
 
 

@@ -124,4 +124,4 @@ def test_ranks_that_left_nothing_are_named_in_a_line(damaged: Damage, ranks: int
     run = damaged("run.json", with_value({"at": ["ranks"], "value": ranks}))
     assert run.expected_ranks == ranks
     assert [rank.number for rank in run.ranks] == list(range(min(ranks, 66)))
-    assert run.notes == (() if ranks < 66 else (f"nothing was recorded for ranks 66 to {ranks - 1}",))
+    assert run.notes == (() if ranks < 66 else (f"nothing was recorded for ranks 66-{ranks - 1}",))

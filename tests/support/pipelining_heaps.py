@@ -99,7 +99,6 @@ def peak_rank(graph: HeapGraph, idle: Sequence[int], backward: bool = False) -> 
         operations=100,
         start_bytes=0,
         peak_bytes=4096 * KIB,
-        peak_operation=9,
         peak_at="train.py:10 train (aten::mm)",
         peak_phase=Phase.BACKWARD,
         backward_follows=backward,

@@ -162,7 +162,6 @@ def rows_of(table: StorageTable, second: int, peak: StepPeak, step: int) -> Iter
         operations=len(table.operations) - second,
         start_bytes=peak.start,
         peak_bytes=peak.live if peak.operation >= 0 else peak.start,
-        peak_operation=peak.operation,
         peak_at=table.operations[at].where() if peak.operation >= 0 else "",
         peak_phase=table.operations[at].phase if peak.operation >= 0 else Phase.NONE,
         backward_follows=any(o.phase == Phase.BACKWARD for o in table.operations[at + 1 :]),
@@ -180,9 +179,8 @@ def rows_of(table: StorageTable, second: int, peak: StepPeak, step: int) -> Iter
     like = {(r.born, r.ordinal): r for r in table.records if 0 <= r.born < second}
     for record in sorted(idle, key=lambda r: -r.at_peak)[:MAX_ROWS]:
         twin = like.get((record.born - second, record.ordinal), record)
-        same = _one_statement(table, record.last, at)
         life = _life(table, record, twin)
-        yield IdleStorage(**life, last=record.last - second, died=_died(record, twin, second), one_statement=same)
+        yield IdleStorage(**life, last=record.last - second, died=_died(record, twin, second))
     in_idle = {id(record) for record in idle}
     sites = {_site(table, record) for record in idle}
     for record in table.records:
@@ -250,14 +248,6 @@ def _life(table: StorageTable, record: StorageRecord, twin: StorageRecord) -> di
         "last_phase": last.phase if last else Phase.NONE,
         "drag_byte_seconds": _drag(table, twin),
     }
-
-
-def _one_statement(table: StorageTable, last: int, peak: int) -> bool:
-    """Whether the statement that used it last is still running at the peak, such as one call of backward."""
-    if last < 0:
-        return False
-    places = {(o.code, o.line) for o in table.operations[last : peak + 1]}
-    return len(places) == 1
 
 
 def _died(record: StorageRecord, twin: StorageRecord, second: int) -> int:

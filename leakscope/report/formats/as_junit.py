@@ -5,9 +5,10 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from leakscope.findings.model import Finding, Findings
-from leakscope.report.finding_text import advice, detail_lines, held_text, seen_text, title
+from leakscope.report.finding_text import advice, held_text, seen_text, title
 from leakscope.report.rank_text import ended_badly, ended_text, error_text
 from leakscope.report.rendering import cleaned
+from leakscope.report.text.finding import details
 from leakscope.report.verdict_text import suppressed_by_text, unjudged_together, why_text
 from leakscope.run.model import Rank, Run
 from leakscope.units import ranks_text
@@ -25,9 +26,9 @@ def render(run: Run, findings: Findings) -> str:
     for finding in findings.findings:
         case = _case(suite, finding.rule, f"{title(finding)} [{finding.fingerprint}]")
         if finding.is_leak:
-            _add(case, "failure", _summary(finding), finding.rule, _details(finding))
+            _add(case, "failure", _summary(finding), finding.rule, _details(run, finding))
         else:
-            ElementTree.SubElement(case, "system-out").text = f"{_summary(finding)}\n{_details(finding)}"
+            ElementTree.SubElement(case, "system-out").text = f"{_summary(finding)}\n{_details(run, finding)}"
     for finding in findings.suppressed:
         case = _case(suite, finding.rule, f"{title(finding)} [{finding.fingerprint}]")
         ElementTree.SubElement(
@@ -71,8 +72,8 @@ def _summary(finding: Finding) -> str:
     return f"{held_text(finding)}; {seen_text(finding)}"
 
 
-def _details(finding: Finding) -> str:
-    return "\n".join(line for line in (*detail_lines(finding), advice(finding)) if line)
+def _details(run: Run, finding: Finding) -> str:
+    return "\n".join(line for line in (*details(run, finding), advice(finding)) if line)
 
 
 def _counted(suite: ElementTree.Element) -> str:

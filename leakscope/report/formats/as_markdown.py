@@ -11,7 +11,6 @@ from leakscope.report.finding_text import (
     SUGGESTION,
     advice,
     cut_name,
-    detail_lines,
     edit_lines,
     held_text,
     line_to_edit,
@@ -19,6 +18,7 @@ from leakscope.report.finding_text import (
 )
 from leakscope.report.rank_text import ended_badly, ended_text, error_text
 from leakscope.report.rendering import cleaned
+from leakscope.report.text.finding import details
 from leakscope.report.verdict_text import (
     avoidable,
     exit_text,
@@ -179,7 +179,7 @@ def _detail(run: Run, finding: Finding) -> list[str]:
     if finding.suggestion is not None:
         lines += [f"{SUGGESTION} {code(finding.suggestion.where)}", ""]
         lines += [*block(edit_lines(finding.suggestion), "diff"), ""]
-    lines += [*block(detail_lines(finding)), ""]
+    lines += [*block(details(run, finding)), ""]
     return [*lines, f"**Advice:** {sentence(advice(finding))}"] if advice(finding) else lines
 
 

@@ -17,6 +17,7 @@ from leakscope.run.model import HeapSnapshot, Rank, Run, Step
 from leakscope.run.operations import column
 from leakscope.run.rows import CommOperation, Occasion
 
+_Event = dict[str, Any]
 MICROSECOND = 1e6
 """Microseconds per second."""
 _WITHIN = (Occasion.PEAK, Occasion.MEMORY, Occasion.OOM, Occasion.ASKED)
@@ -38,28 +39,23 @@ class Interval:
 
 
 def steps_and_snapshots(rank: Rank) -> tuple[Interval, ...]:
-    """All steps of a rank and the snapshots after them, without overlaps; then the snapshots within steps.
-
-    A step without a recorded start encloses the operations issued in it; one without any follows the previous interval.
-    """
-    issued = _issued(rank)
+    """All steps of a rank and the snapshots after them, without overlaps; then the snapshots within steps."""
     after: dict[int, list[HeapSnapshot]] = {}
     for snapshot in rank.looks:
         if snapshot.occasion not in _WITHIN:
             after.setdefault(snapshot.step, []).append(snapshot)
     placed: list[Interval] = []
-    now = _first(rank, after, issued)
     for step in rank.steps:
-        begin = _begin(step, issued, now)
-        end = max(begin + _length(step.seconds), issued.get(step.number, (begin,))[-1])
-        placed.append(Interval(step.number, begin, end, False, _known(step)))
+        last = placed[-1].end if placed else 0.0
+        begin = last if step.began is None else step.began * MICROSECOND
+        placed.append(Interval(step.number, begin, begin + _length(step.seconds), False, _known(step)))
         for snapshot in after.pop(step.number, ()):
             placed.append(_snapshot(snapshot, placed[-1].end))
-        now = placed[-1].end
     for snapshot in (snapshot for rest in after.values() for snapshot in rest):  # of steps whose line is lost
         placed.append(_snapshot(snapshot, placed[-1].end if placed else 0.0))
     steps = {one.step: one for one in placed if not one.is_snapshot}
     within = [snapshot for snapshot in rank.looks if snapshot.occasion in _WITHIN and snapshot.step in steps]
+    issued = _issued(rank) if within else {}
     return (*_apart(placed), *(_inside(snapshot, steps[snapshot.step], issued) for snapshot in within))
 
 
@@ -69,28 +65,6 @@ def _issued(rank: Rank) -> _Issued:
         if moment is not None and math.isfinite(moment):
             issued.setdefault(step, []).append(moment * MICROSECOND)
     return {step: sorted(moments) for step, moments in issued.items()}
-
-
-def _first(rank: Rank, after: Mapping[int, Sequence[HeapSnapshot]], issued: _Issued) -> float:
-    """Start of the first step, derived from the first recorded time."""
-    past = 0.0
-    for step in rank.steps:
-        if step.began is not None or step.number in issued:
-            return _begin(step, issued, -math.inf) - past
-        past += _length(step.seconds) + sum(
-            _length(snapshot.stopped_seconds) for snapshot in after.get(step.number, ())
-        )
-    return 0.0
-
-
-def _begin(step: Step, issued: _Issued, now: float) -> float:
-    """The recorded start; else the end of the previous interval, so that its operations are inside."""
-    if step.began is not None and math.isfinite(step.began):
-        return step.began * MICROSECOND
-    if step.number not in issued:
-        return now
-    moments = issued[step.number]
-    return min(max(now, moments[-1] - _length(step.seconds)), moments[0])
 
 
 def _snapshot(snapshot: HeapSnapshot, begin: float) -> Interval:
@@ -128,7 +102,6 @@ def _length(seconds: float) -> float:
     return seconds * MICROSECOND if math.isfinite(seconds) and seconds > 0 else 0.0
 
 
-_OperationEvent = dict[str, Any]
 _CATEGORY = "comm"
 
 
@@ -138,7 +111,7 @@ within seconds.
 """
 
 
-def comm_events(rank: Rank, most: int = MOST) -> Iterator[_OperationEvent]:
+def comm_events(rank: Rank, most: int = MOST) -> Iterator[_Event]:
     """The last operations of a rank as asynchronous spans, which may overlap: the operation, within it the time in
     flight, and single moments.
 
@@ -166,11 +139,11 @@ def _moments(operation: CommOperation) -> tuple[float | None, ...]:
     return operation.issued, operation.waited, operation.completed, operation.tensor_died, operation.storage_died
 
 
-def _of_operation(operation: CommOperation, last: float) -> Iterator[tuple[str, str, float, _OperationEvent]]:
+def _of_operation(operation: CommOperation, last: float) -> Iterator[tuple[str, str, float, _Event]]:
     """Phase, name, time and arguments of each event, in order."""
     issued = operation.issued
-    gone = max(_known_operations(operation.storage_died, last), issued)
-    done = min(max(_known_operations(operation.completed, _known_operations(operation.waited, gone)), issued), gone)
+    gone = max(_finite(operation.storage_died, last), issued)
+    done = min(max(_finite(operation.completed, _finite(operation.waited, gone)), issued), gone)
     name = _name(operation)
     yield "b", name, issued, {"args": _arguments(operation)}
     yield "b", "in flight", issued, {}
@@ -183,7 +156,7 @@ def _of_operation(operation: CommOperation, last: float) -> Iterator[tuple[str, 
     yield "e", name, gone, {}
 
 
-def _known_operations(moment: float | None, otherwise: float) -> float:
+def _finite(moment: float | None, otherwise: float) -> float:
     return moment if moment is not None and math.isfinite(moment) else otherwise
 
 
@@ -194,8 +167,8 @@ def _name(operation: CommOperation) -> str:
     return cleaned(f"{operation.direction}{towards}{tag}")
 
 
-def _arguments(operation: CommOperation) -> _OperationEvent:
-    arguments: _OperationEvent = {
+def _arguments(operation: CommOperation) -> _Event:
+    arguments: _Event = {
         "bytes": operation.bytes,
         "step": operation.step,
         "group": operation.group,
@@ -208,7 +181,6 @@ def _arguments(operation: CommOperation) -> _OperationEvent:
     return cleaned(arguments)
 
 
-_Event = dict[str, Any]
 STEPS, SNAPSHOTS = 1, 2
 """Tracks of a rank, as threads of its process."""
 
@@ -219,7 +191,7 @@ def render(run: Run, findings: Findings) -> str:
     """
     run, findings = cleaned(run), cleaned(findings)
     most = MOST // max(sum(len(rank.operations) > 0 for rank in run.ranks), 1)
-    events = [event for rank in run.ranks for event in _shifted([*_of_rank(rank, most)])]
+    events = [event for rank in run.ranks for event in _rounded([*_of_rank(rank, most)])]
     named = [event for rank in run.ranks for event in _names(rank)]
     trace = {
         "traceEvents": [*named, *sorted(events, key=lambda event: event["ts"])],
@@ -270,12 +242,10 @@ def _interval(rank: Rank, interval: Interval) -> Iterator[_Event]:
         yield {"ph": "C", "name": name, "pid": rank.number, "tid": 0, "ts": interval.end, "args": {"bytes": size}}
 
 
-def _shifted(events: list[_Event]) -> list[_Event]:
-    """Times in microseconds with nanosecond precision, not before the start."""
-    first = min((event["ts"] for event in events), default=0.0)
-    shift = -min(first, 0.0)
+def _rounded(events: list[_Event]) -> list[_Event]:
+    """Times in microseconds with nanosecond precision."""
     for event in events:
-        begin = event["ts"] + shift
+        begin = event["ts"]
         event["ts"] = round(begin, 3)
         if "dur" in event:  # of neighbours on one track the first must not reach into the second
             event["dur"] = round(round(begin + event["dur"], 3) - event["ts"], 3)

@@ -39,11 +39,6 @@ def ticked(text: str) -> Markup:
     )
 
 
-def markup(svg: str) -> Markup | None:
-    """A chart or drawing, which is already escaped; None for none."""
-    return Markup(svg) if svg else None
-
-
 class _BytecodeCache(FileSystemBytecodeCache):
     """Compiled templates in `__pycache__` or under Python's prefix for it: compiling takes 0.3 s."""
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
 
 from leakscope.findings.capacity import FullAt, full_at
 from leakscope.findings.categories import CATEGORIES
 from leakscope.findings.comm import Turn, turns_of
+from leakscope.findings.counters import counted_steps
 from leakscope.findings.model import Finding, Findings, LedgerInterval, Line, LineKind, totals
 from leakscope.findings.thresholds import Thresholds
 from leakscope.report.charts import (
@@ -23,17 +23,13 @@ from leakscope.report.charts import (
     operations_chart,
 )
 from leakscope.report.growth_text import line_text
-from leakscope.report.html import markup
-from leakscope.report.ranks import RankGroup, counted_steps
+from leakscope.report.ranks import RankGroup
 from leakscope.report.rendering import cleaned, one_line
 from leakscope.run.model import HeapSnapshot, Rank, Run
 from leakscope.run.operations import column
 from leakscope.run.rows import CommOperation, Occasion
 from leakscope.units import bytes_text, seconds_text
 from leakscope.verdict import Verdict
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 POINTS = 160
 """Maximum points of a line, heuristic: one every 4 px. A longer line keeps the minimum and maximum of each interval."""
@@ -114,8 +110,11 @@ class RankMemory:
 
     @property
     def read(self) -> tuple[SnapshotDot, ...]:
-        """The snapshots drawn as dots."""
-        return spread(self.snapshots, SNAPSHOTS)
+        """The snapshots drawn as dots, evenly spaced, including the first and the last."""
+        last = len(self.snapshots) - 1
+        if last < SNAPSHOTS:
+            return self.snapshots
+        return tuple(self.snapshots[round(place * last / (SNAPSHOTS - 1))] for place in range(SNAPSHOTS))
 
     @property
     def saved(self) -> float:
@@ -129,7 +128,7 @@ def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: S
     `absolute`: the counted bytes are tensor memory (an accelerator's); otherwise only their growth is meaningful.
     """
     snapshots = _snapshots(rank)
-    counted = counted_steps(rank)
+    counted = [(step.number, step.counted_bytes or 0) for step in counted_steps(rank)]
     is_counted = len(counted) > 1
     points = counted if is_counted else [(snapshot.step, snapshot.explained_bytes) for snapshot in snapshots]
     if not points:
@@ -243,19 +242,11 @@ def _peaks(rank: Rank, last: int) -> Points:
     return thinned((*peaks, (last, peaks[-1][1]))) if peaks else ()
 
 
-def spread(all_of_them: Sequence[SnapshotDot], most: int) -> tuple[SnapshotDot, ...]:
-    """This many of them, evenly spaced, including the first and the last."""
-    last = len(all_of_them) - 1
-    if last < most:
-        return tuple(all_of_them)
-    return tuple(all_of_them[round(place * last / (most - 1))] for place in range(most))
-
-
-def thinned(points: Points, most: int = POINTS) -> Points:
+def thinned(points: Points) -> Points:
     """The line with fewer points: the first, the last, and the minimum and maximum of each interval."""
-    if len(points) <= most:
+    if len(points) <= POINTS:
         return points
-    inner, count = points[1:-1], most // 2 - 1
+    inner, count = points[1:-1], POINTS // 2 - 1
     kept = [points[0]]
     for place in range(count):
         some = inner[place * len(inner) // count : (place + 1) * len(inner) // count]
@@ -284,7 +275,8 @@ class Choice:
 class MemoryOnPage:
     """The chart and its legend."""
 
-    svg: Markup | None
+    svg: str
+    """"" if no rank has two points."""
     choices: tuple[Choice, ...]
     chosen: int
     """Number, from 1, of the one that is shown at first."""
@@ -310,7 +302,7 @@ def memory_on_page(run: Run, findings: Findings, groups: Sequence[RankGroup], ab
     chosen = choices.index(most) + 1
     least = Thresholds(run.min_bytes).counted * max(memory.line[-1][0] - memory.line[0][0] for memory in drawn)
     return MemoryOnPage(
-        svg=markup(memory_chart(drawn, len(choices), absolute, least, chosen) if most.has_line else ""),
+        svg=memory_chart(drawn, len(choices), absolute, least, chosen) if most.has_line else "",
         choices=tuple(Choice(memory, layer_colours(memory.layers), _categories(memory)) for memory in choices),
         chosen=chosen,
         left_out=len(found) - len(drawn),
@@ -343,9 +335,9 @@ class StepEnd:
     """Start of the next step; the same time without a pause."""
 
 
-def step_ends(rank: Rank, last: int = LAST) -> tuple[StepEnd, ...]:
+def step_ends(rank: Rank) -> tuple[StepEnd, ...]:
     """The ends of the last steps that are followed by another one, in order."""
-    steps = sorted(rank.steps, key=lambda step: step.number)[-last:]
+    steps = sorted(rank.steps, key=lambda step: step.number)[-LAST:]
     return tuple(
         StepEnd(step.number, end := step.began + step.seconds, max(after.began, end))
         for step, after in pairwise(steps)

@@ -9,18 +9,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from leakscope import units
 from leakscope.findings.comm import first_to_fail
-from leakscope.findings.facts import HopStatus, Origin, Severity
+from leakscope.findings.facts import HopStatus, Severity
 from leakscope.findings.model import Finding, Findings, Hop, Sighting
 from leakscope.findings.oom import ranks_out_of_memory
-from leakscope.findings.rules import rule_named
 from leakscope.report import charts, drawing, excerpt, finding_text, growth_text, rank_text, run_text, verdict_text
 from leakscope.report.charts import sparkline
-from leakscope.report.excerpt import Excerpt, LineMark, Seen, excerpts, folded_trace, seen_together
-from leakscope.report.html import markup
+from leakscope.report.excerpt import Excerpt, LineMark, excerpts, folded_trace
 from leakscope.report.html.chart_data import Timeline, memory_on_page, step_ends, timeline
 from leakscope.report.memory_snapshot import device_section
 from leakscope.report.ranks import (
@@ -38,9 +35,6 @@ from leakscope.run.model import Rank, Run
 from leakscope.run.rows import EndKind
 from leakscope.units import like_text, ranks_text
 from leakscope.verdict import Verdict
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 
 @functools.cache
@@ -136,9 +130,8 @@ def render(run: Run, findings: Findings) -> str:
         absolute=is_absolute(run),
         **{
             module.__name__.rpartition(".")[2]: module
-            for module in (finding_text, growth_text, rank_text, run_text, units, verdict_text)
+            for module in (excerpt, finding_text, growth_text, rank_text, run_text, units, verdict_text)
         },
-        no_trace=finding_text.NO_TRACE,
         no_dot=drawing.NO_DOT,
         policy=policy(),
         script=script(),
@@ -227,7 +220,6 @@ class RankOnPage:
     each: tuple[tuple[str, ...], ...]
     """Of a group of several, the figures of each rank, its number first."""
     operations: Timeline | None
-    operations_svg: Markup | None
 
 
 @dataclass(frozen=True)
@@ -297,7 +289,6 @@ def _group(
         figures=tuple(_unbroken(column.text(group.reports)) for column in columns),
         each=tuple((str(report.number), *(column.text((report,)) for column in columns)) for report in listed),
         operations=operations,
-        operations_svg=markup(operations.svg) if operations is not None else None,
     )
 
 
@@ -308,14 +299,14 @@ def _unbroken(text: str) -> str:
 
 def _state(group: RankGroup) -> State:
     if group.badly:
-        return _ENDED.get(group.report.how, FAILED)
+        return _ENDED.get(group.report.rank.ended.how, FAILED)
     return OUTLYING if group.apart else LEAKING if group.fingerprints else WELL
 
 
 def _notes(report: RankReport, whole: bool) -> Iterable[str]:
     yield from all_of(report) if whole else notes_of(report)
-    if whole and report.log:
-        yield f"log `{report.log}`"
+    if whole and report.rank.ended.log:
+        yield f"log `{report.rank.ended.log}`"
 
 
 def bytes_by_step(sightings: Iterable[Sighting]) -> tuple[tuple[int, int], ...]:
@@ -395,30 +386,19 @@ class FindingOnPage:
     """A card."""
 
     finding: Finding
-    faint: bool
-    """Whether it is a note, or a library's, rather than a leak of the application."""
-    spark: Markup | None
+    spark: str
     stretches: tuple[StretchOnPage, ...]
     further_paths: tuple[tuple[HopOnPage, ...], ...]
     """The paths through references to cut that are not on the trace."""
-    no_trace: bool
-    """No reference path is known. A late release has referrers, but no single path."""
-    drawing: Markup | None
+    drawing: str
     is_undrawn: bool
     """There would be a drawing if `dot` were installed."""
     code: tuple[tuple[str, tuple[LineOnPage, ...]], ...]
     """(file, its lines)"""
     unrecorded: tuple[tuple[str, str], ...]
     """(what it does, place) of those whose source was not kept."""
-    edit: tuple[str, ...]
-    """Lines of the suggested fix as `diff` writes them; () without one."""
-    pasted: str
-    """Replacement text of the suggested fix; "" without one, or if it is of several places."""
-    made_at: tuple[tuple[str, str], ...]
-    """(place, source line)"""
     made_elsewhere: tuple[str, str] | None
-    """The first of those, if `code` does not show that line."""
-    sightings: tuple[Seen, ...]
+    """(place, source line) of the allocation, if `code` does not show that line."""
 
 
 def finding_on_page(run: Run, finding: Finding, svg: str = "", is_undrawn: bool = False) -> FindingOnPage:
@@ -434,20 +414,14 @@ def finding_on_page(run: Run, finding: Finding, svg: str = "", is_undrawn: bool 
     code = tuple((shown.file, _lines_on_page(run, shown)) for shown in excerpts(run, finding, AROUND))
     return FindingOnPage(
         finding=finding,
-        faint=finding.severity != Severity.LEAK or finding.origin == Origin.LIBRARY,
-        spark=markup(sparkline(bytes_by_step(finding.sightings))),
+        spark=sparkline(bytes_by_step(finding.sightings)),
         stretches=_stretches(finding),
         further_paths=_further_paths(finding),
-        no_trace=not finding.trace and not rule_named(finding.rule).names_holders,
-        drawing=markup(svg),
+        drawing=svg,
         is_undrawn=is_undrawn,
         code=code,
         unrecorded=_unrecorded(run, finding),
-        edit=finding_text.edit_lines(finding.suggestion) if finding.suggestion is not None else (),
-        pasted=finding.suggestion.after if finding.suggestion is not None and not finding.suggestion.also else "",
-        made_at=excerpt.allocation_sites(run, finding),
         made_elsewhere=_made_elsewhere(run, finding, code),
-        sightings=seen_together(finding),
     )
 
 

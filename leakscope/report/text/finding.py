@@ -44,6 +44,7 @@ from leakscope.report.rendering import (
     broken,
     cells,
     field_lines,
+    laid_out,
     one_line,
     segments,
     short_field,
@@ -180,6 +181,12 @@ def finding_lines(run: Run, finding: Finding, number: int, least: int = 0) -> It
     if not block:
         yield from field_lines("Seen:", _sightings(finding), INDENT, COLUMN)
     yield from see_lines(finding)
+
+
+def details(run: Run, finding: Finding) -> list[str]:
+    """The reference path, the cut, the fix, what frees the memory, and where it was allocated, as lines of text."""
+    held = () if holds_nothing(finding) else _held(run, finding, 0)
+    return [line.rstrip() for line in laid_out([*held, *_made_at(run, finding)])]
 
 
 def see_lines(finding: Finding) -> Iterator[Line]:

@@ -76,13 +76,6 @@ def verdict_lines(run: Run, findings: Findings, groups: Sequence[Sequence[int]] 
         yield from field_lines("Next", step)
 
 
-def about_lines(run: Run) -> Iterator[Line]:
-    """The command and the run's folder."""
-    yield from field_lines("Run", about_text(run))
-    if run.folder:
-        yield from field_lines("Folder", run.folder)
-
-
 def last_lines(run: Run, findings: Findings) -> Iterator[Line]:
     """The verdict repeated as the last line."""
     distinct = findings.leaks
@@ -133,14 +126,15 @@ def closing_lines(run: Run, findings: Findings, groups: tuple[RankGroup, ...], p
         *_listed("Library", library(findings), findings),
         *_listed("Notes", notes(findings), findings),
         *_workers(findings),
-        *_also_grows(findings, [group.ranks for group in groups]),
+        *(("Also grows", text) for text in run_text(findings.also_grows, [group.ranks for group in groups])[:SHOWN]),
         *_collecting(findings),
-        *_named("Device", device_text(run)),
+        ("Device", device_text(run)),
         *(() if at_length or of_block(run) else _ranks(run, groups)),
         ("Run", about_text(run, whole=False)),
         *_more(run, page),
     ):
-        yield short_field(name, text, LINES.get(name, 2), column=COLUMN)
+        if text:
+            yield short_field(name, text, LINES.get(name, 2), column=COLUMN)
     if at_length:
         yield from ("", *rank_lines(run, findings, groups))
 
@@ -149,11 +143,6 @@ def _more(run: Run, page: str) -> Iterator[tuple[str, str]]:
     if run.folder:
         command = f"leakscope report {shlex.quote(run.folder)} --verbose{', or --rank N' if len(run.ranks) > 1 else ''}"
         yield ("Page", f"{page}, or as text: {command}") if page else ("More", command)
-
-
-def _named(name: str, text: str) -> Iterator[tuple[str, str]]:
-    if text:
-        yield name, text
 
 
 def _growth(findings: Findings) -> Iterator[tuple[str, str]]:
@@ -193,12 +182,6 @@ def _workers(findings: Findings) -> Iterator[tuple[str, str]]:
         largest = max(found, key=lambda loader: loader.unique_bytes)
         more = f"; and {plural(len(found) - 1, 'more loader')}" if len(found) > 1 else ""
         yield "Workers", f"{loader_in_short(largest)}{more}"
-
-
-def _also_grows(findings: Findings, alike: Sequence[Sequence[int]]) -> Iterator[tuple[str, str]]:
-    """Other growing counts, at most `SHOWN`, each with advice."""
-    for text in run_text(findings.also_grows, alike)[:SHOWN]:
-        yield "Also grows", text
 
 
 def _collecting(findings: Findings) -> Iterator[tuple[str, str]]:
@@ -281,7 +264,8 @@ def _brief(run: Run, findings: Findings, page: str) -> Iterator[Line]:
 
 
 def _whole(run: Run, findings: Findings) -> Iterator[Line]:
-    yield from (*verdict_lines(run, findings), *about_lines(run), "")
+    yield from (*verdict_lines(run, findings), *field_lines("Run", about_text(run)))
+    yield from (*(field_lines("Folder", run.folder) if run.folder else ()), "")
     yield from _section(run, "leak", findings.leaks, whole=True)
     yield from (*avoidable_lines(run, findings), *ledger_lines(findings, verbose=True))
     yield from worker_lines(findings)

@@ -16,6 +16,7 @@ from leakscope.report.ranks import (
     RankReport,
     all_of,
     columns_of,
+    ending,
     notes_of,
     notes_together,
     rank_groups,
@@ -42,6 +43,7 @@ from leakscope.report.verdict_text import (
     unjudged_together,
 )
 from leakscope.run.model import Run
+from leakscope.run.rows import EndKind
 from leakscope.units import bytes_text, count_span, like_text, listed_numbers, plural, ranks_text
 
 if TYPE_CHECKING:
@@ -202,7 +204,7 @@ def _ends(groups: Sequence[RankGroup], verbose: bool) -> Iterator[Line]:
     well: dict[tuple[str, ...], list[RankReport]] = {}
     for group in groups:
         if not group.badly:
-            well.setdefault(group.report.ending, []).extend(group.reports)
+            well.setdefault(ending(group.report), []).extend(group.reports)
     for reports in well.values():
         yield from _well(sorted(reports, key=lambda report: report.number), len(well) == 1 and not badly)
     for group in groups:
@@ -213,24 +215,25 @@ def _ends(groups: Sequence[RankGroup], verbose: bool) -> Iterator[Line]:
 def _badly(group: RankGroup, alone: bool, whole: bool, verbose: bool) -> Iterator[Line]:
     """A group of failed ranks, with the message of the first."""
     report = group.report
-    is_above = alone and report.opens_the_report and not verbose
+    how = report.rank.ended.how
+    is_above = alone and how != EndKind.HUNG and not verbose
     if not is_above:
         yield from wrapped(f"! {ranks_text(group.ranks)} {report.ended}", "", "    ")
         if len({(each.ended, each.error) for each in group.reports}) > 1:
             yield from wrapped(f"(message of rank {report.number}; the others differ)", "    ")
     if not whole and not verbose:
         return
-    yield from error_lines(report, stack=not (is_above and report.printed_by_python), log=not is_above)
+    yield from error_lines(report, stack=not (is_above and how == EndKind.RAISED), log=not is_above)
 
 
 def error_lines(report: RankReport, stack: bool, log: bool) -> Iterator[Line]:
     """The error, stack and log of a rank."""
     if report.error:
         yield from wrapped(report.error, "    error: ", "           ")
-    for line in report.stack if stack else ():
+    for line in report.rank.ended.stack if stack else ():
         yield from wrapped(line, "    | ", "    | ")
-    if report.log and log and (report.badly or report.error):
-        yield from wrapped(report.log, "    log: ", "         ")
+    if report.rank.ended.log and log and (report.badly or report.error):
+        yield from wrapped(report.rank.ended.log, "    log: ", "         ")
 
 
 def _well(reports: Sequence[RankReport], are_all: bool) -> Iterator[Line]:
@@ -350,8 +353,8 @@ def _rank(run: Run, findings: Findings, groups: Sequence[RankGroup], number: int
         yield from field_lines("peers", "; ".join([*group.apart, like]), "", _COLUMN)
     for column in COLUMNS:
         yield from field_lines(column.head, column.text((report,)), "", _COLUMN)
-    if report.log:
-        yield from field_lines("log", report.log, "", _COLUMN)
+    if report.rank.ended.log:
+        yield from field_lines("log", report.rank.ended.log, "", _COLUMN)
     yield ""
     for sentence in run_text(own.out_of_memory):
         yield from wrapped(sentence, "- ", "  ")

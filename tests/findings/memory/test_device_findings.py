@@ -48,7 +48,7 @@ def blocks(
         "storage": [0, 1, -1, -1], "bytes": sizes, "device": [0] * 4, "pending": [3], "made_at": [0, 0, 1, 2],
         "sites": ["train.py:10 forward", "train.py:20 send", "train.py:30 other_stream"],
         "layout": [{"device": 0, "reserved": reserved, "active": sum(sizes), "allocated": sum(sizes) - pending,
-                    "pending": pending, "rounding": 0, "stuck": 0, "largest_stuck": 0, "releasable": 0, "private": 0,
+                    "pending": pending, "rounding": 0, "stuck": 0, "private": 0,
                     "driver": [80 * GIB - reserved - outside, 80 * GIB]}],
         "elsewhere": {"storages": 0, "bytes": 0},
     }  # fmt: skip

@@ -159,9 +159,7 @@ def on_device(growth: int, outside: tuple[int, int] = (GIB, GIB), devices: int =
     for step, other in zip((3, 11), outside, strict=True):
         reserved, active = 2 * GIB, GIB + growth * step
         layout = [
-            LayoutAtLook(
-                device, reserved, active, active, 0, 0, 0, 0, 0, 0, driver=(8 * GIB - reserved - other, 8 * GIB)
-            )
+            LayoutAtLook(device, reserved, active, active, 0, 0, 0, 0, driver=(8 * GIB - reserved - other, 8 * GIB))
             for device in range(devices)
         ]
         rows.append(DeviceBlocks(step, "step", "cuda", (), (), (), (), (), (), tuple(layout)))  # type: ignore[arg-type]

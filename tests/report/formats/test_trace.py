@@ -41,17 +41,6 @@ def test_steps_and_looks_follow_one_another() -> None:
     assert after_third.is_snapshot and after_third.step == 3
 
 
-def test_steps_lie_around_the_operations_that_were_issued_in_them() -> None:
-    rank = examples.leaking()[0].ranks[0]
-    rank = replace(rank, operations=tuple(replace(o, issued=o.issued + 1000.0) for o in rank.operations))
-    steps = {step: (begin, end) for step, begin, end in only(rank, looks=False)}
-    for operation in rank.operations:
-        begin, end = steps[operation.step]
-        assert begin <= 1e6 * operation.issued <= end
-    places = sorted(steps.values())
-    assert all(before[1] <= after[0] for before, after in pairwise(places))
-
-
 def test_a_look_within_a_step_lies_where_it_issued_nothing() -> None:
     rank = examples.leaking()[0].ranks[0]
     operations = tuple(replace(rank.operations[0], id=n, step=1, issued=at) for n, at in enumerate((0.1, 0.2, 0.9)))

@@ -174,7 +174,7 @@ def _rows_of_all() -> Iterator[Row]:
         "last_use_at": "train.py:9 train_step", "last_phase": Phase.BACKWARD, "drag_byte_seconds": 12.5,
     }  # fmt: skip
     yield WatchedStep(
-        step=5, device="cpu", operations=40, start_bytes=MIB, peak_bytes=9 * MIB, peak_operation=20,
+        step=5, device="cpu", operations=40, start_bytes=MIB, peak_bytes=9 * MIB, 
         peak_at="train.py:10 train_step", peak_phase=Phase.BACKWARD, backward_follows=True, unseen_bytes=0,
         arguments=(("train_step", "batch"),), curve=((0, MIB), (20, 9 * MIB)), storages=6, lag_byte_seconds=1.5,
         use_byte_seconds=80.0, drag_byte_seconds=20.0, unread=((0, ".losses"),),
@@ -209,7 +209,7 @@ def _host_rows() -> Iterator[Row]:
 def _device_rows() -> Iterator[Row]:
     figures = DeviceFigures(0, 64 * MIB, 64 * MIB, 96 * MIB, 66 * MIB, 2 * MIB, 1, 0)
     plain = {"reserved": 96 * MIB, "active": 64 * MIB, "allocated": 64 * MIB, "pending": 0, "rounding": 512,
-             "stuck": 2 * MIB, "largest_stuck": MIB, "releasable": 0, "private": 0}  # fmt: skip
+             "stuck": 2 * MIB, "private": 0}  # fmt: skip
     for step in range(1, STEPS + 1):
         yield DeviceStep(step, "cuda", (figures,), (DeviceLayout(device=0, **plain),) if step % 4 == 0 else None)
     looks = [*((step, Occasion.STEP) for step in LOOKS), (STEPS, Occasion.LAST)]
