@@ -168,15 +168,19 @@ def serve(asks: int, answers: int) -> None:
 def without_dynamo() -> None:
     """Let optimizers run without importing `torch._dynamo`: it takes seconds, and doubles the heap of every snapshot.
 
-    `torch._compile._disable_dynamo` imports it only to mark the function that it wraps for the compiler.
+    They import it for a mark on some functions and for graph breaks, which matter to the compiler alone.
     """
     import torch  # not at the import of this module, which processes without torch import too
 
+    instead = {"torch._dynamo": "torch.compiler", "_dynamo": "compiler", "graph_break": "is_compiling"}
     for function in gc.get_objects():
-        if type(function) is FunctionType and function.__code__.co_filename == torch._compile.__file__:
-            wrapped = getattr(function, "__wrapped__", None)
-            if wrapped is not None:
-                wrapped.__dynamo_disable = wrapped
+        if type(function) is not FunctionType:
+            continue
+        code = function.__code__
+        if code.co_filename == torch._compile.__file__ and (wrapped := getattr(function, "__wrapped__", None)):
+            wrapped.__dynamo_disable = wrapped
+        elif code.co_filename == sys.modules["torch.optim.optimizer"].__file__ and "graph_break" in code.co_names:
+            function.__code__ = code.replace(co_names=tuple(instead.get(name, name) for name in code.co_names))
 
 
 def be_the_command(ask: dict[str, Any], loaded_with: dict[str, str], not_ours: Sequence[int]) -> NoReturn:
