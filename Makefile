@@ -60,7 +60,7 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@git log -n 50 --format=%s 2>/dev/null | awk 'length > 72 { print "longer than 72 characters: " $$0; bad = 1 } END { exit bad }'
-	$(BIN)/mypy --strict --ignore-missing-imports $$(find cli -name "*.py")
+	$(BIN)/mypy --strict $$(find cli -name "*.py")
 
 docs: $(READY)
 	$(BIN)/python -m mkdocs build --strict -f docs/mkdocs.yml

@@ -83,7 +83,7 @@ def _parse_format(word: str, output: Path | None, finding: str | None) -> Output
         raise LeakscopeError(f"--as {word} has no file name; use --as {name}=FILE, or --as {name} for stdout")
     form: Format | Picture
     if name in PICTURES and finding:
-        from leakscope.report.formats.pictures import Picture
+        from leakscope.report.drawing import Picture
 
         form = Picture(name, finding)
     else:

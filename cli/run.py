@@ -45,7 +45,7 @@ from leakscope.report.formats import format_named
 from leakscope.verdict import Returned
 
 if TYPE_CHECKING:
-    from leakscope.report.formats.pictures import Picture
+    from leakscope.report.drawing import Picture
 
     from leakscope.findings.model import Findings
     from leakscope.launch import ExternalLauncher, Outcome

@@ -87,7 +87,7 @@ def test_rank_states_and_turns_are_given_back(interrupts: ModuleType, tmp_path: 
     states, turns = RankStateFile(tmp_path / "states", 0, 1), SnapshotQueue(tmp_path / "turns", ranks=2, cores=1)
 
     def call() -> None:
-        with turns.turn(), states.looked_at():
+        with turns.turn(), states.taking_snapshot():
             pass
 
     for check, _ in interrupted(interrupts, call, 400):
