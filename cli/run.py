@@ -45,10 +45,9 @@ from leakscope.report.formats import format_named
 from leakscope.verdict import Returned
 
 if TYPE_CHECKING:
-    from leakscope.report.drawing import Picture
-
     from leakscope.findings.model import Findings
     from leakscope.launch import ExternalLauncher, Outcome
+    from leakscope.report.drawing import Picture
     from leakscope.report.formats import Format
     from leakscope.run.model import Run
 
