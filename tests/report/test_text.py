@@ -33,6 +33,7 @@ def test_the_report_fits_the_terminal_and_uses_its_width(name: str, width: int) 
     lines = [line for line in lines if not line.startswith("rank  ") and not line[:4].strip().isdigit()]
     widths = list(map(cells, lines))
     assert width - 20 < max(widths) <= width
+    text += render(*examples.ALL[name](), verbose=True)
     assert all(character.isprintable() or character == "\n" for character in text)
 
 
