@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import sysconfig
 import tomllib
@@ -73,55 +71,39 @@ def test_the_oldest_torch_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch
     assert unsupported_torch()
 
 
-AS_FREE_THREADED = "import sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1; "
+def test_commands_that_run_a_script_are_refused_and_others_are_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    BUILDS["free-threaded"](monkeypatch)
+    script, out = tmp_path / "train.py", tmp_path / "out"
+    script.write_text("print('ran')")
+    for words in (["run", "-o", str(out), str(script)], ["demo", "-o", str(out)]):
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code == 2 and not out.exists()
+        assert done.stdout == "" and len(done.stderr.splitlines()) == 1 and "free-threaded" in done.stderr
+    for words in (["--help"], ["report", "--help"], ["--version"]):
+        assert CliRunner().invoke(main, words).exit_code == 0
 
 
-def _run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    (folder / "train.py").write_text("print('ran')\n")
-    (folder / "test_it.py").write_text("def test_it(): print('ran')\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    return subprocess.run(
-        [sys.executable, "-c", AS_FREE_THREADED + code],
-        capture_output=True, text=True, timeout=120, check=False, cwd=folder, env=environment,
-    )  # fmt: skip
+def test_each_entry_of_the_api_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import leakscope  # not of the module: the test takes no snapshot
+
+    BUILDS["free-threaded"](monkeypatch)
+    uses: list[Callable[[], object]] = [
+        leakscope.watch().__enter__, leakscope.Profiler().__enter__, lambda: leakscope.check(print),
+        leakscope.holders, lambda: leakscope.draw([]),
+    ]  # fmt: skip
+    for use in uses:
+        with pytest.raises(LeakscopeError, match="free-threaded"):
+            use()
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("words", ["run -o out train.py", "demo -o out"])
-def test_the_command_line_refuses_it(words: str, tmp_path: Path) -> None:
-    done = _run(f"from leakscope_cli import main; main({words.split()})", tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == "" and len(done.stderr.splitlines()) == 1 and "free-threaded" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("words", ["--help", "report --help", "--version"])
-def test_what_looks_at_nothing_live_goes_on(words: str, tmp_path: Path) -> None:
-    assert _run(f"from leakscope_cli import main; main({words.split()})", tmp_path).returncode == 0
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    "use",
-    ["leakscope.watch().__enter__()", "leakscope.Profiler().__enter__()", "leakscope.check(print)",
-     "leakscope.holders()", "leakscope.draw([])"],
-)  # fmt: skip
-def test_the_api_refuses_it(use: str, tmp_path: Path) -> None:
-    code = (
-        "import leakscope, torch\n"
-        f"try: {use}\n"
-        "except leakscope.LeakscopeError as error: print('refused:', error)"
-    )  # fmt: skip
-    done = _run(code, tmp_path)
-    assert done.stdout.startswith("refused: ") and "free-threaded" in done.stdout, (done.stdout, done.stderr)
-
-
-@pytest.mark.process
-def test_the_plugin_refuses_it(tmp_path: Path) -> None:
-    plugin = ["-p", "no:cacheprovider", "-q"]
-    refused = _run(f"import pytest, sys; sys.exit(pytest.main({[*plugin, '--leakscope']}))", tmp_path)
-    assert refused.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "free-threaded" in refused.stdout + refused.stderr and "Traceback" not in refused.stdout + refused.stderr
-    unasked = _run(f"import pytest, sys; sys.exit(pytest.main({plugin}))", tmp_path)
-    assert unasked.returncode == 0
+def test_the_plugin_is_refused_where_it_is_requested(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    BUILDS["free-threaded"](monkeypatch)
+    refused = pytester.runpytest_inprocess("-p", "no:asyncio", "--leakscope")
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    assert "free-threaded" in (told := refused.stdout.str() + refused.stderr.str()) and "Traceback" not in told
+    assert pytester.runpytest_inprocess("-p", "no:asyncio").ret == pytest.ExitCode.OK

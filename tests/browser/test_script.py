@@ -1,11 +1,12 @@
-"""Copy buttons, filters, zoom, links and navigation of the page work in a real browser."""
+"""The page runs only its own script, whose copy buttons, filters, zoom and links work in a real browser."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
-from support.browser import PHONE, Pages, unfold
+from support.browser import Pages, unfold
 from support.browser.recorded_pages import page
 
 if TYPE_CHECKING:
@@ -37,11 +38,10 @@ def width(part: Locator) -> float:
     return box["width"]
 
 
-@pytest.mark.parametrize("what", [".cutbox code[data-copy]", ".facts code[data-copy]"])
-def test_copy_takes_the_text_beside_the_button(what: str, leaking: Page) -> None:
+def test_a_button_copies_the_text_beside_it(leaking: Page) -> None:
     leaking.context.grant_permissions(["clipboard-read", "clipboard-write"])
     unfold(leaking)
-    code = leaking.locator(what).first
+    code = leaking.locator(".cutbox code[data-copy]").first
     label = "Copy " + code.text_content().strip().splitlines()[0][:60]
     made = leaking.locator(f".copy[aria-label='{label}']").first
     made.click()
@@ -49,7 +49,7 @@ def test_copy_takes_the_text_beside_the_button(what: str, leaking: Page) -> None
     assert leaking.evaluate("navigator.clipboard.readText()").split() == code.text_content().split() != []
 
 
-def test_what_is_copied_of_an_edit_can_be_pasted(leaking: Page) -> None:
+def test_a_copied_edit_can_be_pasted(leaking: Page) -> None:
     leaking.context.grant_permissions(["clipboard-read", "clipboard-write"])
     assert "+\xa0del collect" in leaking.locator(".code.edit pre code").first.inner_text()
     made, box = leaking.locator(".code.edit .copy").first, leaking.locator(".code.edit figcaption").first
@@ -63,7 +63,7 @@ def test_what_is_copied_of_an_edit_can_be_pasted(leaking: Page) -> None:
     assert button["y"] + button["height"] <= around["y"] + around["height"], "it hangs out of its box"
 
 
-def test_where_nothing_can_be_copied_the_text_is_marked_for_the_keys(leaking: Page) -> None:
+def test_text_is_selected_where_the_clipboard_is_refused(leaking: Page) -> None:
     leaking.evaluate("void (navigator.clipboard.writeText = async () => { throw new Error('not allowed') })")
     leaking.evaluate("void (document.execCommand = () => false)")
     leaking.locator(".cutbox .copy").first.click()
@@ -98,22 +98,11 @@ def test_findings_and_ranks_are_filtered_by_rank(several: Page) -> None:
     assert several.locator(".filter [name=rank]").input_value() == ""
 
 
-def test_findings_are_filtered_by_text(several: Page) -> None:
-    title = several.locator("article.finding h3").first.text_content()
-    several.locator(".filter [name=text]").fill(title.partition(". ")[2].upper())
-    assert shown(several.locator(".findings-list tr[data-ranks]")) == 1
-    assert several.locator("article.finding").first.is_visible()
-
-
-def test_what_is_found_unfolds(several: Page) -> None:
+def test_a_filter_unfolds_what_it_matches(several: Page) -> None:
     folded = several.locator("details article.finding").last
     assert not folded.is_visible()
     several.locator(".filter [name=text]").fill(folded.get_attribute("id"))
     assert folded.is_visible()
-
-
-def test_a_run_with_one_finding_and_few_ranks_needs_no_filter(leaking: Page) -> None:
-    assert leaking.locator("form.filter").count() == 0
 
 
 def test_a_drawing_zooms_by_button_key_and_wheel_and_moves_by_drag(leaking: Page) -> None:
@@ -152,7 +141,7 @@ def test_a_drawing_zooms_by_button_key_and_wheel_and_moves_by_drag(leaking: Page
     assert box.evaluate("box => [box.scrollLeft, box.scrollTop]") > at
 
 
-def test_a_line_of_the_trace_lights_its_reference_and_the_other_way_round(leaking: Page) -> None:
+def test_a_line_of_the_path_and_its_arrow_highlight_each_other(leaking: Page) -> None:
     unfold(leaking)
     finding = leaking.locator("article.finding").first
     drawn = finding.locator("svg g.arrow[data-hop]").first
@@ -170,7 +159,7 @@ def test_a_line_of_the_trace_lights_its_reference_and_the_other_way_round(leakin
     assert "lit" in drawn.get_attribute("class").split()
 
 
-def test_a_link_to_a_finding_opens_what_it_is_folded_in(pages: Pages) -> None:
+def test_a_link_to_a_finding_unfolds_it(pages: Pages) -> None:
     opened = pages.open(page("8 ranks"))
     folded = opened.locator("details article.finding").last
     name = folded.get_attribute("id")
@@ -186,15 +175,7 @@ def test_a_link_to_a_finding_opens_what_it_is_folded_in(pages: Pages) -> None:
     )
 
 
-def test_a_link_shows_a_finding_that_was_filtered_out(several: Page) -> None:
-    last = several.locator("article.finding").last
-    several.locator(".filter [name=rank]").fill("100")
-    assert not last.is_visible()
-    several.evaluate("name => { location.hash = name }", last.get_attribute("id"))
-    last.wait_for(state="visible")
-
-
-def test_the_list_of_findings_stays_in_view_and_marks_where_one_is(several: Page) -> None:
+def test_the_list_of_findings_stays_in_view_and_marks_the_current_one(several: Page) -> None:
     links = several.locator(".findings-list a[href^='#']")
     assert links.count() == LEAKS
     several.locator("article.finding").nth(1).evaluate("one => one.scrollIntoView()")
@@ -204,7 +185,48 @@ def test_the_list_of_findings_stays_in_view_and_marks_where_one_is(several: Page
     assert 0 <= top < 100
 
 
-def test_on_a_phone_the_list_is_not_in_the_way(pages: Pages) -> None:
-    opened = pages.open(page("8 ranks"), PHONE)
-    opened.locator("article.finding").nth(1).evaluate("one => one.scrollIntoView()")
-    assert opened.locator(".findings-list").bounding_box()["y"] < 0
+FOREIGN = "<script>document.title = 'foreign'</script>"
+
+
+def runs_its_own(opened: Page) -> bool:
+    return opened.evaluate("typeof showTarget") == "function"  # a name of the script's
+
+
+def test_the_page_runs_its_own_script_and_loads_nothing(pages: Pages) -> None:
+    opened = pages.open(page("leaking"))
+    assert runs_its_own(opened) and pages.console == []
+    assert {address.partition(":")[0] for address in pages.requests} == {"file"}
+    assert {address.rpartition("/")[2] for address in pages.requests} == {"page_0.html"}
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [FOREIGN, "<img src=x onerror=\"document.title = 'foreign'\">", "<script src=foreign.js></script>"],
+)
+def test_a_foreign_script_does_not_run(foreign: str, pages: Pages) -> None:
+    smuggled = page("leaking").replace("</main>", f"{foreign}</main>")
+    (pages.folder / "foreign.js").write_text("document.title = 'foreign'", encoding="utf-8")
+    opened = pages.open(smuggled)
+    assert opened.title().startswith("leakscope: ")
+    assert any("Content Security Policy" in text for text in pages.console)
+    assert runs_its_own(opened)
+
+
+def test_without_the_policy_it_would_run(pages: Pages) -> None:
+    smuggled = page("leaking").replace("</main>", f"{FOREIGN}</main>")
+    smuggled = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", smuggled)
+    assert pages.open(smuggled).title() == "foreign"
+
+
+def test_changed_by_one_character_its_own_script_does_not_run(pages: Pages) -> None:
+    changed = page("leaking").replace('"use strict";', '"use strict"; ')
+    assert not runs_its_own(pages.open(changed))
+
+
+def test_the_page_is_complete_without_javascript(pages: Pages) -> None:
+    with_script, without = pages.open(page("leaking")), pages.open(page("leaking"), scripts=False)
+    assert without.locator("button, form, input").count() == 0
+    with_script.locator(".copy, .filter, .zooming").evaluate_all("parts => parts.forEach(part => part.remove())")
+    text = "document.querySelector('main').textContent.replace(/\\s+/g, ' ')"
+    assert without.evaluate(text) == with_script.evaluate(text)
+    assert without.locator("main").inner_text().strip()

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from leakscope_cli import main
-from leakscope_cli.outputs import check_writable, parse_formats, render_format, stdout_format, write_files
+from leakscope_cli.outputs import check_writable, parse_formats, stdout_format, write_files
 from support import ROOT, examples
 
 from leakscope.errors import LeakscopeError
-from leakscope.options import OFFERED, Options
-from leakscope.report.formats import OWN
+from leakscope.options import Options
 
 RUN = str(ROOT / "sample_runs/p2p_pipeline/none")
 
@@ -22,7 +21,7 @@ def places(*words: str, output: Path | None = None) -> list[tuple[str, str]]:
     return [(one.form.name, str(one.file or "stdout")) for one in parse_formats(words, output)]
 
 
-def test_text_goes_to_stdout_unless_another_takes_its_place(tmp_path: Path) -> None:
+def test_text_goes_to_stdout_unless_another_format_does(tmp_path: Path) -> None:
     assert places() == [("text", "stdout")]
     assert places("sarif=a.sarif", "html=b.html") == [("text", "stdout"), ("sarif", "a.sarif"), ("html", "b.html")]
     assert places("json", "html=b=c.html") == [("json", "stdout"), ("html", "b=c.html")]
@@ -31,28 +30,19 @@ def test_text_goes_to_stdout_unless_another_takes_its_place(tmp_path: Path) -> N
     assert places("junit=later/") == [("text", "stdout"), ("junit", "later/findings.xml")]
 
 
-def test_output_takes_what_has_no_file() -> None:
+def test_output_is_the_file_of_a_format_without_one() -> None:
     assert places(output=Path("o")) == [("text", "o")]
     assert places("html", output=Path("o")) == [("html", "o")]
     assert places("html", "json=j", output=Path("o")) == [("html", "o"), ("json", "j")]
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["pdf"], "unknown format 'pdf'; use one of text, json, html"),
-        (["=x"], "unknown format ''"),
-        (["json="], "--as json= has no file name"),
-        (["json", "html"], "json and html would both go to stdout"),
-        (["json=x", "html=x"], "json and html would both go to x"),
-    ],
-)
-def test_what_cannot_be_is_one_sentence(words: list[str], sentence: str) -> None:
-    with pytest.raises(LeakscopeError, match=sentence.replace("(", r"\(")):
+@pytest.mark.parametrize("words", [["pdf"], ["=x"], ["json="], ["json", "html"], ["json=x", "html=x"]])
+def test_wrong_formats_are_refused(words: list[str]) -> None:
+    with pytest.raises(LeakscopeError):
         parse_formats(words)
 
 
-def test_a_file_that_cannot_be_written_is_found_without_leaving_one(tmp_path: Path) -> None:
+def test_unwritable_files_are_refused_beforehand_and_none_is_created(tmp_path: Path) -> None:
     there = tmp_path / "there.json"
     there.write_text("kept")
     fifo = tmp_path / "fifo"
@@ -67,34 +57,14 @@ def test_a_file_that_cannot_be_written_is_found_without_leaving_one(tmp_path: Pa
         check_writable(parse_formats(["json=/proc/x.json"]))
 
 
-def test_the_ranks_leave_stdout_to_what_a_program_reads() -> None:
+def test_formats_on_stdout_are_reserved() -> None:
     assert not Options().needs_stdout and not Options(formats=("text", "json=x")).needs_stdout
     assert Options(as_json=True).needs_stdout
     assert Options(formats=("html=x", "json")).needs_stdout and Options(formats=("junit=-",)).needs_stdout
     assert not Options(formats=("text=-",)).needs_stdout
 
 
-def test_every_format_is_named_in_the_help() -> None:
-    names = ", ".join(own.name for own in OWN)
-    assert names in OFFERED["formats"].help
-    told = CliRunner().invoke(main, ["report", "--help"]).output
-    assert names in " ".join(told.split())
-
-
-class Broken:
-    name, suffix = "broken", ".b"
-
-    def render(self, run: object, findings: object) -> str:
-        raise ZeroDivisionError("of somebody else")
-
-
-def test_another_packages_fault_is_a_sentence(tmp_path: Path) -> None:
-    run, findings = examples.leaking()
-    with pytest.raises(LeakscopeError, match="the format broken fails: ZeroDivisionError: of somebody else"):
-        render_format(Broken(), run, findings)
-
-
-def test_files_are_written_and_failures_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_are_written_and_failures_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, findings = examples.leaking()
     asked = parse_formats([f"json={tmp_path / 'f.json'}", f"sarif={tmp_path / 'gone' / 'x'}"])
     failed = write_files(asked, run, findings)
@@ -106,7 +76,7 @@ def test_files_are_written_and_failures_told(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.process
-def test_report_tells_several_at_once(tmp_path: Path) -> None:
+def test_report_writes_several_at_once(tmp_path: Path) -> None:
     page, log = tmp_path / "page.html", tmp_path / "log.sarif"
     told = CliRunner().invoke(main, ["report", RUN, "--as", f"html={page}", "--as", f"sarif={log}", "--as", "junit"])
     assert told.exit_code == 0, told.output

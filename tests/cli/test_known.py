@@ -1,4 +1,4 @@
-"""Baselines and suppression files apply when a run is recorded and when it is reported again."""
+"""Baselines, suppressions and thresholds apply when a run is recorded, reported again and compared."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Write = Callable[..., Path]
@@ -23,64 +24,45 @@ for _ in range(int(sys.argv[1])):
 """
 
 
-def test_a_known_leak_stays_known_when_the_run_is_told_again(leakscope: Command, script: Write, tmp_path: Path) -> None:
+def test_what_is_known_stays_known_and_what_was_not_seen_is_not_fixed(
+    leakscope: Command, script: Write, tmp_path: Path
+) -> None:
     script(GROW, "grow.py")
-    base = leakscope("run", "-q", "-o", "base", "grow.py", "12")
-    assert base.returncode == 23, base.stderr
-    said = "no new leaks: 1 known leak (2.00 MiB) suppressed by base/findings.json"
-    again = leakscope("run", "-q", "-o", "again", "--baseline", "base", "grow.py", "12")
-    assert again.returncode == 0 and said in _flat(again.stdout), again.stdout
-    assert again.stdout.splitlines()[-1] == "Verdict: CLEAN: no new leak, 1 known leak suppressed (exit status 0)"
-    told = leakscope("report", "--leak-exit-code", "23", "again")
-    assert told.returncode == 0 and said in _flat(told.stdout)
+    script(GROW.replace("    kept.append(torch.randn(256, 256))", "    pass"), "mended.py")
+    for folder, name, steps, status in (
+        ("base", "grow.py", 12, 23),
+        ("short", "grow.py", 3, 0),
+        ("mended", "mended.py", 12, 0),
+    ):
+        assert leakscope("run", "-q", "-o", folder, name, steps).returncode == status, folder
+    again = leakscope("run", "-q", "-o", "again", "--baseline", "base", "grow.py", 12)
+    assert again.returncode == 0, again.stdout
 
-    chained = leakscope("report", "--leak-exit-code", "23", "--baseline", "again", "base")
-    assert chained.returncode == 0, "what was suppressed there is known here"
+    def reported(run: str, *options: object) -> Any:
+        done = leakscope("report", "--leak-exit-code", 23, "--as", "json", *options, run)
+        data = json.loads(done.stdout)
+        assert (done.returncode == 23) is (data["verdict"] == "leaks")
+        return data
+
+    (known,) = reported("again")["suppressed"]
+    assert known["suppressed_by"]["file"].endswith("findings.json")
+    assert reported("base", "--baseline", "again")["verdict"] == "clean", "what was suppressed there is known here"
 
     (tmp_path / "known.txt").write_text("kept* until 2200-01-01  # issue 12\nview-hold\n")
-    told = leakscope("report", "--leak-exit-code", "23", "--suppress", "known.txt", "base")
-    assert told.returncode == 0 and "suppressed by known.txt:1 until 2200-01-01: issue 12" in _flat(told.stdout)
-    assert "Unused suppressions: `view-hold` (known.txt:2)" in _flat(told.stdout)
+    told = reported("base", "--suppress", "known.txt")
+    by = told["suppressed"][0]["suppressed_by"]
+    assert (by["reason"], by["until"], by["line"]) == ("issue 12", "2200-01-01", 1)
+    assert [unused["pattern"] for unused in told["unused_suppressions"]] == ["view-hold"]
     (tmp_path / "known.txt").write_text("kept* until 2020-01-01\n")
-    assert json.loads((tmp_path / "base" / "run.json").read_text())["started"] > "2020-01-01"
-    told = leakscope("report", "--leak-exit-code", "23", "--suppress", "known.txt", "base")
-    assert told.returncode == 23 and "Expired suppressions: `kept*`" in _flat(told.stdout)
+    told = reported("base", "--suppress", "known.txt")
+    assert told["verdict"] == "leaks" and [one["pattern"] for one in told["expired_suppressions"]] == ["kept*"]
 
     for options, verdict in (((), "leaks"), (("--horizon", 1), "clean"), (("--min-bytes", "1 MB"), "clean")):
-        judged = json.loads(leakscope("report", "--as", "json", *options, "base").stdout)
-        assert judged["verdict"] == verdict, "thresholds stand in place of the run's"
-
-
-def test_what_was_not_seen_is_not_fixed(leakscope: Command, script: Write, tmp_path: Path) -> None:
-    script(GROW, "grow.py")
-    script(GROW.replace("    kept", "    if _ == 5: raise RuntimeError\n    kept"), "broken.py")
-    script(GROW.replace("    kept.append(torch.randn(256, 256))", "    pass"), "mended.py")
-    (tmp_path / "faster").mkdir()
-    script(GROW.replace("256, 256", "256, 512"), "faster/grow.py")
-    for folder, name, steps, status in (
-        ("base", "grow.py", 12, 23), ("short", "grow.py", 3, 0), ("broken", "broken.py", 12, 1),
-        ("mended", "mended.py", 12, 0), ("faster", "faster/grow.py", 12, 23),
-    ):  # fmt: skip
-        assert leakscope("run", "-q", "-o", f"runs/{folder}", name, steps).returncode == status, folder
-    for options, status in (((), 23), (("--horizon", 1), 0), (("--min-bytes", "1 MB"), 0)):
-        assert leakscope("compare", *options, "runs/mended", "runs/base").returncode == status, options
-    told = {
-        other: leakscope("compare", "runs/base", f"runs/{other}") for other in ("short", "broken", "mended", "faster")
-    }
-    assert {name: done.returncode for name, done in told.items()} == {
-        "short": 2, "broken": 2, "mended": 0, "faster": 23,
-    }  # fmt: skip
-    for name in ("short", "broken"):
-        assert told[name].stderr.startswith("leakscope: NEW ") and told[name].stderr.count("\n") == 1
-        assert "\nFixed (" not in told[name].stdout and "(exit status 2)" in told[name].stdout
-    assert "no new or worse leaks: 1 fixed" in told["mended"].stdout
-    assert "- 256.00 KiB -> 512.00 KiB a step: kept gains" in told["faster"].stdout
-    assert "at faster/grow.py:10" in told["faster"].stdout
-    assert leakscope("compare", "runs/short", "runs/base").returncode == 2
-    assert leakscope("compare", "--worse", "2.5", "runs/base", "runs/faster").returncode == 0
-    page = leakscope("compare", "runs/base", "runs/faster", "--as", "html", "-o", "page.html")
-    assert page.returncode == 23 and "Leaks: 1 worse" in (tmp_path / "page.html").read_text()
-
-
-def _flat(text: str) -> str:
-    return " ".join(text.split())
+        assert reported("base", *options)["verdict"] == verdict, options
+        status = leakscope("compare", *options, "mended", "base").returncode
+        assert status == (23 if verdict == "leaks" else 0), options
+    unclear = leakscope("compare", "base", "short")
+    assert unclear.returncode == 2 and unclear.stderr.count("\n") == 1
+    compared = json.loads(leakscope("compare", "--as", "json", "base", "mended").stdout)
+    assert compared["counts"]["fixed"] == 1 and compared["exit_status"] == 0
+    assert leakscope("compare", "short", "base").returncode == 2

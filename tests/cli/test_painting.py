@@ -105,8 +105,8 @@ def shown_in_a_terminal(columns: int, *words: str, **environ: str) -> str:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("columns", [60, 80])
-def test_a_real_terminal(columns: int) -> None:
+def test_a_real_terminal() -> None:
+    columns = 60
     shown = shown_in_a_terminal(columns, "report", str(SAMPLES / "p2p_pipeline" / "stage-backward-cycle"))
     lines = CODES.sub("", shown).splitlines()
     assert re.search(r"\x1b\[1;31m[^\x1b]*LEAKS\x1b", shown) and columns - 9 < max(map(cells, lines)) <= columns
@@ -118,10 +118,3 @@ def test_a_real_terminal_without_colour() -> None:
     words = ("report", str(SAMPLES / "p2p_pipeline" / "none"))
     shown = shown_in_a_terminal(100, *words, NO_COLOR="1")
     assert "\x1b[1m" in shown and not re.search(r"\x1b\[(?:\d;)?3\d", shown), "bold, but not in colour"
-
-
-@pytest.mark.process
-def test_one_rank_is_as_wide_as_the_terminal() -> None:
-    shown = shown_in_a_terminal(70, "report", "--rank", "1", str(SAMPLES / "p2p_pipeline" / "kept-outputs"))
-    lines = CODES.sub("", shown).splitlines()
-    assert lines[0] == "Rank 1 of 2 ranks" and "\x1b[1m" in shown and 60 < max(map(cells, lines)) <= 70

@@ -1,12 +1,8 @@
-"""Blocks of code that leave tensors behind; of some, what they need is set up before the block.
-
-What is left is garbage, for gc or for ever, or something alive holds it.
-"""
+"""Blocks of code that leave tensors behind: as garbage that gc frees or never frees, or retained by a live object."""
 
 from __future__ import annotations
 
 import contextvars
-import functools
 import gc
 import threading
 from collections.abc import Callable
@@ -46,10 +42,6 @@ class KeepsOutput(torch.autograd.Function):
         return grads[0]
 
 
-class Named(torch.Tensor):
-    """A tensor of a class of its own."""
-
-
 def garbage(block: Block) -> Block:
     GARBAGE[block.__name__] = lambda: block
     return block
@@ -79,7 +71,7 @@ def leaf() -> torch.Tensor:
     return torch.ones(SIZE, requires_grad=True)
 
 
-# ---- garbage that came with the block
+# garbage made by the block
 
 
 @garbage
@@ -101,22 +93,6 @@ def recursive_closure() -> None:
 @garbage
 def context_of_its_output() -> object:
     return KeepsOutput.apply(leaf())
-
-
-@garbage_of_setup
-def error_with_its_frame() -> Block:
-    def fail() -> None:
-        held = tensor()
-        raise ValueError(held.numel())
-
-    def block() -> None:
-        try:
-            fail()
-        except ValueError as error:
-            kept_error = error
-        assert kept_error.__traceback__ is not None
-
-    return block
 
 
 @garbage
@@ -175,34 +151,11 @@ def storage_alone() -> None:
 
 
 @garbage
-def sparse() -> None:
-    items: list[Any] = [torch.eye(SIZE).to_sparse()]
-    items.append(items)
-
-
-@garbage
-def cached_method() -> None:
-    class Cached:
-        @functools.lru_cache  # noqa: B019 - the leak itself
-        def held(self) -> torch.Tensor:
-            return tensor()
-
-    Cached().held()
-
-
-@garbage
 def after_the_blocks_own_collection() -> None:
     thing = Thing()
     gc.collect()
     thing.held = tensor()
     del thing
-
-
-@garbage
-def made_old_by_the_block() -> None:
-    thing = Thing()
-    thing.held = tensor()
-    gc.collect()
 
 
 @garbage
@@ -214,7 +167,7 @@ def frozen_and_thawed_by_the_block() -> None:
     gc.unfreeze()
 
 
-# ---- garbage of what was there before
+# garbage of objects from before the block
 
 
 def dropped(fill: Callable[[Thing], object], use: Callable[[Thing], object] = lambda thing: None) -> Block:
@@ -255,18 +208,6 @@ def old_tensor_moved_into_a_cycle() -> Block:
 
 
 @garbage_of_setup
-def old_storage_moved_into_a_cycle() -> Block:
-    box = [tensor()]
-    box[0].untyped_storage()
-
-    def block() -> None:
-        items: list[Any] = [box.pop().untyped_storage()]
-        items.append(items)
-
-    return block
-
-
-@garbage_of_setup
 def old_parameter_with_other_data() -> Block:
     def fill(thing: Thing) -> None:
         thing.held = torch.nn.Parameter(torch.ones(3))
@@ -283,14 +224,6 @@ def old_tensor_swapped() -> Block:
         thing.held = torch.ones(3)
 
     return dropped(fill, lambda thing: torch.utils.swap_tensors(thing.held, tensor()))
-
-
-@garbage_of_setup
-def old_tensor_of_another_class() -> Block:
-    def use(thing: Thing) -> None:
-        thing.held.__class__ = Named
-
-    return dropped(hold, use)
 
 
 @garbage_of_setup
@@ -320,26 +253,12 @@ def old_sum_of_losses() -> Block:
     return dropped(fill, use)
 
 
-@garbage_of_setup
-def old_module_with_hooks_on_itself() -> Block:
-    def fill(thing: Thing) -> None:
-        thing.held = torch.nn.Linear(SIZE, 1)
-        thing.held.register_forward_hook(lambda *_: thing.me and None)
-
-    return dropped(fill, lambda thing: thing.held(tensor()).backward())
-
-
-# ---- what something alive holds
+# retained by a live object
 
 
 @kept
 def nothing() -> object:
     return None
-
-
-@kept
-def nothing_after_work() -> object:
-    return torch.nn.Linear(SIZE, 3)(tensor()).sum().backward()
 
 
 @kept
@@ -351,16 +270,6 @@ def of_the_module() -> object:
 def of_an_old_list() -> Block:
     items: list[Any] = []
     return lambda: items.append(tensor())
-
-
-@kept_of_setup
-def of_an_old_thing() -> Block:
-    thing = Thing()
-
-    def block() -> None:
-        thing.held = [tensor()]
-
-    return block
 
 
 @kept_of_setup
@@ -411,12 +320,6 @@ def in_a_numpy_view() -> Block:
     return lambda: items.append(tensor().numpy())
 
 
-@kept_of_setup
-def in_a_cache() -> Block:
-    cached = functools.lru_cache(lambda key: tensor())
-    return lambda: cached(1)
-
-
 @kept
 def of_a_thread() -> None:
     of_thread.held = tensor()
@@ -430,13 +333,6 @@ def of_a_context() -> object:
 @kept_of_setup
 def old_tensor_gone() -> Block:
     box = [tensor()]
-    return box.clear
-
-
-@kept_of_setup
-def old_graph_gone() -> Block:
-    box = [(leaf() * tensor()).sum()]
-    assert box[0].grad_fn is not None
     return box.clear
 
 

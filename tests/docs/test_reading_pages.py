@@ -10,7 +10,7 @@ from support.commands.preloaded import Copies
 from support.pages import PAGES
 from support.pages.blocks import blocks_of, commands_of, needs_of, with_texts
 from support.pages.cells import cells_of
-from support.pages.telling import agree, as_told
+from support.pages.comparison import agree, updated
 from support.pages.walk import Walk, patch
 from support.snapshots.building import training
 
@@ -79,7 +79,7 @@ def test_output_may_differ_in_what_no_two_runs_have_in_common() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "told", "ought"),
+    ("shown", "actual", "expected"),
     [
         (["1.0 s", "a"], ["2.0 s", "b"], ["1.0 s", "b"]),
         (["a", "...", "z"], ["b", "c", "d", "z"], ["b", "...", "z"]),
@@ -88,9 +88,9 @@ def test_output_may_differ_in_what_no_two_runs_have_in_common() -> None:
     ],
 )  # fmt: skip
 def test_what_is_recorded_keeps_what_is_right_and_what_is_left_out(
-    shown: list[str], told: list[str], ought: list[str]
+    shown: list[str], actual: list[str], expected: list[str]
 ) -> None:
-    assert as_told(shown, told) == ought
+    assert updated(shown, actual) == expected
 
 
 @pytest.mark.parametrize("diff", ["-b = 1\n+b = 2\n", " a = 1\n+b = 2\n"])

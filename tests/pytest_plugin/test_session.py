@@ -210,12 +210,10 @@ def test_own(): Own()
 """
 
 
-def test_a_cycle_of_a_library_fails_only_strict_tests(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cycle_of_a_library_fails_only_strict_tests(pytester: pytest.Pytester) -> None:
     packages = pytester.mkdir("site-packages")
     (packages / "closing_library.py").write_text(LIBRARY)
-    monkeypatch.setenv("PYTHONPATH", str(packages))
+    pytester.makeconftest(f"import sys; sys.path.insert(0, {str(packages)!r})")
     pytester.makepyfile(test_library=OF_LIBRARY)
     result = pytester.runpytest_subprocess("--leakscope", "--leakscope-allowance=0")
     result.assert_outcomes(failed=2, passed=2)

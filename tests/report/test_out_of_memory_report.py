@@ -1,18 +1,15 @@
-"""What a reader is told first where an allocation failed on one rank of two."""
+"""Findings of a run in which an allocation failed on one rank of two."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from support import examples
 from support.heap_text import heap_from
 
 from leakscope.findings import judge
-from leakscope.findings.model import Finding, Findings, Sighting
-from leakscope.findings.oom import AllocationFailed, largest_holder
+from leakscope.findings.oom import largest_holder
 from leakscope.graph.model import KINDS
-from leakscope.report.verdict_text import next_text
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run
 from leakscope.run.rows import AllocationFailure
 
@@ -59,38 +56,13 @@ def run_out(weight: int = 2, cache: int = 7) -> Run:
     return examples.run(*ranks)
 
 
-def leak(rank: int, size: int, written: str) -> Finding:
-    found = replace(examples.growth_finding(), sightings=(Sighting(rank, 5, size),), retained_bytes=size)
-    assert found.cut is not None
-    cut = replace(found.cut, references=(replace(found.cut.references[0], written=written),))
-    return replace(found, cut=cut, fingerprint=str(rank))
-
-
-def told(*leaks: Finding) -> Findings:
-    return Findings(
-        "leaks",
-        "2 leaks.",
-        1,
-        leaks,
-        out_of_memory=(AllocationFailed(rank=1, step=7, at="", wanted_bytes=None, error=""),),
-    )
-
-
-def test_a_skew_is_told_of_one_moment() -> None:
+def test_a_skew_is_measured_at_one_moment() -> None:
     (skew,) = [f for f in judge(run_out()).findings if f.rule == "rank-skew"]
     assert skew.retained_bytes == 40 * MIB and skew.cut is not None and skew.cut.frees_bytes == 40 * MIB
     assert [(s.rank, s.step) for s in skew.sightings] == [(1, 5)]
 
 
-def test_next_names_the_largest_holder_of_the_rank_that_failed() -> None:
+def test_the_largest_holder_of_the_rank_that_failed() -> None:
     run = run_out()
     holder = largest_holder(run.ranks[1])
     assert holder is not None and (holder.name, holder.bytes) == ("cache in main()", 56 * MIB)
-    said = next_text(run, told(leak(0, 4 * MIB, "y in main()")))
-    assert said.endswith(
-        "`cache in main()` held most memory on rank 1 when its allocation failed: 56.00 MiB of 58.00 MiB. "
-        "Drop what it does not need, then rerun the same command."
-    )
-    assert "y in main()" not in said
-    assert next_text(run, told(leak(1, 4 * MIB, "cache in main()"))).endswith(" Cut it, then rerun the same command.")
-    assert "held most memory on rank 1" in next_text(run, told())

@@ -48,16 +48,9 @@ def steps(count: int, start: int, growth: int, peak: bool = False) -> tuple[Step
 
 def look(step: int, explained: int, counted: int, unjudged: tuple[str, ...] = ()) -> HeapSnapshot:
     return HeapSnapshot(
-        step=step,
-        occasion="step",
-        heap=build([], []),
-        counted_bytes=counted,
-        explained_bytes=explained,
-        objects=139,
-        stopped_seconds=0.21,
-        seconds=0.24,
-        unjudged=unjudged,
-    )
+        step=step, occasion="step", heap=build([], []), counted_bytes=counted, explained_bytes=explained, objects=139,
+        stopped_seconds=0.21, seconds=0.24, unjudged=unjudged,
+    )  # fmt: skip
 
 
 def rank(
@@ -98,6 +91,10 @@ def cycle_finding() -> Finding:
     """Its trace goes once around the cycle, then from the cell down to the storage."""
     size = 768 * KIB
     alone, held = "unreachable: kept alive by the cycle", "referenced by the cycle"
+    function = "function extract", "function", "function", "stage.py:40", "leaked"
+    cell = "cell extract", "cell", "cell", "stage.py:40", "leaked"
+    items = "tuple, 2 items", "tuple", "container", "", "leaked"
+    tensor = "Tensor float32[128, 256]", "torch.Tensor", "tensor", "", "leaked"
     return Finding(
         rule="tensor-cycle",
         facts=StaticText(
@@ -111,47 +108,14 @@ def cycle_finding() -> Finding:
         retained_bytes=1536 * KIB,
         bytes_per_step=128.0 * KIB,
         trace=(
-            Hop(
-                "function extract",
-                "function",
-                "function",
-                "stage.py:40",
-                "leaked",
-                "closure extract",
-                alone,
-                size,
-                0,
-                (10,),
-            ),
-            Hop("tuple, 2 items", "tuple", "container", "", "leaked", "[i]", alone, size, 1, (11,)),
-            Hop("cell extract", "cell", "cell", "stage.py:40", "leaked", "contents", alone, size, 2, (12,)),
-            Hop("function extract", "function", "function", "stage.py:40", "leaked", "", alone, index=0),
-            Hop("cell extract", "cell", "cell", "stage.py:40", "leaked", "contents", held, index=2, references=(12,)),
-            Hop(
-                "function extract",
-                "function",
-                "function",
-                "stage.py:40",
-                "leaked",
-                "closure intermediates",
-                held,
-                None,
-                0,
-                (13,),
-            ),
+            Hop(*function, "closure extract", alone, size, 0, (10,)),
+            Hop(*items, "[i]", alone, size, 1, (11,)),
+            Hop(*cell, "contents", alone, size, 2, (12,)),
+            Hop(*function, "", alone, index=0),
+            Hop(*cell, "contents", held, index=2, references=(12,)),
+            Hop(*function, "closure intermediates", held, None, 0, (13,)),
             Hop("list, 4 items", "list", "container", "stage.py:38", "leaked", "[i]", held, 512 * KIB, 3, (14,)),
-            Hop(
-                "Tensor float32[128, 256]",
-                "torch.Tensor",
-                "tensor",
-                "",
-                "leaked",
-                ".untyped_storage()",
-                held,
-                None,
-                4,
-                (15,),
-            ),
+            Hop(*tensor, ".untyped_storage()", held, None, 4, (15,)),
             Hop("storage, 128.00 KiB", "torch.UntypedStorage", "storage", "", "leaked", "", held, index=5),
         ),
         cycle=(
@@ -257,28 +221,14 @@ def comm_operations(step_count: int = 4, microbatches: int = 4, late: bool = Tru
         for microbatch in range(microbatches):
             for direction, offset in (("recv", 0.0), ("send", 0.004)):
                 issued = step * 0.1 + microbatch * 0.012 + offset
-                operations.append(
-                    CommOperation(
-                        id=len(operations) + 1,
-                        nth=len(operations) + 1,
-                        buffers=1,
-                        direction=direction,
-                        peer=1,
-                        tag=microbatch,
-                        group="default",
-                        bytes=64 * KIB,
-                        dtype="float32",
-                        shape=(128, 128),
-                        step=step,
-                        microbatch=microbatch,
-                        issued_at="train.py:88 forward_step",
-                        issued=issued,
-                        waited=issued + 0.002,
-                        completed=issued + 0.003,
-                        tensor_died=issued + 0.006,
-                        storage_died=None if late and direction == "send" else issued + 0.02,
-                    )
-                )
+                operation = CommOperation(
+                    id=len(operations) + 1, nth=len(operations) + 1, buffers=1, direction=direction, peer=1,
+                    tag=microbatch, group="default", bytes=64 * KIB, dtype="float32", shape=(128, 128), step=step,
+                    microbatch=microbatch, issued_at="train.py:88 forward_step", issued=issued, waited=issued + 0.002,
+                    completed=issued + 0.003, tensor_died=issued + 0.006,
+                    storage_died=None if late and direction == "send" else issued + 0.02,
+                )  # fmt: skip
+                operations.append(operation)
     return tuple(operations)
 
 
@@ -316,14 +266,9 @@ def inconclusive() -> tuple[Run, Findings]:
 
 def killed() -> tuple[Run, Findings]:
     """Rank 1 was killed; rank 0 raised because its peer was gone; rank 2 never wrote a word."""
-    first = Ended(
-        "raised",
-        1,
-        5,
-        error="RuntimeError: Connection closed by peer [127.0.0.1]:29500",
-        stack=("train.py:90 main", "train.py:61 forward_step"),
-        log="logs/rank_0.log",
-    )
+    error = "RuntimeError: Connection closed by peer [127.0.0.1]:29500"
+    stack = ("train.py:90 main", "train.py:61 forward_step")
+    first = Ended("raised", 1, 5, error=error, stack=stack, log="logs/rank_0.log")
     second = Ended("killed", 137, 5, log="logs/rank_1.log")
     lost = Rank(2, (), (), Ended("lost", 1, 0), notes=("nothing was recorded for this rank",))
     cut_off = ("the last line of steps.jsonl was cut off when the rank died and was skipped",)
@@ -339,26 +284,6 @@ def failed_as(ended: Ended) -> tuple[Run, Findings]:
     """One rank that ended so."""
     return run(rank(0, ended.steps, ended=ended)), Findings(
         verdict="inconclusive", why="It ended early.", exit_status=ended.status
-    )
-
-
-def of_a_dropped_work() -> tuple[Run, Findings]:
-    """A note on what happened between ranks: it keeps no memory."""
-    note = Finding(
-        rule="p2p-buffer",
-        facts=StaticText(title="the Work of 116 send operations was dropped", advice="Keep the Work."),
-        fingerprint="00000001",
-        severity="note",
-        freed_by="program",
-        retained_bytes=0,
-        bytes_per_step=0.0,
-        trace=(),
-        cut=None,
-        sightings=tuple(Sighting(r, s, KIB) for r in (0, 1) for s in (3, 5)),
-        count=116,
-    )
-    return run(rank(0, growth=0), rank(1, growth=0)), Findings(
-        verdict="clean", why="Nothing grew.", exit_status=0, findings=(note,)
     )
 
 

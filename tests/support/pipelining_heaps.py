@@ -94,37 +94,18 @@ def with_receive_buffers(count: int, crossed: bool = True, type: str = STAGE, in
 
 def peak_rank(graph: HeapGraph, idle: Sequence[int], backward: bool = False) -> Rank:
     step = WatchedStep(
-        step=5,
-        device="cpu",
-        operations=100,
-        start_bytes=0,
-        peak_bytes=4096 * KIB,
-        peak_at="train.py:10 train (aten::mm)",
-        peak_phase=Phase.BACKWARD,
-        backward_follows=backward,
-        unseen_bytes=0,
-        arguments=(),
-        curve=((9, 4096 * KIB),),
-        storages=0,
-        lag_byte_seconds=0.0,
-        use_byte_seconds=0.0,
+        step=5, device="cpu", operations=100, start_bytes=0, peak_bytes=4096 * KIB, peak_operation=9,
+        peak_at="train.py:10 train (aten::mm)", peak_phase=Phase.BACKWARD, backward_follows=backward, unseen_bytes=0,
+        arguments=(), curve=((9, 4096 * KIB),), storages=0, lag_byte_seconds=0.0, use_byte_seconds=0.0,
         drag_byte_seconds=0.0,
-    )
+    )  # fmt: skip
     rows = [
         IdleStorage(
-            storage=s,
-            bytes=int(graph.bytes[s]),
-            made_at="train.py:5 forward",
-            module="",
-            phase=Phase.FORWARD,
-            last_use_at="",
-            last_phase=Phase.FORWARD,
-            drag_byte_seconds=0.0,
-            last=1,
-            died=99,
+            storage=s, bytes=int(graph.bytes[s]), made_at="train.py:5 forward", module="", phase=Phase.FORWARD,
+            last_use_at="", last_phase=Phase.FORWARD, drag_byte_seconds=0.0, last=1, died=99,
         )
         for s in idle
-    ]
+    ]  # fmt: skip
     look = HeapSnapshot(5, Occasion.PEAK, graph, None, 0)
     return Rank(0, (), (look,), Ended(EndKind.FINISHED, 0, 10), lifetimes=(step, *rows))
 

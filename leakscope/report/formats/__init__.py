@@ -65,7 +65,7 @@ OWN: tuple[Format, ...] = (
 
 
 PICTURES = ("dot", "svg", "png")
-"""Formats of a single finding, in `report/drawing.py`."""
+"""Formats of a single finding, rendered by `report.drawing`."""
 
 
 def format_names() -> tuple[str, ...]:

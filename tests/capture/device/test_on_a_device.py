@@ -20,7 +20,7 @@ from support.commands.recorded_runs import Runs
 from support.devices.kinds import Kind
 from support.pages import PAGES
 from support.pages.blocks import blocks_of, commands_of
-from support.pages.telling import agree
+from support.pages.comparison import agree
 from support.pages.walk import patch
 
 from leakscope.findings.oom import DeviceLook, device_looks

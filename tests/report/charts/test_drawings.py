@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from support import examples
 
-from leakscope.findings.model import Cut, CutReference, CycleReference, Hop
+from leakscope.findings.model import Cut, CutReference, Hop
 from leakscope.report import FORMATS
 from leakscope.report.drawing import Arrow, Box, Drawing, inline_svgs, merged, of_finding, whole_drawing
 
@@ -34,35 +34,7 @@ def test_trace_joins_the_cycle_it_goes_round() -> None:
     ]
 
 
-def test_objects_of_one_label_stay_apart() -> None:
-    """A parameter and its gradient look alike; the memory is the gradient's, and one `.grad` of two is the cut."""
-    tensor, node = ("Tensor float32[8]", "torch.Tensor", "tensor", ""), ("Mul", "Mul", "grad node", "")
-    memory = ("tensor memory", "torch.UntypedStorage", "storage", "")
-    trace = (
-        Hop(*tensor, "leaked", ".grad", index=1, references=(10,)),
-        Hop(*tensor, "leaked", ".grad_fn", index=2, references=(11,)),
-        Hop(*node, "leaked", ".grad", index=3, references=(12,)),
-        Hop(*tensor, "leaked", "", index=1),
-        Hop(*tensor, "leaked", "storage", index=2, references=(13,)),
-        Hop(*memory, "leaked", "", index=4),
-    )
-    cycle = (
-        CycleReference(tensor[0], ".grad", tensor[0], 1, 10, 2),
-        CycleReference(tensor[0], ".grad_fn", "Mul", 2, 11, 3),
-        CycleReference("Mul", ".grad", tensor[0], 3, 12, 1),
-    )
-    cut = Cut((CutReference(".grad", indexes=(12,), trace=2),), 32)
-    drawing = whole_drawing(replace(examples.cycle_finding(), trace=trace, cycle=cycle, cut=cut))
-    assert [drawn.label for drawn in drawing.boxes] == [tensor[0], tensor[0], "Mul", "tensor memory"]
-    assert [(r.tail, r.head, r.name, r.cut) for r in drawing.arrows] == [
-        (0, 1, ".grad", False),
-        (1, 2, ".grad_fn", False),
-        (2, 0, ".grad", True),
-        (1, 3, "storage", False),
-    ]
-
-
-def held_twice() -> examples.Finding:
+def retained_twice() -> examples.Finding:
     """One tensor in two lists, both of which are to be cut."""
     tensor, memory = ("Tensor float32[8]", "torch.Tensor", "tensor", ""), ("memory", "storage", "storage", "")
     below = (Hop(*tensor, "leaked", "storage", index=3, references=(12,)), Hop(*memory, "leaked", "", index=4))
@@ -82,8 +54,8 @@ def held_twice() -> examples.Finding:
     return replace(examples.growth_finding(), trace=over("kept", 1), cut=cut)
 
 
-def test_both_holders_of_one_tensor_are_drawn() -> None:
-    drawing = whole_drawing(held_twice())
+def test_both_owners_of_one_tensor_are_drawn() -> None:
+    drawing = whole_drawing(retained_twice())
     assert [drawn.label for drawn in drawing.boxes] == [
         "module",
         "list kept",

@@ -52,14 +52,14 @@ def memory(rank: Rank, findings: Findings, absolute: bool = False) -> RankMemory
     return found
 
 
-def test_the_line_is_what_was_counted_and_the_dots_lie_on_it() -> None:
+def test_snapshots_lie_on_the_line_of_counted_bytes() -> None:
     drawn = memory(examples.rank(0, growth=MIB), findings_of())
     assert drawn.line[0] == (1, 0.0) and drawn.line[-1] == (12, 11.0 * MIB)
     assert [dot.step for dot in drawn.snapshots] == [3, 5, 9, 11]
     assert all((dot.step, dot.bytes) in drawn.line for dot in drawn.snapshots)
 
 
-def test_with_the_cut_it_would_be_less_by_what_was_seen_at_each_look() -> None:
+def test_the_cut_lowers_the_line_by_the_sightings_of_each_snapshot() -> None:
     seen = [(3, 3 * MIB), (5, 5 * MIB), (9, 9 * MIB), (11, 11 * MIB)]
     drawn = memory(examples.rank(0, growth=MIB), findings_of(leak(11 * MIB, 11 * MIB, *seen)))
     assert [dot.freed for dot in drawn.snapshots] == [size for _, size in seen]
@@ -67,13 +67,8 @@ def test_with_the_cut_it_would_be_less_by_what_was_seen_at_each_look() -> None:
     assert drawn.saved == 11 * MIB
 
 
-def test_a_look_at_which_the_leak_was_not_sought_is_told_by_its_growth() -> None:
-    drawn = memory(examples.rank(0, growth=MIB), findings_of(leak(9 * MIB, 9 * MIB, (9, 9 * MIB))))
-    assert [dot.freed for dot in drawn.snapshots] == [3 * MIB, 5 * MIB, 9 * MIB, 11 * MIB]
-
-
 @pytest.mark.parametrize("told", [False, True])
-def test_no_line_of_what_would_be_where_no_cut_is_known_to_free_anything(told: bool) -> None:
+def test_there_is_no_such_line_without_a_known_effect_of_the_cut(told: bool) -> None:
     (one,) = (leak(0, 9 * MIB, (3, MIB), (11, 9 * MIB)),)
     unknown = replace(one, cut=Cut((CutReference("[i]"),), MIB, is_told=False)) if told else replace(one, cut=None)  # type: ignore[type-var]
     drawn = memory(examples.rank(0), findings_of(unknown))
@@ -81,7 +76,7 @@ def test_no_line_of_what_would_be_where_no_cut_is_known_to_free_anything(told: b
 
 
 @given(st.lists(st.integers(-(1 << 40), 1 << 40), min_size=1, max_size=9), st.integers(2, 5))
-def test_the_layers_add_up_to_the_ledger_however_many_are_drawn_together(sizes: list[int], intervals: int) -> None:
+def test_layers_add_up_to_the_growth_breakdown(sizes: list[int], intervals: int) -> None:
     kinds = list(LineKind)
     lines = tuple(Line(kinds[i % len(kinds)], size, f"{i:08x}") for i, size in enumerate(sizes))
     steps = (3, 5, 9, 11, 12)[:intervals]
@@ -137,9 +132,7 @@ def test_the_rank_that_grew_most_is_shown_first_and_the_page_can_show_the_others
         (Verdict.LEAKS, -682 * KIB, True),
     ],
 )
-def test_what_a_clean_run_leaves_unattributed_is_not_drawn_where_it_is_too_little_to_be_told(
-    verdict: Verdict, size: int, is_drawn: bool
-) -> None:
+def test_a_little_unattributed_growth_of_a_clean_run_is_not_drawn(verdict: Verdict, size: int, is_drawn: bool) -> None:
     ledger = (LedgerInterval(3, 5, size, (Line(LineKind.UNATTRIBUTED, size, ""),)),)
     run = examples.run(examples.rank(0), min_bytes=64 * KIB)
     found = memory_of(run, run.ranks[0], replace(findings_of(ledger=ledger), verdict=verdict), False)
@@ -174,7 +167,7 @@ def test_a_device_is_full_where_the_peak_reaches_what_is_left_of_it() -> None:
     )
 
 
-def test_nothing_is_forecast_where_it_is_not_known_what_is_there() -> None:
+def test_nothing_is_forecast_without_the_capacity() -> None:
     told = on_device(64 * MIB)
     unasked = tuple(replace(row, layout=(replace(row.layout[0], driver=None),)) for row in told.device_blocks)
     assert full_at(replace(told, device_blocks=unasked), 2) is None

@@ -1,4 +1,4 @@
-"""Pages opened in a real Chromium: what a reader would see, click and print."""
+"""Opens pages in a real Chromium."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PACKAGES = ("playwright", "axe_playwright_python")
 MISSING = ([] if CHROMIUM else ["chromium"]) + [name for name in PACKAGES if not find_spec(name)]
-"""What is not installed of what these tests need."""
+"""Requirements of these tests that are not installed."""
 PATIENCE_MS = 20_000
-"""How long the browser may take for anything it is asked, in milliseconds, on a busy machine."""
+"""Time limit of each action of the browser, in milliseconds: a busy machine is slow."""
 WIDE, PHONE, SMALL_PHONE = 1440, 390, 320
 """Widths of windows, in px."""
 
 
 @dataclass
 class Pages:
-    """Opens pages in windows that one test after the other takes: a new one costs four times what a new page does."""
+    """Opens pages in windows that tests reuse: a new window costs four times a new page."""
 
     browser: Browser
     folder: Path
     """Of the test, for its files."""
     requests: list[str] = field(default_factory=list)
-    """What the test's pages have asked for, themselves and all that they load."""
-    said: list[str] = field(default_factory=list)
-    """Errors of their scripts, and what stands in the console."""
+    """Addresses that the test's pages have loaded."""
+    console: list[str] = field(default_factory=list)
+    """Errors of their scripts, and messages in the console."""
     _idle: list[tuple[bool, Page]] = field(default_factory=list)
     _taken: list[tuple[bool, Page]] = field(default_factory=list)
 
@@ -55,13 +55,13 @@ class Pages:
         return opened
 
     def end(self) -> None:
-        """Leave the windows empty, to the next test."""
+        """Empty the windows for the next test."""
         for _, opened in self._taken:
             opened.goto("about:blank")
         self._idle += self._taken
         self._taken.clear()
         self.requests.clear()
-        self.said.clear()
+        self.console.clear()
 
     def written(self, text: str) -> Path:
         """A file with this text."""
@@ -74,8 +74,8 @@ class Pages:
         context.set_default_timeout(PATIENCE_MS)
         opened = context.new_page()
         opened.on("request", lambda request: self.requests.append(request.url))
-        opened.on("console", lambda message: self.said.append(message.text))
-        opened.on("pageerror", lambda error: self.said.append(str(error)))
+        opened.on("console", lambda message: self.console.append(message.text))
+        opened.on("pageerror", lambda error: self.console.append(str(error)))
         return opened
 
 
@@ -95,12 +95,12 @@ def chromium() -> Iterator[Browser]:
 
 
 def unfold(page: Page) -> None:
-    """Open all that is folded."""
+    """Open all folded sections."""
     page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true })")
 
 
 def found_by_axe(page: Page, rules: Sequence[str] = ()) -> list[str]:
-    """What axe-core finds in the page by these of its rules, or all: the rule, how bad it is, and the first places."""
+    """The violations of these rules of axe-core, or all of them: the rule, its impact and the first places."""
     from axe_playwright_python.sync_playwright import Axe
 
     options = {"resultTypes": ["violations"]} | ({"runOnly": list(rules)} if rules else {})

@@ -1,4 +1,4 @@
-"""Pages of real recorded runs, each made once: leaking, clean, of many ranks, two compared, and of memory snapshots."""
+"""Pages of recorded runs, each rendered once: leaking, clean, of many ranks, two compared, and of memory snapshots."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from leakscope.report.html.page import render
 from leakscope.report.memory_snapshot import snapshot_html
 from leakscope.run.reader import read_run
 from support import SAMPLES
+from support.runs.many_ranks import many
 from support.snapshots.building import training
 
 PIPELINE = SAMPLES / "p2p_pipeline"
@@ -68,7 +69,7 @@ MAKERS = {
     "leaking": lambda: _of_run(PIPELINE / "stage-backward-cycle"),
     "clean": lambda: _of_run(PIPELINE / "none"),
     "8 ranks": lambda: _of_many(8),
-    "64 ranks": lambda: _of_many(64),
+    "64 ranks": lambda: render(*many(64)),
     "comparison": _of_comparison,
     "snapshot": _of_snapshot,
 }

@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import FunctionType
 from typing import Any, NoReturn
 
 from leakscope import bootstrap
@@ -32,15 +33,16 @@ IMPORTED = (
     "leakscope.recorder.recorder",
     "leakscope.findings",
     "leakscope.launch",
-    "leakscope.report.html",
+    "leakscope.profiler.repeats",
+    "leakscope.report.html.page",
+    "leakscope.report.text.page",
     "matplotlib.backends.backend_svg",
+    "matplotlib.figure",
     "graphviz",
     "jinja2",
-    "sympy",
-    "torch._dynamo",
     "torch.distributed.launcher.api",
 )
-"""With all that these import; an optimizer of torch imports `torch._dynamo`."""
+"""With all that these import, except `torch._dynamo`: see `without_dynamo`."""
 READ_AT_IMPORT = ("PYTHON", "TORCH", "PYTORCH", "OMP_", "MKL_", "LD_", "MALLOC_")
 """How the names of variables begin that Python, torch and the C library read when they are loaded."""
 SET_FOR_RANKS = ("TORCHELASTIC_", "TORCH_NCCL_")
@@ -151,6 +153,7 @@ def serve(asks: int, answers: int) -> None:
     loaded_with = read_at_import(os.environ)
     for name in IMPORTED:
         importlib.import_module(name)
+    without_dynamo()
     gc.collect()
     os.write(answers, b"ready\n")
     with os.fdopen(asks) as lines:
@@ -160,6 +163,24 @@ def serve(asks: int, answers: int) -> None:
                 be_the_command(json.loads(line), loaded_with, (asks, answers))
             os.write(answers, b"%d\n" % child)
             os.write(answers, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+def without_dynamo() -> None:
+    """Let optimizers run without importing `torch._dynamo`: it takes seconds, and doubles the heap of every snapshot.
+
+    They import it for a mark on some functions and for graph breaks, which matter to the compiler alone.
+    """
+    import torch  # not at the import of this module, which processes without torch import too
+
+    instead = {"torch._dynamo": "torch.compiler", "_dynamo": "compiler", "graph_break": "is_compiling"}
+    for function in gc.get_objects():
+        if type(function) is not FunctionType:
+            continue
+        code = function.__code__
+        if code.co_filename == torch._compile.__file__ and (wrapped := getattr(function, "__wrapped__", None)):
+            wrapped.__dynamo_disable = wrapped
+        elif code.co_filename == sys.modules["torch.optim.optimizer"].__file__ and "graph_break" in code.co_names:
+            function.__code__ = code.replace(co_names=tuple(instead.get(name, name) for name in code.co_names))
 
 
 def be_the_command(ask: dict[str, Any], loaded_with: dict[str, str], not_ours: Sequence[int]) -> NoReturn:

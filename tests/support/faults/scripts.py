@@ -116,10 +116,3 @@ print("the script's own word", file=sys.stderr)
 sys.exit(3)
 """
 """To be run with `--step-function train_step`."""
-
-NO_TORCH = """
-import sys
-print("nothing")
-print("the script's own word", file=sys.stderr)
-sys.exit(3)
-"""

@@ -10,7 +10,7 @@ from typing import Literal
 from PIL import Image, PngImagePlugin
 
 from support import browser
-from support.pages.telling import without_varying
+from support.pages.comparison import without_varying
 
 _PICTURE = re.compile(r"<!-- picture (?P<picture>\S+) of (?P<made>\S+) -->")
 _WIDTH, _HEIGHT = 1120, 830

@@ -1,6 +1,6 @@
-"""Runs the Python of a page, as one session: examples with prompts tell what they print, others must not fail.
+"""Runs the Python blocks of a page as one session: examples with prompts print, others must not fail.
 
-A script: asked in a JSON file, it answers in another.
+A script that reads a JSON file and writes another: for each block the output of each of its examples.
 """
 
 from __future__ import annotations
@@ -14,30 +14,20 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-Told = list[list[str]]
-"""For each block the output of each of its examples; of a block without prompts, of all of it."""
 
-
-def answers(earlier: list[list[str]], blocks: list[list[str]], spaces: dict[str, Any]) -> Told:
-    """Of (language, text) of these blocks; the earlier ones have been told and run again."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        for language, text in earlier:
-            told_by(language, text, spaces)
-    return [told_by(language, text, spaces) for language, text in blocks]
-
-
-def told_by(language: str, text: str, spaces: dict[str, Any]) -> list[str]:
+def outputs(language: str, text: str, names: dict[str, Any]) -> list[str]:
+    """The output of each example of a block, or of all of a block without prompts."""
     if language != "pycon":
-        return [printed(text, "exec", spaces)]
-    return [printed(example.source, "single", spaces) for example in doctest.DocTestParser().get_examples(text)]
+        return [printed(text, "exec", names)]
+    return [printed(example.source, "single", names) for example in doctest.DocTestParser().get_examples(text)]
 
 
-def printed(source: str, mode: str, spaces: dict[str, Any]) -> str:
-    """What it prints; where it raises at a prompt, the last lines of the traceback as a doctest has them."""
+def printed(source: str, mode: str, names: dict[str, Any]) -> str:
+    """What the source prints; where it raises at a prompt, the traceback as a doctest has it."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         try:
-            exec(compile(source, "<example>", mode, dont_inherit=True), spaces)
+            exec(compile(source, "<example>", mode, dont_inherit=True), names)
         except Exception as error:
             if mode == "exec":
                 raise
@@ -47,6 +37,9 @@ def printed(source: str, mode: str, spaces: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    asked, answered = map(Path, sys.argv[1:])
-    ask = json.loads(asked.read_text(encoding="utf-8"))
-    answered.write_text(json.dumps(answers(ask["earlier"], ask["blocks"], globals())), encoding="utf-8")
+    _request, _response = map(Path, sys.argv[1:])
+    _blocks = json.loads(_request.read_text(encoding="utf-8"))
+    for _language, _text in _blocks["earlier"]:
+        outputs(_language, _text, globals())
+    _outputs = [outputs(_language, _text, globals()) for _language, _text in _blocks["blocks"]]
+    _response.write_text(json.dumps(_outputs), encoding="utf-8")

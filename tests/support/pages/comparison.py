@@ -1,4 +1,4 @@
-"""Comparison of command output with a documentation page, ignoring what varies between runs."""
+"""Compares the output of a command with the one on a page, except for what varies between runs."""
 
 from __future__ import annotations
 
@@ -21,45 +21,47 @@ VARYING = (
     (re.compile(r"[\d.]+ [KMG]iB more each step"), "1.00 MiB more each step"),
     (re.compile(r" +$", re.MULTILINE), ""),
 )
-"""Whose store went first, when, how long, where in memory, which process, what the C library counts: not compared."""
-LEFT_OUT = "..."
-"""On a line of its own for lines that a page does not show, within a line for a part of it."""
+"""Times, dates, addresses, process ids and figures of the C library, each with its replacement."""
+OMITTED = "..."
+"""Stands for lines that a page does not show; within a line, for a part of it."""
 
 
-def agree(shown: Sequence[str], told: Sequence[str]) -> bool:
-    want, got = (without_varying("".join(f"{line}\n" for line in lines)) for lines in (shown, told))
+def agree(shown: Sequence[str], actual: Sequence[str]) -> bool:
+    """Whether these lines of a page are those of the output."""
+    want, got = (without_varying("".join(f"{line}\n" for line in lines)) for lines in (shown, actual))
     return doctest.OutputChecker().check_output(want, got, doctest.ELLIPSIS)
 
 
 def without_varying(text: str) -> str:
+    """The text with what varies between runs replaced."""
     for pattern, same in VARYING:
         text = pattern.sub(same, text)
     return text
 
 
-def as_told(shown: Sequence[str], told: Sequence[str]) -> list[str]:
-    """What the page ought to show: what it does where that agrees, else the lines told, some of them left out again."""
-    if not told:
+def updated(shown: Sequence[str], actual: Sequence[str]) -> list[str]:
+    """The lines of the page where they agree with the output, else those of the output with the same omissions."""
+    if not actual:
         return []
-    if agree(shown, told):
+    if agree(shown, actual):
         return list(shown)
     same = {without_varying(line): line for line in shown}
-    return [same.get(without_varying(line), line) for line in _left_out_again(shown, told)]
+    return [same.get(without_varying(line), line) for line in _with_omissions(shown, actual)]
 
 
-def _left_out_again(shown: Sequence[str], told: Sequence[str]) -> list[str]:
+def _with_omissions(shown: Sequence[str], actual: Sequence[str]) -> list[str]:
     pieces: list[list[str]] = [[]]
     for line in shown:
-        if line == LEFT_OUT:
+        if line == OMITTED:
             pieces.append([])
         else:
             pieces[-1].append(line)
     if len(pieces) == 1:
-        return list(told)
-    lines, at = list(told[: len(pieces[0])]), len(pieces[0])
+        return list(actual)
+    lines, at = list(actual[: len(pieces[0])]), len(pieces[0])
     for piece in pieces[1:-1]:
-        near = difflib.get_close_matches(piece[0], told[at:], 1, 0.0)
-        start = told.index(near[0], at) if near else at
-        lines += [LEFT_OUT, *told[start : start + len(piece)]]
+        near = difflib.get_close_matches(piece[0], actual[at:], 1, 0.0)
+        start = actual.index(near[0], at) if near else at
+        lines += [OMITTED, *actual[start : start + len(piece)]]
         at = start + len(piece)
-    return [*lines, LEFT_OUT, *told[max(at, len(told) - len(pieces[-1])) :]]
+    return [*lines, OMITTED, *actual[max(at, len(actual) - len(pieces[-1])) :]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support import examples
@@ -34,7 +35,32 @@ def shown(finding: Finding) -> str:
     return card
 
 
-def test_lines_of_one_file_stand_together_and_a_gap_is_marked() -> None:
+def test_an_edit_lists_removed_and_added_lines_of_each_place() -> None:
+    assert edit_lines(Suggestion("train.py:3", "a(b)", "a(b)\ndel c")) == ("  a(b)", "+ del c")
+    both = Suggestion("train.py:3", "a", "b", also=(Suggestion("train.py:9", "c", ""),))
+    assert edit_lines(both) == ("- a", "+ b", "@@ train.py:9", "- c")
+
+
+@pytest.mark.parametrize(
+    ("changes", "rest"),
+    [
+        ({"retained_bytes": 3 * MIB}, True),
+        ({"retained_bytes": 2 * MIB + 1000}, False),
+        ({"retained_bytes": 3 * MIB, "freed_by": FreedBy.PROGRAM}, False),
+        ({"retained_bytes": 3 * MIB, "sightings": (Sighting(0, 3, 1), Sighting(1, 3, 1))}, False),
+    ],
+)
+def test_garbage_that_the_cut_does_not_free_is_mentioned(changes: dict[str, Any], rest: bool) -> None:
+    found = replace(leak(CutReference("closure model", "train.py:4")), **{"freed_by": FreedBy.GC, **changes})
+    assert would_be_freed(found).startswith("frees 2.00 MiB") and ("another" in would_be_freed(found)) is rest
+
+
+def test_measured_bytes_replace_predicted_ones() -> None:
+    for proved, size in ((MIB, "1.00 MiB"), (None, "2.00 MiB")):
+        assert f"frees {size}" in [first for first, _ in figures(leak(CutReference(".seen"), proved=proved))]
+
+
+def test_lines_of_one_file_are_shown_together_with_gaps() -> None:
     card = finding_on_page(RUN, leak(CutReference(".seen", "train.py:4", added_at=("train.py:30",))))
     ((file, lines),) = card.code
     assert file == "train.py"
@@ -43,7 +69,7 @@ def test_lines_of_one_file_stand_together_and_a_gap_is_marked() -> None:
     assert [line.number for line in lines if line.gap] == [28]
 
 
-def test_the_line_to_begin_at_is_that_of_the_edit_then_what_adds_then_what_holds() -> None:
+def test_the_line_to_edit_is_that_of_the_fix_then_what_adds_then_what_holds() -> None:
     holds = CutReference(".seen", "train.py:4")
     adds = replace(holds, added_at=("train.py:30",))
     assert line_to_edit(leak(holds)) == "train.py:4"
@@ -56,51 +82,8 @@ def test_the_line_to_begin_at_is_that_of_the_edit_then_what_adds_then_what_holds
     assert line_to_edit(leak(CutReference(".seen"))) == "" == line_to_edit(replace(leak(holds), cut=None))
 
 
-def test_of_what_waits_for_gc_a_part_that_the_cut_leaves_is_told() -> None:
-    reference = CutReference("closure model", "train.py:4")
-    found = replace(leak(reference), freed_by=FreedBy.GC, retained_bytes=3 * MIB)
-    assert would_be_freed(found) == "frees 2.00 MiB (another cycle retains the other 1.00 MiB)"
-    assert ("frees 2.00 MiB", "when cut, not measured; another cycle retains the other 1.00 MiB") in figures(found)
-    for other in (
-        replace(found, retained_bytes=2 * MIB + 1000),
-        replace(found, freed_by=FreedBy.PROGRAM),
-        replace(found, sightings=(Sighting(0, 3, 1), Sighting(1, 3, 1))),
-    ):
-        assert would_be_freed(other).startswith("frees 2.00 MiB") and "another" not in would_be_freed(other)
-
-
 @pytest.mark.process
-def test_an_edit_shows_what_goes_and_what_comes_and_that_it_is_advice() -> None:
-    assert edit_lines(Suggestion("train.py:3", "a(b)", "a(b)\ndel c")) == ("  a(b)", "+ del c")
-    assert edit_lines(Suggestion("train.py:3", "x.append(y)", "x.append(y.item())")) == (
-        "- x.append(y)",
-        "+ x.append(y.item())",
-    )
-    both = Suggestion("train.py:3", "a", "b", also=(Suggestion("train.py:9", "c", ""),))
-    assert edit_lines(both) == ("- a", "+ b", "@@ train.py:9", "- c")
-    told = shown(leak(CutReference(".seen", "train.py:4"), suggestion=both))
-    assert "train.py:9" in told and 'data-copy="b"' not in told
-    card = shown(leak(CutReference(".seen", "train.py:4"), suggestion=Suggestion("train.py:4", "a", "b")))
-    assert 'class="code edit"' in card
-    assert '<span class="gone"><i>-&nbsp;</i>a\n' in card and '<span class="new"><i>+&nbsp;</i>b\n' in card
-    assert 'class="code edit"' not in shown(leak(CutReference(".seen", "train.py:4")))
-
-
-@pytest.mark.parametrize(
-    ("proved", "said"),
-    [
-        (2 * MIB, ("frees 2.00 MiB", "when cut, measured: 2.00 of 2.00 MiB")),
-        (MIB, ("frees 1.00 MiB", "when cut, measured: 1.00 of 2.00 MiB")),
-        (MIB // 2, ("frees 512.00 KiB", "when cut, measured: 512.00 KiB of 2.00 MiB")),
-        (None, ("frees 2.00 MiB", "when cut, not measured")),
-    ],
-)
-def test_what_was_measured_is_set_beside_what_is_held(proved: int | None, said: tuple[str, str]) -> None:
-    assert said in figures(leak(CutReference(".seen"), proved=proved))
-
-
-@pytest.mark.process
-def test_the_trace_is_folded_to_root_cut_and_memory_and_keeps_every_hop() -> None:
+def test_the_folded_path_keeps_every_hop() -> None:
     finding = examples.cycle_finding()
     page = FORMATS["html"](RUN, replace(examples.leaking()[1], findings=(finding,)))
     card = page[page.index("<article") : page.index("</article>")]
@@ -119,27 +102,15 @@ def test_the_trace_is_folded_to_root_cut_and_memory_and_keeps_every_hop() -> Non
         ("", None),
     ],
 )
-def test_where_the_tensors_are_made_is_told_where_no_line_shows_it(made_at: str, told: tuple[str, str] | None) -> None:
+def test_the_allocation_site_is_given_where_no_line_shows_it(made_at: str, told: tuple[str, str] | None) -> None:
     finding = replace(leak(CutReference(".seen", "train.py:4")), made_at=(made_at,) if made_at else ())
     assert finding_on_page(RUN, finding).made_elsewhere == told
 
 
 @pytest.mark.process
-def test_where_the_tensors_are_made_stands_in_the_open_card_and_an_edit_that_deletes_has_nothing_to_paste() -> None:
-    edit = Suggestion("train.py:4", "line 4", "")
-    card = shown(replace(leak(CutReference(".seen", "train.py:4"), suggestion=edit), made_at=("train.py:20 main",)))
-    assert '<span class="whole">train.py:20</span> main</code> <code class="line">line 20</code>' in card
-    assert 'class="code edit"' in card and "data-copy=" not in card
-
-
-def many(count: int) -> str:
-    found = [replace(leak(CutReference(".seen", "train.py:4")), fingerprint=f"{n:08x}") for n in range(count)]
-    return FORMATS["html"](RUN, Findings("leaks", "many", 23, tuple(found)))
-
-
-@pytest.mark.process
-def test_many_leaks_are_listed_with_their_line_and_only_the_first_stand_open() -> None:
-    page = many(30)
+def test_many_leaks_are_listed_and_only_the_first_are_open() -> None:
+    found = [replace(leak(CutReference(".seen", "train.py:4")), fingerprint=f"{n:08x}") for n in range(30)]
+    page = FORMATS["html"](RUN, Findings("leaks", "many", 23, tuple(found)))
     listed = page[page.index('<nav class="findings-list') : page.index("</nav>")]
     assert len(re.findall(r'<a href="#[0-9a-f]{8}">', listed)) == 30 and "22 more" in listed
     assert '<code class="place"><span class="whole">train.py:4</span></code>' in listed
@@ -147,7 +118,7 @@ def test_many_leaks_are_listed_with_their_line_and_only_the_first_stand_open() -
     assert len(re.findall(r"<article [^>]*>\s*<h3>", page)) == 3
 
 
-def test_ranks_are_added_at_each_step_by_what_each_held_last() -> None:
+def test_ranks_are_summed_at_each_step() -> None:
     seen = [Sighting(1, 5, 30), Sighting(0, 3, 1), Sighting(0, 5, 2), Sighting(1, 9, 50)]
     assert bytes_by_step(seen) == ((3, 1), (5, 32), (9, 52))
     assert bytes_by_step([]) == ()
