@@ -28,7 +28,7 @@ problems: list[str] = []
 
 
 def made(name: str, *shape: int) -> Tensor:
-    """A tensor of ones whose two deaths are told."""
+    """A tensor of ones whose two deaths are noted."""
     tensor = torch.ones(*shape)
     weakref.finalize(tensor, deaths.append, f"tensor {name}")
     weakref.finalize(tensor.untyped_storage(), deaths.append, f"storage {name}")
@@ -36,7 +36,7 @@ def made(name: str, *shape: int) -> Tensor:
 
 
 def settle(*names: str) -> None:
-    """gloo's thread lets go of a tensor a moment after wait() has returned; what comes next must not overtake it."""
+    """Wait for gloo's thread, which releases a tensor a moment after wait() has returned."""
     deadline = time.monotonic() + 10
     while not all(f"storage {name}" in deaths for name in names):
         if time.monotonic() > deadline:
@@ -101,7 +101,6 @@ def collectives() -> None:
         ("all_reduce", lambda t: dist.all_reduce(t, async_op=True)),
         ("all_gather", lambda t: dist.all_gather([torch.empty(4), torch.empty(4)], t, async_op=True)),
         ("reduce_scatter_tensor", lambda t: dist.reduce_scatter_tensor(torch.empty(2), t, async_op=True)),
-        ("gather", lambda t: dist.gather(t, [torch.empty(4), torch.empty(4)] if rank == 0 else None, async_op=True)),
     ):
         buffer = made(name, 4)
         work = call(buffer)
@@ -117,11 +116,6 @@ def by_future() -> None:
     future.wait()
     del future, buffer
     settle("by future")
-    buffer = made("by then", 4)
-    future = dist.all_reduce(buffer, async_op=True).get_future().then(lambda done: 3)
-    sums["then"] = float(future.wait())
-    del future, buffer
-    settle("by then")
 
 
 def functional() -> None:
@@ -140,9 +134,7 @@ def functional() -> None:
     settle("shard")
     name = world.group_name  # type: ignore[union-attr]
     operators = torch.ops._c10d_functional
-    if (
-        rank == 0
-    ):  # the sender's buffer stays in torch's registry of Works: `isend` enters it twice and is waited for once
+    if rank == 0:  # the sender's buffer stays in torch's registry of Works: `isend` enters it twice
         operators.wait_tensor.default(operators.isend(torch.ones(4), other, 7, name))
         for waiting in operators.batch_p2p_ops(
             ["isend", "isend"], [1, 1], [8, 9], [torch.ones(2), torch.ones(3)], name

@@ -1,4 +1,4 @@
-"""Coalesced operations, groups of many ranks, groups written in Python: on torch's own backend that sends nothing."""
+"""Coalesced operations, groups of many ranks and groups written in Python, on torch's backend that sends nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functions
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from leakscope.comm import patches
 from leakscope.comm.monitor import CommMonitor
 from leakscope.process.patches import Patches
 from leakscope.recorder import verify_cut
@@ -58,22 +57,15 @@ def test_a_coalesced_group_has_one_work_for_all_its_operations(seen: Seen) -> No
         dist.isend(out, 0)
         dist.irecv(got, 2, tag=4)
     dist.isend(torch.ones(2), 3).wait()
+    held = {id(tensor): (work, name) for work, tensor, name in seen.watch.holds()}
+    assert held == {id(out): (manager.works[0], "send buffer"), id(got): (manager.works[0], "recv buffer")}
     manager.wait()
-    del manager, out, got
+    del manager, out, got, held
     first, second, alone = seen.rows()
     assert [(row["direction"], row["peer"], row["tag"]) for row in (first, second)] == [("send", 0, 0), ("recv", 2, 4)]
     assert first["waited"] == second["waited"] > alone["waited"]
     for row in (first, second, alone):
         assert "dropped" not in row and row["work_died"] >= row["waited"] and row["storage_died"] is not None
-
-
-def test_a_work_alive_is_told_to_hold_each_buffer_of_its_group(seen: Seen) -> None:
-    out, got = torch.ones(3), torch.empty(5)
-    with dist.distributed_c10d._coalescing_manager(device=CPU, async_ops=True) as manager:
-        dist.isend(out, 0)
-        dist.irecv(got, 2)
-    held = {id(tensor): (work, name) for work, tensor, name in seen.watch.holds()}
-    assert held == {id(out): (manager.works[0], "send buffer"), id(got): (manager.works[0], "recv buffer")}
 
 
 def test_peers_in_a_group_are_ranks_of_the_world(seen: Seen) -> None:
@@ -141,29 +133,7 @@ def test_a_wait_that_raises_is_no_dropped_work(seen: Seen) -> None:
     assert "dropped" not in row and row["waited"] is None
 
 
-def test_everything_is_taken_out(seen: Seen) -> None:
-    functional = torch.ops._c10d_functional
-    assert type(functional.all_reduce._op).__name__ == "RecordedOperator"
-    names = seen.watch.patches.names
-    assert "ProcessGroup.send" in names and "Work.wait" in names and "_c10d_functional.all_reduce.default._op" in names
-    seen.watch.remove()
-    from torch._C import _distributed_c10d as c10d
-
-    kinds = [kind for kind in (*vars(c10d).values(), torch._C.Future) if isinstance(kind, type)]
-    left = [
-        f"{kind}.{name}"
-        for kind in kinds
-        for name, value in vars(kind).items()
-        if "leakscope" in repr(getattr(value, "__code__", ""))
-    ]
-    sending = [name for name in ("isend", "batch_p2p_ops") if hasattr(functional, name)]  # torch 2.10 has neither
-    operators = [getattr(functional, name) for name in ("all_reduce", "wait_tensor", *sending)]
-    assert left == [] and seen.watch.patches.names == ()
-    assert all(type(op).__name__ == "builtin_function_or_method" or "RecordedOperator" not in type(op).__name__
-               for operator in operators for op in (operator._op, operator.default._op))  # fmt: skip
-
-
-def test_operators_keep_their_hash_and_torchscript_knows_them(seen: Seen) -> None:
+def test_operators_keep_their_hash_and_torchscript_finds_them(seen: Seen) -> None:
     operator = torch.ops._c10d_functional.wait_tensor
     hashes = hash(operator), hash(operator.default)
 
@@ -203,17 +173,7 @@ def test_compiled_code_is_the_same_and_seen(seen: Seen) -> None:
     assert {row["direction"] for row in rows} == {"all_reduce", "allreduce", "send"}
 
 
-def test_compiled_code_that_cannot_be_seen_is_told(seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch._inductor.config
-
-    monkeypatch.setitem(torch._dynamo.utils.counters, "frames", {"total": 1})
-    monkeypatch.setattr(torch._inductor.config, "cpp_wrapper", True)
-    assert patches.unseen() == ("torch.compile uses a C++ wrapper: communication of compiled code is not recorded")
-    monkeypatch.setattr(torch._inductor.config, "cpp_wrapper", False)
-    assert patches.unseen() == ""
-
-
-def test_a_call_that_cannot_be_noted_is_made_all_the_same(seen: Seen, tmp_path: Path) -> None:
+def test_a_call_that_cannot_be_recorded_is_made_all_the_same(seen: Seen, tmp_path: Path) -> None:
     group = dist.group.WORLD
     assert group is not None
     with pytest.raises(TypeError, match="incompatible function arguments"):
@@ -221,7 +181,7 @@ def test_a_call_that_cannot_be_noted_is_made_all_the_same(seen: Seen, tmp_path: 
     dist.isend(torch.ones(2), 3).wait()
     assert [row["peer"] for row in seen.rows()] == [3]
     (note,) = (json.loads(line)["note"] for line in (tmp_path / "rank_0001" / "notes.jsonl").read_text().splitlines())
-    assert note == "communication calls not recorded: 1, the last one because of TypeError: unhashable type: 'list'"
+    assert "TypeError" in note
 
 
 def test_tensors_that_were_sent_can_be_swapped(seen: Seen) -> None:
@@ -247,7 +207,7 @@ def test_a_future_that_is_kept_holds_its_buffers(seen: Seen) -> None:
     assert list(seen.watch.holds()) == []
 
 
-def test_our_own_watch_of_a_buffer_does_not_keep_a_cut_from_being_proved(seen: Seen) -> None:
+def test_our_weak_reference_to_a_buffer_does_not_prevent_proof_of_a_cut(seen: Seen) -> None:
     buffer = torch.ones(3)
     dist.isend(buffer, 0).wait()
     assert weakref.getweakrefs(buffer) and not verify_cut._calls_outside(buffer)

@@ -31,7 +31,10 @@ class Attached:
         self.begun += 1
 
 
-def test_history_begins_with_the_first_use_and_not_before() -> None:
+def test_history_begins_with_the_first_use() -> None:
+    unused = Attached()
+    unused.patches.take_out()
+    assert unused.module._queued_calls == [] and unused.state.calls == []
     at = Attached()
     assert (at.history.state, at.state.calls, at.begun) == (WAITING, [], 0), (
         "a script that uses no device gets no context"
@@ -43,7 +46,7 @@ def test_history_begins_with_the_first_use_and_not_before() -> None:
     ]
 
 
-def test_what_leakscope_switched_on_it_switches_off_and_all_is_as_found() -> None:
+def test_at_the_end_history_is_off_and_all_is_as_found() -> None:
     at = Attached()
     record = at.device.record
     at.module.use()
@@ -54,17 +57,7 @@ def test_what_leakscope_switched_on_it_switches_off_and_all_is_as_found() -> Non
     assert at.module._queued_calls == []
 
 
-def test_a_device_never_used_is_left_as_found() -> None:
-    at = Attached()
-    waiting = [entry[0] for entry in at.module._queued_calls]
-    assert len(waiting) == 1
-    at.patches.take_out()
-    assert at.module._queued_calls == [] and at.state.calls == []
-    at.module.use()
-    assert not at.state.recording
-
-
-def test_a_script_that_records_gets_its_own_events_only_and_keeps_them() -> None:
+def test_a_script_that_records_gets_its_own_events_only() -> None:
     at = Attached()
     at.module.use()
     at.state.snapshot["device_traces"] = [["leakscope's"]]
@@ -104,7 +97,7 @@ def test_a_forked_child_touches_nothing() -> None:
     assert os.waitpid(child, 0)[1] == 0, "one call, the child's own"
 
 
-def test_the_calls_of_torch_itself_are_found_by_what_they_are() -> None:
+def test_the_calls_of_torch_are_found_on_each_backend() -> None:
     cuda = described("cuda", torch.cuda, (torch._C,))
     assert cuda.record is torch.cuda.memory._record_memory_history
     assert cuda.segments is not None

@@ -21,7 +21,10 @@ Make = Callable[..., FakeDeviceMemory]
 @pytest.fixture
 def at(fake_device: Make) -> FakeDeviceMemory:
     made = fake_device()
+    assert made.state.observers == [], "before the device is in use torch may segfault (pytorch#107330)"
     made.module.use()
+    made.module.use()
+    assert len(made.state.observers) == 1
     return made
 
 
@@ -36,30 +39,20 @@ def run_out(at: FakeDeviceMemory, wanted: int = 2 << 30) -> None:
         observer(0, wanted, 80 << 30, 1 << 20)
 
 
-def test_one_observer_is_attached_with_the_first_use(fake_device: Make) -> None:
-    at = fake_device()
-    assert at.state.observers == [], "before the device is in use torch may segfault (pytorch#107330)"
-    at.module.use()
-    at.module.use()
-    assert len(at.state.observers) == 1
-
-
-def test_a_failure_is_noted_with_figures_place_and_look(at: FakeDeviceMemory, tmp_path: Path) -> None:
-    asked: list[int] = []
-    at.memory.failures.snapshot = lambda: bool(asked.append(1)) or True
+def test_a_failure_is_recorded_with_figures_and_place(at: FakeDeviceMemory, tmp_path: Path) -> None:
+    taken: list[int] = []
+    at.memory.failures.snapshot = lambda: bool(taken.append(1)) or True
     at.memory.failures.steps = lambda: 4
     run_out(at)
     (row,) = rows(at, tmp_path)
     wanted = {"step": 4, "kind": "cpu", "device": 0, "wanted_bytes": 2 << 30, "free_bytes": 1 << 20}
     assert wanted.items() <= row.items()
     assert row["at"].endswith("run_out") and "test_oom_observer.py:" in row["at"]
-    assert row["looked"] and asked == [1]
+    assert row["looked"] and taken == [1]
     assert at.memory.failures.has_snapshot(4) and not at.memory.failures.has_snapshot(5)
 
 
-def test_a_failure_seen_from_a_thread_without_the_users_lines_names_the_one_that_waits(
-    at: FakeDeviceMemory, tmp_path: Path
-) -> None:
+def test_a_failure_on_a_thread_of_autograd_names_the_line_that_waits(at: FakeDeviceMemory, tmp_path: Path) -> None:
     import threading
 
     class Autograd(threading.Thread):
@@ -69,10 +62,10 @@ def test_a_failure_seen_from_a_thread_without_the_users_lines_names_the_one_that
     thread.start()
     thread.join()
     (row,) = rows(at, tmp_path)
-    assert row["at"].endswith("names_the_one_that_waits")
+    assert row["at"].endswith("names_the_line_that_waits")
 
 
-def test_what_the_look_raises_is_a_note_and_reaches_nobody(at: FakeDeviceMemory, tmp_path: Path) -> None:
+def test_an_error_of_the_snapshot_is_a_note(at: FakeDeviceMemory, tmp_path: Path) -> None:
     def breaks() -> bool:
         raise RuntimeError("no memory for that either")
 
@@ -83,28 +76,22 @@ def test_what_the_look_raises_is_a_note_and_reaches_nobody(at: FakeDeviceMemory,
     assert "no memory for that either" in notes
 
 
-def test_a_failure_while_one_is_looked_at_is_passed_by(at: FakeDeviceMemory, tmp_path: Path) -> None:
-    at.memory.failures.snapshot = lambda: run_out(at) is None
-    run_out(at)
-    assert len(rows(at, tmp_path)) == 1
+def test_a_loop_that_fails_often_gets_a_few_snapshots(at: FakeDeviceMemory, tmp_path: Path) -> None:
+    taken: list[int] = []
 
-
-def test_a_loop_that_fails_often_is_looked_at_a_few_times(at: FakeDeviceMemory, tmp_path: Path) -> None:
-    asked: list[int] = []
-
-    def look() -> bool:
-        asked.append(1)
+    def snapshot() -> bool:
+        taken.append(1)
         at.memory.failures._spent += 1e6  # as if each had taken long
         return True
 
-    at.memory.failures.snapshot = look
+    at.memory.failures.snapshot = snapshot
     for _ in range(20):
         run_out(at)
-    assert len(asked) == MAX_FREE_SNAPSHOTS and len(rows(at, tmp_path)) == 20
+    assert len(taken) == MAX_FREE_SNAPSHOTS and len(rows(at, tmp_path)) == 20
     assert not at.memory.failures.has_snapshot(0), "the last one has no look of its own"
 
 
-def test_after_the_end_and_after_leakscope_is_gone_the_observer_does_nothing(fake_device: Make, tmp_path: Path) -> None:
+def test_after_the_end_the_observer_does_nothing(fake_device: Make, tmp_path: Path) -> None:
     at = fake_device()
     at.module.use()
     (observer,) = at.state.observers
@@ -119,7 +106,7 @@ def test_after_the_end_and_after_leakscope_is_gone_the_observer_does_nothing(fak
     assert not (tmp_path / "rank_0000" / "device_out_of_memory.jsonl").exists()
 
 
-def test_an_error_of_ours_does_not_take_the_place_of_the_allocators(
+def test_an_error_of_ours_does_not_replace_the_allocators(
     fake_device: Make, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def planted(guard: Guard, entry: str, function: Callable[..., object]) -> Callable[..., object]:
@@ -133,5 +120,5 @@ def test_an_error_of_ours_does_not_take_the_place_of_the_allocators(
     made.module.use()
     run_out(made)
     run_out(made)
-    (said,) = capfd.readouterr().err.splitlines()
-    assert "MemoryError: ours" in said
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "MemoryError: ours" in line
