@@ -32,7 +32,7 @@ IMPORTED = ("leakscope.recorder.recorder", "torch._dynamo", "torch.distributed._
 """What a run imports beside that."""
 LATER = 2
 """Every other entry raises in this one of its calls, the rest in their first."""
-SHARE = 8
+SHARE = 12
 """Of the entries one in so many is tried: all of them end in the same guard, and each takes a second."""
 
 

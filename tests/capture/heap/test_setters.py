@@ -53,7 +53,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleT
     del sys.modules["setters_library"]
 
 
-def test_attributes_that_a_class_of_a_package_sets(library: ModuleType) -> None:
+def test_attributes_set_by_a_class_of_a_package(library: ModuleType) -> None:
     class Mine(library.Base):  # type: ignore[name-defined,misc]
         def __init__(self) -> None:
             super().__init__(self)
@@ -64,7 +64,7 @@ def test_attributes_that_a_class_of_a_package_sets(library: ModuleType) -> None:
     assert {package_that_sets(Mine, name) for name in ("mine", "read_only", "nothing", "value")} == {""}
 
 
-def test_fields_of_types_written_in_c_and_the_hooks_of_modules() -> None:
+def test_fields_of_c_types_and_hooks_of_modules() -> None:
     assert package_that_sets(functools.partial, "args") == "functools"
     assert package_that_sets(functools.partial, "mine") == ""
     assert package_that_sets(torch.nn.Linear, "_forward_hooks") == "torch"
@@ -72,9 +72,7 @@ def test_fields_of_types_written_in_c_and_the_hooks_of_modules() -> None:
     assert package_that_sets(torch.nn.Linear, "parent") == ""
 
 
-def test_a_method_that_stands_for_another_without_a_word_sets_what_that_one_does(
-    library: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replaced_method_sets_what_the_original_sets(library: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     method = library.Base.__init__
 
     def patched(self: object, *args: object) -> None:  # as torch.compile does with Module.__init__
