@@ -127,7 +127,7 @@ def plain(ranks: Ranks) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("number", range(len(HIDDEN)), ids=lambda n: HIDDEN[n][0].path.removeprefix("torch."))
-def test_the_script_runs_as_it_would_and_a_sentence_tells_what_is_lacking(
+def test_the_script_runs_unchanged_and_a_note_names_what_is_missing(
     ranks: Ranks, plain: tuple[int, str], number: int
 ) -> None:
     hidden = HIDDEN[number]
@@ -139,8 +139,7 @@ def test_the_script_runs_as_it_would_and_a_sentence_tells_what_is_lacking(
     notes = [note for note in rank.notes if note.startswith("this torch has no ")]
     assert len(rank.steps) == 8
     for private in hidden:
-        told = [note for note in notes if f"no {private.path}" in note]
-        assert [note.endswith(f": {private.part.value}") for note in told] == [True]
+        assert len([note for note in notes if f"no {private.path}" in note]) == 1
     assert len(notes) == len({private.part for private in hidden})
     assert recorded.findings.verdict == Verdict.INCONCLUSIVE
 

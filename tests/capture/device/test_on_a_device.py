@@ -16,6 +16,8 @@ from support.pages.telling import agree
 from support.pages.walk import patch
 
 from leakscope.findings.oom import DeviceLook, device_looks
+from leakscope.run.model import Rank
+from leakscope.run.reader import read_run
 from leakscope.run.rows import Elsewhere
 
 pytestmark = pytest.mark.process
@@ -82,6 +84,11 @@ Train = Callable[..., tuple["subprocess.CompletedProcess[str]", Path]]
 
 def printed(told: subprocess.CompletedProcess[str], word: str) -> list[str]:
     return [line.removeprefix(word).strip() for line in told.stdout.splitlines() if line.startswith(word)]
+
+
+def recorded(folder: Path) -> Rank:
+    (rank,) = read_run(folder, snapshots=True).ranks
+    return rank
 
 
 def test_history_is_on_while_the_device_is_used_and_losses_and_peaks_are_as_without_leakscope(
