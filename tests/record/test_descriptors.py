@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leakscope.recorder.steps.peers import RankStateFile
-from leakscope.run.descriptors import GrowingFile, write_whole
+from leakscope.run.descriptors import Descriptor, GrowingFile, write_whole
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def number_of(file: GrowingFile | RankStateFile) -> int:
     return file._file.number
 
 
-def test_lines_are_written_into_no_other_file(tmp_path: Path, taken_over: Callable[[int], Path]) -> None:
+def test_lines_are_not_written_into_a_file_of_the_script(tmp_path: Path, taken_over: Callable[[int], Path]) -> None:
     file = GrowingFile(tmp_path / "lines")
     file.add(b"1\n")
     theirs = taken_over(number_of(file))
@@ -46,7 +46,7 @@ def test_lines_are_written_into_no_other_file(tmp_path: Path, taken_over: Callab
     assert theirs.exists() and os.fstat(os.open(theirs, os.O_RDONLY)), "nor is it closed"
 
 
-def test_the_ranks_state_is_written_into_no_other_file(tmp_path: Path, taken_over: Callable[[int], Path]) -> None:
+def test_the_state_is_not_written_into_a_file_of_the_script(tmp_path: Path, taken_over: Callable[[int], Path]) -> None:
     file, peer = (RankStateFile(tmp_path / "states", rank, 2) for rank in range(2))
     theirs = taken_over(number_of(file))
     theirs.write_bytes(b"x" * 4096)
@@ -59,7 +59,7 @@ def test_the_ranks_state_is_written_into_no_other_file(tmp_path: Path, taken_ove
     assert len({state.steps for state in file.states()}) == 1, "once closed, its own for all"
 
 
-def test_a_line_that_cannot_be_written_whole_is_taken_back(tmp_path: Path) -> None:
+def test_a_partly_written_line_is_removed(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     file = GrowingFile(tmp_path / "lines")
     file.add(b"1234567\n")
@@ -75,3 +75,14 @@ def test_a_line_that_cannot_be_written_whole_is_taken_back(tmp_path: Path) -> No
     file.close()
     assert (tmp_path / "lines").read_bytes() == b"1234567\nagain\n"
     assert [path.name for path in tmp_path.iterdir()] == ["lines"], "nor does a half of a file stay"
+
+
+@pytest.mark.process
+def test_a_file_never_has_the_number_of_a_standard_stream(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        os.closerange(0, 3)
+        number = Descriptor(tmp_path / "steps.jsonl", os.O_WRONLY | os.O_CREAT).number
+        open_now = [n for n in range(3) if os.path.exists(f"/proc/self/fd/{n}")]
+        os._exit(0 if number > 2 and not open_now and not os.get_inheritable(number) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

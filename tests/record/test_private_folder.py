@@ -13,7 +13,7 @@ from leakscope.run.descriptors import open_private, write_whole_for_all
 from leakscope.run.writer import RankFolder, make_private, prepare_folder, write_named, write_run
 
 
-@pytest.fixture(params=[0o000, 0o022, 0o777], ids=oct)
+@pytest.fixture(params=[0o000, 0o777], ids=oct)
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     before = os.umask(request.param)
     yield request.param
@@ -24,7 +24,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_file_of_a_run_is_its_owners_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+def test_a_file_of_a_run_is_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     make_private(tmp_path / "run")
     folder = RankFolder(tmp_path / "run", 0)
     folder.note("a line")
@@ -40,7 +40,7 @@ def test_a_file_of_a_run_is_its_owners_alone_whatever_the_umask(tmp_path: Path, 
     assert {mode(path) for path in files} == {0o600}
 
 
-def test_a_file_that_the_user_names_elsewhere_follows_the_umask(tmp_path: Path, umask: int) -> None:
+def test_a_file_outside_the_run_follows_the_umask(tmp_path: Path, umask: int) -> None:
     write_named(tmp_path / "named", b"")
     write_whole_for_all(tmp_path / "whole", b"")
     assert mode(tmp_path / "named") == mode(tmp_path / "whole") == 0o666 & ~umask
@@ -50,18 +50,14 @@ def test_a_file_that_the_user_names_elsewhere_follows_the_umask(tmp_path: Path, 
 
 
 def test_all_folders_of_a_run_are_private(tmp_path: Path) -> None:
+    (tmp_path / "replaced").mkdir(mode=0o755)
+    write_run(tmp_path / "replaced", {})
     before = os.umask(0)
     try:
+        prepare_folder(tmp_path / "replaced", force=True)
         prepare_folder(tmp_path / "a" / "run", force=False)
         write_run(tmp_path / "b", {})
         RankFolder(tmp_path / "c", 0).close()
     finally:
         os.umask(before)
-    assert [mode(tmp_path / name) for name in ("a/run", "b", "c", "c/rank_0000")] == [0o700] * 4
-
-
-def test_a_run_that_is_replaced_is_private_from_then_on(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir(mode=0o755)
-    write_run(tmp_path / "run", {})
-    prepare_folder(tmp_path / "run", force=True)
-    assert mode(tmp_path / "run") == 0o700
+    assert [mode(tmp_path / name) for name in ("replaced", "a/run", "b", "c", "c/rank_0000")] == [0o700] * 5
