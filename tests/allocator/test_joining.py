@@ -19,7 +19,7 @@ Read = Callable[[Any], Snapshot]
 HIGH = 0xFFFF_8000_0000_0000
 
 
-def test_edges_of_blocks_other_devices_and_addresses_beyond_the_sign(read: Read) -> None:
+def test_storages_are_joined_with_their_blocks(read: Read) -> None:
     found = read(
         snapshot(
             [
@@ -44,7 +44,7 @@ def test_edges_of_blocks_other_devices_and_addresses_beyond_the_sign(read: Read)
     assert joined.unplaced.tolist() == [1, 6, 7]
 
 
-def test_a_ranks_files_are_found_in_order_and_a_damaged_one_is_a_sentence(tmp_path: Path) -> None:
+def test_files_of_a_rank_are_read_in_order(tmp_path: Path) -> None:
     names = ["cuda_step_000003.pickle", "cuda_oom_000004.pickle", "xpu_step_000012.pickle", "cuda_last_000012.pickle"]
     for name in names:
         (tmp_path / name).write_bytes(pickle.dumps(snapshot([segment(block(0x1000, 512))])))

@@ -40,14 +40,14 @@ def helps_of(room: Room) -> dict[Remedy, Help]:
     return {remedy.remedy: remedy for remedy in room.helps}
 
 
-def test_the_moment_of_the_failure_counts_and_not_the_end(read: Read) -> None:
+def test_the_state_at_the_failure_counts(read: Read) -> None:
     room = room_of(read(unwound(free=5 * MIB)))
     assert (room.needed_bytes, room.idle_bytes, room.largest_idle_bytes) == (30 * MIB, 20 * MIB, 20 * MIB)
     assert (room.empty_bytes, [row.reserved_bytes for row in room.pools]) == (0, [40 * MIB])
 
 
 @pytest.mark.parametrize(("free", "enough"), [(5 * MIB, False), (10 * MIB, True)])
-def test_each_remedy_is_held_against_what_was_asked_for(read: Read, free: int, enough: bool) -> None:
+def test_each_remedy_is_compared_with_the_request(read: Read, free: int, enough: bool) -> None:
     helps = helps_of(room_of(read(unwound(free))))
     assert helps[Remedy.EMPTY_CACHE] == Help(Remedy.EMPTY_CACHE, 0, False)
     assert helps[Remedy.EXPANDABLE_SEGMENTS] == Help(Remedy.EXPANDABLE_SEGMENTS, 20 * MIB, enough)
@@ -56,7 +56,7 @@ def test_each_remedy_is_held_against_what_was_asked_for(read: Read, free: int, e
     assert helps[Remedy.SMALLER_BATCH] == Help(Remedy.SMALLER_BATCH, short, short <= 20 * MIB, 20 * MIB)
 
 
-def test_idle_memory_of_another_stream_or_of_a_private_pool_is_no_room(read: Read) -> None:
+def test_idle_memory_of_another_stream_or_pool_is_no_room(read: Read) -> None:
     there = [
         segment(block(BASE, 30 * MIB, "inactive"), block(BASE + 30 * MIB, 2 * MIB), stream=7),
         segment(block(BASE << 1, 50 * MIB, "inactive"), block((BASE << 1) + 50 * MIB, 2 * MIB), pool=(0, 3)),
@@ -72,7 +72,7 @@ def test_idle_memory_of_another_stream_or_of_a_private_pool_is_no_room(read: Rea
     assert helps_of(room)[Remedy.EXPANDABLE_SEGMENTS].bytes == 34 * MIB
 
 
-def test_where_the_device_had_room_a_limit_of_the_process_refused(read: Read) -> None:
+def test_a_limit_of_the_process_is_recognized(read: Read) -> None:
     (device,) = analyse(read(unwound(free=900 * MIB))).devices
     room = device.out_of_memory[0].room
     assert room is not None
@@ -82,7 +82,7 @@ def test_where_the_device_had_room_a_limit_of_the_process_refused(read: Read) ->
     assert helps[Remedy.EXPANDABLE_SEGMENTS].enough is None, "20 MiB may or may not have been missing"
 
 
-def test_without_a_release_in_the_trace_nothing_is_told_to_be_idle(read: Read) -> None:
+def test_without_a_release_in_the_trace_nothing_is_idle(read: Read) -> None:
     trace = [
         event("segment_alloc", BASE, 100 * MIB),
         *(event("alloc", BASE, 80 * MIB) for _ in range(2)),

@@ -23,7 +23,7 @@ def verdict_on(read: Read) -> Callable[[Any], Any]:
     return lambda data: judge_snapshots([analyse(read(data))])
 
 
-def test_what_each_step_leaves_behind_is_a_leak_with_place_and_bytes(verdict_on: Callable[[Any], Any]) -> None:
+def test_growth_per_step_is_a_leak_with_site_and_bytes(verdict_on: Callable[[Any], Any]) -> None:
     judgement = verdict_on(training(10, keeps=True))
     (growth,) = judgement.concerns
     assert (judgement.verdict, growth.kind, growth.site.where) == ("leaks", "growth", "train.py:12 step")
@@ -42,17 +42,16 @@ def test_three_rises_are_needed(verdict_on: Callable[[Any], Any]) -> None:
     assert verdict_on(training(4, keeps=True)).verdict == "leaks"
     judgement = verdict_on(training(3, keeps=True))
     assert judgement.verdict == "inconclusive"
-    assert "2 complete steps" in judgement.why
 
 
 def test_without_markers_times_or_history_nothing_is_guessed(verdict_on: Callable[[Any], Any]) -> None:
     unmarked = training(10, keeps=True) | {"external_annotations": []}
-    assert "marks no steps" in verdict_on(unmarked).why
+    assert verdict_on(unmarked).verdict == "inconclusive"
     timeless = training(10, keeps=True)
     for item in timeless["device_traces"][0]:
         item.pop("time_us", None)
-    assert "carry no times" in verdict_on(timeless).why
-    assert "no history" in verdict_on(snapshot([segment(block(1, 512))])).why
+    assert verdict_on(timeless).verdict == "inconclusive"
+    assert verdict_on(snapshot([segment(block(1, 512))])).verdict == "inconclusive"
 
 
 def test_pending_frees_and_fragmentation_are_noticed(read: Read) -> None:
@@ -61,11 +60,8 @@ def test_pending_frees_and_fragmentation_are_noticed(read: Read) -> None:
     empty = segment(block(2 << 30, 100 << 20, "inactive"))
     report = analyse(read(snapshot([waiting, holes, empty])))
     scraps = report.devices[0].fragmentation
-    assert (scraps.stuck_bytes, scraps.releasable_bytes, scraps.largest_stuck_bytes) == (
-        200 << 20,
-        100 << 20,
-        200 << 20,
-    )
+    sizes = (scraps.stuck_bytes, scraps.releasable_bytes, scraps.largest_stuck_bytes)
+    assert sizes == (200 << 20, 100 << 20, 200 << 20)
     assert [concern.kind for concern in judge_snapshots([report]).concerns] == ["pending-frees", "fragmentation"]
 
 
@@ -75,7 +71,7 @@ def written(folder: Path, name: str, data: Any) -> Path:
     return folder / name
 
 
-def test_files_are_ranks_and_the_one_that_keeps_more_is_named(tmp_path: Path) -> None:
+def test_the_rank_that_keeps_more_is_named(tmp_path: Path) -> None:
     plain, more = training(10, keeps=False), training(10, keeps=True)
     files = [written(tmp_path, f"rank_{rank:04}/cuda.pickle", more if rank == 2 else plain) for rank in (2, 0, 1)]
     report = examine(files)
@@ -103,12 +99,12 @@ def test_files_are_ranks_and_the_one_that_keeps_more_is_named(tmp_path: Path) ->
         ([("??", "??", 0)], "a stack without a known frame", "unknown"),
     ],
 )  # fmt: skip
-def test_first_user_frame_or_the_best_name_there_is(frames: list[tuple[str, str, int]], where: str, kind: str) -> None:
+def test_a_site_is_the_first_user_frame_or_the_best(frames: list[tuple[str, str, int]], where: str, kind: str) -> None:
     site = site_of(tuple(Frame(*one) for one in frames))
     assert (site.where, site.kind) == (where, kind)
 
 
-def test_lines_are_compared_apart_and_one_that_an_edit_moved_is_found_again(read: Read) -> None:
+def test_lines_are_compared_and_moved_lines_matched(read: Read) -> None:
     def made(*lines: tuple[int, int]) -> SnapshotReport:
         frames = [[frame("/me/train.py", line, "step")] for line, _ in lines]
         held = [block(at << 20, lines[at][1], frames=frames[at]) for at in range(len(lines))]

@@ -74,7 +74,6 @@ def two_uses(x: Tensor) -> Tensor:
 
 
 MIDDLES: dict[str, Callable[[Tensor], Tensor]] = {
-    "operator": lambda x: F.gelu(watch(x * 2)),
     "operator with two uses": two_uses,
     "custom Function": AsksTwice.apply,
     "boxed": Boxed.apply,
@@ -82,7 +81,7 @@ MIDDLES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("middle", MIDDLES)
-def test_what_a_node_saved_is_gone_when_the_next_one_runs(middle: str) -> None:
+def test_saved_tensors_are_freed_before_the_next_node_runs(middle: str) -> None:
     first, last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
     x = torch.randn(3, WIDTH, requires_grad=True)
     died: list[bool] = []
@@ -104,7 +103,7 @@ def test_what_a_node_saved_is_gone_when_the_next_one_runs(middle: str) -> None:
     assert all(torch.equal(mine, other) for mine, other in zip(found, expected, strict=True))
 
 
-def test_a_failure_in_the_midst_leaves_no_hook_and_a_graph_that_says_why_it_cannot_run() -> None:
+def test_after_a_failure_the_graph_reports_why_it_cannot_run() -> None:
     first, last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
     x = torch.randn(3, WIDTH, requires_grad=True)
     failing = [True]
@@ -133,13 +132,12 @@ def test_a_failure_in_the_midst_leaves_no_hook_and_a_graph_that_says_why_it_cann
 
 NORMS: dict[str, Callable[[], nn.Module]] = {
     "layer norm": lambda: nn.LayerNorm(WIDTH),
-    "batch norm": lambda: nn.BatchNorm1d(WIDTH),
     "rms norm": lambda: nn.RMSNorm(WIDTH),
 }
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_a_norm_has_its_gradient_ready_and_keeps_no_activation_for_it(norm: str) -> None:
+def test_a_norm_keeps_no_activation_for_its_gradient(norm: str) -> None:
     layer, first, x = NORMS[norm](), nn.Linear(WIDTH, WIDTH), torch.randn(32, WIDTH, requires_grad=True)
     heard: list[Tensor] = []
 

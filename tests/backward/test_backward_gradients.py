@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+import pytest
 import torch
 import torch.nn.functional as F
 from support.backward_stages import ScaledLinear
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from leakscope.backward import stage_backward_input, stage_backward_weight
+from leakscope.backward import output_edges, stage_backward, stage_backward_input, stage_backward_weight
 
 Forward = Callable[[Tensor], Tensor]
 
@@ -64,23 +66,6 @@ def test_a_custom_function_computes_each_gradient_once() -> None:
     assert ScaledLinear.computed == ["input", "input", "weight", "weight"]
 
 
-def test_hooks_that_change_gradients_count_once() -> None:
-    """The two layers share their weight; what lies between them does not run again in the weight pass."""
-    weight, first, second = some(4, 4), some(4), some(4)
-    for one in (weight, first, second):
-        one.register_hook(lambda grad: grad * 3)
-    heard: list[str] = []
-
-    def forward(x: Tensor) -> Tensor:
-        heard.clear()
-        hidden = torch.tanh(F.linear(torch.tanh(x), weight, first))
-        hidden.register_hook(lambda grad: heard.append("hidden") or grad * 5)
-        return F.linear(hidden, weight, second)
-
-    split(forward, some(3, 4), [weight, first, second])
-    assert heard == ["hidden"]
-
-
 def test_weights_of_a_stage_whose_input_needs_no_gradient() -> None:
     layer, x = nn.Linear(4, 4).double(), torch.randn(3, 4, dtype=torch.double)
     expected = torch.autograd.grad(layer(x).tanh().sum(), list(layer.parameters()))
@@ -89,3 +74,34 @@ def test_weights_of_a_stage_whose_input_needs_no_gradient() -> None:
     stage_backward_weight(layer.parameters(), groups)
     for weight, other in zip(layer.parameters(), expected, strict=True):
         torch.testing.assert_close(weight.grad, other)
+
+
+@pytest.mark.parametrize("split_pass", [False, True], ids=["whole", "split"])
+def test_a_gradient_of_another_floating_dtype_is_converted(split_pass: bool) -> None:
+    stage, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), torch.randn(2, 4, requires_grad=True)
+    grad, weights = torch.randn(2, 4).bfloat16(), list(stage.parameters())
+    expected = torch.autograd.grad([stage(x)], [x, *weights], [grad.float()])
+    if split_pass:
+        outputs = output_edges([stage(x)])
+        (dx,), groups = stage_backward_input(outputs, [grad], [x], weights, park_grad=False, boxed=True)
+        stage_backward_weight(weights, groups)
+    else:
+        (dx,) = stage_backward([stage(x)], [grad], [x], boxed=True)
+    for mine, other in zip([dx, *(weight.grad for weight in weights)], expected, strict=True):
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["together", "one group at a time"])
+def test_hooks_of_weights_in_a_selective_checkpoint_count_once(alone: bool) -> None:
+    stage, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), torch.randn(2, 4, requires_grad=True)
+    weights = list(stage.parameters())
+    for weight in weights:
+        weight.register_hook(lambda grad: grad * 2)
+    expected = torch.autograd.grad(stage(x).sum(), [x, *weights])
+    contexts = partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
+    y = checkpoint(stage, x, use_reentrant=False, context_fn=contexts)
+    (dx,), groups = stage_backward_input([y], [torch.ones(2, 4)], [x], weights, park_grad=False)
+    for part in [[group] for group in groups] if alone else [groups]:
+        stage_backward_weight(weights, part)
+    for mine, other in zip([dx, *(weight.grad for weight in weights)], expected, strict=True):
+        assert torch.equal(mine, other)

@@ -135,7 +135,7 @@ def test_boxed_clears_nested_lists_and_dicts() -> None:
     assert torch.equal(grad, torch.full((3,), 3.0))
 
 
-def test_changed_in_place_after_saving() -> None:
+def test_a_saved_tensor_changed_in_place_is_refused() -> None:
     x = torch.randn(3, 3, requires_grad=True)
     with droppable_saves():
         y = x.exp()
