@@ -75,22 +75,6 @@ def test_active_bytes_are_held_for_gc_native_or_pending(
     assert made == ["train.py:41 forward"] * 3
 
 
-def test_a_storage_of_which_a_part_is_left_is_found_at_its_begin(fake_device: Make, tmp_path: Path) -> None:
-    parts = [
-        torch.ones(4096)[1024:].data,
-        torch.ones(64, 64)[3:].t().data,
-        torch.ones(4096)[2048:2048].data,
-    ]  # no base left
-    at = fake_device()
-    at.module.use()
-    at.state.snapshot["segments"] = of_tensors(parts)
-    seen = at.look(3)
-    (only,) = recorded(at, tmp_path)
-    assert (only.held, only.native) == (3 * (4096 * 4 + 512), 0)
-    made = [text for place, text in seen.heap.made_at.items() if seen.heap.bytes[place] == 4096 * 4]
-    assert made == ["train.py:41 forward"] * 3
-
-
 def test_a_lazy_clone_is_joined_and_stays_lazy(fake_device: Make, kept: list[torch.Tensor]) -> None:
     clone = torch._lazy_clone(kept[0])
     at = fake_device()
@@ -148,32 +132,6 @@ def test_each_step_has_counters_and_the_layout_while_it_is_cheap(fake_device: Ma
     assert (figures["allocated"], figures["active"], figures["reserved"]) == (4096, 5120, 5120)
     assert rows[0]["layout"][0]["pending"] == 1024
     assert at.state.called("mem_get_info") == 0, "asking the driver makes a context"
-
-
-def test_reading_sets_off_no_collection_of_the_programs(fake_device: Make) -> None:
-    at = fake_device(wanted="always")
-    at.module.use()
-    at.state.snapshot["segments"] = [segment(block(FAR + k, 1)) for k in range(20_000)]
-    at.state.snapshot["device_traces"] = [
-        [{"action": "alloc", "addr": k, "size": 1, "stream": 0, "time_us": k} for k in range(20_000)]
-    ]
-    seen: list[int] = []
-    gc.collect()
-    gc.callbacks.append(lambda phase, info: seen.append(info["generation"]))
-    try:
-        at.memory.step(3, 1e9)
-        at_first = len(seen)
-        at.memory.step(4, 1e9)
-        at_second = len(seen) - at_first
-        before = len(seen)
-        at.look(3)
-        at_look = len(seen) - before
-        look(3, "step", SnapshotContext(hidden=(at,)))
-        plain = len(seen) - at_look - before
-    finally:
-        gc.callbacks.pop()
-    assert (at_first <= 3, at_second) == (True, 0), "CPython's own store of empty tuples fills up once"
-    assert at_look <= plain + 2, "as many as a look has that asks no device, where 40,000 dictionaries would be 50"
 
 
 def test_nothing_of_a_snapshot_is_kept_once_it_is_written(fake_device: Make) -> None:

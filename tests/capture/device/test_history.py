@@ -70,13 +70,6 @@ def test_a_script_that_records_gets_its_own_events_only() -> None:
     assert at.state.recording and at.state.snapshot["device_traces"] == [["the script's"]]
 
 
-def test_a_script_that_recorded_first_is_left_alone() -> None:
-    at = Attached(initialized=True, recording=True)
-    assert at.history.state == THEIRS and at.begun == 1, "failures are observed all the same"
-    at.patches.take_out()
-    assert at.state.recording and at.state.called("record") == 0
-
-
 def test_an_allocator_without_history_is_a_note_and_no_error() -> None:
     at = Attached(refuses="cudaMallocAsync does not yet support recordHistory")
     at.module.use()

@@ -52,19 +52,6 @@ def test_a_failure_is_recorded_with_figures_and_place(at: FakeDeviceMemory, tmp_
     assert at.memory.failures.has_snapshot(4) and not at.memory.failures.has_snapshot(5)
 
 
-def test_a_failure_on_a_thread_of_autograd_names_the_line_that_waits(at: FakeDeviceMemory, tmp_path: Path) -> None:
-    import threading
-
-    class Autograd(threading.Thread):
-        """A thread of the library's: its frames are the standard library's alone."""
-
-    thread = Autograd(target=at.state.observers[0], args=(0, 1, 2, 3))
-    thread.start()
-    thread.join()
-    (row,) = rows(at, tmp_path)
-    assert row["at"].endswith("names_the_line_that_waits")
-
-
 def test_an_error_of_the_snapshot_is_a_note(at: FakeDeviceMemory, tmp_path: Path) -> None:
     def breaks() -> bool:
         raise RuntimeError("no memory for that either")

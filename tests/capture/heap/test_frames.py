@@ -10,10 +10,8 @@ import gc
 import os
 import subprocess
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -38,12 +36,6 @@ def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 class Thing:
     """Something that can be held, and told apart."""
-
-
-def _f_locals_word(frame: types.FrameType) -> int:
-    """The pointer to the dict of `f_locals` or the namespace, 0 where there is none; as pycore_frame.h has it."""
-    inner = ctypes.c_size_t.from_address(id(frame) + 24).value
-    return ctypes.c_size_t.from_address(inner + 8 * (3 if sys.version_info < (3, 12) else 5)).value
 
 
 def _values(obj: Any) -> dict[str, Any]:
@@ -107,52 +99,6 @@ def test_generators_are_read_without_a_frame_object() -> None:
     assert frame_contents(generator).variables == []
 
 
-@contextmanager
-def running(work: Callable[[threading.Event], None]) -> Iterator[threading.Thread]:
-    stop = threading.Event()
-    thread = threading.Thread(target=work, args=(stop,))
-    thread.start()
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        yield thread
-    finally:
-        sys.setswitchinterval(interval)
-        stop.set()
-        thread.join()
-
-
-def test_frames_of_a_busy_thread_are_read() -> None:
-    """Its variables are rebound, its functions return and its generators end while they are read."""
-
-    def work(stop: threading.Event) -> None:
-        def deep(level: int, *kept: Any) -> int:
-            made = [Thing() for _ in range(level)]
-            return deep(level - 1, made, *kept) if level else len(kept)
-
-        def generated(n: int) -> Iterator[Any]:
-            for _ in range(n):
-                made = Thing()
-                yield made
-
-        while not stop.is_set():
-            shared.append(generated(3))
-            shared[:-3] = []
-            deep(8)
-            [*shared[-1]]
-
-    shared: list[Any] = []
-    with running(work) as thread:
-        for _ in range(1500):
-            frame = sys._current_frames().get(thread.ident or 0)
-            while frame is not None:
-                for name, value in frame_contents(frame).variables:
-                    assert type(name) is str and sys.getrefcount(value) > 0
-                frame = frame.f_back
-            for generator in shared[:3]:
-                frame_contents(generator)
-
-
 class Plain:
     pass
 
@@ -185,16 +131,6 @@ def test_the_dict_of_an_instance_is_read_and_not_made(make: Callable[[], Any]) -
 
 def _dicts_of(obj: Any) -> set[int]:
     return {id(held) for held in gc.get_referents(obj) if type(held) is dict}
-
-
-def test_attributes_that_stand_inline_are_read_as_they_are() -> None:
-    one, other = Plain(), Plain()
-    for k in range(40):  # more names than the instances of a type share
-        setattr(one, f"name_{k}", k)
-    other.first, other.second = Thing(), Thing()
-    del other.first
-    assert instance_dict(one, Plain) == {f"name_{k}": k for k in range(40)}
-    assert instance_dict(other, Plain) == {"second": other.second}
 
 
 def test_a_property_of_the_users_is_not_run() -> None:

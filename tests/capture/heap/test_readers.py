@@ -144,15 +144,3 @@ def test_an_untracked_tuple_is_read_once() -> None:
     objects: list[Any] = [[leading, leading_nowhere], [leading_nowhere]]
     assert differences(objects) == []
     assert len(sweep.read_natively(objects, False).untracked) == 61 + 1
-
-
-def test_frozen_objects_are_read() -> None:
-    held = [{"box": Box()}, [np.ones(2)]]
-    objects = [[held]]
-    gc.freeze()
-    try:
-        with_frozen = sweep.read_natively(objects, True).untracked
-        assert [id(obj) for obj in with_frozen[:3]] == [id(held), id(held[1]), id(held[0])]
-        assert differences(objects) == []
-    finally:
-        gc.unfreeze()

@@ -63,45 +63,6 @@ def test_a_near_limit_is_reported_before_an_allocation_fails(
     assert sizes[1] in ((near.step - 1, near.step) if near.inside else (near.step - 1,))
 
 
-INSIDE = """
-    import resource, time
-    import torch
-
-    torch.set_num_threads(1)
-    kept = []
-
-    def fill():
-        for _ in range(60):
-            kept.append(torch.ones(2 << 20))
-            time.sleep(0.05)
-
-    def main():
-        net = torch.nn.Linear(64, 64)
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        for step in range(3):
-            net(torch.ones(8, 64)).sum().backward()
-            if step == 2:
-                pages = int(open("/proc/self/statm").read().split()[0])
-                limit = pages * resource.getpagesize() + (600 << 20)
-                resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
-                fill()
-            optimizer.step()
-
-    main()
-"""
-
-
-def test_a_limit_that_is_reached_within_a_step_is_reported(
-    script: Callable[[str], Path], leakscope: Command, tmp_path: Path
-) -> None:
-    assert leakscope("run", "-q", "-o", "run", "--no-lifetimes", script(INSIDE)).returncode == 0
-    (rank,) = read_run(tmp_path / "run").ranks
-    (near,) = rank.memory_shortages
-    assert (near.step, near.inside) == (2, True)
-    holder = run_text(judge(read_run(tmp_path / "run")).out_of_memory)[2]
-    assert ": kept" in holder and 2 <= int(re.findall(r"in (\d+) storages", holder)[0]) < 60
-
-
 def kernel(folder: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         path = folder / name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -135,11 +134,3 @@ def test_an_interrupt_in_a_finalizer_is_raised_again(ours: Ours) -> None:
         del owner
         time.sleep(5)
     assert reference() is None and not ours.messages
-
-
-def test_an_error_of_ours_does_not_end_an_import(ours: Ours) -> None:
-    sys.modules.pop("colorsys", None)
-    ours.patches.after_import("colorsys", lambda: ours.fails("imported"))
-    import colorsys
-
-    assert ours.heard == [("imported",)] and colorsys.rgb_to_hsv(0, 0, 0) == (0, 0, 0) and len(ours.messages) == 1

@@ -25,7 +25,7 @@ from leakscope.recorder.memory_limits import more_room
 from leakscope.recorder.snapshots import SnapshotQueue
 from leakscope.recorder.steps.peers import RankStateFile
 from leakscope.run.live import Activity
-from leakscope.shield import Block, contextmanager, ending_with
+from leakscope.shield import Block, contextmanager
 
 pytestmark = pytest.mark.process  # the module that interrupts is compiled
 
@@ -193,30 +193,6 @@ def test_an_interrupted_exit_is_repeated_and_the_interrupt_raised() -> None:
     with pytest.raises(Interrupt) as raised, Block(lambda: None, leave):
         raise ValueError
     assert len(tries) == 3 and isinstance(raised.value.__context__, ValueError)
-
-
-class Ending:
-    def __init__(self) -> None:
-        self.ended = 0
-
-    def _end(self) -> None:
-        self.ended += 1
-        if self.ended == 1:
-            raise Interrupt
-
-    @ending_with(_end)
-    def method(self, value: int) -> int:
-        """Docstring."""
-        return value
-
-
-def test_a_method_ends_with_another() -> None:
-    ending = Ending()
-    with pytest.raises(Interrupt):
-        ending.method(1)
-    assert ending.ended == 2
-    assert ending.method(2) == 2 and ending.ended == 3
-    assert Ending.method.__name__ == "method" and Ending.method.__doc__ == "Docstring."
 
 
 @contextmanager

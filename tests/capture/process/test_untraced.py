@@ -62,22 +62,7 @@ def _c_profiling(names: Names) -> Iterator[None]:
     names |= {name for _, _, name in pstats.Stats(profile).stats}  # type: ignore[attr-defined]
 
 
-@contextmanager
-def _monitoring(names: Names) -> Iterator[None]:
-    monitoring = sys.monitoring  # type: ignore[attr-defined]
-    monitoring.use_tool_id(4, "test")
-    monitoring.register_callback(4, monitoring.events.PY_START, lambda code, _: names.add(code.co_name))
-    monitoring.set_events(4, monitoring.events.PY_START)
-    try:
-        yield
-    finally:
-        monitoring.set_events(4, 0)
-        monitoring.free_tool_id(4)
-
-
-TOOLS = pytest.mark.parametrize(
-    "tool", [_tracing, _c_profiling, *([_monitoring] if sys.version_info >= (3, 12) else [])]
-)
+TOOLS = pytest.mark.parametrize("tool", [_tracing, _c_profiling])
 
 
 @PARTS

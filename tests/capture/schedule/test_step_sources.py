@@ -19,7 +19,6 @@ from leakscope.recorder.steps.detector import (
     BACKWARDS_BY_HAND,
     CALLS_WITHOUT_BACKWARD,
     MAX_CALLS_IN_A_STEP,
-    UPDATES_BY_HAND,
     StepClock,
 )
 from leakscope.recorder.steps.inputs import StepInputs
@@ -172,24 +171,6 @@ def test_an_optimizer_that_never_steps_gives_way_to_updates_by_hand(heard: Heard
                 assert parameter.grad is not None
                 parameter.sub_(0.1 * parameter.grad)
     assert heard.ticks == [(ClockKind.BACKWARD, "")] * (STEPS - BACKWARDS_BY_HAND)
-
-
-def test_updates_from_gradients_that_no_parameter_has_end_steps(heard: Heard) -> None:
-    """As meta-learning makes them: three for the task, one for the update."""
-    net = a_net()
-    optimizer = SGD(net.parameters(), 0.1)
-
-    def gradients() -> tuple[torch.Tensor, ...]:
-        return torch.autograd.grad(net(ONES).sum(), list(net.parameters()))
-
-    for _ in range(3 * STEPS):
-        for _ in range(3):
-            gradients()
-        for parameter, gradient in zip(net.parameters(), gradients(), strict=True):
-            with torch.no_grad():
-                parameter.sub_(0.1 * gradient)
-    assert heard.ticks == [(ClockKind.BACKWARD, "")] * (3 * STEPS - UPDATES_BY_HAND)
-    del optimizer
 
 
 def test_an_optimizer_takes_over_from_the_backwards(heard: Heard) -> None:

@@ -45,14 +45,6 @@ def in_a_handler(found: list[set[str]]) -> str:
     return ""
 
 
-def in_finally(found: list[set[str]]) -> None:
-    rare = "r"
-    try:
-        ask(found)
-    finally:
-        ask([], rare)
-
-
 def closed_over(found: list[set[str]]) -> Callable[[], str]:
     kept, own = "k", "o"
     ask(found, own)
@@ -71,7 +63,6 @@ def by_name(found: list[set[str]]) -> object:
         (after_the_loop, {"checkpoint"}, {"validation", "start", "batch"}),
         (on_one_way_only, {"dropped"}, {"kept", "found"}),
         (in_a_handler, {"other"}, {"rare"}),
-        (in_finally, {"found"}, {"rare"}),
         (closed_over, {"own"}, {"kept"}),
         (by_name, set(), {"kept"}),
     ],
