@@ -40,26 +40,12 @@ def named(trace: Trace) -> list[tuple[str, str, tuple[int, int]]]:
     return [(trace.texts[a], trace.texts[b], pools[c]) for a, b, c in zip(*columns, strict=True)]
 
 
-@pytest.mark.parametrize("protocol", [2, 5])
-def test_every_protocol_reads_the_same(protocol: int) -> None:
-    data = training(12, keeps=True)
-    assert same(read_bytes("a", pickle.dumps(data, protocol)), read_bytes("a", pickle.dumps(data, 4)))
-
-
 def test_fields_of_newer_torch_are_read_of_each_event(read: Read) -> None:
     trace = training(40, keeps=True, capacity=3)["device_traces"][0]
     for index, item in enumerate(trace):
         item |= {"compile_context": "N/A", "user_metadata": f"note {index % 3}", "pool_id": (0, 300 * (index % 7))}
     (trace_read,) = read(snapshot([], trace)).traces
     assert named(trace_read) == [("", item["user_metadata"], item["pool_id"]) for item in trace]
-
-
-def test_unknown_keys_and_actions_are_ignored(read: Read) -> None:
-    data = snapshot(
-        [segment(block(0, 512) | {"new": 1}, more=2)], [event("alloc", 0, 512, novel=[1]), event("teleport", 0, 9)]
-    )
-    told = read(data | {"tomorrow": {"x": [None, True, 1.5]}})
-    assert told.traces[0].action_names[told.traces[0].action[1]] == "teleport"
 
 
 def test_forward_frames_stand_in_for_a_backward_without_python(read: Read) -> None:

@@ -38,12 +38,6 @@ def test_memory_that_levels_off_is_clean(verdict_on: Callable[[Any], Any], data:
     assert (judgement.verdict, judgement.concerns) == ("clean", ())
 
 
-def test_three_rises_are_needed(verdict_on: Callable[[Any], Any]) -> None:
-    assert verdict_on(training(4, keeps=True)).verdict == "leaks"
-    judgement = verdict_on(training(3, keeps=True))
-    assert judgement.verdict == "inconclusive"
-
-
 def test_without_markers_times_or_history_nothing_is_guessed(verdict_on: Callable[[Any], Any]) -> None:
     unmarked = training(10, keeps=True) | {"external_annotations": []}
     assert verdict_on(unmarked).verdict == "inconclusive"

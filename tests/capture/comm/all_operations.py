@@ -134,21 +134,15 @@ def functional() -> None:
     settle("shard")
     name = world.group_name  # type: ignore[union-attr]
     operators = torch.ops._c10d_functional
-    if rank == 0:  # the sender's buffer stays in torch's registry of Works: `isend` enters it twice
-        operators.wait_tensor.default(operators.isend(torch.ones(4), other, 7, name))
-        for waiting in operators.batch_p2p_ops(
-            ["isend", "isend"], [1, 1], [8, 9], [torch.ones(2), torch.ones(3)], name
-        ):
-            operators.wait_tensor(waiting)
-    else:
-        buffer = made("functional receive", 4)
-        operators.wait_tensor.default(operators.irecv(buffer, other, 7, name))
-        del buffer
+    # the sender's buffer stays in torch's registry of Works: `isend` enters it twice and is waited for once
+    way, buffer = ("isend", torch.ones(4)) if rank == 0 else ("irecv", made("functional receive", 4))
+    operators.wait_tensor.default(getattr(operators, way)(buffer, other, 7, name))
+    del buffer
+    if rank == 1:
         settle("functional receive")
-        for waiting in operators.batch_p2p_ops(
-            ["irecv", "irecv"], [0, 0], [8, 9], [torch.empty(2), torch.empty(3)], name
-        ):
-            operators.wait_tensor(waiting)
+    parts = [torch.ones(2), torch.ones(3)]
+    for waiting in operators.batch_p2p_ops([way] * 2, [other] * 2, [8, 9], parts, name):
+        operators.wait_tensor(waiting)
 
 
 def never_waited() -> None:

@@ -50,15 +50,12 @@ class HostileMeta(type):
 
 def _hostile_class() -> Any:
     names = (
-        "__repr__", "__str__", "__eq__", "__getattr__", "__getattribute__", "__len__", "__bool__", "__iter__",
-        "__getitem__", "__call__", "__torch_function__", "__reduce_ex__", "__sizeof__",
+        "repr", "str", "eq", "getattr", "getattribute", "len", "bool", "iter", "getitem", "call", "torch_function",
+        "reduce_ex", "sizeof",
     )  # fmt: skip
-    body: dict[str, Any] = {name: called(name) for name in names}
-    body["__hash__"] = object.__hash__
-    body["__slots__"] = ("tensor", "__dict__", "__weakref__")
-    body["__class__"] = property(called("__class__"))
-    body["value"] = property(called("property"))
-    return body
+    body: dict[str, Any] = {f"__{name}__": called(name) for name in names}
+    body |= {"__hash__": object.__hash__, "__slots__": ("tensor", "__dict__", "__weakref__")}
+    return body | {"__class__": property(called("__class__")), "value": property(called("property"))}
 
 
 class HostileList(list):  # type: ignore[type-arg]
@@ -70,6 +67,9 @@ class HostileDict(dict):  # type: ignore[type-arg]
 
 
 class HostileTensor(torch.Tensor):
+    grad_fn = property(called("grad_fn"))
+    __tensor_flatten__ = called("__tensor_flatten__")
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if _WATCHING:
@@ -77,27 +77,21 @@ class HostileTensor(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
     @property
-    def grad_fn(self) -> Any:
-        return called("grad_fn property")()
-
-    @property
     def shape(self) -> Any:
         return called("shape property")() if _WATCHING else super().shape
-
-    __tensor_flatten__ = called("__tensor_flatten__")
 
 
 _WATCHING: list[bool] = []
 
 
 class Proxy:
-    """Says it is somebody else, as wrapt and lazy modules do."""
-
-    def __init__(self, wrapped: Any) -> None:
-        object.__setattr__(self, "wrapped", wrapped)
+    """Claims another class, as those of wrapt and lazy modules do."""
 
     __class__ = property(called("proxy __class__"))  # type: ignore[assignment]
     __getattr__ = called("proxy __getattr__")
+
+    def __init__(self, wrapped: Any) -> None:
+        object.__setattr__(self, "wrapped", wrapped)
 
 
 class HostileKey:
