@@ -1,11 +1,12 @@
-"""Run by the tests as two processes: every way to send, receive, reduce and wait, a step for each; answers as JSON.
+"""Every way to send, receive, reduce and wait, a step for each; each rank writes its answers as JSON.
 
-python all_operations.py RANK STORE FOLDER WATCHED
+python all_operations.py FOLDER: two ranks without and two with leakscope, forked from a process that has torch.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import warnings
@@ -18,9 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 warnings.simplefilter("ignore")  # torch deprecates half of what is called here
-rank, store, folder, watched = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), sys.argv[4] == "watched"
-other = 1 - rank
 torch.set_num_threads(1)
+rank = other = 0
 deaths: list[str] = []
 """Tensors and storages in the order of their deaths."""
 sums: dict[str, float] = {}
@@ -155,7 +155,9 @@ PARTS: Sequence[Callable[[], None]] = (
     send_and_recv, with_works, batched, reused, from_anybody, collectives, by_future, functional, never_waited,
 )  # fmt: skip
 
-if __name__ == "__main__":
+
+def run(folder: Path, watched: bool) -> None:
+    """What a rank does."""
     if watched:
         from leakscope.comm.monitor import CommMonitor
         from leakscope.process.patches import Patches
@@ -163,7 +165,8 @@ if __name__ == "__main__":
 
         written = RankFolder(folder, rank)
         monitor = CommMonitor(written, Patches())
-    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+    store = dist.FileStore(str(folder / f"store_{watched}"), 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     for number, do in enumerate(PARTS, 1):
         deaths.append(do.__name__)
         do()
@@ -173,5 +176,22 @@ if __name__ == "__main__":
     if watched:
         monitor.remove()
         written.close()
-    print(json.dumps({"deaths": deaths, "sums": sums, "problems": problems, "parts": [do.__name__ for do in PARTS]}))
+    answer = {"deaths": deaths, "sums": sums, "problems": problems, "parts": [do.__name__ for do in PARTS]}
+    (folder / f"answer_{watched}_{rank}").write_text(json.dumps(answer))
     dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    for with_leakscope in (False, True):
+        ranks = []
+        for rank in (0, 1):
+            other = 1 - rank
+            if not (child := os.fork()):
+                try:
+                    run(Path(sys.argv[1]), with_leakscope)
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            ranks.append(child)
+        if any(os.waitpid(child, 0)[1] for child in ranks):
+            sys.exit("a rank failed")
