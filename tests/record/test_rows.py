@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from types import NoneType, UnionType
@@ -11,8 +12,11 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import comm_operations
 
+from leakscope.run.damage import Damage
 from leakscope.run.model import ROWS, Rank
+from leakscope.run.operations import Operations, column, read_operations
 from leakscope.run.reader import read_run
 from leakscope.run.rows import (
     LARGEST,
@@ -135,3 +139,32 @@ def test_a_damaged_row_is_skipped_and_noted(tmp_path: Path, name: str, kind: typ
 
 def test_rows_of_a_newer_version_are_skipped(tmp_path: Path) -> None:
     assert recorded(tmp_path, "lifetimes", {"kind": "forecast", "step": 3}).lifetimes == ()
+
+
+def test_columns_return_operations_in_order_of_issue() -> None:
+    some = comm_operations()
+    some = (replace(some[0], tag=(1 << 64) - 1, peer=None, waited=None, failed="it broke", shape=()), *some[1:])
+    kept = Operations(reversed(some))
+    ordered = sorted(some, key=lambda operation: operation.issued)
+    assert len(kept) == len(some) and kept == ordered and list(kept) == ordered
+    assert kept[0] == ordered[0] and kept[-2:] == tuple(ordered[-2:]) and kept != ordered[1:]
+    for name in ("id", "peer", "tag", "waited", "dropped", "failed", "shape"):
+        assert list(column(kept, name)) == list(column(ordered, name)) == [getattr(o, name) for o in ordered]
+
+
+def _read(folder: Path, *lines: object) -> tuple[Operations, tuple[str, ...]]:
+    (folder / "wire.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    damage = Damage()
+    return read_operations(folder, damage), damage.notes()
+
+
+def test_later_lines_complete_or_damage_an_operation(tmp_path: Path) -> None:
+    first, second, third = (to_json(operation) for operation in comm_operations()[:3])
+    read, notes = _read(tmp_path, first, second, {"id": second["id"], "waited": 77.5, "dropped": True}, third)
+    assert [o.id for o in read] == [first["id"], second["id"], third["id"]] and not notes
+    assert read[1].waited == 77.5 and read[1].dropped and not read[0].dropped
+    read, notes = _read(tmp_path, first, {"id": first["id"], "bytes": -1}, {"id": 99, "waited": 1.0}, second)
+    assert [o.id for o in read] == [second["id"]]
+    assert len(notes) == 1 and "bytes" in notes[0]
+    read, notes = _read(tmp_path, {"id": 1, "bytes": 3}, first, {"id": 1, "bytes": "x"}, {"id": 1, "bytes": 5})
+    assert [o.bytes for o in read] == [5] and not notes, "the last line counts"

@@ -1,4 +1,4 @@
-"""Referent readers name everything that CPython's traversal reports."""
+"""Referents are read and named as CPython reports them, found by address, and attributed to packages."""
 
 from __future__ import annotations
 
@@ -13,12 +13,22 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
-from leakscope.heap.referents import dict_items, key_text, reader_of, slots
+from leakscope.heap import _sweep_fallback, address_index
+from leakscope.heap import sweep as module
+from leakscope.heap.address_index import PagedAddressIndex, addresses_of
+from leakscope.heap.referents import dict_items, key_text, package_that_sets, reader_of, slots
+from leakscope.heap.sweep import listed
 from leakscope.process.raw_types import instance_dict
 
 
@@ -264,3 +274,118 @@ def test_a_key_is_shown_without_running_its_code() -> None:
     assert key_text(("a", Shy())) == "('a', <Shy>)"
     assert key_text("x" * 100) == repr("x" * 37 + "...")
     assert key_text(tuple(range(9))) == "(...)"
+
+
+LIBRARY = """
+import functools
+
+def decorated(method):
+    @functools.wraps(method)
+    def around(*args):
+        return method(*args)
+    return around
+
+class Base:
+    __slots__ = ("room", "__dict__")
+
+    def __init__(self, model):
+        object.__setattr__(self, "model", model)
+        self.strategy = model
+        setattr(self, "given", model)
+
+    @property
+    def value(self): return self.read_only
+
+    @value.setter
+    def value(self, value): self.behind = value
+
+    @decorated
+    def fill(self): self.filled = 3
+
+    def __getattr__(self, name): raise AssertionError("user code")
+"""
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    package = tmp_path / "site-packages" / "setters_library"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(str(package.parent))
+    yield __import__("setters_library")
+    del sys.modules["setters_library"]
+
+
+def test_attributes_set_by_a_class_of_a_package(library: ModuleType) -> None:
+    class Mine(library.Base):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__(self)
+            self.mine = self
+
+    set_here = ("model", "strategy", "given", "behind", "filled", "room")
+    assert {package_that_sets(Mine, name) for name in set_here} == {"setters_library"}
+    assert {package_that_sets(Mine, name) for name in ("mine", "read_only", "nothing", "value")} == {""}
+
+
+def test_fields_of_c_types_and_hooks_of_modules() -> None:
+    assert package_that_sets(functools.partial, "args") == "functools"
+    assert package_that_sets(functools.partial, "mine") == ""
+    assert package_that_sets(torch.nn.Linear, "_forward_hooks") == "torch"
+    assert package_that_sets(torch.nn.Linear, "weight") == "torch"
+    assert package_that_sets(torch.nn.Linear, "parent") == ""
+
+
+_HEAPS = st.lists(st.integers(1, 1 << 42), unique=True, max_size=60)
+
+
+@given(_HEAPS, st.lists(st.integers(1, 1 << 47), max_size=20), st.sampled_from([8, 16, 32, 48]))
+def test_every_object_is_found_and_nothing_else(places: list[int], elsewhere: list[int], spacing: int) -> None:
+    addresses = [place * spacing for place in places]
+    index = {address: k for k, address in enumerate(addresses)}
+    book = PagedAddressIndex(np.asarray(addresses, dtype=np.int64))
+    wanted = [*addresses, *elsewhere, *(address + 8 for address in addresses)]
+    expected = [index.get(address, -1) for address in wanted]
+    assert book.find(np.asarray(wanted, dtype=np.int64)).tolist() == expected
+    assert [book.find_one(address) for address in wanted] == expected
+
+
+def test_sparse_addresses_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(address_index, "_TABLE_LIMIT", 1)
+    addresses = np.arange(1, 2000, dtype=np.int64) * 7_777_776
+    book = PagedAddressIndex(addresses)
+    assert book.find(addresses[::-1]).tolist() == list(range(len(addresses)))[::-1]
+    assert book.find_one(7_777_776) == 0
+    assert book.find_one(7_777_777) == -1
+
+
+def test_addresses_are_those_of_id() -> None:
+    objects = [[], {}, "text", 3, None, [1, [2]], (), object()]
+    assert addresses_of(objects, len(objects)).tolist() == list(map(id, objects))
+    assert addresses_of(map(type, objects), len(objects)).tolist() == [id(type(obj)) for obj in objects]
+    assert addresses_of([], 0).tolist() == []
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_listing_keeps_nothing_alive(alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list among what it lists itself would be garbage that holds all of that."""
+    monkeypatch.setattr(module, "is_alone", lambda: alone)
+    gc.disable()
+    try:
+        thing = Thing()
+        objects, addresses = listed(0, 1)
+        assert any(obj is thing for obj in objects) and id(thing) in addresses
+        gone = weakref.ref(thing)
+        del thing, objects
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_a_listing_beside_threads_holds_nothing() -> None:
+    """The reader's own iterators are among the objects; they would be taken for garbage that holds memory."""
+    thing = object()
+    last = [thing]
+    before = sys.getrefcount(thing)
+    columns = _sweep_fallback.read(lambda: [*gc.get_objects(0), last], False, alone=False)
+    assert any(type(obj) is map for obj in columns.objects)
+    assert sys.getrefcount(thing) == before
