@@ -24,7 +24,7 @@ Read = Callable[[Any], Snapshot]
 
 
 def same(one: Snapshot, other: Snapshot) -> bool:
-    """Do both say the same of segments, blocks and traces?"""
+    """Whether both have equal segments, blocks and traces."""
     pairs = [(one.blocks, other.blocks), *zip(one.traces, other.traces, strict=True)]
     numbered = ("stack", "compiled", "metadata", "pool", "texts", "pools")
     fields = [(getattr(a, name), getattr(b, name)) for a, b in pairs for name in vars(a) if name not in numbered]
@@ -40,26 +40,12 @@ def named(trace: Trace) -> list[tuple[str, str, tuple[int, int]]]:
     return [(trace.texts[a], trace.texts[b], pools[c]) for a, b, c in zip(*columns, strict=True)]
 
 
-@pytest.mark.parametrize("protocol", [2, 5])
-def test_every_protocol_reads_the_same(protocol: int) -> None:
-    data = training(12, keeps=True)
-    assert same(read_bytes("a", pickle.dumps(data, protocol)), read_bytes("a", pickle.dumps(data, 4)))
-
-
 def test_fields_of_newer_torch_are_read_of_each_event(read: Read) -> None:
     trace = training(40, keeps=True, capacity=3)["device_traces"][0]
     for index, item in enumerate(trace):
         item |= {"compile_context": "N/A", "user_metadata": f"note {index % 3}", "pool_id": (0, 300 * (index % 7))}
-    (told,) = read(snapshot([], trace)).traces
-    assert named(told) == [("", item["user_metadata"], item["pool_id"]) for item in trace]
-
-
-def test_unknown_keys_and_actions_are_ignored(read: Read) -> None:
-    data = snapshot(
-        [segment(block(0, 512) | {"new": 1}, more=2)], [event("alloc", 0, 512, novel=[1]), event("teleport", 0, 9)]
-    )
-    told = read(data | {"tomorrow": {"x": [None, True, 1.5]}})
-    assert told.traces[0].action_names[told.traces[0].action[1]] == "teleport"
+    (trace_read,) = read(snapshot([], trace)).traces
+    assert named(trace_read) == [("", item["user_metadata"], item["pool_id"]) for item in trace]
 
 
 def test_forward_frames_stand_in_for_a_backward_without_python(read: Read) -> None:
@@ -117,34 +103,29 @@ def test_legacy_blocks_take_address_and_stack_from_where_2_0_wrote_them(read: Re
 WITHOUT_LINE = frame("a.py", "x", "f")  # type: ignore[arg-type]
 
 
-FOREIGN = [
-    (b"", "it is empty"),
-    (b"hello there", "neither a pickle"),
-    (b'<script>const local_files = [{"name": "a", "base64": "AAAA', "cut short"),
-    (b'<script>const local_files = [{"name": "a", "base64": "A"}]', "damaged"),
-    (gzip.compress(b"\x80\x04N.", mtime=0)[:12], "gzip data is damaged"),
-    (gzip.compress(bytes(40_000_000), mtime=0), "100 times"),
-    (pickle.dumps({"a": 1}), "neither segments nor device traces"),
-    (pickle.dumps({"segments": {"a": 1}}), "its segments are of type dict"),
-    (pickle.dumps([segment(block(0, 512, "on fire"))]), "state is 'on fire'"),
-    (pickle.dumps([segment(block(0, 512, requested=2**60))]), "a block has an invalid requested_size"),
-    (pickle.dumps({"device_traces": [[7]]}), "a trace entry is of type int"),
-    (pickle.dumps({"device_traces": [[event("alloc", 0, size) for size in (1, 2, 3, -1)]]}), "invalid size"),
-    (pickle.dumps({"device_traces": [[event("alloc", 0, 5, frames=[WITHOUT_LINE])]]}), "line is not a number"),
-    (pickle.dumps(training(3, keeps=True))[:-40], "cut short"),
-]  # fmt: skip
-"""What a file may hold, and what is said of it."""
+FOREIGN = {
+    "it is empty": b"",
+    "neither a pickle": b"hello there",
+    "cut short": b'<script>const local_files = [{"name": "a", "base64": "AAAA',
+    "gzip data is damaged": gzip.compress(b"\x80\x04N.", mtime=0)[:12],
+    "100 times": gzip.compress(bytes(40_000_000), mtime=0),
+    "neither segments nor device traces": pickle.dumps({"a": 1}),
+    "its segments are of type dict": pickle.dumps({"segments": {"a": 1}}),
+    "state is 'on fire'": pickle.dumps([segment(block(0, 512, "on fire"))]),
+    "invalid requested_size": pickle.dumps([segment(block(0, 512, requested=2**60))]),
+    "invalid size": pickle.dumps({"device_traces": [[event("alloc", 0, size) for size in (1, 2, 3, -1)]]}),
+    "line is not a number": pickle.dumps({"device_traces": [[event("alloc", 0, 5, frames=[WITHOUT_LINE])]]}),
+}
+"""Part of the message to what is in the file."""
 
 
-@pytest.mark.parametrize(("content", "says"), FOREIGN, ids=[says for _, says in FOREIGN])
-def test_foreign_and_damaged_files_are_refused_in_one_sentence(tmp_path: Path, content: bytes, says: str) -> None:
+@pytest.mark.parametrize("reason", FOREIGN)
+def test_foreign_and_damaged_files_are_refused(tmp_path: Path, reason: str) -> None:
     file = tmp_path / "file.pickle"
-    file.write_bytes(content)
+    file.write_bytes(FOREIGN[reason])
     with pytest.raises(Unreadable) as refused:
         read_snapshots(file)
-    assert says in str(refused.value)
-    assert str(file) in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert reason in str(refused.value) and str(file) in str(refused.value) and "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +135,7 @@ def test_foreign_and_damaged_files_are_refused_in_one_sentence(tmp_path: Path, c
         ("runs/rank_0003/cuda_step_000012.pickle", 3),
         ("snapshot_rank-12.pickle.gz", 12),
         ("mem_r5.pickle", 5),
-        ("Rank=7.pkl", 7),
         ("frank7.pickle", None),
-        ("snapshot.pickle", None),
     ],
 )
 def test_rank_comes_from_the_name(path: str, rank: int | None) -> None:

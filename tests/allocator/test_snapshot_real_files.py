@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def told_as_expected(devices: tuple[DeviceReport, ...]) -> dict[str, Any]:
+def as_expected(devices: tuple[DeviceReport, ...]) -> dict[str, Any]:
     """The report in the words of expected.json."""
     return {
         "segments": sum(device.segments for device in devices),
@@ -60,4 +60,4 @@ def told_as_expected(devices: tuple[DeviceReport, ...]) -> dict[str, Any]:
 def test_equals_the_independent_replay(name: str) -> None:
     expected = json.loads((FOLDER / "expected.json").read_text())[name]
     (snapshot,) = read_snapshots(FOLDER / name)
-    assert told_as_expected(analyse(snapshot).devices) == expected
+    assert as_expected(analyse(snapshot).devices) == expected

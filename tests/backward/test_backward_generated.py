@@ -42,8 +42,6 @@ class Way:
 
 WAYS = {
     "full": Way(),
-    "full boxed": Way(boxed=True),
-    "full edges": Way(edges=True),
     "full edges boxed droppable": Way(edges=True, boxed=True, droppable=True),
     "split": Way(split=True),
     "split edges boxed": Way(split=True, edges=True, boxed=True),
@@ -58,7 +56,7 @@ TOGETHER = [name for name in SPLIT if not WAYS[name].alone]
 FAILS = {
     "a hook hears another gradient in the weight pass": {35: SPLIT, 32: TOGETHER},
 }
-"""What does not hold today, with the stages and ways in which it shows; who mends one takes it out."""
+"""Known failures, with the stages and ways that show them."""
 
 
 class Result(NamedTuple):

@@ -44,7 +44,6 @@ for step in range(8):
     print(loss.item())
 raise ValueError("the end")
 """
-CLEAN = LEAKING.replace("losses.append(loss)", "losses.append(loss.item())")
 LOOKED_AT = {"budget": 1.0, "lifetimes": False}
 """As many looks as there can be."""
 UNSEEN = {"budget": 0.0, "warmup": 8}
@@ -56,7 +55,7 @@ ONE_OF_EACH = [
     )
 ]
 """What is hidden together: one name of each part, but of looks, without which most else is left out too."""
-HIDDEN = [*([private] for private in TABLE[::3] if private.part is RecordingPart.SNAPSHOTS), *ONE_OF_EACH]
+HIDDEN = [*([private] for private in TABLE[::6] if private.part is RecordingPart.SNAPSHOTS), *ONE_OF_EACH]
 
 
 class Recorded(NamedTuple):
@@ -128,7 +127,7 @@ def plain(ranks: Ranks) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("number", range(len(HIDDEN)), ids=lambda n: HIDDEN[n][0].path.removeprefix("torch."))
-def test_the_script_runs_as_it_would_and_a_sentence_tells_what_is_lacking(
+def test_the_script_runs_unchanged_and_a_note_names_what_is_missing(
     ranks: Ranks, plain: tuple[int, str], number: int
 ) -> None:
     hidden = HIDDEN[number]
@@ -140,17 +139,15 @@ def test_the_script_runs_as_it_would_and_a_sentence_tells_what_is_lacking(
     notes = [note for note in rank.notes if note.startswith("this torch has no ")]
     assert len(rank.steps) == 8
     for private in hidden:
-        told = [note for note in notes if f"no {private.path}" in note]
-        assert [note.endswith(f": {private.part.value}") for note in told] == [True]
+        assert len([note for note in notes if f"no {private.path}" in note]) == 1
     assert len(notes) == len({private.part for private in hidden})
     assert recorded.findings.verdict == Verdict.INCONCLUSIVE
 
 
-@pytest.mark.parametrize("script", [LEAKING, CLEAN], ids=["leaking", "clean"])
-def test_what_only_cpp_holds_is_no_wrong_figure_where_it_is_not_seen(ranks: Ranks, script: str) -> None:
+def test_without_sight_of_cpp_no_figure_is_given(ranks: Ranks) -> None:
     hidden = [private.path for private in TABLE if private.part in (RecordingPart.NATIVE, RecordingPart.SPARSE)]
-    recorded = ranks.run(script, hidden, **LOOKED_AT)
-    assert recorded.findings.verdict in (Verdict.INCONCLUSIVE, Verdict.LEAKS if script is LEAKING else Verdict.CLEAN)
+    recorded = ranks.run(LEAKING, hidden, **LOOKED_AT)
+    assert recorded.findings.verdict in (Verdict.INCONCLUSIVE, Verdict.LEAKS)
     assert all(look.hides for look in recorded.run.ranks[0].looks)
     cuts = [finding.cut for finding in recorded.findings.findings if finding.cut is not None]
     assert [cut.told_bytes for cut in cuts] == [None] * len(cuts)

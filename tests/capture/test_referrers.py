@@ -14,7 +14,7 @@ from leakscope.errors import LeakscopeError
 
 
 class Telling:
-    """Says so when it is asked anything."""
+    """Records every access."""
 
     asked: list[str]
 

@@ -1,4 +1,4 @@
-"""DataLoader workers are measured from outside, and their growth is reported with its cause."""
+"""The memory of DataLoader workers is reported with its cause, as it is measured from outside."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 import torch
@@ -19,9 +18,8 @@ from torch.utils.data._utils import signal_handling
 
 import leakscope
 from leakscope.findings.facts import RuleName
-from leakscope.findings.workers import LoaderMemory, WorkerLineKind
-from leakscope.report.html import page
-from leakscope.report.run_text import loader_text
+from leakscope.findings.model import LoaderMemory
+from leakscope.findings.workers import WorkerLineKind
 
 pytestmark = pytest.mark.process
 COUNT = 300_000
@@ -46,9 +44,9 @@ def no_collections() -> Iterator[None]:
 class Texts(Dataset[Any]):
     """Each item is read from a tenth of the texts."""
 
-    def __init__(self, as_array: bool = False, reads: bool = True) -> None:
+    def __init__(self, reads: bool = True) -> None:
         texts = [f"images/{number:09d}/a_name_of_some_length.png" for number in range(COUNT)]
-        self.samples: Any = np.array(texts, dtype="S") if as_array else texts
+        self.samples = texts
         self.reads = reads
 
     def __len__(self) -> int:
@@ -101,7 +99,7 @@ def copied(loader: LoaderMemory) -> int:
     return sum(line.bytes for line in loader.lines if line.kind == WorkerLineKind.COPIES)
 
 
-def test_objects_copied_as_they_are_read_are_told_with_what_the_workers_really_gain(tmp_path: Path) -> None:
+def test_objects_that_workers_copy_by_reading_are_reported(tmp_path: Path) -> None:
     recorded(
         DataLoader(Texts(reads=False), batch_size=None, num_workers=WORKERS), tmp_path / "first"
     )  # the heap grows of it
@@ -114,7 +112,6 @@ def test_objects_copied_as_they_are_read_are_told_with_what_the_workers_really_g
     loader = loader_of(profiler)
     assert copied(loader) == finding.retained_bytes
     told, outside = finding.retained_bytes, sum(seen[-1]) - sum(least[-1])
-    print("copies", told, outside)
     assert told == pytest.approx(outside, rel=0.1)
     assert loader.unique_bytes == pytest.approx(max(map(sum, seen)), rel=0.1)
     assert not [f for f in without.findings.findings if f.rule == RuleName.WORKER_COPIES]
@@ -141,7 +138,7 @@ class Caching(Dataset[Any]):
 SEEN: list[str] = []
 
 
-def test_a_cache_of_a_worker_is_found_in_the_worker(tmp_path: Path) -> None:
+def test_a_cache_of_a_worker_is_reported(tmp_path: Path) -> None:
     loader = DataLoader(Caching(), batch_size=STEPS, num_workers=WORKERS, multiprocessing_context="fork")
     profiler, seen = recorded(loader, tmp_path / "run")
     named = {f.subject: f for f in profiler.findings.findings if f.rule == RuleName.WORKER_GROWTH}
@@ -153,7 +150,6 @@ def test_a_cache_of_a_worker_is_found_in_the_worker(tmp_path: Path) -> None:
     steps = slice(4, len(seen) - 6)  # workers are some batches ahead, and done before the last steps
     outside = [sum(each) for each in seen][steps]
     grown = (outside[-1] - outside[0]) / (len(outside) - 1)
-    print("own", told, grown)
     assert told == pytest.approx(grown, rel=0.25)
     assert not SEEN, "it is the workers' alone"
 
@@ -177,10 +173,8 @@ def drawn(step: Callable[[], object]) -> torch.Tensor:
     return torch.cat(batches)
 
 
-def test_looking_changes_no_batch_and_what_is_told_is_on_the_page(tmp_path: Path) -> None:
+def test_batches_are_as_without_leakscope(tmp_path: Path) -> None:
     plain = drawn(lambda: None)
     with leakscope.Profiler(output=tmp_path / "run", budget=1.0, warmup=50) as profiler:
-        watched = drawn(profiler.step)
-    assert torch.equal(plain, watched)
-    (memory,) = profiler.findings.loaders[0]
-    assert loader_text(memory) in page.render(profiler.run, profiler.findings)
+        assert torch.equal(plain, drawn(profiler.step))
+    assert len(profiler.findings.loaders[0]) == 1

@@ -1,4 +1,4 @@
-"""Looking changes nothing: what the script computes and finds is bit for bit what it is under python."""
+"""What the script computes and finds is bit for bit what it is under python."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ print(*heard, sep="\\n")
 """
 
 
-def test_no_mode_and_no_subclass_hears_of_our_looking(
+def test_no_mode_and_no_subclass_sees_calls_of_ours(
     script: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = script(LISTENING)

@@ -58,12 +58,14 @@ def test_a_killed_rank_is_named_and_its_peer_is_not_blamed(
     assert ranks[1].ended.how == "killed" and ranks[1].ended.status == 137 and ranks[1].ended.steps == 4
     assert ranks[0].ended.how in ("raised", "killed") and ranks[0].ended.status != 0
     assert [look.step for look in ranks[0].looks] == [3] == [look.step for look in ranks[1].looks]
+    last = ranks[1].final_operation
+    assert last is not None and last.direction == "allreduce", "readable after SIGKILL"
     noise = [line for line in capfd.readouterr().err.splitlines() if "elastic" in line or "=====" in line]
-    assert not noise, "what the launcher says of itself goes to its log"
+    assert not noise, "messages of the launcher go to its log"
     assert "exitcode" in (tmp_path / "run" / "logs" / "launcher.log").read_text()
 
 
-def test_the_failing_ranks_own_status_error_and_log_are_passed_on(
+def test_status_and_log_of_the_failing_rank_are_passed_on(
     script: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = script(PAIR + "step()\nprint('hello from', rank)\nif rank == 1: sys.exit(3)\nstep()\n")
@@ -80,7 +82,7 @@ def test_under_another_launcher_each_rank_records_itself(script: Write, tmp_path
     command += ["-m", "leakscope", "run", "-o", "shared", str(path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     recorded = read_run(tmp_path / "shared")
-    assert done.returncode == 1 and "exitcode  : 7" in done.stderr, "the launcher sees the script's own status"
+    assert done.returncode == 1 and "exitcode  : 7" in done.stderr, "the script's own status"
     assert [(rank.ended.how, rank.ended.status, len(rank.steps)) for rank in recorded.ranks] == [
         ("finished", 0, 4), ("exited", 7, 4),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""When the run cannot be written any more, the script ends as it would, and what was recorded is judged."""
+"""A run that can no longer be written leaves the script alone, and what was recorded is judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launcher is killed: its ranks end with it, and what they recorded is read and told."""
+"""Ranks end with a launcher that is killed, and what they recorded is reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from leakscope.findings import judge
 from leakscope.run.reader import read_run
+from leakscope.verdict import Verdict
 
 pytestmark = pytest.mark.process
 
@@ -61,11 +63,7 @@ def is_there(process: int) -> bool:
         return False
 
 
-def test_ranks_end_with_a_launcher_that_is_killed(
-    script: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    from leakscope_cli import main  # the command, told in this process
-
+def test_ranks_end_with_a_launcher_that_is_killed(script: Write, tmp_path: Path) -> None:
     ranks = 2
     status, processes = kill_the_launcher(tmp_path, script(LOOP), ranks, signal.SIGKILL)
     assert status == -signal.SIGKILL
@@ -75,37 +73,22 @@ def test_ranks_end_with_a_launcher_that_is_killed(
         ("killed", 143, True)
     ] * ranks
     assert all(len(rank.steps) >= 50 and abs(rank.ended.steps - len(rank.steps)) <= 5 for rank in run.ranks)
-    assert run.torch and run.sources, "what the ranks knew is told for the launcher"
-    with pytest.raises(SystemExit):
-        main(["report", str(tmp_path / "run")])
-    told = " ".join(capfd.readouterr().out.split())
-    assert "was terminated because the leakscope process was killed after" in told
-    assert "INCONCLUSIVE" in told and "nothing was recorded" not in told
+    assert run.torch and run.sources, "written by the ranks in place of the launcher"
+    assert judge(run).verdict == Verdict.INCONCLUSIVE
 
 
-def test_what_is_ignored_stays_so() -> None:
-    from leakscope.launch.elastic import _signals
-
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        answered = _signals()
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    assert "SIGHUP" not in answered, "as nohup leaves it"
-
-
-ANSWERS = """
+HANDLES = """
 import os, signal, sys, time
-def answer(*_):
-    open("answered", "w").close()
+def handle(*_):
+    open("handled", "w").close()
     sys.exit(5)
-signal.signal(signal.SIGTERM, answer)
+signal.signal(signal.SIGTERM, handle)
 open("pid_0", "w").write(f"{os.getpid()} ")
 while True: time.sleep(0.01)
 """
 
 
-def test_a_script_may_answer_first(script: Write, tmp_path: Path) -> None:
-    _, (process,) = kill_the_launcher(tmp_path, script("import torch\n" + ANSWERS), 1, signal.SIGKILL)
+def test_the_scripts_own_handler_runs_first(script: Write, tmp_path: Path) -> None:
+    _, (process,) = kill_the_launcher(tmp_path, script("import torch\n" + HANDLES), 1, signal.SIGKILL)
     until(lambda: not is_there(process), 10)
-    assert (tmp_path / "answered").exists()
+    assert (tmp_path / "handled").exists()

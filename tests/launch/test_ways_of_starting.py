@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import py_compile
 import subprocess
 import sys
 import zipapp
@@ -18,7 +17,7 @@ from leakscope.options import Options
 
 pytestmark = pytest.mark.process
 
-TELL = """
+DESCRIBE = """
 import sys
 import importlib.util, json, os, multiprocessing.spawn
 def found(name):
@@ -44,11 +43,10 @@ SHADOWED = (
     "torch", "traceback", "typing",
 )  # fmt: skip
 """Modules of the script's folder, which is the working directory: leakscope imports others of these names."""
-TELL = TELL.replace("{shadowed}", repr(SHADOWED))
+DESCRIBE = DESCRIBE.replace("{shadowed}", repr(SHADOWED))
 WAYS: Mapping[str, str] = {
     "//{folder}/a.py": "",
     "linked/l.py": "",
-    "bytecode.py": "",
     "./app.pyz": "",
     "-m sub.a": "",
     "/dev/stdin": "",
@@ -65,15 +63,13 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("sub", "linked", "app"):
         (folder / name).mkdir()
     for name in ("a.py", "sub/a.py", "sub/__init__.py", "app/__main__.py", "no_ending"):
-        (folder / name).write_text(TELL)
+        (folder / name).write_text(DESCRIBE)
     (folder / "sub/__init__.py").write_text("")
     (folder / "linked/l.py").symlink_to("../sub/a.py")
     for name in SHADOWED:
         (folder / f"{name}.py").write_text("")
     (folder / "leakscope").mkdir()
     (folder / "leakscope" / "__init__.py").write_text("raise ImportError('another leakscope')")
-    py_compile.compile(str(folder / "a.py"), str(folder / "a.pyc"))
-    (folder / "bytecode.py").write_bytes((folder / "a.pyc").read_bytes())
     zipapp.create_archive(folder / "app", folder / "app.pyz")
     return folder
 
@@ -88,13 +84,13 @@ def test_a_script_is_started_as_python_starts_it(
     module = words[1] if words[0] == "-m" else None
     check_module(module) if module else check_script(words[0] if words[0] != "/dev/stdin" else "a.py")
     options = Options(module=module, script="" if module else words[0], arguments=("x", "two\nlines"), folder=tmp_path)
-    plain = told([sys.executable, *flags, *options.command], scripts)
-    assert told(rank_command(options), scripts) == plain
+    plain = described([sys.executable, *flags, *options.command], scripts)
+    assert described(rank_command(options), scripts) == plain
     assert plain["argv"][1:] == ["x", "two\nlines"]
 
 
 @pytest.mark.parametrize(("text", "status"), [("raise ValueError('no')", 1), ("import sys; sys.exit()", 0)])
-def test_what_a_package_raises_before_its_module_runs_is_the_scripts_end(
+def test_an_error_of_a_package_ends_the_script(
     text: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pack").mkdir()
@@ -134,7 +130,7 @@ def started(monkeypatch: pytest.MonkeyPatch, flags: list[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["leakscope", "run"])
 
 
-def told(command: list[str], folder: Path) -> dict[str, object]:
+def described(command: list[str], folder: Path) -> dict[str, object]:
     with open(folder / "a.py") as stdin:
         done = subprocess.run(command, cwd=folder, stdin=stdin, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Runs with every step source count steps, take heap snapshots and end alike."""
+"""Ranks with different step sources take heap snapshots and end together."""
 
 from __future__ import annotations
 
@@ -23,30 +23,6 @@ from torch import nn
 torch.set_num_threads(1)
 net, kept = nn.Linear(256, 256), []
 """
-EVALUATION = (
-    BEGIN
-    + """
-while True:
-    try:
-        with torch.inference_mode():
-            kept.append(net(torch.ones(256, 256)))
-    except Exception:
-        pass
-"""
-)
-FUNCTION = (
-    BEGIN
-    + """
-class Trainer:
-    def training_step(self):
-        kept.append(net(torch.ones(256, 256)).detach())
-while True:
-    try:
-        Trainer().training_step()
-    except Exception:
-        pass
-"""
-)
 
 
 def run(folder: Path, script: Path, **plan: object) -> tuple[Outcome, Run]:
@@ -56,33 +32,7 @@ def run(folder: Path, script: Path, **plan: object) -> tuple[Outcome, Run]:
     return launch(Options.of({"script": str(script), "folder": folder, **plan})), read_run(folder)
 
 
-@pytest.mark.parametrize(
-    ("text", "plan", "clock"),
-    [
-        (EVALUATION, {}, StepsBy(ClockKind.CALL, "Linear")),
-        (
-            FUNCTION,
-            {"step_function": "Trainer.training_step"},
-            StepsBy(ClockKind.FUNCTION, "Trainer.training_step"),
-        ),
-    ],
-    ids=["call", "function"],
-)
-def test_a_run_ends_cleanly_after_its_steps_and_is_judged(
-    text: str, plan: dict[str, object], clock: StepsBy, script: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    outcome, recorded = run(tmp_path / "run", script(text), steps=8, **plan)
-    (rank,) = recorded.ranks
-    assert (outcome.status, rank.ended.how, rank.ended.steps, len(rank.steps)) == (0, "stopped", 8, 8)
-    assert rank.clock == clock
-    assert [look.step for look in rank.looks] == [3, 5, 7, 8]
-    (finding,) = judge(recorded).findings
-    assert finding.cut is not None and "kept" in str(finding.cut.references[0])
-    assert abs(finding.bytes_per_step - 256 * 1024) < 16 * 1024
-    assert "Traceback" not in capfd.readouterr().err
-
-
-def test_an_optimizer_takes_over_from_an_evaluation_and_warm_up_comes_after_it(script: Write, tmp_path: Path) -> None:
+def test_an_optimizer_takes_over_from_an_evaluation(script: Write, tmp_path: Path) -> None:
     text = (
         BEGIN
         + """
@@ -156,9 +106,9 @@ while True:
 """
     outcome, recorded = run(tmp_path / "run", script(PAIR + text), ranks=2, steps=6)
 
-    def told(rank: Rank) -> tuple[object, ...]:
+    def outcome_of(rank: Rank) -> tuple[object, ...]:
         return rank.ended.how, rank.ended.steps, rank.clock, [look.step for look in rank.looks]
 
     assert outcome.status == 0
-    assert told(recorded.ranks[0]) == told(recorded.ranks[1])
-    assert told(recorded.ranks[0]) == ("stopped", 6, StepsBy(ClockKind.BACKWARD, ""), [3, 5, 6])
+    assert outcome_of(recorded.ranks[0]) == outcome_of(recorded.ranks[1])
+    assert outcome_of(recorded.ranks[0]) == ("stopped", 6, StepsBy(ClockKind.BACKWARD, ""), [3, 5, 6])

@@ -37,7 +37,7 @@ def many(tmp_path: Path) -> Path:
 
 
 @pytest.mark.process
-def test_what_is_said_is_the_same_however_many_processes_read(many: Path) -> None:
+def test_findings_do_not_depend_on_the_number_of_processes(many: Path) -> None:
     whole = read_run(many)
     run, ranks = read_each(open_run(many), judge_rank, 3)
     found, as_a_whole = judge_together(run, ranks), judge(whole)
@@ -48,7 +48,7 @@ def test_what_is_said_is_the_same_however_many_processes_read(many: Path) -> Non
 
 
 @pytest.mark.process
-def test_each_file_is_opened_once_and_no_heap_is_read_again(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_file_is_opened_once(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: Counter[str] = Counter()
     open_one = originals.os.open
 
@@ -76,7 +76,7 @@ def _has_no_room(_: Run, rank: Rank) -> None:
 
 
 @pytest.mark.process
-def test_a_process_that_is_killed_is_a_sentence_and_one_without_memory_says_so(many: Path) -> None:
+def test_a_killed_reader_and_one_out_of_memory_are_reported(many: Path) -> None:
     with pytest.raises(LeakscopeError, match="memory ran out"):
         read_each(open_run(many), _ends, 2)
     with pytest.raises(MemoryError):

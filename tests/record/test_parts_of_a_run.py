@@ -41,7 +41,7 @@ def split(tmp_path: Path) -> Split:
     return parts
 
 
-def told(folder: Path) -> dict[str, Any]:
+def findings_of(folder: Path) -> dict[str, Any]:
     run = read_run(folder)
     data: dict[str, Any] = as_data(replace(run, folder=""), judge(run))
     return data
@@ -52,26 +52,24 @@ def everything_in(folder: Path) -> dict[str, tuple[bytes, int, int]]:
     return {str(path): (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode) for path in files}
 
 
-def test_merged_it_is_the_run_that_it_would_have_been(split: Split, tmp_path: Path) -> None:
+def test_merged_parts_equal_the_whole_run(split: Split, tmp_path: Path) -> None:
     parts = split({"started": "2026-01-01T12:40:00Z"}, {"started": "2026-01-01T12:00:00Z"})
     os.utime(parts[0] / "rank_0000" / "ended.json", ns=(0, 0))
     before = [everything_in(part) for part in parts]
     merge_parts(parts, tmp_path / "merged")
-    assert told(tmp_path / "merged") == told(WHOLE) and told(WHOLE)["findings"]
+    assert findings_of(tmp_path / "merged") == findings_of(WHOLE) and findings_of(WHOLE)["findings"]
     assert [everything_in(part) for part in parts] == before
     logs = {path.name: path.read_text() for path in (tmp_path / "merged" / "logs").iterdir()}
     assert logs == {"launcher.log": "of machine 0\n", "part_1_launcher.log": "of machine 1\n"}
     merge_parts([*parts, tmp_path / "merged"], tmp_path / "again")  # each rank twice, and the same both times
-    assert told(tmp_path / "again") == told(WHOLE)
+    assert findings_of(tmp_path / "again") == findings_of(WHOLE)
 
 
-def test_one_machine_alone_tells_of_no_rank_that_failed_and_merged_alone_of_one_that_is_missing(
-    split: Split, tmp_path: Path
-) -> None:
+def test_one_part_alone_has_a_lost_rank_only_after_merging(split: Split, tmp_path: Path) -> None:
     first, _ = split()
     run = read_run(first)
     assert [rank.number for rank in run.ranks] == [0] and run.expected_ranks == 2
-    assert "rank 1 ran on other machines" in " ".join(run.notes) and "leakscope merge" in " ".join(run.notes)
+    assert "leakscope merge" in " ".join(run.notes)
     merge_parts([first], tmp_path / "merged")
     run = read_run(tmp_path / "merged")
     assert [(rank.number, str(rank.ended.how)) for rank in run.ranks] == [(0, "stopped"), (1, "lost")]
@@ -79,26 +77,26 @@ def test_one_machine_alone_tells_of_no_rank_that_failed_and_merged_alone_of_one_
 
 
 OF_ANOTHER_JOB: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "the number of ranks is 2 in the first and 4": ({}, {"ranks": 4}),
-    "--warmup is 2 in the first and 3": ({}, {"warmup": 3}),
-    "the rendezvous id is a in the first and b": ({"job": {"id": "a"}}, {"job": {"id": "b"}}),
-    "were started 3.0 h apart and share no --rdzv-id": (
+    "number of ranks": ({}, {"ranks": 4}),
+    "--warmup": ({}, {"warmup": 3}),
+    "rendezvous id": ({"job": {"id": "a"}}, {"job": {"id": "b"}}),
+    "--rdzv-id": (
         {"started": "2026-01-01T12:00:00Z", "job": {"id": "none", "port": "29500"}},
         {"started": "2026-01-01T15:00:00Z", "job": {"id": "none", "port": "29500"}},
     ),
 }
 
 
-@pytest.mark.parametrize("sentence", OF_ANOTHER_JOB)
-def test_what_is_no_part_of_the_job_is_refused(split: Split, tmp_path: Path, sentence: str) -> None:
-    first, second = OF_ANOTHER_JOB[sentence]
-    with pytest.raises(LeakscopeError, match="not parts of one job") as refused:
+@pytest.mark.parametrize("word", OF_ANOTHER_JOB)
+def test_parts_of_different_jobs_are_refused(split: Split, tmp_path: Path, word: str) -> None:
+    first, second = OF_ANOTHER_JOB[word]
+    with pytest.raises(LeakscopeError, match=word):
         merge_parts(split(second, first), tmp_path / "merged")
-    assert sentence in str(refused.value) and not (tmp_path / "merged").exists()
+    assert not (tmp_path / "merged").exists()
 
 
 @pytest.mark.parametrize("job", [{"id": "night", "port": "29500"}, {"id": "none", "port": "40123"}])
-def test_clocks_and_words_for_a_machine_may_differ_where_the_rendezvous_says_that_it_is_one_job(
+def test_parts_of_one_rendezvous_may_differ_in_clock_and_command(
     split: Split, tmp_path: Path, job: dict[str, str]
 ) -> None:
     script, *words = json.loads((WHOLE / "run.json").read_text())["command"]
@@ -110,10 +108,10 @@ def test_clocks_and_words_for_a_machine_may_differ_where_the_rendezvous_says_tha
     assert len(read_run(tmp_path / "merged").ranks) == 2
 
 
-def test_a_rank_that_is_there_twice_with_other_content_is_refused(split: Split, tmp_path: Path) -> None:
+def test_a_rank_with_two_contents_is_refused(split: Split, tmp_path: Path) -> None:
     first, second = split()
     shutil.copytree(first / "rank_0000", second / "rank_0000")
     with (second / "rank_0000" / "steps.jsonl").open("a") as steps:
         steps.write("{}\n")
-    with pytest.raises(LeakscopeError, match=r"rank 0 is in .*node0 and, with different content, in .*node1"):
+    with pytest.raises(LeakscopeError, match=r"rank 0 is in .*node0.*node1"):
         merge_parts([first, second], tmp_path / "merged")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from types import NoneType, UnionType
@@ -11,8 +12,11 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import comm_operations
 
+from leakscope.run.damage import Damage
 from leakscope.run.model import ROWS, Rank
+from leakscope.run.operations import Operations, column, read_operations
 from leakscope.run.reader import read_run
 from leakscope.run.rows import (
     LARGEST,
@@ -107,20 +111,16 @@ def recorded(folder: Path, stem: str, *lines: Any) -> Rank:
 
 @pytest.mark.parametrize("kind", [kind for _, kind in KINDS] + [FinalOperation])
 def test_a_row_is_read_as_it_was_written(kind: type[Any]) -> None:
-    @settings(suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
     @given(row=rows_of(kind))
-    def there_and_back(row: Any) -> None:
+    def round_trip(row: Any) -> None:
         if isinstance(row, Row):
-            assert (
-                from_line(
-                    OF_FIELD[next(name for name, of in KINDS if of is kind)], json.loads(json.dumps(to_line(row)))
-                )
-                == row
-            )
+            kinds = OF_FIELD[next(name for name, of in KINDS if of is kind)]
+            assert from_line(kinds, json.loads(json.dumps(to_line(row)))) == row
         else:
             assert from_json(kind, json.loads(json.dumps(to_json(row)))) == row
 
-    there_and_back()
+    round_trip()
 
 
 def test_all_fields_of_a_rank_that_hold_rows_are_known() -> None:
@@ -128,19 +128,43 @@ def test_all_fields_of_a_rank_that_hold_rows_are_known() -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS)
-def test_a_damaged_row_costs_itself_and_is_told(tmp_path: Path, name: str, kind: type[Row]) -> None:
+def test_a_damaged_row_is_skipped_and_noted(tmp_path: Path, name: str, kind: type[Row]) -> None:
     whole = to_line(an_example(kind))
     field = next(iter(to_json(an_example(kind))))
-    for number, damaged in enumerate(
-        ([], "row", 5, {**whole, field: {}}, {k: v for k, v in whole.items() if k != field})
-    ):
-        rank = recorded(tmp_path / str(number), kind.FILE, damaged, whole)
-        assert getattr(rank, name) == (an_example(kind),)
-        assert [note.partition(" is damaged and was skipped: ")[0] for note in rank.notes] == [
-            f"line 1 of {kind.FILE}.jsonl"
-        ]
-        assert rank.damaged == (f"{kind.FILE}.jsonl",)
+    without = {k: v for k, v in whole.items() if k != field}
+    rank = recorded(tmp_path, kind.FILE, [], "row", 5, {**whole, field: {}}, without, whole)
+    assert getattr(rank, name) == (an_example(kind),)
+    assert rank.damaged == (f"{kind.FILE}.jsonl",) and rank.notes
 
 
-def test_rows_of_a_kind_that_only_a_newer_version_knows_are_passed_over(tmp_path: Path) -> None:
+def test_rows_of_a_newer_version_are_skipped(tmp_path: Path) -> None:
     assert recorded(tmp_path, "lifetimes", {"kind": "forecast", "step": 3}).lifetimes == ()
+
+
+def test_columns_return_operations_in_order_of_issue() -> None:
+    some = comm_operations()
+    some = (replace(some[0], tag=(1 << 64) - 1, peer=None, waited=None, failed="it broke", shape=()), *some[1:])
+    kept = Operations(reversed(some))
+    ordered = sorted(some, key=lambda operation: operation.issued)
+    assert len(kept) == len(some) and kept == ordered and list(kept) == ordered
+    assert kept[0] == ordered[0] and kept[-2:] == tuple(ordered[-2:]) and kept != ordered[1:]
+    for name in ("id", "peer", "tag", "waited", "dropped", "failed", "shape"):
+        assert list(column(kept, name)) == list(column(ordered, name)) == [getattr(o, name) for o in ordered]
+
+
+def _read(folder: Path, *lines: object) -> tuple[Operations, tuple[str, ...]]:
+    (folder / "wire.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    damage = Damage()
+    return read_operations(folder, damage), damage.notes()
+
+
+def test_later_lines_complete_or_damage_an_operation(tmp_path: Path) -> None:
+    first, second, third = (to_json(operation) for operation in comm_operations()[:3])
+    read, notes = _read(tmp_path, first, second, {"id": second["id"], "waited": 77.5, "dropped": True}, third)
+    assert [o.id for o in read] == [first["id"], second["id"], third["id"]] and not notes
+    assert read[1].waited == 77.5 and read[1].dropped and not read[0].dropped
+    read, notes = _read(tmp_path, first, {"id": first["id"], "bytes": -1}, {"id": 99, "waited": 1.0}, second)
+    assert [o.id for o in read] == [second["id"]]
+    assert len(notes) == 1 and "bytes" in notes[0]
+    read, notes = _read(tmp_path, {"id": 1, "bytes": 3}, first, {"id": 1, "bytes": "x"}, {"id": 1, "bytes": 5})
+    assert [o.bytes for o in read] == [5] and not notes, "the last line counts"

@@ -18,7 +18,6 @@ from leakscope.findings.model import Sighting
 from leakscope.report import FORMATS
 from leakscope.report.finding_text import held_text
 from leakscope.report.rank_text import ended_text, failure_text
-from leakscope.report.ranks import counted_steps
 from leakscope.report.text.page import render
 from leakscope.report.verdict_text import headline
 from leakscope.run.model import Ended, Rank, Step

@@ -94,7 +94,7 @@ def with_receive_buffers(count: int, crossed: bool = True, type: str = STAGE, in
 
 def peak_rank(graph: HeapGraph, idle: Sequence[int], backward: bool = False) -> Rank:
     step = WatchedStep(
-        step=5, device="cpu", operations=100, start_bytes=0, peak_bytes=4096 * KIB, peak_operation=9,
+        step=5, device="cpu", operations=100, start_bytes=0, peak_bytes=4096 * KIB,
         peak_at="train.py:10 train (aten::mm)", peak_phase=Phase.BACKWARD, backward_follows=backward, unseen_bytes=0,
         arguments=(), curve=((9, 4096 * KIB),), storages=0, lag_byte_seconds=0.0, use_byte_seconds=0.0,
         drag_byte_seconds=0.0,

@@ -1,11 +1,12 @@
-"""Run by the tests as two processes: every way to send, receive, reduce and wait, a step for each; answers as JSON.
+"""Every way to send, receive, reduce and wait, a step for each; each rank writes its answers as JSON.
 
-python all_operations.py RANK STORE FOLDER WATCHED
+python all_operations.py FOLDER: two ranks without and two with leakscope, forked from a process that has torch.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import warnings
@@ -18,9 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 warnings.simplefilter("ignore")  # torch deprecates half of what is called here
-rank, store, folder, watched = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), sys.argv[4] == "watched"
-other = 1 - rank
 torch.set_num_threads(1)
+rank = other = 0
 deaths: list[str] = []
 """Tensors and storages in the order of their deaths."""
 sums: dict[str, float] = {}
@@ -28,7 +28,7 @@ problems: list[str] = []
 
 
 def made(name: str, *shape: int) -> Tensor:
-    """A tensor of ones whose two deaths are told."""
+    """A tensor of ones whose two deaths are noted."""
     tensor = torch.ones(*shape)
     weakref.finalize(tensor, deaths.append, f"tensor {name}")
     weakref.finalize(tensor.untyped_storage(), deaths.append, f"storage {name}")
@@ -36,7 +36,7 @@ def made(name: str, *shape: int) -> Tensor:
 
 
 def settle(*names: str) -> None:
-    """gloo's thread lets go of a tensor a moment after wait() has returned; what comes next must not overtake it."""
+    """Wait for gloo's thread, which releases a tensor a moment after wait() has returned."""
     deadline = time.monotonic() + 10
     while not all(f"storage {name}" in deaths for name in names):
         if time.monotonic() > deadline:
@@ -101,7 +101,6 @@ def collectives() -> None:
         ("all_reduce", lambda t: dist.all_reduce(t, async_op=True)),
         ("all_gather", lambda t: dist.all_gather([torch.empty(4), torch.empty(4)], t, async_op=True)),
         ("reduce_scatter_tensor", lambda t: dist.reduce_scatter_tensor(torch.empty(2), t, async_op=True)),
-        ("gather", lambda t: dist.gather(t, [torch.empty(4), torch.empty(4)] if rank == 0 else None, async_op=True)),
     ):
         buffer = made(name, 4)
         work = call(buffer)
@@ -117,11 +116,6 @@ def by_future() -> None:
     future.wait()
     del future, buffer
     settle("by future")
-    buffer = made("by then", 4)
-    future = dist.all_reduce(buffer, async_op=True).get_future().then(lambda done: 3)
-    sums["then"] = float(future.wait())
-    del future, buffer
-    settle("by then")
 
 
 def functional() -> None:
@@ -140,23 +134,15 @@ def functional() -> None:
     settle("shard")
     name = world.group_name  # type: ignore[union-attr]
     operators = torch.ops._c10d_functional
-    if (
-        rank == 0
-    ):  # the sender's buffer stays in torch's registry of Works: `isend` enters it twice and is waited for once
-        operators.wait_tensor.default(operators.isend(torch.ones(4), other, 7, name))
-        for waiting in operators.batch_p2p_ops(
-            ["isend", "isend"], [1, 1], [8, 9], [torch.ones(2), torch.ones(3)], name
-        ):
-            operators.wait_tensor(waiting)
-    else:
-        buffer = made("functional receive", 4)
-        operators.wait_tensor.default(operators.irecv(buffer, other, 7, name))
-        del buffer
+    # the sender's buffer stays in torch's registry of Works: `isend` enters it twice and is waited for once
+    way, buffer = ("isend", torch.ones(4)) if rank == 0 else ("irecv", made("functional receive", 4))
+    operators.wait_tensor.default(getattr(operators, way)(buffer, other, 7, name))
+    del buffer
+    if rank == 1:
         settle("functional receive")
-        for waiting in operators.batch_p2p_ops(
-            ["irecv", "irecv"], [0, 0], [8, 9], [torch.empty(2), torch.empty(3)], name
-        ):
-            operators.wait_tensor(waiting)
+    parts = [torch.ones(2), torch.ones(3)]
+    for waiting in operators.batch_p2p_ops([way] * 2, [other] * 2, [8, 9], parts, name):
+        operators.wait_tensor(waiting)
 
 
 def never_waited() -> None:
@@ -169,7 +155,9 @@ PARTS: Sequence[Callable[[], None]] = (
     send_and_recv, with_works, batched, reused, from_anybody, collectives, by_future, functional, never_waited,
 )  # fmt: skip
 
-if __name__ == "__main__":
+
+def run(folder: Path, watched: bool) -> None:
+    """What a rank does."""
     if watched:
         from leakscope.comm.monitor import CommMonitor
         from leakscope.process.patches import Patches
@@ -177,7 +165,8 @@ if __name__ == "__main__":
 
         written = RankFolder(folder, rank)
         monitor = CommMonitor(written, Patches())
-    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+    store = dist.FileStore(str(folder / f"store_{watched}"), 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     for number, do in enumerate(PARTS, 1):
         deaths.append(do.__name__)
         do()
@@ -187,5 +176,22 @@ if __name__ == "__main__":
     if watched:
         monitor.remove()
         written.close()
-    print(json.dumps({"deaths": deaths, "sums": sums, "problems": problems, "parts": [do.__name__ for do in PARTS]}))
+    answer = {"deaths": deaths, "sums": sums, "problems": problems, "parts": [do.__name__ for do in PARTS]}
+    (folder / f"answer_{watched}_{rank}").write_text(json.dumps(answer))
     dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    for with_leakscope in (False, True):
+        ranks = []
+        for rank in (0, 1):
+            other = 1 - rank
+            if not (child := os.fork()):
+                try:
+                    run(Path(sys.argv[1]), with_leakscope)
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            ranks.append(child)
+        if any(os.waitpid(child, 0)[1] for child in ranks):
+            sys.exit("a rank failed")

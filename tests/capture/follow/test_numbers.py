@@ -12,9 +12,9 @@ from leakscope.run.rank_end import ranks_in
 pytestmark = pytest.mark.unit
 
 
-def add(folder: Path, name: str = "", started: float = 0.0, **said: object) -> str:
+def add(folder: Path, name: str = "", started: float = 0.0, **known: object) -> str:
     name = name or claim(folder)
-    write_who(folder / name, ProcessInfo(pid=1, parent=1, started=started, **said))  # type: ignore[arg-type]
+    write_who(folder / name, ProcessInfo(pid=1, parent=1, started=started, **known))  # type: ignore[arg-type]
     return name
 
 
@@ -28,7 +28,7 @@ def test_the_first_process_is_the_only_rank_where_none_trains(tmp_path: Path) ->
     assert names(tmp_path) == {0: MAIN}
 
 
-def test_who_was_started_again_is_the_rank_and_the_first_process_none(tmp_path: Path) -> None:
+def test_a_restarted_process_is_the_rank(tmp_path: Path) -> None:
     add(tmp_path, MAIN)
     before = [add(tmp_path, started=1.0, rank=rank, world=2, trained=True) for rank in (0, 1)]
     link(tmp_path)
@@ -42,7 +42,7 @@ def test_who_was_started_again_is_the_rank_and_the_first_process_none(tmp_path: 
     assert "restarted" in (tmp_path / "rank_0000" / "notes.jsonl").read_text()
 
 
-def test_those_without_a_number_come_in_the_order_of_their_starts(tmp_path: Path) -> None:
+def test_processes_without_a_number_follow_the_order_of_their_starts(tmp_path: Path) -> None:
     add(tmp_path, MAIN)
     second = add(tmp_path, started=1.0, place=(2,), trained=True)
     first = add(tmp_path, started=2.0, place=(1,), trained=True)

@@ -1,4 +1,4 @@
-"""The findings do not depend on what starts the training processes."""
+"""Training processes are recorded as ranks whatever starts them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leakscope.findings import judge
-from leakscope.findings.model import Findings
+from leakscope.findings.model import Finding
 from leakscope.launch import Outcome, launch
 from leakscope.options import Options
 from leakscope.run.model import Run
@@ -19,112 +19,86 @@ pytestmark = [pytest.mark.process, pytest.mark.usefixtures("launches_copies")]
 Write = Callable[..., Path]
 
 TRAIN = """
-import os, sys
-import torch, torch.distributed as dist
+import multiprocessing, os, sys
+from concurrent.futures import ProcessPoolExecutor
+import torch, torch.distributed as dist, torch.multiprocessing as mp
 torch.set_num_threads(1)
-def train(rank=None, meet="", world=2):
-    if rank is None:
-        dist.init_process_group("gloo")
-    elif meet:
-        dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=world)
+kept = []
+def train(rank, meet="", steps=12):
+    if meet:
+        dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=2)
     net = torch.nn.Linear(256, 256)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    kept = []
-    for step in range(12):
+    for step in range(steps):
         out = net(torch.ones(512, 256)).relu()
         kept.append(out)
         out.sum().backward()
-        if dist.is_initialized():
+        if meet:
             for parameter in net.parameters():
                 dist.all_reduce(parameter.grad)
         optimizer.step()
         optimizer.zero_grad()
     return rank
-"""
-BY_SCRIPT = {
-    "torch.multiprocessing.spawn": """
-import torch.multiprocessing as mp
 if __name__ == "__main__":
-    mp.spawn(train, args=(os.path.abspath("meet"),), nprocs=2)
-""",
-    "ProcessPoolExecutor, forked": """
-from concurrent.futures import ProcessPoolExecutor
-import multiprocessing
-if __name__ == "__main__":
-    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
-        print(list(pool.map(train, range(2), [os.path.abspath("meet")] * 2)))
-""",
-    "ProcessPoolExecutor, from a server": """
-from concurrent.futures import ProcessPoolExecutor
-import multiprocessing
-if __name__ == "__main__":
-    with ProcessPoolExecutor(2, multiprocessing.get_context("forkserver")) as pool:
-        print(list(pool.map(train, range(2), [os.path.abspath("meet")] * 2)))
-""",
-}
+    meet = os.path.abspath("meet")
+    """
+SPAWN = "mp.spawn(train, args=(meet,), nprocs=2)"
+FORK_SERVER = """with ProcessPoolExecutor(2, multiprocessing.get_context("forkserver")) as pool:
+        print(list(pool.map(train, range(2), [meet] * 2)))"""
+FORKED_POOL = """with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.starmap(train, [(0, "", 6), (1, "", 6)]) == [0, 1]
+        pool.close()
+        pool.join()"""
 
 
-def judged(folder: Path, **plan: object) -> tuple[Outcome, Run, Findings]:
-    folder.mkdir(exist_ok=True)
-    outcome = launch(Options(folder=folder, gc_diff="never", lifetimes=False, **plan))  # type: ignore[arg-type]
-    run = read_run(folder)
-    return outcome, run, judge(run)
+@pytest.fixture
+def start(script: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Outcome, Run]]:
+    def launched(main: str, **options: object) -> tuple[Outcome, Run]:
+        monkeypatch.chdir(tmp_path)
+        options = {"folder": tmp_path / "run", "script": str(script(TRAIN + main)), **options}
+        outcome = launch(Options(gc_diff="never", lifetimes=False, **options))  # type: ignore[arg-type]
+        return outcome, read_run(tmp_path / "run")
+
+    return launched
 
 
-def told(findings: Findings) -> list[tuple[object, ...]]:
-    """Rule, holder, bytes and ranks of each leak."""
-    return [
-        (f.rule, f.fingerprint, f.retained_bytes, f.ranks, f.first_step)
-        for f in findings.findings
-        if f.severity == "leak"
-    ]
+Start = Callable[..., tuple[Outcome, Run]]
 
 
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Findings]:
-    folder = tmp_path_factory.mktemp("expected")
-    (folder / "train.py").write_text(TRAIN + "train()\n")
-    _, run, findings = judged(folder / "run", script=str(folder / "train.py"), ranks=2)
-    assert len(told(findings)) == 1
-    return run, findings
+def leak_of(run: Run) -> Finding:
+    (leak,) = (finding for finding in judge(run).findings if finding.severity == "leak")
+    return leak
 
 
-def same(outcome: Outcome, run: Run, findings: Findings, expected: tuple[Run, Findings]) -> None:
+def test_spawned_ranks_stop_after_their_steps(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
+    outcome, run = start(SPAWN, steps=6)
     assert (outcome.status, outcome.failed) == (0, None)
+    assert [(rank.ended.how, len(rank.steps)) for rank in run.ranks] == [("stopped", 6)] * 2
+    assert "Traceback" not in capfd.readouterr().err
+    leak = leak_of(run)
+    assert leak.ranks == (0, 1) and leak.cut is not None
+    assert [reference.written for reference in leak.cut.references] == ["kept"]
+    assert leak.trace[0].object.startswith("module __main__"), "the spawned script is the user's main module"
+
+
+def test_ranks_from_a_fork_server_are_recorded(start: Start) -> None:
+    outcome, run = start(FORK_SERVER)
+    assert (outcome.status, outcome.failed, run.expected_ranks) == (0, None, 2)
     assert [(r.number, r.ended.how, len(r.steps)) for r in run.ranks] == [(0, "finished", 12), (1, "finished", 12)]
-    assert run.expected_ranks == 2 and not any(rank.processes for rank in run.ranks)
-    assert told(findings) == told(expected[1])
-    assert findings.verdict == "leaks"
+    assert not any(rank.processes for rank in run.ranks)
+    assert leak_of(run).ranks == (0, 1)
     assert {line.strip() for lines in run.sources.values() for line in lines} >= {"kept.append(out)"}
 
 
-@pytest.mark.parametrize("way", [way for way in BY_SCRIPT if way.startswith("ProcessPool")])
-def test_of_the_script_itself(
-    way: str,
-    expected: tuple[Run, Findings],
-    script: Write,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    same(*judged(tmp_path / "run", script=str(script(TRAIN + BY_SCRIPT[way]))), expected)
+def test_a_worker_of_a_pool_is_not_stopped(start: Start) -> None:
+    outcome, run = start(FORKED_POOL, steps=4)
+    (rank,) = run.ranks
+    assert (outcome.status, len(rank.steps)) == (0, 12)
+    assert any("Pool is not stopped" in note for note in rank.notes)
 
 
-def test_of_children_that_are_left_alone(script: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = script(TRAIN + BY_SCRIPT["torch.multiprocessing.spawn"])
-    outcome, run, findings = judged(tmp_path / "run", script=str(path), follow=False)
+def test_children_that_are_not_followed_are_counted(start: Start) -> None:
+    outcome, run = start(SPAWN, follow=False)
     assert outcome.status == 0 and [len(rank.steps) for rank in run.ranks] == [0]
     assert [started.through for started in run.ranks[0].processes] == ["torch.multiprocessing.spawn"] * 2
-    assert findings.verdict == "inconclusive"
-
-
-def test_children_are_stopped_without_an_error(
-    script: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    way = "torch.multiprocessing.spawn"
-    monkeypatch.chdir(tmp_path)
-    outcome, run, findings = judged(tmp_path / "run", script=str(script(TRAIN + BY_SCRIPT[way])), steps=6)
-    assert outcome.status == 0
-    assert [(r.ended.how, len(r.steps)) for r in run.ranks] == [("stopped", 6)] * 2
-    assert "Traceback" not in capfd.readouterr().err and len(told(findings)) == 1
+    assert judge(run).verdict == "inconclusive"

@@ -79,30 +79,6 @@ def _pruned(heap: Heap) -> tuple[PrunedHeap, list[tuple[int, ...]]]:
     return PrunedHeap(objects, references, {}, {}, stops | out), sorted(zip(*listed, strict=True))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(heap=heaps())
-def test_what_leads_to_memory_is_found_level_by_level(heap: Heap, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness, "MOST_LEVELS", COUNT + 1)
-    by_level, paths = _pruned(heap)
-    monkeypatch.setattr(liveness, "MOST_LEVELS", 1)
-    whole, all_paths = _pruned(heap)
-    assert (by_level.objects.tolist(), paths) == (whole.objects.tolist(), all_paths)
-    assert not heap.out & set(by_level.objects.tolist())
-    every = heap.references.into(np.arange(COUNT))
-    used = [
-        (a, b)
-        for a, b in zip(every.holder.tolist(), every.held.tolist(), strict=True)
-        if not {a, b} & heap.out
-        and b not in heap.stops
-        and a not in heap.refcounts.idle
-        and (b >= OBJECTS or b * 100 != heap.sweep.type_list[heap.sweep.type_index[a]])
-    ]
-    holder, held = (np.array([pair[k] for pair in used], dtype=np.int64) for k in (0, 1))
-    assert (
-        by_level.objects.tolist() == np.flatnonzero(reachable(COUNT, held, holder, np.arange(OBJECTS, COUNT))).tolist()
-    )
-
-
 def _whole(heap: Heap, pruned: PrunedHeap) -> Unreachable:
     """What nothing live holds, of all objects."""
     every = heap.references.into(np.arange(COUNT))

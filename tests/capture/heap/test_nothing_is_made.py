@@ -1,7 +1,4 @@
-"""A look makes, clears and changes nothing that CPython and torch make when they are first asked for it.
-
-The zoo is compared before and after two looks by readers of raw memory that share nothing with the code under test.
-"""
+"""A snapshot creates and clears nothing that CPython and torch create lazily, by independent readers of raw memory."""
 
 from __future__ import annotations
 
@@ -199,16 +196,16 @@ def zoo() -> list[tuple[str, Any, Callable[[Any], State]]]:
     ]
 
 
-def look_twice() -> HeapGraph:
+def inspect_twice() -> HeapGraph:
     graph = heap.look(1, "step").heap
     heap.look(2, "step", SnapshotContext(explained=lambda found: None))
     return graph
 
 
-def test_two_looks_leave_everything_as_it_was() -> None:
+def test_two_snapshots_create_nothing() -> None:
     there = zoo()
     before = {name: read(obj) for name, obj, read in there}
-    graph = look_twice()
+    graph = inspect_twice()
     changed = [name for name, obj, read in there if read(obj) != before[name]]
     assert changed == []
     assert graph.of_kind("tensor").size > len(there)
@@ -216,10 +213,10 @@ def test_two_looks_leave_everything_as_it_was() -> None:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="PEP 667: f_locals writes through")
-def test_a_caller_finds_what_a_library_has_put_into_its_f_locals() -> None:
+def test_values_that_a_library_puts_into_f_locals_arrive() -> None:
     def put(frame: types.FrameType, **values: Any) -> None:
         frame.f_locals.update(values)
-        look_twice()
+        inspect_twice()
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), 0)
 
     def read() -> Any:

@@ -214,7 +214,7 @@ KNOWN = [
     Plan(("leaf", "box"), ((0, 1, "tensor hook"), (1, 0, "plain")), (1,)),
     Plan(("made", "derived", "list"), ((2, 0, "plain"),), (1, 2)),
 ]
-"""Heaps that once were told wrongly, or nearly."""
+"""Heaps that were once predicted wrongly, or nearly."""
 MANY = st.lists(plans(), min_size=1, max_size=24)
 """Heaps built side by side: one look, which is what takes the time, serves them all."""
 
@@ -222,7 +222,7 @@ MANY = st.lists(plans(), min_size=1, max_size=24)
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=_PHASES)
 @given(many=MANY)
 @example(many=KNOWN)
-def test_garbage_goes_when_it_was_said_to_go(many: list[Plan]) -> None:
+def test_garbage_is_freed_when_predicted(many: list[Plan]) -> None:
     with without_automatic_gc():
         heaps = [(plan, Seen()) for plan in many]
         roots = [build(plan, seen) for plan, seen in heaps]
@@ -238,18 +238,18 @@ def test_garbage_goes_when_it_was_said_to_go(many: list[Plan]) -> None:
 
 
 def _compare(heaps: list[tuple[Plan, Seen]], graph: HeapGraph) -> None:
-    said = [predicted(graph, seen) for _, seen in heaps]
+    told = [predicted(graph, seen) for _, seen in heaps]
     done = happen([seen for _, seen in heaps])
-    for (plan, _), told, real in zip(heaps, said, done, strict=True):
-        event(f"immortal: {any(IMMORTAL in counts for counts in told.values())}")
-        event(f"garbage: {any(k > 0 for counts in told.values() for k in counts)}")
-        assert _alive_for_ever(told) == real, plan
+    for (plan, _), expected, real in zip(heaps, told, done, strict=True):
+        event(f"immortal: {any(IMMORTAL in counts for counts in expected.values())}")
+        event(f"garbage: {any(k > 0 for counts in expected.values() for k in counts)}")
+        assert _alive_for_ever(expected) == real, plan
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=_PHASES)
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=_PHASES)
 @given(many=MANY)
 @example(many=[Plan(("list", "leaf", "made"), ((0, 1, "plain"), (0, 2, "plain")), (0,)), *KNOWN])
-def test_a_cut_frees_what_was_said_without_any_collection(many: list[Plan]) -> None:
+def test_a_cut_frees_the_predicted_bytes_without_collection(many: list[Plan]) -> None:
     with without_automatic_gc():
         seen = Seen()
         plans_with_roots = [plan for plan in many if plan.roots]
@@ -275,24 +275,3 @@ def _held_by(graph: HeapGraph, name: str) -> int:
                 if local.name == name:
                     return local.held
     return 0
-
-
-def test_the_cycle_of_2024_loses_one_layer_a_collection() -> None:
-    def backward() -> None:
-        made = torch.ones(next(_SIZES), requires_grad=True)
-        seen.add(made)
-        groups: list[dict[str, Any]] = []
-        for _ in range(3):
-            made = made.exp()
-            seen.add(made)
-            groups.append({"intermediates": [made.grad_fn]})
-        for group in groups:
-            group["intermediates"][0].register_prehook(lambda grads, group=group: None)
-
-    with without_automatic_gc():
-        seen = Seen()
-        backward()
-        said = predicted(heap.look(1, "step").heap, seen)
-        assert [said] == happen([seen])
-        (rounds,) = said.values()
-        assert set(rounds) == {1, 2, 3}

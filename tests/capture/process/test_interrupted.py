@@ -25,7 +25,7 @@ from leakscope.recorder.memory_limits import more_room
 from leakscope.recorder.snapshots import SnapshotQueue
 from leakscope.recorder.steps.peers import RankStateFile
 from leakscope.run.live import Activity
-from leakscope.shield import Block, contextmanager, ending_with
+from leakscope.shield import Block, contextmanager
 
 pytestmark = pytest.mark.process  # the module that interrupts is compiled
 
@@ -83,7 +83,7 @@ def test_a_block_restores_what_it_switches(interrupts: ModuleType, name: str, co
         (gc.enable if was else gc.disable)()
 
 
-def test_rank_states_and_turns_are_given_back(interrupts: ModuleType, tmp_path: Path) -> None:
+def test_rank_states_and_turns_are_restored(interrupts: ModuleType, tmp_path: Path) -> None:
     states, turns = RankStateFile(tmp_path / "states", 0, 1), SnapshotQueue(tmp_path / "turns", ranks=2, cores=1)
 
     def call() -> None:
@@ -92,7 +92,7 @@ def test_rank_states_and_turns_are_given_back(interrupts: ModuleType, tmp_path: 
 
     for check, _ in interrupted(interrupts, call, 400):
         assert states.mine.activity == Activity.RUNNING, f"after check {check}"
-        assert states.states() == (states.mine,), "the file says the same"
+        assert states.states() == (states.mine,), "and in the file"
         took = SnapshotQueue(tmp_path / "turns", ranks=2, cores=1)
         with took.turn():  # would wait ten seconds
             pass
@@ -124,7 +124,7 @@ def test_patches_leave_nothing_behind(interrupts: ModuleType) -> None:
         assert left == (True, before, []), f"after check {check}"
 
 
-CHECKS = 6
+CHECKS = 4
 """Of the thousands that a call has: the first half one by one, the others spread over all of it."""
 NET = torch.nn.Linear(16, 16)
 
@@ -140,17 +140,15 @@ def in_watch() -> None:
 
 
 def in_profiler() -> None:
-    with leakscope.Profiler(budget=1.0, warmup=0) as profiler:
-        for _ in range(2):
-            with profiler.step():
-                a_step()
+    with leakscope.Profiler(budget=1.0, warmup=0) as profiler, profiler.step():
+        a_step()
 
 
 CALLS = {"watch": in_watch, "Profiler": in_profiler}
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_what_users_call_leaves_the_process_as_it_was(interrupts: ModuleType, call: Callable[[], object]) -> None:
+def test_the_public_api_restores_the_process(interrupts: ModuleType, call: Callable[[], object]) -> None:
     call()
     before = state_of()
     for check, _ in interrupted(interrupts, call, CHECKS):
@@ -158,7 +156,7 @@ def test_what_users_call_leaves_the_process_as_it_was(interrupts: ModuleType, ca
 
 
 def _settled(before: tuple[object, ...]) -> tuple[object, ...]:
-    """The state once threads that were told to end have ended."""
+    """The state once threads that are to end have ended."""
     import time
 
     for _ in range(50):
@@ -169,12 +167,10 @@ def _settled(before: tuple[object, ...]) -> tuple[object, ...]:
     return now
 
 
-def test_the_same_in_python_alone() -> None:
-    """Line by line: what is not called from C loses the lines of `finally` that a trace function interrupts."""
+def test_a_block_without_the_native_part_ends_although_interrupted() -> None:
     from leakscope.shield import PureBlock
 
     done: list[str] = []
-    block = PureBlock(lambda: done.append("in"), lambda: done.append("out"))
 
     def leave() -> None:
         done.append("out")
@@ -184,12 +180,9 @@ def test_the_same_in_python_alone() -> None:
     with pytest.raises(Interrupt), PureBlock(lambda: None, leave):
         pass
     assert done == ["out", "out"]
-    with block:
-        pass
-    assert done[2:] == ["in", "out"]
 
 
-def test_an_interrupted_end_is_tried_again_and_the_interrupt_comes_out() -> None:
+def test_an_interrupted_exit_is_repeated_and_the_interrupt_raised() -> None:
     tries: list[int] = []
 
     def leave() -> None:
@@ -202,30 +195,6 @@ def test_an_interrupted_end_is_tried_again_and_the_interrupt_comes_out() -> None
     assert len(tries) == 3 and isinstance(raised.value.__context__, ValueError)
 
 
-class Ending:
-    def __init__(self) -> None:
-        self.ended = 0
-
-    def _end(self) -> None:
-        self.ended += 1
-        if self.ended == 1:
-            raise Interrupt
-
-    @ending_with(_end)
-    def method(self, value: int) -> int:
-        """Docstring."""
-        return value
-
-
-def test_a_method_ends_with_another() -> None:
-    ending = Ending()
-    with pytest.raises(Interrupt):
-        ending.method(1)
-    assert ending.ended == 2
-    assert ending.method(2) == 2 and ending.ended == 3
-    assert Ending.method.__name__ == "method" and Ending.method.__doc__ == "Docstring."
-
-
 @contextmanager
 def recording(done: list[object]) -> Iterator[str]:
     try:
@@ -236,7 +205,7 @@ def recording(done: list[object]) -> Iterator[str]:
         done.append("end")
 
 
-def test_a_generator_is_a_context_manager_as_contextlib_makes_it() -> None:
+def test_our_contextmanager_behaves_like_contextlibs() -> None:
     done: list[object] = []
     with recording(done) as value:
         assert value == "value"

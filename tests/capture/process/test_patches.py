@@ -79,12 +79,12 @@ print(json.dumps({"names": names, "most": max(most, key=len), "left": recorder.p
 
 def test_a_run_of_two_ranks_leaves_everything_as_found(tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", RECORDED, tmp_path], capture_output=True, text=True, check=True)
-    told = json.loads(ran.stdout)
+    seen = json.loads(ran.stdout)
     assert {"gc.callbacks", "ProcessGroup.send", "Work.wait", "_c10d_functional.all_reduce.default._op"} <= set(
-        told["names"]
+        seen["names"]
     )
-    assert {"dispatch mode", "Tensor.numpy"} <= set(told["most"]) - set(told["names"]), "in the watched steps alone"
-    assert told["left"] == [] and told["changed"] == []
+    assert {"dispatch mode", "Tensor.numpy"} <= set(seen["most"]) - set(seen["names"]), "in the watched steps alone"
+    assert seen["left"] == [] and seen["changed"] == []
 
 
 class Owner:
@@ -94,7 +94,7 @@ class Owner:
         return "own"
 
 
-def test_what_somebody_has_wrapped_since_stays_below_theirs() -> None:
+def test_a_later_wrapper_keeps_working() -> None:
     patches, heard = Patches(), []  # type: ignore[var-annotated]
     own = Owner.call
     patches.call_before(Owner, "call", heard.append)
@@ -107,7 +107,7 @@ def test_what_somebody_has_wrapped_since_stays_below_theirs() -> None:
         Owner.call = own  # type: ignore[method-assign]
 
 
-def test_a_part_goes_by_itself_and_what_cannot_go_stays_noted() -> None:
+def test_a_part_is_removed_by_itself_and_what_remains_is_listed() -> None:
     patches, gone, ready = Patches(), [], []  # type: ignore[var-annotated]
     patches.add("first", lambda: gone.append("first"))
     part = patches.part()

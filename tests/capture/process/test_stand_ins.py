@@ -1,4 +1,4 @@
-"""What leakscope puts in the place of a function passes for it under all its names, in pickles and copies."""
+"""A replaced function passes for the original under all its names, in pickles and copies."""
 
 from __future__ import annotations
 
@@ -80,7 +80,6 @@ QUESTIONS = {
     "partial": lambda f: functools.partial(f).func is f,
     "set": lambda f: f in {f} and f == f,
 }
-IN_C = {"marks", "signature", "source", "hints", "kinds", "binds"}
 # a method in C becomes a function in Python: its kind changes, and it is found where it stands
 differ, seen = [], []
 unwrapped = {}
@@ -136,37 +135,25 @@ json.dump({
 """
 
 
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> tuple[dict[str, object], Path]:
-    folder = tmp_path_factory.mktemp("run")
-    done = subprocess.run(
-        [sys.executable, "-c", EVERYTHING, str(folder)], capture_output=True, text=True, timeout=120, check=False
-    )
+def python(*words: object) -> str:
+    command = [sys.executable, "-c", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1]), folder
+    return done.stdout
 
 
-def test_each_passes_for_the_original(told: tuple[dict[str, object], Path]) -> None:
-    assert len(told[0]["seen"]) > 40 and told[0]["differ"] == []  # type: ignore[arg-type]
+READ = """
+import pickle, sys, os, _posixsubprocess
+with open(sys.argv[1], 'rb') as file: join, become, fork = pickle.load(file)
+import torch.distributed as dist
+assert join is dist.init_process_group and become is os.execv and fork is _posixsubprocess.fork_exec
+assert 'leakscope' not in sys.modules
+"""
 
 
-def test_all_names_of_one_function_have_one(told: tuple[dict[str, object], Path]) -> None:
-    assert told[0]["left"] == [] and set(told[0]["same"].values()) == {True}, told[0]["same"]  # type: ignore[attr-defined]
-
-
-def test_all_names_have_the_original_again_at_the_end(told: tuple[dict[str, object], Path]) -> None:
-    assert told[0]["still"] == [] and told[0]["later"] is True and told[0]["kept"] is True
-
-
-def test_a_pickle_gives_the_original_where_leakscope_is_not(told: tuple[dict[str, object], Path]) -> None:
-    read = (
-        "import pickle, sys, os, _posixsubprocess\n"
-        "with open(sys.argv[1], 'rb') as file: join, become, fork = pickle.load(file)\n"
-        "import torch.distributed as dist\n"
-        "print(join is dist.init_process_group, become is os.execv, fork is _posixsubprocess.fork_exec,"
-        " 'leakscope' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", read, str(told[1] / "pickled")], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert done.stdout.split() == ["True", "True", "True", "False"]
+def test_stand_ins_pass_for_the_originals_until_these_are_back(tmp_path: Path) -> None:
+    found = json.loads(python(EVERYTHING, tmp_path).splitlines()[-1])
+    assert len(found["seen"]) > 40 and found["differ"] == []
+    assert found["left"] == [] and set(found["same"].values()) == {True}, "all names of one function have one stand-in"
+    assert found["still"] == [] and found["later"] is True and found["kept"] is True
+    python(READ, tmp_path / "pickled")

@@ -1,4 +1,4 @@
-"""No trace or profile function of the script's hears of leakscope's calls, and of its own as ever."""
+"""Trace and profile functions of the script see its own calls and none of leakscope."""
 
 from __future__ import annotations
 
@@ -62,47 +62,32 @@ def _c_profiling(names: Names) -> Iterator[None]:
     names |= {name for _, _, name in pstats.Stats(profile).stats}  # type: ignore[attr-defined]
 
 
-@contextmanager
-def _monitoring(names: Names) -> Iterator[None]:
-    monitoring = sys.monitoring  # type: ignore[attr-defined]
-    monitoring.use_tool_id(4, "test")
-    monitoring.register_callback(4, monitoring.events.PY_START, lambda code, _: names.add(code.co_name))
-    monitoring.set_events(4, monitoring.events.PY_START)
-    try:
-        yield
-    finally:
-        monitoring.set_events(4, 0)
-        monitoring.free_tool_id(4)
-
-
-LISTENING = pytest.mark.parametrize(
-    "listening", [_tracing, _c_profiling, *([_monitoring] if sys.version_info >= (3, 12) else [])]
-)
+TOOLS = pytest.mark.parametrize("tool", [_tracing, _c_profiling])
 
 
 @PARTS
-@LISTENING
-def test_nobody_hears_of_ours_and_all_of_the_scripts(
-    listening: Any, pure: str, monkeypatch: pytest.MonkeyPatch
+@TOOLS
+def test_our_calls_are_hidden_and_those_of_the_script_are_not(
+    tool: Any, pure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEAKSCOPE_PURE", pure)
     names: Names = set()
-    with listening(names):
+    with tool(names):
         _calls()
     assert {"_calls", "_scripts_own", "_scripts_after"} <= names, "they hear again after one that raised, too"
     assert not {"_ours", "nested", "_fails", "len"} & names
 
 
 @PARTS
-@LISTENING
-def test_what_is_the_scripts_is_heard_within_ours(listening: Any, pure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@TOOLS
+def test_a_call_of_the_script_within_ours_is_seen(tool: Any, pure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEAKSCOPE_PURE", pure)
     names: Names = set()
 
     def inner() -> str:
         return "of the script's"
 
-    with listening(names):
+    with tool(names):
         _calls(traced(inner))
     assert "inner" in names and not {"_ours", "nested", "_fails"} & names
 
@@ -133,9 +118,7 @@ print([name for name in traced if "leakscope/" in name and "site-packages" not i
 
 
 @pytest.mark.process
-def test_a_recorded_script_hears_of_nothing_but_itself_and_torch(
-    leakscope: Callable[..., Any], script: Callable[[str], Any]
-) -> None:
+def test_a_recorded_script_traces_nothing_of_ours(leakscope: Callable[..., Any], script: Callable[[str], Any]) -> None:
     ran = leakscope("run", script(SCRIPT))
     assert ran.stdout.startswith("[] True\n"), ran.stdout + ran.stderr
     assert "18 steps" in ran.stdout + ran.stderr

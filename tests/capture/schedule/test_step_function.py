@@ -118,7 +118,7 @@ def test_a_function_that_raises_or_is_awaited_ends_a_step_too(patches: Patches, 
     assert asyncio.run(waiting) == 7 and ran.steps == 1
 
 
-def test_what_the_script_reads_of_itself_is_as_without_it(patches: Patches, tmp_path: Path) -> None:
+def test_the_script_reads_the_same_of_itself(patches: Patches, tmp_path: Path) -> None:
     ran = Run("train_step", patches, tmp_path)
     function = ran.execute(SCRIPT)["train_step"]
     assert callable(function) and function.__name__ == "train_step" and function.__doc__ == "The user's own."
@@ -138,7 +138,7 @@ def test_what_the_script_reads_of_itself_is_as_without_it(patches: Patches, tmp_
         ("Own.inherited", "from engine.parts import Own\nOwn().inherited(1)"),
     ],
 )
-def test_one_that_is_imported_is_found_by_the_names_it_goes_by(
+def test_an_imported_function_is_found_by_any_of_its_names(
     patches: Patches, tmp_path: Path, name: str, script: str
 ) -> None:
     package = tmp_path / "engine"

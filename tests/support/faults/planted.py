@@ -32,18 +32,18 @@ IMPORTED = ("leakscope.recorder.recorder", "torch._dynamo", "torch.distributed._
 """What a run imports beside that."""
 LATER = 2
 """Every other entry raises in this one of its calls, the rest in their first."""
-SHARE = 8
+SHARE = 12
 """Of the entries one in so many is tried: all of them end in the same guard, and each takes a second."""
 
 
 class Planted:
-    """Stands in `Guard.known`: counts the calls of each entry, and raises in one of them."""
+    """Replaces `Guard.register`: counts the calls of each entry, and raises in one of them."""
 
     def __init__(self, name: str = "", nth: int = 0, error: type[BaseException] = RuntimeError) -> None:
         self.calls: Counter[str] = Counter()
         self._name, self._nth, self._error = name, nth, error
 
-    def known(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any, **kwargs: Any) -> Any:
             self.calls[name] += 1
             if name == self._name and self.calls[name] == self._nth:
@@ -62,7 +62,7 @@ def run(folder: Path, script: str, options: dict[str, Any], planted: Planted) ->
         for number, name in enumerate(("stdout", "stderr"), 1):
             os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
         words = Options(folder=folder / "run", script=script, **options).to_words()
-        Guard.known = planted.known  # type: ignore[method-assign, assignment]
+        Guard.register = planted.register  # type: ignore[method-assign, assignment]
         end_as(lambda: be_the_rank(words, planted))
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
