@@ -269,6 +269,6 @@ def test_streams_pools_and_regions_have_peaks_of_their_own(read: Read) -> None:
 def test_an_event_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.pickle"
     path.write_bytes(pickle.dumps(one_of_each()))
-    for event_number, status, text in (("3", 0, "after event 3: 15 B alive"), ("6", 2, "no event 6")):
+    for event_number, status, text in (("3", 0, "After event 3: 15 B alive"), ("6", 2, "no event 6")):
         done = CliRunner().invoke(main, ["snapshot", "--at", event_number, str(path)])
         assert done.exit_code == status and text in done.output
