@@ -314,3 +314,5 @@ def test_a_recording_that_ended_before_its_script_is_not_judged_clean() -> None:
     growing_on = replace(lost, looks=rank().looks)
     verdicts = [judge(run_of(one)).verdict for one in (whole, lost, seen_to_the_end, growing_on)]
     assert verdicts == ["clean", "inconclusive", "clean", "leaks"]
+    of_ranks = [judge(run_of(one)).ranks[0].verdict for one in (whole, lost, seen_to_the_end)]
+    assert of_ranks == ["clean", "inconclusive", "clean"]
