@@ -59,6 +59,9 @@ EQUIVALENT: dict[str, str] = {
     "return carried[0] if len(carried) == 1 else None [0 => -1]": "of one",
     "RULE = Rule(RuleName.FRAME_HOLD, HELP, Match(60, _applies, _facts), is_unintended=True) [60 => 61]":
         "the next in order is at 70",
+    "return next((value for finding in same if (value := getattr(finding, field))), getattr(same[0], field)) [0 => -1]":
+        "all are empty",
+    "return max(seen) - seen[0] if seen else 0 [0 => -1]": "it is in one of the lives",
     "least = max(min_bytes, worth_share * step.peak_bytes, 1) [1 => 0]": "what is gone has a byte",
 }  # fmt: skip
 """Mutants that no test can tell from the original: the line, what is changed in it, and why."""

@@ -237,13 +237,18 @@ def test_what_leads_back_to_its_own_list_is_freed_when_the_list_is_emptied() -> 
     assert [hop.reference for hop in finding.trace if hop.frees_bytes == 10 * MIB] == ["[i]"]
 
 
-@pytest.mark.parametrize("above", [
-    "tensor t -> .cache -> list cache\n", "tensor t -> .grad_fn -> node keep\nnode keep -> .cache -> list cache\n",
-])  # fmt: skip
-def test_a_list_behind_a_tensor_grows_and_not_the_tensor(above: str) -> None:
-    finding = only(lambda step: f"module train -> .t -> tensor t\n{above}{items('list cache', step)}")
-    assert (finding.severity, finding.count) == ("leak", 10)
-    assert finding.cut is not None and finding.cut.frees_bytes == finding.retained_bytes == 10 * MIB
+def test_a_list_on_a_tensor_grows_and_not_the_tensor() -> None:
+    finding = only(lambda step: f"module train -> .t -> {tensor('t', 8)}tensor t -> .rows -> list rows\n" + items(
+        "list rows", step
+    ))  # fmt: skip
+    assert (finding.count, finding.retained_bytes) == (10, 10 * MIB)
+    assert finding.cut is not None and (finding.cut.reference, finding.cut.frees_bytes) == (".rows", 10 * MIB)
+
+
+def test_a_list_on_a_node_behind_a_tensor_is_a_leak() -> None:
+    above = "module train -> .t -> tensor t\ntensor t -> .grad_fn -> node keep\nnode keep -> .rows -> list rows\n"
+    finding = only(lambda step: above + items("list rows", step))
+    assert finding.severity == "leak" and finding.cut is not None and finding.cut.frees_bytes == 10 * MIB
 
 
 def hooked(outputs: int, hooks: int) -> str:
@@ -309,3 +314,5 @@ def test_a_recording_that_ended_before_its_script_is_not_judged_clean() -> None:
     growing_on = replace(lost, looks=rank().looks)
     verdicts = [judge(run_of(one)).verdict for one in (whole, lost, seen_to_the_end, growing_on)]
     assert verdicts == ["clean", "inconclusive", "clean", "leaks"]
+    of_ranks = [judge(run_of(one)).ranks[0].verdict for one in (whole, lost, seen_to_the_end)]
+    assert of_ranks == ["clean", "inconclusive", "clean"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import pytest
 from support.judging import MIB, rank_of, run_of
 
-from leakscope.findings.facts import AlsoFreed, BufferKind, CommBuffers, Plateaued
+from leakscope.findings.facts import AlsoFreed, BufferKind, CommBuffers, FreedBy, Plateaued
 from leakscope.findings.judge import judge
-from leakscope.findings.merge import MERGED, MERGED_CUT, merge_findings
+from leakscope.findings.merge import MERGED, MERGED_CUT, _is_part, merge_findings
 from leakscope.findings.model import Cut, Finding
 from leakscope.findings.rules.dist_autograd_context import OpenContextsFacts
 
@@ -82,6 +83,26 @@ def test_what_a_leak_frees_does_not_count_what_only_a_note_would_free() -> None:
     assert [leak.severity, note.severity] == ["leak", "note"]
     assert leak.cut is not None and len(leak.cut.references) == 1
     assert leak.cut.frees_bytes == leak.retained_bytes == 10 * MIB
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_part"),
+    [
+        ((FreedBy.GC, "a"), (FreedBy.GC, "ab"), True),
+        ((FreedBy.GC, "c"), (FreedBy.GC, "ab"), False),
+        ((FreedBy.GC, "ab"), (FreedBy.GC, "ab"), False),
+        ((FreedBy.GC, "a"), (FreedBy.PROGRAM, "ab"), False),
+        ((FreedBy.NEVER, "a"), (FreedBy.NEVER, "ab"), False),
+    ],
+)
+def test_a_leak_is_part_of_one_whose_cut_has_more_references(
+    one: tuple[FreedBy, str], other: tuple[FreedBy, str], is_part: bool
+) -> None:
+    both = (
+        SimpleNamespace(freed_by=by, cut=SimpleNamespace(references=cut), cut_in=frozenset(cut), rule="", severity="")
+        for by, cut in (one, other)
+    )
+    assert _is_part(*both) is is_part  # type: ignore[arg-type]
 
 
 def test_every_field_has_a_way_in_which_it_is_merged() -> None:

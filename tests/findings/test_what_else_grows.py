@@ -52,6 +52,11 @@ def test_what_is_no_trend_is_not_told(counts: Sequence[int]) -> None:
     assert descriptors(counts) == ()
 
 
+@pytest.mark.parametrize(("last", "reported"), [(13, True), (12, False)])
+def test_eight_more_descriptors_are_reported(last: int, reported: bool) -> None:
+    assert bool(descriptors([5, 5, 5, 6, 7, 8, 9, 10, 11, last])) is reported
+
+
 def test_what_comes_and_goes_is_not_told_though_each_stretch_ends_a_little_higher() -> None:
     counts = [100 + 2 * (number // 3) + (0, 50, 25)[number % 3] for number in range(16)]
     assert judged(counts=[{"step": 3 + n, "descriptors": {"pipe": count}} for n, count in enumerate(counts)]) == ()

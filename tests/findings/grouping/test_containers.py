@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
-from support.judging import MIB, judged, only, tensor
+from support.heap_text import heap_from
+from support.judging import MIB, items, judged, only, tensor
 
 from leakscope.findings.model import Finding, Findings
 from leakscope.findings.naming import mask_ids
+from leakscope.findings.nontensor import _ARRAY
+from leakscope.findings.rules.step_growth import GrowsIn, GrowthFacts
+from leakscope.graph.model import KINDS, HeapGraph, ObjectKind
 
 CYCLE = "network m#{k} -> .hook -> method hook#{k}\nmethod hook#{k} -> .__self__ -> network m#{k}\n"
 
@@ -339,3 +345,20 @@ def test_nodes_that_are_little_beside_their_tensors_are_not_counted() -> None:
 def test_a_graph_makes_a_leak_of_tensors_that_are_too_little_for_one() -> None:
     finding = only(lambda step: losses(1, size=2000)(step // 2))
     assert (finding.subject, finding.severity, finding.keeps_graphs) == ("train.losses", "leak", True)
+
+
+def test_arrays_are_memory_as_tensors_are() -> None:
+    def heap(step: int) -> HeapGraph:
+        rows = "".join(f"list rows -> [{k}] -> object array{k} {MIB}\n" for k in range(step))
+        graph = heap_from(f"module train -> .rows -> list rows {step}\n{rows}")
+        return replace(graph, kind=np.where(graph.kind == KINDS.index(ObjectKind.INSTANCE), _ARRAY, graph.kind))
+
+    finding = only(heap)
+    assert (finding.subject, finding.severity, finding.noun) == ("train.rows", "leak", "object object")
+    assert finding.retained_bytes == 9 * MIB
+
+
+def test_a_list_that_is_a_default_argument_grows_in_it() -> None:
+    keep = "module train -> .keep -> function keep\nfunction keep -> .__defaults__ -> list all 1\n"
+    finding = only(lambda step: f"{keep}list all -> [0] -> list rows {step}\n{items('list rows', step)}")
+    assert isinstance(finding.facts, GrowthFacts) and finding.facts.grows_in == GrowsIn.DEFAULT_ARGUMENT

@@ -152,6 +152,17 @@ def test_ways_without_number_are_not_all_counted() -> None:
     assert len(ways.ways) == 12
 
 
+def test_of_equally_long_paths_that_of_the_first_reference_comes_first() -> None:
+    graph = heap_from("""
+        module m -> .b -> list b
+        module m -> .a -> list a
+        list a -> [0] -> tensor x
+        list b -> [0] -> tensor x
+        tensor x -> storage -> storage x 8
+    """)
+    assert [way.written for way in ways_of(graph).ways] == ["m: a[0]", "m: b[0]"]
+
+
 def test_garbage_is_no_way_but_is_told() -> None:
     graph = heap_from(
         TWICE
@@ -236,6 +247,7 @@ def test_outputs_and_the_last_error_are_the_sessions(notebook: HeapGraph) -> Non
 
 def test_memory_is_named_by_the_program_before_the_session(notebook: HeapGraph) -> None:
     alive = live_memory(notebook)
+    assert {held.letting_go.error_names for held in alive.lines if held.letting_go} == {("last_value",)}
     told = [(held.name, held.kept, held.where) for held in alive.lines]
     assert ("x", RetentionKind.PROGRAM, "") in told
     assert ("Out[3], _, _3", RetentionKind.OUTPUT, "In[3]") in told

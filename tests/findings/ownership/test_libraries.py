@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from support.examples import growth_finding as leak
 from support.heap_text import heap_from
+from support.judging import only
 from support.pipelining_heaps import KIB, Heap, peak_rank, storages
 
 from leakscope.findings.candidates import Candidate
@@ -19,7 +20,7 @@ from leakscope.findings.library import origin_of
 from leakscope.findings.model import Finding, Hop
 from leakscope.findings.naming import as_expression, line_of
 from leakscope.findings.rules.late_release import late_release_findings
-from leakscope.graph.model import ObjectKind
+from leakscope.graph.model import HeapGraph, ObjectKind
 from leakscope.graph.paths import paths_from_roots
 
 BIG = 2048 * KIB
@@ -261,3 +262,24 @@ def test_every_saying_is_tried_and_says_where_it_is_from() -> None:
     said: Sequence[object] = [saying_of(replace(leak(), trace=trace_of(text))) for text, _ in CASES.values()]
     assert {id(saying) for saying in said} == {id(saying) for saying in SAYINGS}
     assert all(saying.source and saying.cure.endswith(".") and not saying.what.endswith(".") for saying in SAYINGS)
+
+
+@pytest.mark.parametrize(
+    ("type", "where", "severity"), [("torch.optim.lbfgs.LBFGS", "", "note"), ("train.Mine", "train.py:3", "leak")]
+)
+def test_a_history_is_bounded_by_the_options_of_a_librarys_optimizer(type: str, where: str, severity: str) -> None:
+    def heap(step: int) -> HeapGraph:
+        heap = Heap()
+        heap.add("main", "frame", root="frame", where="train.py:10")
+        heap.add("optimizer", "optimizer", type, where=where)
+        for name, kind in (("state", "collections.defaultdict"), ("of one", "dict"), ("old", "list")):
+            heap.add(name, "container", kind)
+        heap.refer("main", "local optimizer", "optimizer", "local")
+        heap.refer("optimizer", ".state", "state")
+        heap.refer("state", "[0]", "of one", "item")
+        heap.refer("of one", "['old']", "old", "item")
+        for k in range(step):
+            heap.refer("old", f"[{k}]", heap.tensor(f"t{k}", BIG, crossed=False), "item")
+        return heap.graph()
+
+    assert only(heap).severity == severity

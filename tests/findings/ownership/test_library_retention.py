@@ -38,6 +38,7 @@ def test_receive_buffers_kept_for_ever_are_a_note_with_their_issue() -> None:
     assert finding.cut is not None and finding.cut.reference == "PipelineStage.args_recv_info[i][i].buffer"
     assert finding.cut.frees_bytes == 1024 * KIB
     assert [s.bytes for s in finding.sightings] == [1024 * KIB] * 4
+    assert [hop.frees_bytes for hop in finding.trace if hop.frees_bytes] == [1024 * KIB]
     assert [hop.reference for hop in finding.trace] == [
         "local stage",
         ".args_recv_info",

@@ -210,6 +210,7 @@ def test_a_condition_that_the_source_does_not_decide_is_told_as_such() -> None:
     [
         ({"end": "self.rows.clear()"}, "never called"),
         ({"after": "other.clear()"}, "another container"),
+        ({"after": "if len(self.rows) > 9: del other[0]"}, "another container under the test"),
         ({"after": "if len(self.rows) > 9: print(len(self.rows))"}, "nothing is taken out"),
         ({"after": "self.rows.pop()"}, "as often as it gains, and it grows all the same"),
         ({"after": "self.finish()", "end": "self.rows.clear()"}, "the same, in a method"),

@@ -250,3 +250,31 @@ def test_what_is_handed_to_a_registry_of_pythons_own_is_told_where_it_is_handed_
             {line}
     """
     assert told(finding(trace + "\nstorage s", 0), train=text) == [line]
+
+
+def test_a_second_attribute_of_the_same_object_is_filled_at_its_own_line() -> None:
+    found = finding(LIST_OF_OBJECT, 1)
+    assert found.cut is not None
+    first = replace(found.cut.references[0], written="trainer.history")
+    second = replace(first, name=".best", written="trainer.best", trace=None, indexes=(7,))
+    both = replace(found, cut=replace(found.cut, references=(first, second)))
+    lines = ("self.history.append(x)", "self.best.append(x)", "self.best = [x]")
+    text = "class Trainer:\n    def keep(self, x):\n" + "".join(f"        {line}\n" for line in lines)
+    assert [store.where for store in stores_for(both, second, Sources(kept(train=text)))] == ["train.py:4"]
+
+
+def test_items_of_another_key_are_not_those_that_grow() -> None:
+    trace = """
+        frame main train.py:2 -> local history
+        dict -> ['val']
+        list -> [i]
+        tensor float32[] -> .grad_fn
+        node N
+    """
+    text = """
+        def main():
+            history = {"val": [], "train": []}
+            history["train"].append(net())
+            history["val"].append(net())
+    """
+    assert told(finding(trace, 1), train=text) == ['history["val"].append(net())']
