@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Lanes, checks and fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ with suppress(ImportError):  # the frameworks' environment lacks it, and has no 
     settings.register_profile("suite", max_examples=25, deadline=None)  # a busy machine is no failure
     settings.load_profile("suite")
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch is there: tests and what they start leave the machine to others
-# where the environment forbids it, every process would compile leakscope anew, and pytest rewrite every test: a second
-# and seven
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: several tests run at once
+# without bytecode every process compiles leakscope again (1 s), and pytest rewrites every test (7 s)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# a suite in the background of a shell is started with these ignored, and would hand that down to all that it starts
+# a background job of a shell starts with these ignored, and its child processes inherit that
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, _handler)
@@ -53,19 +52,18 @@ LOOKING = (
     "leakscope.integrations", "leakscope.profiler", "leakscope.testing", "support.heap_readers", "support.lived_steps",
     "support.native_fuzz",
 )  # fmt: skip
-"""Who looks at a whole process: a module that imports `leakscope`, or something of these or below them, does."""
+"""Modules that inspect the whole process; so does a test module that imports `leakscope` or from these."""
 
 
 SECONDS = {"process": 8.0, "look": 1.0, "unit": 0.02}
-"""What a test of each lane takes, roughly."""
+"""Approximate duration of a test of each lane."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A test is in one lane: `process` where it or a fixture says so, else `look` by its imports, else `unit`.
+    """Mark each test with its lane: `process` if it or a fixture says so, else `look` by its imports, else `unit`.
 
-    What needs the frameworks is in none of them. Workers beside each other take the longest files first, so that none
-    is left with one at the end.
+    Tests that need the frameworks are in none. Workers take the longest files first.
     """
     for item in items:
         if item.get_closest_marker("integrations"):
@@ -80,7 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         takes: dict[Path, float] = defaultdict(float)
         for item in items:
             lanes = (seconds for lane, seconds in SECONDS.items() if item.get_closest_marker(lane))
-            takes[item.path] += next(lanes, 0.0)  # what is in no lane is not run beside others
+            takes[item.path] += next(lanes, 0.0)  # tests in no lane are not run by workers
         items.sort(key=lambda item: -takes[item.path])
 
 
@@ -93,7 +91,7 @@ def looks(module: ModuleType | None) -> bool:
 
 
 def processes_ended() -> tuple[int, float]:
-    """Grows with every child process that has ended: the kernel's sums over them of pages touched and of time."""
+    """Page faults and CPU time of all child processes that have ended: both grow with every one."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_minflt, usage.ru_utime + usage.ru_stime
 
@@ -114,12 +112,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.fixture(scope="session")
 def starts_processes() -> None:
-    """Asked for by every fixture that starts a process: its tests are `process` tests."""
+    """Requested by every fixture that starts a process, which makes its tests `process` tests."""
 
 
 @pytest.fixture(autouse=True)
 def process_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test leaves the process as it found it, but for the threads and hooks that frameworks leave."""
+    """A test leaves the process as it found it, except for the threads and hooks of frameworks."""
     if request.node.get_closest_marker("integrations"):
         yield
         return
@@ -138,7 +136,7 @@ def with_support(starts_processes: None) -> dict[str, str]:
 
 @pytest.fixture
 def nothing_collected() -> Iterator[None]:
-    """No garbage of other tests, and none collected: between two looks of the whole process lies what the test does."""
+    """No garbage of other tests, and no collection: two snapshots differ only by what the test does."""
     for _ in range(5):  # what dies in one collection may leave what dies in the next
         if not gc.collect():
             break
@@ -151,7 +149,7 @@ def nothing_collected() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_compiled() -> Iterator[None]:
-    """What one test has compiled is not there for the next: leakscope watches no step of a process that compiles."""
+    """Forget what a test has compiled: leakscope watches no step of a process that compiles."""
     yield
     compiled = sys.modules.get("torch._dynamo.utils")
     if compiled is not None:
@@ -172,7 +170,7 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="module")
 def windows(starts_processes: None) -> Iterator[browser.Pages]:
-    """A real browser, for the tests of one file: while it is there, asyncio can run nothing else in this process."""
+    """A real browser for the tests of one file; meanwhile asyncio can run nothing else in this process."""
     if browser.MISSING:
         pytest.skip(f"{' and '.join(browser.MISSING)} not installed")
     with browser.chromium() as started:
@@ -189,9 +187,9 @@ def pages(windows: browser.Pages, tmp_path: Path) -> Iterator[browser.Pages]:
 
 @pytest.fixture(scope="session")
 def copies(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> Iterator[Copies]:
-    """Runs of the command line as copies of one process, to be had by what they are to find in PYTHONPATH."""
-    with Copies(lambda: tmp_path_factory.mktemp("copies")) as all_of_them:
-        yield all_of_them
+    """Runs the command line as copies of one preloaded process for each PYTHONPATH."""
+    with Copies(lambda: tmp_path_factory.mktemp("copies")) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")
@@ -227,7 +225,7 @@ def launches_copies(
 
 @pytest.fixture
 def leakscope(tmp_path: Path, copies: Copies) -> Command:
-    """Runs the command line in an empty folder of its own, as a copy of a process that has imported it and torch."""
+    """Runs the command line in an empty folder, as a copy of a process that has imported it and torch."""
 
     def run(
         *arguments: object, timeout: float = 120, env: Mapping[str, str] | None = None
@@ -239,7 +237,7 @@ def leakscope(tmp_path: Path, copies: Copies) -> Command:
 
 @pytest.fixture
 def leakscope_process(tmp_path: Path, starts_processes: None) -> Command:
-    """As `leakscope`, with processes that begin with `python -m leakscope`."""
+    """As `leakscope`, in new processes of `python -m leakscope`."""
 
     def run(
         *arguments: object, timeout: float = 120, env: Mapping[str, str] | None = None

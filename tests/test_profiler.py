@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -15,7 +13,6 @@ import leakscope
 from leakscope.graph.model import HeapGraph
 from leakscope.recorder.accelerator import Counter
 from leakscope.report.run_text import run_text
-from leakscope.report.verdict_text import why_text
 
 
 def leave_what_nobody_frees() -> None:
@@ -37,7 +34,8 @@ def test_a_block_that_leaves_a_cycle_fails_with_its_trace_and_gc_is_as_it_was() 
         leave_a_cycle()
     assert "extract" in str(caught.value) and "3.91 KiB" in str(caught.value)
     assert caught.value.findings is block.findings and block.findings.verdict == "leaks"
-    assert [finding.rule for finding in block.findings.findings] == ["tensor-cycle"]
+    (finding,) = block.findings.findings
+    assert (finding.rule, finding.bytes_per_step) == ("tensor-cycle", 0.0) and not block.findings.gc_advice
     assert gc.isenabled()
 
 
@@ -80,8 +78,8 @@ def test_a_profiler_finds_what_grows_and_leaves_nothing_installed(tmp_path: Path
         pass
 
 
-def test_what_a_look_leaves_in_a_threads_cache_is_not_taken_for_the_programs_own() -> None:
-    """Steps that end on one thread after another, as RPC's do: glibc keeps small blocks for each that has looked."""
+def test_blocks_that_a_snapshot_leaves_in_a_threads_cache_are_no_growth() -> None:
+    """Steps of several threads, as RPC has: glibc keeps small blocks for each thread that took a snapshot."""
     stepped, over = threading.Semaphore(0), threading.Event()
     with leakscope.Profiler(warmup=1, budget=1.0) as profiler:
 
@@ -101,12 +99,12 @@ def test_what_a_look_leaves_in_a_threads_cache_is_not_taken_for_the_programs_own
     looks = profiler.run.ranks[0].looks
     assert len(looks) >= 3
     rose = (looks[-1].counted_bytes or 0) - (looks[0].counted_bytes or 0)
-    # a thread costs 47 KiB by itself, and 230 KiB with what a look leaves
+    # a thread costs 47 KiB by itself, and 230 KiB with what a snapshot leaves
     assert rose < 100 * 1024 * (looks[-1].step - looks[0].step)
     assert profiler.findings.verdict == "clean"
 
 
-def test_what_others_free_during_a_look_is_no_growth_afterwards() -> None:
+def test_memory_that_others_free_during_a_snapshot_is_no_growth_afterwards() -> None:
     counter, kept = Counter(), [torch.ones(1 << 20)]
     with counter.ours():
         pass
@@ -118,10 +116,10 @@ def test_what_others_free_during_a_look_is_no_growth_afterwards() -> None:
     with counter.ours():
         kept.append(torch.ones(1 << 20))
     again = counter.read().bytes
-    assert again is not None and again - after > 3 << 20, "a look leaves less than that: it is the program's"
+    assert again is not None and again - after > 3 << 20, "a snapshot leaves less than that: it is the program's"
 
 
-def test_check_tells_growth_from_what_stays_the_same() -> None:
+def test_check_distinguishes_growth_from_constant_memory() -> None:
     kept: list[torch.Tensor] = []
     assert leakscope.check(lambda: torch.ones(1000), repeats=3).verdict == "clean"
     assert leakscope.check(lambda: kept.append(torch.ones(1 << 20)), repeats=3).verdict == "leaks"
@@ -134,7 +132,7 @@ def test_check_tells_growth_from_what_stays_the_same() -> None:
             leakscope.check(lambda: None, min_bytes=wrong)  # type: ignore[arg-type]
 
 
-def test_looks_that_check_keeps_are_no_growth_and_go_when_it_is_over() -> None:
+def test_snapshots_of_check_are_no_growth_and_are_released() -> None:
     living = [{"tensor": torch.ones(3), "place": [k]} for k in range(5000)]
     graphs = sum(type(one) is HeapGraph for one in gc.get_objects())
     findings = leakscope.check(lambda: living.append({"tensor": torch.ones(1 << 18)}), repeats=4, min_bytes="64 KiB")
@@ -144,7 +142,7 @@ def test_looks_that_check_keeps_are_no_growth_and_go_when_it_is_over() -> None:
     assert sum(type(one) is HeapGraph for one in gc.get_objects()) <= graphs and len(living) > 5000
 
 
-@pytest.mark.parametrize("every", [1, 2, 3, None])
+@pytest.mark.parametrize("every", [2, None])
 def test_check_finds_a_cycle_whenever_gc_collects_and_blames_nothing_that_was_there(every: int | None) -> None:
     leave_what_nobody_frees()
     callbacks, thresholds, calls = list(gc.callbacks), gc.get_threshold(), iter(range(100))
@@ -163,31 +161,7 @@ def test_check_finds_a_cycle_whenever_gc_collects_and_blames_nothing_that_was_th
     assert gc.isenabled() and gc.callbacks == callbacks
 
 
-def test_a_block_has_no_steps_to_grow_by() -> None:
-    with leakscope.watch() as block:
-        leave_a_cycle()
-    assert why_text(block.findings) == "1 tensor leak, 3.91 KiB retained"
-    assert [finding.bytes_per_step for finding in block.findings.findings] == [0.0] and not block.findings.gc_advice
-
-
-@pytest.mark.process
-def test_nothing_heavy_is_imported_before_it_is_used() -> None:
-    code = """
-import sys, leakscope, leakscope.pytest_plugin, leakscope_cli
-leakscope.watch, leakscope.Profiler, leakscope.LeaksFound
-try:
-    leakscope_cli.main(["--help"])
-except SystemExit:
-    pass
-with leakscope.watch(fail=True):
-    pass
-print(sorted({"torch", "matplotlib"} & set(sys.modules)))
-"""
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told.endswith("[]\n")
-
-
-def test_a_profiled_loop_that_runs_out_of_memory_tells_what_was_alive() -> None:
+def test_a_loop_that_runs_out_of_memory_reports_what_was_alive() -> None:
     kept = []
     profiler = leakscope.Profiler()
     with pytest.raises(RuntimeError, match="allocate"), profiler, profiler.step():
@@ -195,7 +169,7 @@ def test_a_profiled_loop_that_runs_out_of_memory_tells_what_was_alive() -> None:
         torch.empty(1 << 50)
     told = "\n".join(run_text(profiler.findings.out_of_memory))
     assert "Rank 0: out of memory in step 1" in told
-    assert kept and "kept in test_a_profiled_loop_that_runs_out_of_memory_tells_what_was_alive()" in told
+    assert kept and "kept in test_a_loop_that_runs_out_of_memory_reports_what_was_alive()" in told
 
 
 class Unspeakable(Exception):
@@ -224,7 +198,7 @@ def test_the_profiler_never_takes_the_place_of_an_error_under_way(
 
 def test_under_a_launcher_each_rank_judges_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    for rank, output in (("1", tmp_path / "run"), ("0", tmp_path / "run"), ("1", None)):
+    for rank, output in (("1", tmp_path / "run"), ("0", tmp_path / "run")):
         monkeypatch.setenv("RANK", rank)
         kept: list[torch.Tensor] = []
         with leakscope.Profiler(output, budget=1.0) as profiler:

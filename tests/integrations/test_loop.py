@@ -51,7 +51,7 @@ class Trainer:
             self.train_step(batches)
 
 
-def test_what_the_trainer_keeps_is_named_from_it_and_logged_by_its_own_logger() -> None:
+def test_a_leak_is_named_from_the_trainer_and_logged_by_its_logger() -> None:
     trainer = Trainer(leaks=True)
     with LeakLoop(trainer, budget=1.0) as leaks:
         trainer.train()
@@ -63,7 +63,7 @@ def test_what_the_trainer_keeps_is_named_from_it_and_logged_by_its_own_logger() 
     assert all(isinstance(value, float) for value in values.values())
 
 
-def test_a_training_too_short_to_tell_is_said_and_logs_no_figures(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_training_too_short_to_judge_is_a_warning_without_figures(caplog: pytest.LogCaptureFixture) -> None:
     trainer = Trainer(leaks=True)
     trainer.step = 7
     with LeakLoop(trainer, budget=1.0):
@@ -73,7 +73,7 @@ def test_a_training_too_short_to_tell_is_said_and_logs_no_figures(caplog: pytest
     assert record.levelno == logging.WARNING and "INCONCLUSIVE" in record.getMessage()
 
 
-def test_the_trainer_is_as_it_was_and_let_go() -> None:
+def test_the_trainer_is_unchanged_and_released() -> None:
     trainer, logged = Trainer(leaks=False), []
     before = set(vars(trainer))
     with LeakLoop(trainer, budget=1.0, log=lambda values, step: logged.append((step, values))) as leaks:
@@ -87,7 +87,7 @@ def test_the_trainer_is_as_it_was_and_let_go() -> None:
     assert gone() is None
 
 
-def test_its_own_error_goes_first_and_what_was_recorded_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_the_training_is_raised_and_the_recording_judged(caplog: pytest.LogCaptureFixture) -> None:
     trainer = Trainer(leaks=True, raises_at=9)
     with pytest.raises(ZeroDivisionError), caplog.at_level(logging.INFO, "leakscope"), LeakLoop(trainer, budget=1.0):
         trainer.train()
@@ -99,7 +99,7 @@ def test_a_logger_that_fails_fails_no_training(caplog: pytest.LogCaptureFixture)
         raise OSError("disk full")
 
     trainer = Trainer(leaks=False)
-    with LeakLoop(trainer, log=log, budget=1.0):
+    with LeakLoop(trainer, log=log):
         trainer.train()
     assert "disk full" in caplog.text and trainer.step == 10
 
@@ -115,7 +115,7 @@ def test_a_method_of_another_name_and_one_that_is_not_there() -> None:
 
     loop = Loop()
     own = loop.advance
-    with LeakLoop(loop, "advance", budget=1.0) as leaks:
+    with LeakLoop(loop, "advance") as leaks:
         loop.run()
     assert leaks.findings is not None and len(leaks.findings.run.ranks[0].steps) == 5 and loop.advance is own
     with pytest.raises(AttributeError, match=r"Loop has no method train_step\(\)"):

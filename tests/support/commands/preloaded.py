@@ -1,8 +1,8 @@
-"""Runs the command line, and the ranks that it starts, as copies of one process that has imported what they import.
+"""Runs the command line and the ranks that it starts as forks of one process that has imported what they need.
 
-A copy is a process of its own, with its own number, streams, folder, environment and signals; only `exec` of Python and
-the imports are left out. Torch is there before the script asks for it: what is about that, about signals or about the
-end of the interpreter runs under `leakscope_process`. Run as a script, this is the process that is copied.
+A copy has its own process id, streams, folder, environment and signals; only the start of Python and the imports are
+left out. Torch is imported before the script does it: tests of that, of signals and of the end of the interpreter use
+`leakscope_process`. Run as a script, this is the process that is copied.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ IMPORTED = (
     "jinja2",
     "torch.distributed.launcher.api",
 )
-"""With all that these import, except `torch._dynamo`: see `without_dynamo`."""
+"""With everything that these import, except `torch._dynamo`: see `without_dynamo`."""
 READ_AT_IMPORT = ("PYTHON", "TORCH", "PYTORCH", "OMP_", "MKL_", "LD_", "MALLOC_")
-"""How the names of variables begin that Python, torch and the C library read when they are loaded."""
+"""Beginnings of the names of variables that Python, torch and the C library read when they are loaded."""
 SET_FOR_RANKS = ("TORCHELASTIC_", "TORCH_NCCL_")
-"""Those that torch's launcher adds for each rank, read when a process group is made."""
+"""Beginnings of those that torch's launcher adds for each rank, read when a process group is made."""
 STARTS_S = 120
-"""How long the one process may take to import all of it, in seconds."""
+"""Time limit of the imports, in seconds."""
 
 
 class Preloaded:
-    """The process that is copied, as its user sees it; to be closed."""
+    """The process that is copied; must be closed."""
 
     def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         self._folder, self._calls = folder, 0
@@ -76,20 +76,20 @@ class Preloaded:
     ) -> subprocess.CompletedProcess[str]:
         """As `subprocess.run` of `python -m PROGRAM`, or of `python` with a script, with these words in that folder.
 
-        Its output is read; `together` stdout has stderr between its lines, as a terminal shows it.
+        With `together`, stderr is interleaved with stdout, as on a terminal.
         """
         self._calls += 1
-        told = [self._folder / f"{self._calls}.{name}" for name in ("stdout", "stderr")]
+        outputs = [self._folder / f"{self._calls}.{name}" for name in ("stdout", "stderr")]
         if together:
-            told[1].touch()
+            outputs[1].touch()
         ask = {
             "words": [program, *words],
             "folder": str(folder),
             "env": dict(env),
-            "told": [str(path) for path in told],
+            "outputs": [str(path) for path in outputs],
         }
         if together:
-            ask["told"] = [str(told[0])] * 2
+            ask["outputs"] = [str(outputs[0])] * 2
         os.write(self._asks, json.dumps(ask).encode() + b"\n")
         process = int(self._line(STARTS_S))
         try:
@@ -98,7 +98,7 @@ class Preloaded:
             os.kill(process, signal.SIGKILL)
             self._line(STARTS_S)
             raise
-        return subprocess.CompletedProcess([program, *words], status, *(path.read_text() for path in told))
+        return subprocess.CompletedProcess([program, *words], status, *(path.read_text() for path in outputs))
 
     def close(self) -> None:
         os.close(self._asks)
@@ -117,7 +117,7 @@ class Preloaded:
 
 
 class Copies:
-    """A process to be copied for each PYTHONPATH that is asked for: what stands there may load itself with torch."""
+    """One preloaded process for each PYTHONPATH, as packages there may load themselves with torch."""
 
     def __init__(self, new_folder: Callable[[], Path]) -> None:
         self._new_folder = new_folder
@@ -149,7 +149,7 @@ class Copies:
 
 
 def serve(asks: int, answers: int) -> None:
-    """Answer each line asked by a copy's process number, then by its status."""
+    """Start a copy for each line that is read; write its process id, then its status."""
     loaded_with = read_at_import(os.environ)
     for name in IMPORTED:
         importlib.import_module(name)
@@ -184,10 +184,10 @@ def without_dynamo() -> None:
 
 
 def be_the_command(ask: dict[str, Any], loaded_with: dict[str, str], not_ours: Sequence[int]) -> NoReturn:
-    """In the copy: what `python -m leakscope`, or of another program, does."""
+    """In the copy: do what `python -m leakscope`, or another program, does."""
     for number in not_ours:
         os.close(number)
-    for number, path in zip((1, 2), ask["told"], strict=True):
+    for number, path in zip((1, 2), ask["outputs"], strict=True):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
         os.dup2(file, number)
         os.close(file)
@@ -207,7 +207,7 @@ def read_at_import(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def become(folder: str, env: Mapping[str, str], words: Sequence[str]) -> None:
-    """Take a folder, an environment and a command line as a process does that begins with them."""
+    """Set the folder, the environment and the command line of this process."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(env)
@@ -216,7 +216,7 @@ def become(folder: str, env: Mapping[str, str], words: Sequence[str]) -> None:
 
 
 def end_as(main: Callable[[], object]) -> NoReturn:
-    """Run this to its end, and end as the interpreter would, but for what it clears away."""
+    """Run this and end as the interpreter does, without its clean-up of modules."""
     status: Any = 0
     try:
         main()
@@ -240,7 +240,7 @@ def end_as(main: Callable[[], object]) -> NoReturn:
 
 
 def copying(starts: Callable[..., None], loaded_with: dict[str, str]) -> Callable[..., None]:
-    """In the place of `Popen._execute_child`: a rank and `leakscope` are copies, all else is a new program."""
+    """Wrap `Popen._execute_child`: ranks and `leakscope` become copies, all else a new program."""
 
     def execute_child(self: Any, args: Any, *rest: Any) -> None:
         (_, preexec, _, _, cwd, env, _, _, _, stdin, to_stdin, from_stdout, stdout, from_stderr, stderr) = rest[:15]
@@ -263,7 +263,7 @@ def copying(starts: Callable[..., None], loaded_with: dict[str, str]) -> Callabl
 
 
 def be_what_is_started(args: Sequence[str], folder: str, env: Mapping[str, str], streams: Sequence[int]) -> NoReturn:
-    """In the copy of a launcher: what a rank's process does, or `leakscope` under another launcher."""
+    """In the copy of a launcher: do what the process of a rank does, or `leakscope` under another launcher."""
     for number, stream in enumerate(streams):
         if stream not in (-1, number):
             os.dup2(stream, number)
