@@ -386,6 +386,6 @@ def test_a_listing_beside_threads_holds_nothing() -> None:
     thing = object()
     last = [thing]
     before = sys.getrefcount(thing)
-    columns = _sweep_fallback.read(lambda: [*gc.get_objects(0), last], False, alone=False)
-    assert any(type(obj) is map for obj in columns.objects)
+    objects = _sweep_fallback._but_unheld_tuples(lambda: [*gc.get_objects(0), last])
+    assert any(type(obj) is map for obj in objects) and any(obj is last for obj in objects)
     assert sys.getrefcount(thing) == before

@@ -56,7 +56,7 @@ def test_the_error_reaches_the_script_unchanged_and_is_reported_with_its_holders
     assert plain.stderr in recorded.stderr, "and as python prints them"
     run = read_run(tmp_path / "run")
     (failed,) = run.ranks[0].allocation_failures
-    assert (failed.step, failed.at) == (3, "train.py:10 forward")
+    assert (failed.step, failed.at) == (2, "train.py:10 forward")
     assert "hidden in forward()" in run_text(judge(run).out_of_memory)[2]
     (look,) = [look for look in run.ranks[0].looks if look.occasion == "memory"]
     objects = [look.heap.object(k) for k in range(len(look.heap))]

@@ -70,6 +70,7 @@ def test_what_backward_needs_is_in_use() -> None:
         del hidden
         if retain:
             loss.backward(retain_graph=True)
+            weight.grad = None
         scratch()
         if not retain:
             loss.backward()
