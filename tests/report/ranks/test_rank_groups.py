@@ -58,7 +58,7 @@ def test_each_rank_is_in_one_group_and_those_that_ended_badly_are_alone(seed: in
         assert group.representative == group.ranks[0] and list(group.ranks) == sorted(group.ranks)
         assert len(group.ranks) == 1 or not group.outlying
         assert len({number in leak.ranks for number in group.ranks}) == 1
-        assert group.fingerprints == ((leak.fingerprint,) if group.representative in leak.ranks else ())
+        assert group.leaks == (((1, leak.fingerprint),) if group.representative in leak.ranks else ())
     order = [(not group.outlying, group.representative) for group in groups]
     assert order == sorted(order)
 
@@ -93,10 +93,10 @@ def test_ranks_with_different_leaks_are_different_groups() -> None:
     leaks = (_seen_on(cycle_finding(), 1, 2, 3), _seen_on(growth_finding(), 3))
     note = replace(_seen_on(growth_finding("note"), 0), severity=Severity.NOTE)
     groups = rank_groups(_run([STOPPED] * 4), _findings([MIB] * 4, *leaks, note))
-    assert [(g.ranks, g.fingerprints) for g in groups] == [
+    assert [(g.ranks, g.leaks) for g in groups] == [
         ((0,), ()),
-        ((1, 2), ("b41c07e2",)),
-        ((3,), ("0f3a9c11", "b41c07e2")),
+        ((1, 2), ((1, "b41c07e2"),)),
+        ((3,), ((1, "b41c07e2"), (2, "0f3a9c11"))),
     ]
 
 

@@ -14,7 +14,7 @@ from leakscope.report.text.ranks import rank_lines
 
 def _ranks(count: int, verbose: bool = False, width: int = 110) -> list[str]:
     run, findings = many(count)
-    return list(laid_out(rank_lines(run, findings, rank_groups(run, findings), verbose), width))
+    return list(laid_out(rank_lines(run, rank_groups(run, findings), verbose), width))
 
 
 def test_text_of_eight_ranks_is_the_golden_text(golden: Callable[[str, str], None]) -> None:
