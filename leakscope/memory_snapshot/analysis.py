@@ -313,19 +313,6 @@ class DeviceReport:
 
 
 @dataclass(frozen=True)
-class HostReport:
-    """Pinned host memory (torch 2.14 and later, when it was recorded)."""
-
-    segments: int
-    reserved_bytes: int
-    allocated_bytes: int
-    active_bytes: int
-    events: int
-    unknown: int
-    """Further segments without a known size key."""
-
-
-@dataclass(frozen=True)
 class SnapshotReport:
     """The analysis of one file."""
 
@@ -333,7 +320,6 @@ class SnapshotReport:
     rank: int | None
     devices: tuple[DeviceReport, ...]
     """Devices with memory or events; at least one."""
-    host: HostReport | None
     settings: Mapping[str, str]
 
 
@@ -351,21 +337,7 @@ def analyse(snapshot: Snapshot, rank: int | None = None, frames: int = 1, at: in
     sites = StackSites(sites_of(snapshot.stacks), snapshot.stacks, frames)
     used = {segment.device for segment in snapshot.segments} | {trace.device for trace in snapshot.traces if len(trace)}
     devices = tuple(_device_report(snapshot, device, sites, at) for device in sorted(used or {0}))
-    return SnapshotReport(snapshot.name, rank, devices, _host_report(snapshot), dict(snapshot.settings))
-
-
-def _host_report(snapshot: Snapshot) -> HostReport | None:
-    if not snapshot.host_segments and not snapshot.host_traces and not snapshot.host_unknown:
-        return None
-    host = snapshot.host_segments
-    return HostReport(
-        segments=len(host),
-        reserved_bytes=sum(segment.size for segment in host),
-        allocated_bytes=sum(segment.allocated for segment in host),
-        active_bytes=sum(segment.active for segment in host),
-        events=sum(len(trace) for trace in snapshot.host_traces),
-        unknown=snapshot.host_unknown,
-    )
+    return SnapshotReport(snapshot.name, rank, devices, dict(snapshot.settings))
 
 
 def _device_report(snapshot: Snapshot, device: int, sites: StackSites, at: int | None) -> DeviceReport:

@@ -134,15 +134,6 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class HostSegment:
-    """One pinned block of host memory."""
-
-    size: int
-    allocated: int
-    active: int
-
-
-@dataclass(frozen=True)
 class Annotation:
     """The start or end of a `record_function` region."""
 
@@ -168,9 +159,5 @@ class Snapshot:
     """The setting `roundup_power2_divisions`: the parts of a power of two to which requests of 1, 2, 4, ... MiB are
     rounded; empty if it is not set.
     """
-    host_segments: tuple[HostSegment, ...] = ()
-    host_unknown: int = 0
-    """Pinned blocks without a known size key."""
-    host_traces: tuple[Trace, ...] = ()
     overflowed: bool = False
     """Whether the ring of events dropped the oldest, according to the file."""

@@ -32,7 +32,6 @@ from leakscope.memory_snapshot.model import (
     Annotation,
     Blocks,
     BlockState,
-    HostSegment,
     Segment,
     Snapshot,
 )
@@ -133,7 +132,7 @@ def read_bytes(name: str, data: bytes) -> Snapshot:
     root = load_plain(data)
     if type(root) is list:
         root = {"segments": root}
-    if type(root) is not dict or not ({"segments", "device_traces", "host_segments"} & root.keys()):
+    if type(root) is not dict or not ({"segments", "device_traces"} & root.keys()):
         raise Unreadable("the pickle holds neither segments nor device traces")
     if _entries(root) > len(data) // _LEAST_ENTRY + _FREE_ENTRIES:
         raise Unreadable("it refers to the same blocks or events many times, which no memory snapshot does")
@@ -143,7 +142,6 @@ def read_bytes(name: str, data: bytes) -> Snapshot:
     if len(listed) > MAX_DEVICES:
         raise Unreadable(f"it holds traces of {len(listed)} devices, and no machine has more than {MAX_DEVICES}")
     traces = [read_trace(device, trace, stacks) for device, trace in enumerate(listed)]
-    host = _list(root, "host_segments")
     return Snapshot(
         name=name,
         segments=segments,
@@ -152,9 +150,6 @@ def read_bytes(name: str, data: bytes) -> Snapshot:
         annotations=_annotations(_list(root, "external_annotations")),
         settings=_settings(root.get("allocator_settings")),
         divisions=_divisions(root.get("allocator_settings")),
-        host_segments=tuple(segment for item in host if (segment := _host_segment(item)) is not None),
-        host_unknown=sum(_host_segment(item) is None for item in host),
-        host_traces=_host_traces(_list(root, "host_traces"), stacks),
         overflowed=_overflowed(root),
         stacks=stacks.stacks(),
     )
@@ -285,38 +280,6 @@ def _divisions(settings: Any) -> tuple[int, ...]:
         return ()
     counts = tuple(value.get(str(1 << at), 0) for at in range(16))
     return counts if all(type(n) is int and 0 <= n <= 1 << 16 for n in counts) and max(counts) > 1 else ()
-
-
-def _host_segment(item: Any) -> HostSegment | None:
-    """Read a pinned block. Key names were not verified with a real file (2.14 writes them), so sizes and states are
-    accepted in either form.
-
-    None if no size is given, instead of refusing the rest of the file.
-    """
-    if type(item) is not dict:
-        raise Unreadable(f"a host segment is of type {type(item).__name__}, not a dictionary")
-    if "total_size" not in item and "size" not in item:
-        return None
-    size = whole_number(item, "total_size" if "total_size" in item else "size", "host segment")
-    parts = []
-    for key in ("allocated", "active"):
-        given = item.get(f"{key}_size", item.get(key))
-        if type(given) is int:
-            parts.append(min(max(given, 0), size))
-        else:
-            state = item.get("state", "")
-            alive = state in (
-                (BlockState.ALLOCATED,) if key == "allocated" else (BlockState.ALLOCATED, BlockState.PENDING_FREE)
-            )
-            parts.append(size if given is True or (given is None and alive) else 0)
-    return HostSegment(size, *parts)
-
-
-def _host_traces(items: list[Any], stacks: StackTable) -> tuple[Any, ...]:
-    """Either a list of events or, as for devices, a list of such lists."""
-    if items and (type(items[0]) is not list or len(items) > MAX_DEVICES):
-        return (read_trace(0, items, stacks),)
-    return tuple(read_trace(number, trace, stacks) for number, trace in enumerate(items))
 
 
 def _overflowed(root: dict[str, Any]) -> bool:

@@ -10,7 +10,6 @@ from leakscope.findings.oom import DeviceLook, device_looks
 from leakscope.memory_snapshot.analysis import (
     DeviceReport,
     Fragmentation,
-    HostReport,
     OutOfMemory,
     Pool,
     SnapshotReport,
@@ -117,15 +116,6 @@ def concern_text(concern: Concern, several: bool) -> str:
     if concern.kind == ConcernKind.PENDING_FREES:
         return f"{amount} of freed tensors await another stream{origin} (record_stream{made})"
     return f"{amount} of {of} reserved is stuck between live blocks{origin}"
-
-
-def host_text(host: HostReport) -> str:
-    """Pinned host memory, which torch 2.14 and later may record."""
-    unknown = f", and {host.unknown} of unknown size" if host.unknown else ""
-    return (
-        f"pinned host memory: {bytes_text(host.active_bytes)} active of {bytes_text(host.reserved_bytes)} "
-        f"in {host.segments} segments{unknown}"
-    )
 
 
 def snapshot_title(snapshot: SnapshotReport) -> str:
@@ -507,8 +497,6 @@ def _text(report: SnapshotsReport) -> Iterator[Line]:
             yield from (f"  {one_line(text)}" for text in failure_lines(device))
             for table in device_tables(device, _ROWS):
                 yield from (f"  {one_line(table.title)}", figures(table.rows, table.justify, table.heads, indent=4))
-        if snapshot.host is not None:
-            yield f"  {host_text(snapshot.host)}"
 
 
 def signed(count: int) -> str:
@@ -538,7 +526,6 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
     "title": snapshot_title,
     "facts": device_facts,
     "failures": failure_lines,
-    "host": host_text,
     "settings": settings_text,
     "chart": _device_chart,
     "tables": device_tables,

@@ -10,6 +10,7 @@ from leakscope.report.rendering import cleaned, one_line
 from leakscope.run.model import Ended, Rank, Run
 from leakscope.run.rows import (
     ClockKind,
+    CommOperation,
     Direction,
     EndKind,
     FinalOperation,
@@ -222,6 +223,14 @@ _DOING: Mapping[OperationState, str] = {
     OperationState.WAITED: "done",
     OperationState.FAILED: "failed",
 }
+
+
+def operation_name(operation: CommOperation) -> str:
+    """`recv from 1 tag 3`; of a receive from any rank the rank that sent it."""
+    peer = operation.source if operation.peer is None else operation.peer
+    towards = "" if peer is None else f" {'from' if 'recv' in operation.direction else 'to'} {peer}"
+    tag = "" if operation.tag is None else f" tag {operation.tag}"
+    return cleaned(one_line(f"{operation.direction}{towards}{tag}"))
 
 
 def operation_text(operation: IssuedOperation) -> str:

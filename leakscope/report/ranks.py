@@ -36,8 +36,10 @@ class RankReport:
     growth_per_step: float | None
     """Growth of the counted bytes per step after warm-up."""
     explained_bytes: int | None
+    leaks: tuple[tuple[int, str], ...]
+    """(number in the report, fingerprint) of each leak that this rank has."""
     leaked_bytes: int
-    """Bytes held by this rank's leaks when they were last seen."""
+    """Bytes held by them when they were last seen."""
     notes: tuple[str, ...]
 
     @property
@@ -49,11 +51,24 @@ class RankReport:
 def rank_reports(run: Run, findings: Findings) -> tuple[RankReport, ...]:
     """One report for each rank of the run, lost ones included, in order."""
     states, leaked = comm_states(run), _leaked(findings)
-    return tuple(_report(rank, run, findings, states.get(rank.number), leaked[rank.number]) for rank in run.ranks)
+    leaks: dict[int, list[tuple[int, str]]] = {}
+    for number, leak in enumerate(findings.leaks, 1):
+        for rank in leak.ranks:
+            leaks.setdefault(rank, []).append((number, leak.fingerprint))
+    return tuple(
+        _report(run, rank, findings.ranks.get(rank.number, RankSummary()), states.get(rank.number), leaked, leaks)
+        for rank in run.ranks
+    )
 
 
-def _report(rank: Rank, run: Run, findings: Findings, state: CommState | None, leaked: int) -> RankReport:
-    summary = findings.ranks.get(rank.number, RankSummary())
+def _report(
+    run: Run,
+    rank: Rank,
+    summary: RankSummary,
+    state: CommState | None,
+    leaked: Mapping[int, int],
+    leaks: Mapping[int, Sequence[tuple[int, str]]],
+) -> RankReport:
     notes = [*(each.why for each in rank.recording_ended), *rank.notes]
     if rank.processes and rank.steps:
         started = processes_text(rank.processes)
@@ -69,7 +84,8 @@ def _report(rank: Rank, run: Run, findings: Findings, state: CommState | None, l
         counted_bytes=last if summary.counted_bytes is None else summary.counted_bytes,
         growth_per_step=_growth(rank, run.warmup_of(rank)),
         explained_bytes=summary.explained_bytes if rank.looks or summary.explained_bytes else None,
-        leaked_bytes=leaked,
+        leaks=tuple(leaks.get(rank.number, ())),
+        leaked_bytes=leaked.get(rank.number, 0),
         notes=(*notes, *(comm_notes(state) if state is not None else ())),
     )
 
@@ -93,7 +109,7 @@ def _growth(rank: Rank, warmup: int) -> float | None:
     return grown / (counted[-1].number - counted[0].number)
 
 
-def _leaked(findings: Findings) -> Counter[int]:
+def _leaked(findings: Findings) -> Mapping[int, int]:
     """The bytes of each rank's leaks when they were last seen."""
     total: Counter[int] = Counter()
     for finding in findings.leaks:
@@ -235,8 +251,6 @@ class RankGroup:
 
     reports: tuple[RankReport, ...]
     """Of its ranks, in order."""
-    fingerprints: tuple[str, ...]
-    """Of the leaks that its ranks have."""
     apart: tuple[str, ...] = ()
     """Clauses that distinguish it from its peers: `leaked 96.00 MiB, 30 peers 1.20 to 1.40 MiB`."""
 
@@ -249,6 +263,11 @@ class RankGroup:
     def report(self) -> RankReport:
         """The report of the rank that represents the group."""
         return self.reports[0]
+
+    @property
+    def leaks(self) -> tuple[tuple[int, str], ...]:
+        """(number in the report, fingerprint) of each leak that its ranks have."""
+        return self.report.leaks
 
     @property
     def representative(self) -> int:
@@ -273,34 +292,29 @@ def rank_groups(run: Run, findings: Findings) -> tuple[RankGroup, ...]:
     own; only where more than `MANY` ended badly in the same way are they one, except the first to fail.
     """
     reports = rank_reports(run, findings)
-    seen: dict[int, list[str]] = {}
-    for finding in findings.leaks:
-        for rank in finding.ranks:
-            seen.setdefault(rank, []).append(finding.fingerprint)
-    prints = {report.number: tuple(sorted(seen.get(report.number, ()))) for report in reports}
-    groups = [*_ended_badly(run, reports, prints)]
+    groups = [*_ended_badly(run, reports)]
     alike: dict[object, list[RankReport]] = {}
     for report in reports:
         if not report.badly:
-            alike.setdefault((ending(report), prints[report.number]), []).append(report)
+            alike.setdefault((ending(report), report.leaks), []).append(report)
     skewed = _skewed(findings)
     for peers in alike.values():
-        groups += _alike(peers, prints[peers[0].number], skewed)
+        groups += _alike(peers, skewed)
     return tuple(sorted(groups, key=lambda group: (not group.outlying, group.representative)))
 
 
-def _ended_badly(run: Run, reports: Iterable[RankReport], prints: Mapping[int, tuple[str, ...]]) -> Iterable[RankGroup]:
+def _ended_badly(run: Run, reports: Iterable[RankReport]) -> Iterable[RankGroup]:
     """Failed ranks, each alone unless more than `MANY` failed in the same way."""
     first = first_to_fail(run)
     same: dict[object, list[RankReport]] = {}
     for report in reports:
         if report.badly and (first is None or report.number != first.number):
-            same.setdefault((ending(report), prints[report.number]), []).append(report)
+            same.setdefault((ending(report), report.leaks), []).append(report)
         elif report.badly:
-            yield RankGroup((report,), prints[report.number])
+            yield RankGroup((report,))
     for those in same.values():
         for group in [those] if len(those) > MANY else [[report] for report in those]:
-            yield RankGroup(tuple(group), prints[group[0].number])
+            yield RankGroup(tuple(group))
 
 
 def _skewed(findings: Findings) -> frozenset[int]:
@@ -310,12 +324,12 @@ def _skewed(findings: Findings) -> frozenset[int]:
     return ranks if len(ranks) <= MANY else frozenset()
 
 
-def _alike(peers: Sequence[RankReport], prints: tuple[str, ...], skewed: frozenset[int]) -> Iterable[RankGroup]:
+def _alike(peers: Sequence[RankReport], skewed: frozenset[int]) -> Iterable[RankGroup]:
     """Groups of ranks with the same leaks, split where their figures are far apart."""
     usual = [[report for report in peers if report.number not in skewed]]
     for report in peers:
         if report.number in skewed:
-            yield RankGroup((report,), prints, ("retains memory that other ranks release",))
+            yield RankGroup((report,), ("retains memory that other ranks release",))
     outliers: dict[int, tuple[RankReport, list[str]]] = {}
     for figure in FIGURES:
         split: list[list[RankReport]] = []
@@ -325,8 +339,8 @@ def _alike(peers: Sequence[RankReport], prints: tuple[str, ...], skewed: frozens
             for report, clause in far:
                 outliers.setdefault(report.number, (report, []))[1].append(clause)
         usual = split
-    yield from (RankGroup(tuple(group), prints) for group in usual if group)
-    yield from (RankGroup((report,), prints, tuple(clauses)) for report, clauses in outliers.values())
+    yield from (RankGroup(tuple(group)) for group in usual if group)
+    yield from (RankGroup((report,), tuple(clauses)) for report, clauses in outliers.values())
 
 
 def _split(group: list[RankReport], figure: Figure) -> tuple[list[list[RankReport]], list[tuple[RankReport, str]]]:

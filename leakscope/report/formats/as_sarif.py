@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from posixpath import basename, isabs, join, normpath
 from typing import Any, NamedTuple
@@ -144,13 +144,7 @@ def code_flows(run: Run, finding: Finding) -> list[dict[str, Any]]:
             steps[-1] = (last, [*texts, text], was_cut or is_cut)
         else:
             unplaced.append(text)
-    if not steps:
-        return []
-    return [{"threadFlows": [{"locations": _flow(steps)}]}]
-
-
-def _flow(steps: Sequence[tuple[TreeLine, list[str], bool]]) -> list[dict[str, Any]]:
-    return [
+    locations = [
         {
             "location": {**_location(line), "message": {"text": "; ".join(texts)}},
             "nestingLevel": level,
@@ -159,6 +153,7 @@ def _flow(steps: Sequence[tuple[TreeLine, list[str], bool]]) -> list[dict[str, A
         }
         for level, (line, texts, is_cut) in enumerate(steps)
     ]
+    return [{"threadFlows": [{"locations": locations}]}] if locations else []
 
 
 def _hop_text(finding: Finding, hop: Hop, index: int) -> str:
@@ -191,12 +186,13 @@ def render(run: Run, findings: Findings) -> str:
     shown_and_suppressed = findings.findings + findings.suppressed
     used = {finding.rule for finding in shown_and_suppressed}
     rules = [rule for rule in (*RuleName, *sorted(used - set(RuleName))) if rule in used]
+    version = {"version": run.leakscope} if run.leakscope else {}
     log = {
         "$schema": SCHEMA,
         "version": "2.1.0",
         "runs": [
             {
-                "tool": {"driver": _driver(run, rules)},
+                "tool": {"driver": {"name": "leakscope", "rules": list(map(_rule, rules)), **version}},
                 "automationDetails": _automation(run),
                 "originalUriBaseIds": BASES,
                 "columnKind": "unicodeCodePoints",
@@ -210,13 +206,6 @@ def render(run: Run, findings: Findings) -> str:
         ],
     }
     return json.dumps(log, indent=2, allow_nan=False) + "\n"
-
-
-def _driver(run: Run, rules: list[str]) -> dict[str, Any]:
-    driver: dict[str, Any] = {"name": "leakscope", "rules": [_rule(rule) for rule in rules]}
-    if run.leakscope:
-        driver["version"] = run.leakscope
-    return driver
 
 
 def _rule(rule: str) -> dict[str, Any]:

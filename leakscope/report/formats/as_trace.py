@@ -11,7 +11,7 @@ from typing import Any
 
 from leakscope.findings.model import Findings
 from leakscope.report.finding_text import title
-from leakscope.report.rank_text import ended_badly, ended_text
+from leakscope.report.rank_text import ended_badly, ended_text, operation_name
 from leakscope.report.rendering import cleaned
 from leakscope.run.model import HeapSnapshot, Rank, Run, Step
 from leakscope.run.operations import column
@@ -144,7 +144,7 @@ def _of_operation(operation: CommOperation, last: float) -> Iterator[tuple[str, 
     issued = operation.issued
     gone = max(_finite(operation.storage_died, last), issued)
     done = min(max(_finite(operation.completed, _finite(operation.waited, gone)), issued), gone)
-    name = _name(operation)
+    name = operation_name(operation)
     yield "b", name, issued, {"args": _arguments(operation)}
     yield "b", "in flight", issued, {}
     within = (("waited for", operation.waited), ("Python tensor died", operation.tensor_died))
@@ -158,13 +158,6 @@ def _of_operation(operation: CommOperation, last: float) -> Iterator[tuple[str, 
 
 def _finite(moment: float | None, otherwise: float) -> float:
     return moment if moment is not None and math.isfinite(moment) else otherwise
-
-
-def _name(operation: CommOperation) -> str:
-    peer = operation.source if operation.peer is None else operation.peer
-    towards = "" if peer is None else f" {'from' if 'recv' in operation.direction else 'to'} {peer}"
-    tag = "" if operation.tag is None else f" tag {operation.tag}"
-    return cleaned(f"{operation.direction}{towards}{tag}")
 
 
 def _arguments(operation: CommOperation) -> _Event:

@@ -23,8 +23,9 @@ from leakscope.report.charts import (
     operations_chart,
 )
 from leakscope.report.growth_text import line_text
+from leakscope.report.rank_text import operation_name
 from leakscope.report.ranks import RankGroup
-from leakscope.report.rendering import cleaned, one_line
+from leakscope.report.rendering import cleaned
 from leakscope.run.model import HeapSnapshot, Rank, Run
 from leakscope.run.operations import column
 from leakscope.run.rows import CommOperation, Occasion
@@ -407,6 +408,8 @@ _STRETCHES = 5
 """Number of tick intervals of an axis."""
 _AFTER, _PAUSE = 20.0, 12.0
 """Px after the end of the axis, and of a pause on it."""
+_NAME = 34
+"""Characters of the name of an operation, heuristic: as many fit beside the bars."""
 _LIVES = ("waited", "completed", "tensor_died", "storage_died")
 
 
@@ -514,7 +517,7 @@ def _bar(row: CommOperation, turn: Turn, time: Axis) -> OperationBar:
     spans = (("flight", issued, done), ("held", done, max(done, python)), ("ghost", max(done, python), gone))
     return OperationBar(
         turn=f"step {row.step}, turn {turn.turn}",
-        label=f"{_what(row)}{_tensor(turn, ' {}', '/')}  {bytes_text(row.bytes)}",
+        label=f"{operation_name(row)[:_NAME]}{_tensor(turn, ' {}', '/')}  {bytes_text(row.bytes)}",
         title=_tooltip(row),
         spans=tuple((k, time.across(left), time.across(right)) for k, left, right in spans if left < min(right, end)),
         waited=time.across(waited) if waited is not None and waited <= end else None,
@@ -528,7 +531,7 @@ def _row(row: CommOperation, turn: Turn, time: Axis, ends: Sequence[StepEnd]) ->
         step=row.step,
         turn=turn.turn,
         tensor=_tensor(turn, "{}"),
-        what=_what(row),
+        what=operation_name(row)[:_NAME],
         size=bytes_text(row.bytes),
         issued_at=row.issued_at,
         issued=seconds_text(time.own(row.issued)),
@@ -537,13 +540,6 @@ def _row(row: CommOperation, turn: Turn, time: Axis, ends: Sequence[StepEnd]) ->
             for moment in lives
         ),
     )
-
-
-def _what(row: CommOperation) -> str:
-    peer = row.source if row.peer is None else row.peer  # of a receive from anybody: who sent it
-    direction = one_line(row.direction)[:12]
-    towards = "" if peer is None else f" {'from' if direction.startswith(('recv', 'irecv')) else 'to'} {peer}"[:10]
-    return f"{direction}{towards}" + ("" if row.tag is None else f" tag {row.tag}"[:12])
 
 
 def _tensor(turn: Turn, words: str, of: str = " of ") -> str:

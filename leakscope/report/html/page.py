@@ -113,7 +113,7 @@ def render(run: Run, findings: Findings) -> str:
         cards_shown=CARDS_SHOWN,
         listed=LISTED,
         ended_badly=any(rank_text.ended_badly(rank) for rank in run.ranks),
-        ranks=ranks_on_page(run, findings, groups),
+        ranks=ranks_on_page(run, groups),
         alike=alike,
         memory=memory_on_page(run, findings, groups, is_absolute(run)),
         device=device_section(run, alike),
@@ -214,8 +214,6 @@ class RankOnPage:
     who: str
     """`rank 4, one of 128 alike`."""
     state: State
-    leaks: tuple[tuple[int, str], ...]
-    """(number in the report, fingerprint)."""
     figures: tuple[str, ...]
     each: tuple[tuple[str, ...], ...]
     """Of a group of several, the figures of each rank, its number first."""
@@ -254,16 +252,15 @@ def is_absolute(run: Run) -> bool:
     return bool(run.device) and not run.device.startswith("cpu")
 
 
-def ranks_on_page(run: Run, findings: Findings, groups: Sequence[RankGroup]) -> RanksOnPage:
+def ranks_on_page(run: Run, groups: Sequence[RankGroup]) -> RanksOnPage:
     """Every rank of the run, including lost ones."""
-    numbers = {finding.fingerprint: number for number, finding in enumerate(findings.leaks, 1)}
     columns = columns_of([report for group in groups for report in group.reports])
     ranks = {rank.number: rank for rank in run.ranks}
     representatives = {group.representative for group in groups}
     notes = notes_together(groups, lambda report: _notes(report, report.number in representatives))
     return RanksOnPage(
         groups=tuple(
-            _group(group, numbers, columns, _operations(ranks[group.representative]) if place < DRAWN else None)
+            _group(group, columns, _operations(ranks[group.representative]) if place < DRAWN else None)
             for place, group in enumerate(groups)
         ),
         heads=tuple(column.head for column in columns),
@@ -276,16 +273,13 @@ def _operations(rank: Rank) -> Timeline | None:
     return timeline(rank.operations, step_ends(rank))
 
 
-def _group(
-    group: RankGroup, numbers: Mapping[str, int], columns: Sequence[Column], operations: Timeline | None
-) -> RankOnPage:
+def _group(group: RankGroup, columns: Sequence[Column], operations: Timeline | None) -> RankOnPage:
     listed = group.reports if len(group.reports) > 1 else ()
     return RankOnPage(
         group=group,
         report=group.report,
         who=like_text(group.representative, len(group.ranks) - 1),
         state=_state(group),
-        leaks=tuple(sorted((numbers[each], each) for each in group.fingerprints if each in numbers)),
         figures=tuple(_unbroken(column.text(group.reports)) for column in columns),
         each=tuple((str(report.number), *(column.text((report,)) for column in columns)) for report in listed),
         operations=operations,
@@ -300,7 +294,7 @@ def _unbroken(text: str) -> str:
 def _state(group: RankGroup) -> State:
     if group.badly:
         return _ENDED.get(group.report.rank.ended.how, FAILED)
-    return OUTLYING if group.apart else LEAKING if group.fingerprints else WELL
+    return OUTLYING if group.apart else LEAKING if group.leaks else WELL
 
 
 def _notes(report: RankReport, whole: bool) -> Iterable[str]:

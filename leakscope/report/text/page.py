@@ -136,7 +136,7 @@ def closing_lines(run: Run, findings: Findings, groups: tuple[RankGroup, ...], p
         if text:
             yield short_field(name, text, LINES.get(name, 2), column=COLUMN)
     if at_length:
-        yield from ("", *rank_lines(run, findings, groups))
+        yield from ("", *rank_lines(run, groups))
 
 
 def _more(run: Run, page: str) -> Iterator[tuple[str, str]]:
@@ -270,7 +270,7 @@ def _whole(run: Run, findings: Findings) -> Iterator[Line]:
     yield from (*avoidable_lines(run, findings), *ledger_lines(findings, verbose=True))
     yield from worker_lines(findings)
     yield from _aside(run, findings, whole=True)
-    yield from (*rank_lines(run, findings, rank_groups(run, findings), verbose=True), "")
+    yield from (*rank_lines(run, rank_groups(run, findings), verbose=True), "")
     yield from device_lines(run)
     yield from small_print(run, findings, verbose=True)
     yield from last_lines(run, findings)

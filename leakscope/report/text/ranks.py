@@ -115,38 +115,25 @@ _COUNTED = 4
 """Number of ranks above which a row gives their count (heuristic)."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of the table of ranks."""
-
-    reports: tuple[RankReport, ...]
-    leaks: tuple[int, ...] = ()
-    """Numbers of their leaks in the report."""
-
-
-def table(rows: Sequence[Row], whole: bool) -> Iterator[Line]:
+def table(rows: Sequence[RankGroup], whole: bool) -> Iterator[Line]:
     """A line for each row, its figures from the smallest to the largest where its ranks differ.
 
-    Columns in which no rank has anything are left out, but not of the `whole` table.
+    Columns in which no rank has anything are left out, but not of the `whole` table, which has none of the leaks.
     """
     shown = columns_of([report for row in rows for report in row.reports], whole)
     several = any(len(row.reports) > 1 for row in rows)
-    with_leaks = len(rows) > 1 and any(row.leaks for row in rows)
+    with_leaks = not whole and len(rows) > 1 and any(row.leaks for row in rows)
     heads = ("ranks" if several else "rank", *(["leak"] if with_leaks else []), *(column.head for column in shown))
     lines = []
     for row in rows:
-        leaks = [listed_numbers(row.leaks) or "none"] if with_leaks else []
-        lines.append((_ranks(row), *leaks, *(column.text(row.reports) for column in shown)))
+        numbers, count = listed_numbers(row.ranks, _LISTED), len(row.ranks)
+        leaks = [listed_numbers(number for number, _ in row.leaks) or "none"] if with_leaks else []
+        ranks = f"{numbers} ({count})" if count > _COUNTED else numbers
+        lines.append((ranks, *leaks, *(column.text(row.reports) for column in shown)))
     spare = [column.head for column in COLUMNS[_LEAST:]]
     yield _Table(heads, tuple(lines), () if whole else tuple(head for head in reversed(heads) if head in spare))
     if any("-" in cell.split() for line in lines for cell in line[1:]):
         yield "(-: unknown)"
-
-
-def _ranks(row: Row) -> str:
-    count = len(row.reports)
-    numbers = listed_numbers((report.number for report in row.reports), _LISTED)
-    return f"{numbers} ({count})" if count > _COUNTED else numbers
 
 
 @dataclass(frozen=True)
@@ -177,7 +164,7 @@ _WHOLE = 3
 """Number of failed groups shown with their error and stack (heuristic)."""
 
 
-def rank_lines(run: Run, findings: Findings, groups: Sequence[RankGroup], verbose: bool = False) -> Iterator[Line]:
+def rank_lines(run: Run, groups: Sequence[RankGroup], verbose: bool = False) -> Iterator[Line]:
     """How the ranks ended, a table of their figures, and notes; nothing if the report already contains them.
 
     A line for each group of ranks that did the same; `verbose`: for each rank.
@@ -185,7 +172,11 @@ def rank_lines(run: Run, findings: Findings, groups: Sequence[RankGroup], verbos
     reports = sorted((report for group in groups for report in group.reports), key=lambda report: report.number)
     lines = list(_ends(groups, verbose))
     if verbose or any(report.counted_bytes is not None for report in reports):
-        lines += [*([""] if lines else []), *_table(findings, groups, reports, verbose)]
+        rows = [RankGroup((report,)) for report in reports] if verbose else groups[:_ROWS]
+        lines += [*([""] if lines else []), *table(rows, whole=verbose)]
+        if rest := () if verbose else groups[_ROWS:]:
+            ranks = ranks_text(sorted(rank for group in rest for rank in group.ranks))
+            lines += wrapped(f"and {len(rest)} more groups, {ranks}: --verbose shows each", "")
     lines += _notes_of_each(groups, verbose)
     if run.notes:
         lines += ["", "  the run", *(line for text in run.notes for line in wrapped(text, "    ", "      "))]
@@ -245,23 +236,6 @@ def _well(reports: Sequence[RankReport], are_all: bool) -> Iterator[Line]:
     yield from wrapped(f"  {who} {first.ended}{more}", "", "    ")
     for report in reports:
         yield from error_lines(report, stack=True, log=True)
-
-
-def _table(
-    findings: Findings, groups: Sequence[RankGroup], reports: Sequence[RankReport], verbose: bool
-) -> Iterator[Line]:
-    numbers = {finding.fingerprint: number for number, finding in enumerate(findings.leaks, 1)}
-    if verbose:
-        yield from table([Row((report,)) for report in reports], whole=True)
-        return
-    rows = [
-        Row(group.reports, tuple(sorted(numbers[print_] for print_ in group.fingerprints if print_ in numbers)))
-        for group in groups
-    ]
-    yield from table(rows[:_ROWS], whole=False)
-    if rest := groups[_ROWS:]:
-        ranks = ranks_text(sorted(rank for group in rest for rank in group.ranks))
-        yield from wrapped(f"and {len(rest)} more groups, {ranks}: --verbose shows each", "")
 
 
 def _notes_of_each(groups: Sequence[RankGroup], verbose: bool) -> Iterator[Line]:

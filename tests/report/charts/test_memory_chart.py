@@ -100,7 +100,7 @@ def test_a_thinned_line_keeps_its_ends_its_highest_and_its_lowest(some: list[int
 
 def on_page(*ranks: Rank) -> MemoryOnPage:
     run, findings = examples.run(*ranks), findings_of()
-    groups = [RankGroup((story,), ()) for story in rank_reports(run, findings)]
+    groups = [RankGroup((story,)) for story in rank_reports(run, findings)]
     found = memory_on_page(run, findings, groups, absolute=False)
     assert found is not None
     return found
