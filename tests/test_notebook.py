@@ -46,7 +46,7 @@ PROFILED = """
 history = []
 net = torch.nn.Linear(256, 256)
 with leakscope.Profiler(budget=1.0) as profiler:
-    for _ in range(14):
+    for _ in range(8):
         with profiler.step():
             history.append(net(torch.ones(256, 256)).sum())
 found, history, net = profiler.findings, None, None
@@ -55,7 +55,7 @@ found
 
 
 ACROSS = """
-for _ in range(14):
+for _ in range(8):
     with across.step():
         kept.append(torch.ones(128, 256))
 kept = None
