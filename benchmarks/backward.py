@@ -86,7 +86,7 @@ class Deaths:
         storage = tensor.untyped_storage()
         self.watched[name] = (StorageWeakRef(storage), storage.nbytes())
 
-    def look(self, moment: str) -> int:
+    def sample(self, moment: str) -> int:
         """Bytes alive at this moment."""
         alive = 0
         for name, (ref, size) in self.watched.items():
@@ -96,36 +96,36 @@ class Deaths:
                 self.died[name] = moment
         return alive
 
-    def looking(self, moment: str) -> Callable[[Tensor], None]:
+    def sampling(self, moment: str) -> Callable[[Tensor], None]:
         """A tensor hook that looks."""
 
         def hook(_: Tensor) -> None:
-            self.look(moment)
+            self.sample(moment)
 
         return hook
 
 
 def split_run(way: Way, layers: int, width: int, rows: int) -> tuple[Deaths, list[int], int]:
     """One microbatch; the caller drops what it holds as early as the way allows. Returns deaths, bytes, peak."""
-    model, deaths, looks = stack(layers, width), Deaths(), []
+    model, deaths, samples = stack(layers, width), Deaths(), []
     peak = 0
 
-    def look_inside(_: Any) -> None:
+    def sample_inside(_: Any) -> None:
         nonlocal peak
-        peak = max(peak, deaths.look("input pass"))
+        peak = max(peak, deaths.sample("input pass"))
 
     x = torch.randn(rows, width, requires_grad=True)
     with droppable_saves() if way.saving else nullcontext():
         value = x
         for index, layer in enumerate(model):
             value = layer(value)
-            value.register_hook(look_inside)
+            value.register_hook(sample_inside)
             deaths.watch("stage output" if index == 2 * layers - 1 else f"{type(layer).__name__} {index // 2}", value)
     outputs: Any = output_edges([value]) if way.edges else [value]
     grads = [torch.randn(rows, width)]
     deaths.watch("output gradient", grads[0])
     del value
-    deaths.look("sent")
+    deaths.sample("sent")
     if way.ours:
         options: dict[str, Any] = {"boxed": True, "park_grad": False} if way.edges else {}
         dinputs, groups = stage_backward_input(outputs, grads, [x], model.parameters(), **options)
@@ -133,12 +133,12 @@ def split_run(way: Way, layers: int, width: int, rows: int) -> tuple[Deaths, lis
         dinputs, groups = torch_backward.stage_backward_input(outputs, grads, [x], model.parameters())
     deaths.watch("input gradient", dinputs[0])
     del outputs, grads, dinputs
-    looks.append(deaths.look("input pass done"))
+    samples.append(deaths.sample("input pass done"))
     run = stage_backward_weight if way.ours else torch_backward.stage_backward_weight
     for number, group in enumerate(groups):
         run(model.parameters(), [group])
-        looks.append(deaths.look(f"weights {number + 1}/{len(groups)}"))
-    return deaths, looks, max(peak, *looks)
+        samples.append(deaths.sample(f"weights {number + 1}/{len(groups)}"))
+    return deaths, samples, max(peak, *samples)
 
 
 def whole_run(name: str, layers: int, width: int, rows: int) -> Deaths:
@@ -148,20 +148,20 @@ def whole_run(name: str, layers: int, width: int, rows: int) -> Deaths:
         value = layer(value)
         deaths.watch("stage output" if index == 2 * layers - 1 else f"{type(layer).__name__} {index // 2}", value)
         if isinstance(layer, nn.Linear):
-            value.register_hook(deaths.looking(f"backward of Linear {index // 2}"))
+            value.register_hook(deaths.sampling(f"backward of Linear {index // 2}"))
     outputs: Any = output_edges([value]) if "edges" in name else [value]
     grads = [torch.randn(rows, width)]
     deaths.watch("output gradient", grads[0])
     del value
-    deaths.look("sent")
+    deaths.sample("sent")
     if name == "torch":
         dinputs = torch_backward.stage_backward(outputs, grads, [x])
     else:
         dinputs = stage_backward(outputs, grads, [x], boxed="boxed" in name)
     deaths.watch("input gradient", dinputs[0])
-    deaths.look("returned")
+    deaths.sample("returned")
     del outputs, grads, dinputs
-    deaths.look("caller drops")
+    deaths.sample("caller drops")
     return deaths
 
 
@@ -188,13 +188,13 @@ def area() -> None:
     for way in WAYS:
         deaths, _, peak = split_run(way, 6, 256, 256)
         activations = {n: v for n, v in deaths.watched.items() if "gradient" not in n}
-        _, looks = activation_looks(way, 6, 256, 256)
-        total = sum(looks)
+        _, samples = activation_samples(way, 6, 256, 256)
+        total = sum(samples)
         base = base or total
         rows.append(
             [
                 way.name,
-                " ".join(f"{look // 2**18:d}" for look in looks),
+                " ".join(f"{sample // 2**18:d}" for sample in samples),
                 f"{total / 2**20:.2f} MiB",
                 f"{100 * total / base:.0f}%",
                 f"{peak / 2**20:.2f} MiB",
@@ -208,7 +208,7 @@ def area() -> None:
     )
 
 
-def activation_looks(way: Way, layers: int, width: int, rows: int) -> tuple[Deaths, list[int]]:
+def activation_samples(way: Way, layers: int, width: int, rows: int) -> tuple[Deaths, list[int]]:
     """As `split_run`, counting activations only."""
     model, deaths = stack(layers, width), Deaths()
     x = torch.randn(rows, width, requires_grad=True)
@@ -224,11 +224,11 @@ def activation_looks(way: Way, layers: int, width: int, rows: int) -> tuple[Deat
     run = stage_backward_weight if way.ours else torch_backward.stage_backward_weight
     _, groups = run_input(outputs, grads, [x], model.parameters())
     del outputs
-    looks = [deaths.look("")]
+    samples = [deaths.sample("")]
     for group in groups:
         run(model.parameters(), [group])
-        looks.append(deaths.look(""))
-    return deaths, looks
+        samples.append(deaths.sample(""))
+    return deaths, samples
 
 
 # --- real blocks -----------------------------------------------------------------------------------------------------
@@ -532,7 +532,7 @@ class HeapPeak:
         info = self._mallinfo()
         return int(info.uordblks + info.hblkhd)
 
-    def look(self, *_: Any) -> None:
+    def sample(self, *_: Any) -> None:
         self.peak = max(self.peak, self.live() - self.start)
 
 
@@ -607,9 +607,9 @@ def first_rank(way: str, model: nn.Module, heap: HeapPeak, x: Tensor) -> None:
     for number in range(MICROBATCHES):
         if number + 1 < MICROBATCHES:
             forward()
-            heap.look()
+            heap.sample()
         backward()
-        heap.look()
+        heap.sample()
         if way == "gc.collect":
             gc.collect()
 
@@ -628,7 +628,7 @@ def second_rank(way: str, model: nn.Module, heap: HeapPeak, _batch: Tensor) -> N
         sent()
         inputs = [one.requires_grad_() for one in received]
         loss = model(*inputs)
-        heap.look()
+        heap.sample()
         if way == "leakscope":
             grads = stage_backward([loss], None, inputs, boxed=False)
         else:
@@ -637,7 +637,7 @@ def second_rank(way: str, model: nn.Module, heap: HeapPeak, _batch: Tensor) -> N
 
     for _ in range(MICROBATCHES):
         microbatch()
-        heap.look()
+        heap.sample()
         if way == "gc.collect":
             gc.collect()
     sent()

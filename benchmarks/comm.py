@@ -144,11 +144,11 @@ def of_the_pipeline(folder: Path, empty: bool) -> None:
     command = [sys.executable, __file__, "empty" if empty else "whole", str(folder)]
     ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in (0, 1)]
     for rank, process in enumerate(ranks):
-        told = json.loads(process.communicate()[0])
-        share = told["own"] / told["clock"]
+        data = json.loads(process.communicate()[0])
+        share = data["own"] / data["clock"]
         verdict = "within" if share <= LIMIT_SHARE else "ABOVE"
         print(
-            f"pipeline, rank {rank}: {told['own'] * 1000:.2f} ms of a step of {told['clock'] * 1000:.1f} ms are "
+            f"pipeline, rank {rank}: {data['own'] * 1000:.2f} ms of a step of {data['clock'] * 1000:.1f} ms are "
             f"{'the measuring alone' if empty else 'watching'}: {share:.2%} ({verdict} {LIMIT_SHARE:.0%})"
         )
 

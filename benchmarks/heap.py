@@ -19,7 +19,7 @@ CURVE = (10_000, 300_000, 1_000_000, 3_000_000, 5_000_000)
 REPEATS = 3
 READERS = {"native": "", "Python": "1"}
 """What LEAKSCOPE_PURE is set to for each."""
-ASKED = 3
+SAMPLED = 3
 """Tensors that objgraph is asked for; the time of one is multiplied."""
 
 
@@ -65,15 +65,15 @@ def measure_leakscope(objects: int) -> dict[str, float]:
     baseline = len(gc.get_objects())
     ballast = make_heap(max(objects - baseline, 6 * CYCLES), TENSORS, CYCLES)
     tracked = len(gc.get_objects())
-    first = _timed(lambda: heap.look(1, "block"))
+    first = _timed(lambda: heap.take_heap_snapshot(1, "block"))
     with open("/proc/self/clear_refs", "w", encoding="ascii") as peak:
         peak.write("5")
     resident = memory("VmRSS:")
     started, wall = time.process_time(), time.perf_counter()
-    look = heap.look(1, "block")
-    looked = time.process_time()
+    snapshot = heap.take_heap_snapshot(1, "block")
+    taken = time.process_time()
     stopped_wall = time.perf_counter() - wall
-    run = Run((), (Rank(0, (), (look,), Ended("finished", 0, 1)),), 1, "cpu", "", "", min_bytes=1)
+    run = Run((), (Rank(0, (), (snapshot,), Ended("finished", 0, 1)),), 1, "cpu", "", "", min_bytes=1)
     findings = judge(run)
     done = time.process_time()
     (found,) = findings.findings
@@ -84,7 +84,9 @@ def measure_leakscope(objects: int) -> dict[str, float]:
         "objects": tracked,
         "seconds": done - started,
         "first": first,
-        "look": statistics.median([looked - started, *(_timed(lambda: heap.look(1, "block")) for _ in range(2))]),
+        "look": statistics.median(
+            [taken - started, *(_timed(lambda: heap.take_heap_snapshot(1, "block")) for _ in range(2))]
+        ),
         "sweep": statistics.median(_timed(swept) for _ in range(3)),
         "wall": stopped_wall,
         "peak_mb": (high - resident) / 1e6,
@@ -114,11 +116,11 @@ def measure_objgraph_chain() -> dict[str, float]:
     import objgraph
 
     ballast, owners = _garbage()
-    tensors = [owner.tensors[0] for owner in owners[:ASKED]]
+    tensors = [owner.tensors[0] for owner in owners[:SAMPLED]]
     del owners
     spent = _timed(lambda: [objgraph.find_backref_chain(t, lambda o: type(o) is Owner, max_depth=6) for t in tensors])
     assert ballast is not None
-    return {"seconds": spent / ASKED * CYCLES, "one": spent / ASKED}
+    return {"seconds": spent / SAMPLED * CYCLES, "one": spent / SAMPLED}
 
 
 def measure_objgraph_backrefs() -> dict[str, float]:
@@ -127,11 +129,11 @@ def measure_objgraph_backrefs() -> dict[str, float]:
     import objgraph
 
     ballast, owners = _garbage()
-    tensors = [owner.tensors[0] for owner in owners[:ASKED]]
+    tensors = [owner.tensors[0] for owner in owners[:SAMPLED]]
     del owners
     spent = _timed(lambda: [objgraph.show_backrefs([t], max_depth=3, output=io.StringIO()) for t in tensors])
     assert ballast is not None
-    return {"seconds": spent / ASKED * CYCLES, "one": spent / ASKED}
+    return {"seconds": spent / SAMPLED * CYCLES, "one": spent / SAMPLED}
 
 
 def _members(owners: list[Any]) -> list[Any]:

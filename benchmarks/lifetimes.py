@@ -62,24 +62,24 @@ def main() -> None:
     first: list[float] = []
     second: list[float] = []
     inventory: list[float] = []
-    looks: list[float] = []
+    snapshot_seconds: list[float] = []
 
     @contextmanager
-    def looked(number: int, occasion: str) -> Iterator[LiveSnapshot]:
+    def timed_snapshot(number: int, occasion: str) -> Iterator[LiveSnapshot]:
         began = time.process_time()
         with inspect(number, occasion) as live:
             yield live
-        looks.append(time.process_time() - began)
+        snapshot_seconds.append(time.process_time() - began)
 
     for _ in range(ROUNDS):
         plain += [timed(step) for _ in range(3)]
-        watch, patches = LifetimeTracker(0, looked), Patches()
+        watch, patches = LifetimeTracker(0, timed_snapshot), Patches()
         watch.install(patches, comm=False)
         inventory.append(timed(partial(watch.boundary, 1)))
         first.append(timed(step))
         watch.boundary(2)
         whole = timed(step)
-        second.append(whole - looks[-1])
+        second.append(whole - snapshot_seconds[-1])
         watch.boundary(3)
         patches.take_out()
     for _ in range(3 * ROUNDS):
@@ -92,7 +92,7 @@ def main() -> None:
         f"first watched step    {median(first) * 1e3:7.1f} ms  x{median(first) / base:.2f}  (goal x{GOAL} of 50 ms)\n"
         f"second, without look  {median(second) * 1e3:7.1f} ms  x{median(second) / base:.2f}  (goal x{GOAL} of 50 ms)\n"
         f"first inventory       {median(inventory) * 1e3:7.1f} ms\n"
-        f"look at the peak      {median(looks) * 1e3:7.1f} ms\n"
+        f"look at the peak      {median(snapshot_seconds) * 1e3:7.1f} ms\n"
     )
 
 

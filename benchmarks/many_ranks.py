@@ -29,7 +29,7 @@ class Taken:
     seconds: float
     cpu_seconds: float
     peak_bytes: int
-    told: bytes
+    output: bytes
 
 
 def main() -> None:
@@ -37,18 +37,18 @@ def main() -> None:
     parser.add_argument("--ranks", default="2,64,256")
     parser.add_argument("--as", dest="forms", default="text,html")
     parser.add_argument("--operations", type=int, default=0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print(f"{'run':>20} {'form':>5} {'processes':>9} {'CPU s':>6} {'s':>6} {'MiB':>6} {'kB':>7} {'lines':>6}")
     with tempfile.TemporaryDirectory() as scratch:
-        runs = {f"{n} ranks": many_ranks(Path(scratch) / n, int(n)) for n in asked.ranks.split(",")}
-        if asked.operations:
-            name = f"{asked.operations:,} operations"
-            runs[name] = many_operations(Path(scratch) / "operations", asked.operations)
+        runs = {f"{n} ranks": many_ranks(Path(scratch) / n, int(n)) for n in options.ranks.split(",")}
+        if options.operations:
+            name = f"{options.operations:,} operations"
+            runs[name] = many_operations(Path(scratch) / "operations", options.operations)
         for name, folder in runs.items():
-            for form in asked.forms.split(","):
+            for form in options.forms.split(","):
                 for processors in sorted({len(os.sched_getaffinity(0)), 1}, reverse=True):
                     taken = report(folder, form, processors)
-                    size, lines = len(taken.told) / 1000, taken.told.count(b"\n")
+                    size, lines = len(taken.output) / 1000, taken.output.count(b"\n")
                     figures = f"{taken.cpu_seconds:6.1f} {taken.seconds:6.1f} {taken.peak_bytes / (1 << 20):6.0f}"
                     print(f"{name:>20} {form:>5} {processors:9} {figures} {size:7.0f} {lines:6}", flush=True)
 
@@ -88,10 +88,10 @@ def report(folder: Path, form: str, processors: int) -> Taken:
     allowed = sorted(os.sched_getaffinity(0))[:processors]
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     command = [sys.executable, "-m", "leakscope", "report", str(folder), "--as", form]
-    with tempfile.TemporaryFile() as told:
+    with tempfile.TemporaryFile() as reported:
         every = os.sched_getaffinity(0)
         os.sched_setaffinity(0, allowed)  # what is started inherits it
-        process = subprocess.Popen(command, stdout=told, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        process = subprocess.Popen(command, stdout=reported, env={**os.environ, "OMP_NUM_THREADS": "1"})
         os.sched_setaffinity(0, every)
         peak = 0
         while process.poll() is None:
@@ -100,9 +100,9 @@ def report(folder: Path, form: str, processors: int) -> Taken:
         if process.returncode:
             raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        told.seek(0)
+        reported.seek(0)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        return Taken(time.perf_counter() - begin, cpu, peak, told.read())
+        return Taken(time.perf_counter() - begin, cpu, peak, reported.read())
 
 
 def family(process: int) -> Iterator[int]:

@@ -107,31 +107,33 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--only", type=lambda text: text.split(","), default=WAYS)
     parser.add_argument("--train", default="")
-    asked = parser.parse_args()
-    if asked.train:
-        train(asked.steps, asked.train)
+    options = parser.parse_args()
+    if options.train:
+        train(options.steps, options.train)
         return
     there = [
-        way for way in WAYS if way in asked.only and (way.split()[0] != "memray" or importlib.util.find_spec("memray"))
+        way
+        for way in WAYS
+        if way in options.only and (way.split()[0] != "memray" or importlib.util.find_spec("memray"))
     ]
     ratios: dict[str, list[tuple[float, ...]]] = {way: [] for way in there}
-    for number in range(asked.rounds):
-        plain = took("plain", asked.steps)
+    for number in range(options.rounds):
+        plain = took("plain", options.steps)
         print(
-            f"round {number + 1}: {asked.steps} plain steps of {plain.loop / asked.steps * 1e3:.1f} ms, "
-            f"{plain.loop_cpu / asked.steps * 1e3:.1f} ms of the processor",
+            f"round {number + 1}: {options.steps} plain steps of {plain.loop / options.steps * 1e3:.1f} ms, "
+            f"{plain.loop_cpu / options.steps * 1e3:.1f} ms of the processor",
             flush=True,
         )
         for way in there:
-            steps = steps_of(way, asked.steps)
+            steps = steps_of(way, options.steps)
             seen = took(way, steps)
-            alike = plain if steps == asked.steps else took("plain", steps)
+            alike = plain if steps == options.steps else took("plain", steps)
             ratios[way].append(tuple(a / b for a, b in zip(astuple(seen), astuple(alike), strict=True)))
     print(f"{'':16s}{'loop':>9s}{'its CPU':>9s}{'command':>9s}{'its CPU':>9s}")
-    for way in asked.only:
+    for way in options.only:
         columns = zip(*ratios[way], strict=True) if way in ratios else ()
-        told = "".join(f"   x{median(column):.3f}" for column in columns) or "   not installed"
-        print(f"{way:16s}{told}" + (f"   goal: loop x{GOAL}" if way == "leakscope" else ""))
+        shown = "".join(f"   x{median(column):.3f}" for column in columns) or "   not installed"
+        print(f"{way:16s}{shown}" + (f"   goal: loop x{GOAL}" if way == "leakscope" else ""))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import torch
 
 from leakscope.heap import autograd
 from leakscope.heap.autograd import Types, node_holds, own_memory
-from leakscope.heap.snapshot import look
+from leakscope.heap.snapshot import take_heap_snapshot
 
 
 class Saving(torch.autograd.Function):
@@ -65,7 +65,7 @@ def main() -> None:
             while time.monotonic() < end:
                 rounds += 1
                 if options.looks:
-                    seen = look(rounds, "step")
+                    seen = take_heap_snapshot(rounds, "step")
                     disturbed += autograd.UNREAD in seen.unjudged
                     read += len(seen.heap)
                     continue

@@ -93,8 +93,8 @@ def run_measured(command: list[str], output: Path) -> Measured:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.perf_counter() - started
-    with output.open(errors="replace") as told:
-        first = told.readline().strip()
+    with output.open(errors="replace") as reported:
+        first = reported.readline().strip()
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} failed: {first} ...")
     return Measured(
@@ -121,8 +121,8 @@ def main() -> int:
             f"{ours.peak_bytes / 1e6:7.0f} MB    {ours.first_line}"
         )
         for name in ("trace_plot", "segment_plot", "trace", "stats", "memory", "segments"):
-            told = [] if name in ("stats", "trace") else ["-o", page]
-            command = [sys.executable, "-m", "torch.cuda._memory_viz", name, str(file), *told]
+            reported = [] if name in ("stats", "trace") else ["-o", page]
+            command = [sys.executable, "-m", "torch.cuda._memory_viz", name, str(file), *reported]
             try:
                 peer = run_measured(command, Path(folder) / "told")
             except RuntimeError:

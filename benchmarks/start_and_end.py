@@ -89,7 +89,7 @@ def rank(options: str) -> int:
         from leakscope.run.writer import RankFolder
 
         clock.around(snapshots.SnapshotTaker, "take", "rank: looks")
-        clock.around(RankFolder, "look", "rank: writing")
+        clock.around(RankFolder, "write_snapshot", "rank: writing")
         clock.around(recorder.Recorder, "boundary", "rank: steps")
         clock.around(recorder.Recorder, "finish", "rank: end")
         real(of)
@@ -166,11 +166,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--ranks", type=lambda text: [int(number) for number in text.split(",")], default=[1, 2])
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        for ranks in asked.ranks:
+        for ranks in options.ranks:
             added(ranks, 8, folder)  # what Python compiles is there from here on
-            rounds = [added(ranks, asked.steps, folder) for _ in range(asked.rounds)]
+            rounds = [added(ranks, options.steps, folder) for _ in range(options.rounds)]
             taken = {name: median(one[name] for one, _ in rounds) for name in rounds[0][0]}
             print(f"{ranks} rank{'s' * (ranks > 1)}, of {median(plain for _, plain in rounds):.2f} s each", flush=True)
             print(f"  leakscope adds a rank   {taken['in all']:6.2f} s   goal: {GOAL} s")
@@ -182,7 +182,7 @@ def main() -> None:
                     if "memray run" in taken
                     else "  no memray"
                 )
-        commands(asked.rounds, f"{folder}/run")
+        commands(options.rounds, f"{folder}/run")
 
 
 if __name__ == "__main__":

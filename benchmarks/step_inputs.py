@@ -45,12 +45,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=40)
     parser.add_argument("--pairs", type=int, default=15)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    net, batch = nn.Sequential(*(Block() for _ in range(asked.blocks))), torch.randn(8, 32)
+    net, batch = nn.Sequential(*(Block() for _ in range(options.blocks))), torch.randn(8, 32)
     seconds(net, batch, 16)
     noted, over_all = [], []
-    for _ in range(asked.pairs):
+    for _ in range(options.pairs):
         for ratios, before in ((noted, 0), (over_all, 16)):
             inputs, patches = StepInputs(), Patches()
             inputs.install(patches)

@@ -53,7 +53,7 @@ def differences(base: Any, new: Any, where: str = "") -> Iterator[str]:
         yield f"{where}: {base!r:.{LONGEST}} -> {new!r:.{LONGEST}}"
 
 
-def said(path: Path) -> str:
+def verdict_of(path: Path) -> str:
     """What a version wrote, lines of its own source left out; "" where it wrote nothing."""
     return OWN_LINE.sub(r"\1", path.read_text(encoding="utf-8")) if path.exists() else ""
 
@@ -63,7 +63,7 @@ def compare(base: Path, new: Path) -> int:
     different = 0
     names = sorted({path.name for folder in (base, new) for path in folder.iterdir()})
     for name in names:
-        before, after = (said(folder / name) for folder in (base, new))
+        before, after = (verdict_of(folder / name) for folder in (base, new))
         if before == after:
             continue
         if name.endswith(".json") and before and after:

@@ -115,21 +115,21 @@ def torchs_own(python: Path, folder: Path | None) -> str:
     for file in files:
         logs = python.parents[1]
         ran = {
-            whose: of_its_own(python, file.resolve(), runner, logs / f"{file.stem} with {whose}.txt")
-            for whose, runner in RUNNERS.items()
+            runner_name: of_its_own(python, file.resolve(), runner, logs / f"{file.stem} with {runner_name}.txt")
+            for runner_name, runner in RUNNERS.items()
         }
-        said = ", ".join(
-            f"{came if isinstance(came, str) else f'{came[0]} of {came[1]}'} with {whose}"
-            for whose, came in ran.items()
+        results = ", ".join(
+            f"{came if isinstance(came, str) else f'{came[0]} of {came[1]}'} with {runner_name}"
+            for runner_name, came in ran.items()
         )
         theirs, *ours = ran.values()
         least = 0 if isinstance(theirs, str) else theirs[0]
         worse = any(isinstance(came, str) or came[0] < least for came in ours)
-        cells.append(f"{file.stem} {said}{' (fewer)' if worse else ''}")
+        cells.append(f"{file.stem} {results}{' (fewer)' if worse else ''}")
     return "; ".join(cells)
 
 
-def told(python: Path, folder: Path) -> str:
+def versions_text(python: Path, folder: Path) -> str:
     """Whether the demo finds the leak that is planted in the sample pipeline."""
     done = subprocess.run(
         [str(python), "-m", "leakscope", "demo"], cwd=folder, capture_output=True, timeout=LONGEST_S, check=False
@@ -147,7 +147,7 @@ def row(folder: Path, version: str, torch: str, torchs: Path | None) -> str:
     ran = [tested(python, arguments, python.parents[1] / f"{name}.txt") for name, arguments in TESTS.items()]
     ran.append(torchs_own(python, torchs and torchs / torch))
     exact = subprocess.run([str(python), "-V"], capture_output=True, text=True, check=True).stdout.split()[-1]
-    return f"| {exact} | {torch} | {' | '.join(ran)} | {told(python, python.parents[1])} | {today} |"
+    return f"| {exact} | {torch} | {' | '.join(ran)} | {versions_text(python, python.parents[1])} | {today} |"
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from leakscope_cli.recorded import read_and_judge, run_folder
 from leakscope.errors import LeakscopeError
 from leakscope.report.formats import format_named
 from leakscope.report.rendering import Line, fitting, laid_out, width_of
-from leakscope.run.live import LiveRank, ask, is_over, live_ranks
+from leakscope.run.live import LiveRank, is_over, live_ranks, request_snapshot
 from leakscope.run.status import RankStatus, RunStatus, status_of
 from leakscope.run.writer import INTERIM, make_private
 from leakscope.units import bytes_text, seconds_text
@@ -131,10 +131,10 @@ def _live_table(progress: RunStatus, most: int, columns: int) -> Table:
 
 
 def _headline(progress: RunStatus) -> Iterator[str]:
-    goes = "running" if progress.goes_on else "finished"
+    state = "running" if progress.goes_on else "finished"
     of = f" of {progress.steps:,}" if progress.steps is not None else ""
     step = max((rank.step for rank in progress.ranks), default=0)
-    yield f"{' '.join(progress.command)}: {goes}, step {step:,}{of}"
+    yield f"{' '.join(progress.command)}: {state}, step {step:,}{of}"
     yield f"{progress.folder}, started {progress.started}" if progress.started else progress.folder
 
 
@@ -194,7 +194,7 @@ def inspect(ctx: click.Context, /, folder: Path | None, timeout: float, no_wait:
     folder = run_folder(folder, "inspect")
     if is_over(live_ranks(folder)):
         raise LeakscopeError(f"the run in {folder} has ended; see `leakscope report {folder}`")
-    number = ask(folder)
+    number = request_snapshot(folder)
     if no_wait:
         print_or_fail(f"requested heap snapshot {number} of {folder}; see `leakscope report {folder}` once it is taken")
         return

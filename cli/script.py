@@ -142,7 +142,7 @@ def similar_path(path: Path, fits: Callable[[Path], bool]) -> str:
     return ""
 
 
-_MOST_FILES = 300
+_MAX_FILES = 300
 """Maximum number of files read. Heuristic: reading more takes longer than starting a rank."""
 _ARGUMENT_LIBRARIES = frozenset({"argparse", "optparse", "getopt", "fileinput", "unittest", "runpy", "cmd", "pdb"})
 """Modules of the standard library that read `sys.argv` or run code that may."""
@@ -174,7 +174,7 @@ def takes_arguments(script: Path) -> Takes:
     waiting, seen, answer = [script], {script}, Takes.NO
     while waiting:
         tree = _tree(waiting.pop())
-        if tree is None or len(seen) > _MOST_FILES:
+        if tree is None or len(seen) > _MAX_FILES:
             return Takes.UNKNOWN
         for node in ast.walk(tree):
             found = _reads_arguments(node)

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from leakscope.errors import Unreadable
 from leakscope.originals import Path, json, os
 
-MOST_BYTES = 1 << 29
+MAX_BYTES = 1 << 29
 """Maximum bytes of a file that is read. Heuristic: a heap snapshot of a million objects takes a fifth of it."""
 
 _KINDS = (
@@ -25,7 +25,7 @@ _HALF = re.compile(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..
 """A lone surrogate as JSON escapes it, which cannot be encoded, or text that looks like one."""
 
 
-def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
+def read_regular(path: Path, most: int = MAX_BYTES) -> bytes:
     """The content of a regular file, or of the target of a link; if the file grows meanwhile, its first bytes.
 
     Nothing else is opened: a pipe waits for its writer, a device may have no end. Raises Unreadable with the reason
@@ -35,7 +35,7 @@ def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
         return stream.read(size)
 
 
-def read_lines(path: Path, most: int = MOST_BYTES) -> Iterator[bytes]:
+def read_lines(path: Path, most: int = MAX_BYTES) -> Iterator[bytes]:
     """Yield the lines of a regular file without their ends; raises Unreadable as `read_regular` does."""
     with _opened(path, most) as (stream, size):
         left = size
@@ -72,7 +72,7 @@ def _size_of(about: os.stat_result, most: int) -> int:
     return about.st_size
 
 
-def read_json(path: Path, most: int = MOST_BYTES) -> Any:
+def read_json(path: Path, most: int = MAX_BYTES) -> Any:
     """Parse a JSON file; raises Unreadable with the reason and without the file's name."""
     return parse_json(read_regular(path, most))
 

@@ -281,14 +281,14 @@ class Options:
 
         So a process list shows the arguments of the script once, as under python.
         """
-        told = {name: value for name, value in asdict(self).items() if name not in _COMMAND}
-        return [json.dumps(told, default=str), *self.command]
+        encoded = {name: value for name, value in asdict(self).items() if name not in _COMMAND}
+        return [json.dumps(encoded, default=str), *self.command]
 
     @classmethod
     def from_words(cls, words: Sequence[str]) -> Self:
         """The inverse of `to_words`. Raises ValueError for other words."""
-        told, *command = words
-        values = json.loads(told)
+        encoded, *command = words
+        values = json.loads(encoded)
         if not isinstance(values, dict):
             raise ValueError("options must be a JSON object")
         if command[:1] == ["-m"]:

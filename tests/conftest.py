@@ -47,7 +47,7 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 STARTED = pytest.StashKey[tuple[int, float]]()
 
 
-LOOKING = (
+INSPECTING = (
     "leakscope.heap.snapshot", "leakscope.heap.sweep", "leakscope.recorder.lifetimes.tracker",
     "leakscope.integrations", "leakscope.profiler", "leakscope.testing", "support.heap_readers", "support.lived_steps",
     "support.native_fuzz",
@@ -72,8 +72,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "starts_processes" in fixtures or "pytester" in fixtures:
             item.add_marker(pytest.mark.process)
         if item.get_closest_marker("process") is None:
-            looking = item.get_closest_marker("no_tensor_leaks") or looks(getattr(item, "module", None))
-            item.add_marker(pytest.mark.look if looking else pytest.mark.unit)
+            inspects = item.get_closest_marker("no_tensor_leaks") or is_inspecting(getattr(item, "module", None))
+            item.add_marker(pytest.mark.look if inspects else pytest.mark.unit)
     if hasattr(config, "workerinput"):
         takes: dict[Path, float] = defaultdict(float)
         for item in items:
@@ -83,11 +83,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @functools.cache
-def looks(module: ModuleType | None) -> bool:
+def is_inspecting(module: ModuleType | None) -> bool:
     values = list(vars(module).values()) if module else []
     names = [getattr(v, "__name__" if isinstance(v, ModuleType) else "__module__", None) for v in values]
-    below = tuple(f"{name}." for name in LOOKING)
-    return any(name in ("leakscope", *LOOKING) or str(name).startswith(below) for name in names)
+    below = tuple(f"{name}." for name in INSPECTING)
+    return any(name in ("leakscope", *INSPECTING) or str(name).startswith(below) for name in names)
 
 
 def processes_ended() -> tuple[int, float]:

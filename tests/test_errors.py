@@ -105,5 +105,5 @@ def test_the_plugin_is_refused_where_it_is_requested(
     BUILDS["free-threaded"](monkeypatch)
     refused = pytester.runpytest_inprocess("-p", "no:asyncio", "--leakscope")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    assert "free-threaded" in (told := refused.stdout.str() + refused.stderr.str()) and "Traceback" not in told
+    assert "free-threaded" in (output := refused.stdout.str() + refused.stderr.str()) and "Traceback" not in output
     assert pytester.runpytest_inprocess("-p", "no:asyncio").ret == pytest.ExitCode.OK

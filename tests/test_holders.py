@@ -47,8 +47,8 @@ def no_gc() -> Iterator[None]:
     gc.collect()
 
 
-def line_of(told: Holders, name: str) -> HolderMemory:
-    return next(line for line in told.lines if line.name.startswith(f"{name} in "))
+def line_of(reported: Holders, name: str) -> HolderMemory:
+    return next(line for line in reported.lines if line.name.startswith(f"{name} in "))
 
 
 def freed(line: HolderMemory) -> int:
@@ -66,18 +66,18 @@ def test_lines_add_up_and_letting_go_frees_what_is_told(no_gc: None) -> None:
     node: list[object] = [watched.add(torch.ones(2000))]
     node.append(node)
     del node
-    told = leakscope.holders(most=1000)
-    assert told.bytes - before == watched.bytes
-    assert sum(line.bytes for line in told.lines) == told.bytes
-    assert watched.freed_by(losses.clear) == freed(line_of(told, "losses"))
-    line = line_of(told, "shared")
+    reported = leakscope.holders(most=1000)
+    assert reported.bytes - before == watched.bytes
+    assert sum(line.bytes for line in reported.lines) == reported.bytes
+    assert watched.freed_by(losses.clear) == freed(line_of(reported, "losses"))
+    line = line_of(reported, "shared")
     assert line.letting_go is not None
     assert "other['shared'] in " in " ".join(line.letting_go.written)
     del shared
     assert watched.freed_by(other.clear) == line.letting_go.bytes == 20_000
-    assert freed(line_of(told, "small")) == 12_000
+    assert freed(line_of(reported, "small")) == 12_000
     del small
-    garbage = next(line for line in told.lines if line.kept == RetentionKind.WAITS_FOR_GC)
+    garbage = next(line for line in reported.lines if line.kept == RetentionKind.WAITS_FOR_GC)
     assert garbage.bytes >= 8_000 == watched.freed_by(gc.collect)
 
 
@@ -86,12 +86,12 @@ def test_a_model_and_its_optimizer_are_a_line_each() -> None:
     optimizer = torch.optim.Adam(net.parameters())
     net(torch.ones(8, 64)).sum().backward()
     optimizer.step()
-    told = leakscope.holders()
-    parts = {line.part: line.bytes for line in told.lines if line.name.startswith(("net in", "optimizer in"))}
+    reported = leakscope.holders()
+    parts = {line.part: line.bytes for line in reported.lines if line.name.startswith(("net in", "optimizer in"))}
     size = sum(p.untyped_storage().nbytes() for p in net.parameters())
     assert parts[ModelPart.PARAMETERS] == parts[ModelPart.GRADIENTS] == size
     assert parts[ModelPart.STATE] > 2 * size
-    gradients = next(line for line in told.lines if line.part == ModelPart.GRADIENTS)
+    gradients = next(line for line in reported.lines if line.part == ModelPart.GRADIENTS)
     assert freed(gradients) == size
 
 
@@ -115,35 +115,35 @@ def test_an_error_in_a_variable_is_what_to_let_go_of() -> None:
 def test_every_way_to_a_tensor_and_none_of_the_call_itself() -> None:
     x = torch.ones(100, requires_grad=True)
     y = (x * 2).exp()
-    ways = leakscope.holders(y)
+    paths = leakscope.holders(y)
     function = "test_every_way_to_a_tensor_and_none_of_the_call_itself()"
-    assert [way.written for way in ways.ways] == [f"{function}: y", f"{function}: y.grad_fn, saved result"]
-    assert ways.ways[0].where.startswith("tests/test_holders.py:")
-    assert "400 B would be freed when y in" in str(ways)
-    assert json.loads(ways.to_json())["bytes"] == 400
-    assert "saved result>" in ways.dot
+    assert [path.written for path in paths.ways] == [f"{function}: y", f"{function}: y.grad_fn, saved result"]
+    assert paths.ways[0].where.startswith("tests/test_holders.py:")
+    assert "400 B would be freed when y in" in str(paths)
+    assert json.loads(paths.to_json())["bytes"] == 400
+    assert "saved result>" in paths.dot
 
 
 def test_nothing_is_kept_alive() -> None:
     x = torch.ones(1000)
     alive = weakref.ref(x)
-    ways, picture, told = leakscope.holders(x), leakscope.draw(x), leakscope.holders()
+    paths, picture, reported = leakscope.holders(x), leakscope.draw(x), leakscope.holders()
     del x
     assert alive() is None
-    assert ways.found.bytes == 4000
+    assert paths.found.bytes == 4000
     assert picture.objects > 1
-    assert told.bytes >= 4000
+    assert reported.bytes >= 4000
 
 
 def test_printed_it_is_a_table_and_as_html_escaped() -> None:
     kept = {"<b>": torch.ones(3_000_000)}
-    told = leakscope.holders(most=3)
-    first = str(told).splitlines()
+    reported = leakscope.holders(most=3)
+    first = str(reported).splitlines()
     assert first[0].startswith("tensor memory alive: ")
     assert first[2].split() == ["held", "would", "be", "freed", "holder", "line"]
     assert "11.44 MiB" in first[3]
-    assert "<b>" not in told._repr_html_().replace("<p><b>", "")
-    assert json.loads(told.to_json())["lines"][0]["bytes"] == 12_000_000
+    assert "<b>" not in reported._repr_html_().replace("<p><b>", "")
+    assert json.loads(reported.to_json())["lines"][0]["bytes"] == 12_000_000
     assert kept
 
 
@@ -166,8 +166,8 @@ def test_an_error_that_is_being_handled_is_told_as_that() -> None:
     try:
         fails()
     except ValueError:
-        told = leakscope.holders()
-    line = next(line for line in told.lines if line.name.startswith("inner in "))
+        reported = leakscope.holders()
+    line = next(line for line in reported.lines if line.name.startswith("inner in "))
     assert line.letting_go is not None
     assert line.letting_go.written == ("the ValueError that is being handled",)
 

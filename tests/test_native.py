@@ -72,9 +72,9 @@ def test_the_python_reader_is_used_on_request(loads: Any, built: Any, monkeypatc
 
 
 def test_the_version_names_the_reader() -> None:
-    told = CliRunner().invoke(main, ["--version"])
-    assert told.exit_code == 0
-    assert told.output == f"leakscope {version('leakscope')} ({native.described()})\n"
+    result = CliRunner().invoke(main, ["--version"])
+    assert result.exit_code == 0
+    assert result.output == f"leakscope {version('leakscope')} ({native.described()})\n"
 
 
 def test_a_run_names_the_readers_of_its_ranks(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def train():
     return forward(batch)
 train()
 """
-TOLD = """
+REPORTED = """
 from leakscope.report.holders import to_type
 told = leakscope.holders()
 commands = [text for text, _ in to_type(told.alive.typed)]
@@ -73,7 +73,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             "shown": book.run('watch("shown", torch.ones(20000))'),
             "y": book.run('y = [watch(f"y{k}", torch.ones(5000)) for k in range(3)]\ny[0]'),
             "fails": book.run(FAILS),
-            "told": book.run(TOLD),
+            "told": book.run(REPORTED),
             "table": book.run("print(told)\ntold"),
         }
         cells["html"] = book.shown()["text/html"]
@@ -106,10 +106,10 @@ def _debugged(book: Notebook, folder: Path) -> dict[str, str]:
     (folder / ".pdbrc").write_text("q\n")
     book.run("train()")
     book.run("%debug")
-    told = book.run(TOLD)
-    commands = [text for text, _ in json.loads(told)[1]]
+    reported = book.run(REPORTED)
+    commands = [text for text, _ in json.loads(reported)[1]]
     last = [_alive_after(book, text) for text in commands][-1]
-    return {"debugged": told, "after debugged": last}
+    return {"debugged": reported, "after debugged": last}
 
 
 def test_the_error_is_the_one_that_was_asked_for(cells: dict[str, str]) -> None:
@@ -117,8 +117,8 @@ def test_the_error_is_the_one_that_was_asked_for(cells: dict[str, str]) -> None:
 
 
 def test_memory_is_named_by_variable_output_and_error(cells: dict[str, str]) -> None:
-    told, _, alive = json.loads(cells["told"])
-    lines = {(line["name"], line["where"], line["kept"]): line["bytes"] for line in told["lines"]}
+    reported, _, alive = json.loads(cells["told"])
+    lines = {(line["name"], line["where"], line["kept"]): line["bytes"] for line in reported["lines"]}
     assert lines == {
         ("x", "In[2]:1", "program"): 400_000,
         ("activations in forward()", "In[5]:2", "error"): 120_000,
@@ -126,8 +126,8 @@ def test_memory_is_named_by_variable_output_and_error(cells: dict[str, str]) -> 
         ("y", "In[4]:1", "program"): 60_000,
         ("batch in train()", "In[5]:5", "error"): 28_000,
     }
-    assert told["bytes"] == alive == sum(lines.values())
-    assert told["error"] == "RuntimeError"
+    assert reported["bytes"] == alive == sum(lines.values())
+    assert reported["error"] == "RuntimeError"
 
 
 def test_each_command_frees_what_is_told(cells: dict[str, str]) -> None:
@@ -141,8 +141,8 @@ def test_each_command_frees_what_is_told(cells: dict[str, str]) -> None:
 
 
 def test_debugger_is_let_go_of_too(cells: dict[str, str]) -> None:
-    told, commands, _ = json.loads(cells["debugged"])
-    assert {line["name"] for line in told["lines"]} >= {"activations in forward()", "batch in train()"}
+    reported, commands, _ = json.loads(cells["debugged"])
+    assert {line["name"] for line in reported["lines"]} >= {"activations in forward()", "batch in train()"}
     assert "get_ipython().InteractiveTB.pdb = None" in "\n".join(text for text, _ in commands)
     assert json.loads(cells["after debugged"]) == {}
 

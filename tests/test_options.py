@@ -58,8 +58,8 @@ def test_a_rank_is_told_what_the_launcher_was_told() -> None:
 
 
 def test_a_ranks_own_words_stand_on_its_command_line_as_under_python() -> None:
-    told, *command = replace(EVERYTHING, arguments=("--token", "abc")).to_words()
-    assert command == ["train.py", "--token", "abc"] and "abc" not in told
+    reported, *command = replace(EVERYTHING, arguments=("--token", "abc")).to_words()
+    assert command == ["train.py", "--token", "abc"] and "abc" not in reported
 
 
 @pytest.mark.parametrize("text", ["", "-1", "0x1", "²", "one", "1 "])

@@ -96,11 +96,11 @@ def test_blocks_that_a_snapshot_leaves_in_a_threads_cache_are_no_growth() -> Non
         over.set()
         for thread in threads:
             thread.join()
-    looks = profiler.run.ranks[0].looks
-    assert len(looks) >= 3
-    rose = (looks[-1].counted_bytes or 0) - (looks[0].counted_bytes or 0)
+    snapshots = profiler.run.ranks[0].heap_snapshots
+    assert len(snapshots) >= 3
+    rose = (snapshots[-1].counted_bytes or 0) - (snapshots[0].counted_bytes or 0)
     # a thread costs 47 KiB by itself, and 230 KiB with what a snapshot leaves
-    assert rose < 100 * 1024 * (looks[-1].step - looks[0].step)
+    assert rose < 100 * 1024 * (snapshots[-1].step - snapshots[0].step)
     assert profiler.findings.verdict == "clean"
 
 
@@ -167,9 +167,9 @@ def test_a_loop_that_runs_out_of_memory_reports_what_was_alive() -> None:
     with pytest.raises(RuntimeError, match="allocate"), profiler, profiler.step():
         kept.append(torch.ones(1 << 20))
         torch.empty(1 << 50)
-    told = "\n".join(run_text(profiler.findings.out_of_memory))
-    assert "Rank 0: out of memory in step 1" in told
-    assert kept and "kept in test_a_loop_that_runs_out_of_memory_reports_what_was_alive()" in told
+    text = "\n".join(run_text(profiler.findings.out_of_memory))
+    assert "Rank 0: out of memory in step 1" in text
+    assert kept and "kept in test_a_loop_that_runs_out_of_memory_reports_what_was_alive()" in text
 
 
 class Unspeakable(Exception):
@@ -190,9 +190,9 @@ def test_the_profiler_never_takes_the_place_of_an_error_under_way(
         raise Unspeakable
     with pytest.raises(RuntimeError, match="ours"), leakscope.Profiler():
         pass
-    said = capfd.readouterr().err.splitlines()
-    assert any("recording ended" in line for line in said) and any(
-        "not judged: RuntimeError: ours" in line for line in said
+    lines = capfd.readouterr().err.splitlines()
+    assert any("recording ended" in line for line in lines) and any(
+        "not judged: RuntimeError: ours" in line for line in lines
     )
 
 

@@ -34,7 +34,7 @@ class Row:
     """One line of the table."""
 
     part: str
-    told: str
+    output: str
     as_expected: bool
 
 
@@ -76,10 +76,10 @@ def tests(bench: Bench) -> list[Row]:
     """The tests that need a device."""
     beside = ["-n", "4"] if importlib.util.find_spec("xdist") else []
     done = bench.run([sys.executable, "-m", "pytest", *beside, "-m", "device", "tests/capture/device"], 240)
-    told = (done.stdout.strip().splitlines() or [done.stderr])[-1]
+    reported = (done.stdout.strip().splitlines() or [done.stderr])[-1]
     failed = [line.split(" - ")[0] for line in done.stdout.splitlines() if line.startswith("FAILED")]
-    ran = " passed" in told or bench.device == "cpu"
-    return [Row("device tests", "; ".join([told, *failed]), done.returncode == 0 and ran)]
+    ran = " passed" in reported or bench.device == "cpu"
+    return [Row("device tests", "; ".join([reported, *failed]), done.returncode == 0 and ran)]
 
 
 def samples(bench: Bench) -> list[Row]:
@@ -96,11 +96,13 @@ def failure(bench: Bench) -> list[Row]:
     """An allocation that fails, and the snapshot's arithmetic of it."""
     if bench.device == "cpu":
         return [Row("out of memory", "only on a GPU: the host's memory would have to be filled", True)]
-    status, verdict, told = bench.leakscope("out_of_memory", bench.script("out_of_memory", "--steps", "4000"))
+    status, verdict, reported = bench.leakscope("out_of_memory", bench.script("out_of_memory", "--steps", "4000"))
     done = bench.run([sys.executable, "-m", "leakscope", "snapshot", str(bench.folder / "out_of_memory")])
     arithmetic = [line.strip() for line in done.stdout.splitlines() if line.strip().startswith("to be reserved")]
-    said = "out of memory" in told.lower()
-    return [Row("out of memory", "; ".join([verdict, *arithmetic[:1]]), status == 1 and said and bool(arithmetic))]
+    is_reported = "out of memory" in reported.lower()
+    return [
+        Row("out of memory", "; ".join([verdict, *arithmetic[:1]]), status == 1 and is_reported and bool(arithmetic))
+    ]
 
 
 def cost(bench: Bench) -> list[Row]:
@@ -115,10 +117,10 @@ def cost(bench: Bench) -> list[Row]:
     for name, options in ways.items():
         words = bench.script("transformer")
         if options is None:
-            told = bench.run([sys.executable, *words]).stdout
+            output = bench.run([sys.executable, *words]).stdout
         else:
-            told = bench.leakscope(f"cost_{name.strip('-').replace(' ', '_')}", words, options)[2]
-        figures = next((json.loads(line) for line in told.splitlines() if line.startswith('{"step_ms')), None)
+            output = bench.leakscope(f"cost_{name.strip('-').replace(' ', '_')}", words, options)[2]
+        figures = next((json.loads(line) for line in output.splitlines() if line.startswith('{"step_ms')), None)
         if figures is None:
             rows.append(Row(f"transformer, {name}", "no figures", False))
             continue
@@ -187,7 +189,7 @@ def main() -> int:
         began = time.monotonic()
         rows = PARTS[name](bench) if began < bench.ends else [Row(name, "left out: the time is over", False)]
         for row in rows:
-            lines.append(f"| {row.part} | {row.told} | {'yes' if row.as_expected else 'NO'} |")
+            lines.append(f"| {row.part} | {row.output} | {'yes' if row.as_expected else 'NO'} |")
             good &= row.as_expected
         sys.stderr.write(f"{name}: {time.monotonic() - began:.0f} s\n")
         (arguments.folder / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")

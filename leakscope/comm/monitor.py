@@ -120,14 +120,14 @@ class CommMonitor:
     def _poll(self) -> None:
         """Check which Works and futures have completed without a wait; those written in Python are not called."""
         log = self._log
-        asked = c10d.Work.is_completed
+        is_completed = c10d.Work.is_completed
         pending = [h for h in list(log.works.values()) if _is_pending(h.operations)]
         futures = [h for h in list(log.futures.values()) if _is_pending(h.operations)]
         if not (pending or futures) or _capturing():
             return
         for handle in pending:
             work = handle()
-            if work is not None and type(work).is_completed is asked and work.is_completed():
+            if work is not None and type(work).is_completed is is_completed and work.is_completed():
                 log.completed(handle.operations)
             del work
         for followed in futures:

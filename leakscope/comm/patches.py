@@ -105,8 +105,8 @@ class WaitHooks:
                 del work, args, kwargs
                 raise
             try:
-                if handle.asks:
-                    log.ask(handle, work)
+                if handle.needs_read:
+                    log.read_after_wait(handle, work)
                 log.last_event = now = ended()
                 waits.append((handle, now))
                 if last.shown == handle.number:
@@ -164,7 +164,7 @@ class WaitHooks:
         if operations := _of(self._log.works, work):
             self._log.future_taken(operations, future)
 
-    def goes_on(self, later: Any, future: Any, *_: Any, **__: Any) -> None:
+    def continued_by(self, later: Any, future: Any, *_: Any, **__: Any) -> None:
         """`future.then(...)` returns a future that completes later."""
         if operations := _of(self._log.futures, future):
             self._log.future_taken(operations, later)
@@ -228,8 +228,8 @@ class CommPatches:
         waits = self._waits
         self._patches.wrap(Future, "wait", waits.wait_for_future)
         self._patches.call_after(Future, "done", waits.future_answered)
-        self._patches.call_after(Future, "then", waits.goes_on)
-        self._patches.call_before(torch.utils, "swap_tensors", self._log.let_go)
+        self._patches.call_after(Future, "then", waits.continued_by)
+        self._patches.call_before(torch.utils, "swap_tensors", self._log.release)
 
     def _wrap_group(self, kind: type) -> None:
         for name in vars(kind).keys() & _POINT_TO_POINT.keys():

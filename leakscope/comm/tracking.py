@@ -54,12 +54,12 @@ class CommStorageRef(DeathRef):
 class WorkRef(DeathRef):
     """Reference to a Work, with its operation, or those of a coalesced group."""
 
-    __slots__ = ("asks", "number", "operations")
+    __slots__ = ("needs_read", "number", "operations")
     operations: tuple[LiveOperation, ...]
     number: int
     """Number of the latest of them."""
-    asks: bool
-    """Whether something has to be read after a wait for it has returned, see `OperationLog.ask`."""
+    needs_read: bool
+    """Whether something has to be read after a wait for it has returned, see `OperationLog.read_after_wait`."""
 
 
 class FutureRef(DeathRef):
@@ -100,7 +100,7 @@ class WeakTracker:
             handle.address, handle.operations = address, operations
         handle.number = operations[-1].id
         channel = operations[0].channel
-        handle.asks = channel.tag is None or channel.peer is None
+        handle.needs_read = channel.tag is None or channel.peer is None
         for operation in operations:
             operation.work = handle
 
@@ -129,7 +129,7 @@ class WeakTracker:
             known.operation = operation
             operation.storages += 1
 
-    def let_go(self, *tensors: Any) -> None:
+    def release(self, *tensors: Any) -> None:
         """Remove the weak references: torch.utils.swap_tensors refuses tensors that have any."""
         for tensor in tensors:
             for mark in weakref.getweakrefs(tensor):
@@ -391,7 +391,7 @@ class OperationLog(WeakTracker):
         self.enter_wait(operations, self.last_event)
         self.last.update(operations[-1], WAITED)
 
-    def ask(self, handle: WorkRef, work: Any) -> None:
+    def read_after_wait(self, handle: WorkRef, work: Any) -> None:
         """After a wait: read the sender of a receive from any source, and what holds the result of a collective."""
         first = handle.operations[0]
         if first.channel.direction == Direction.RECV:

@@ -35,7 +35,7 @@ from leakscope.process.raw_types import (
 from leakscope.process.torch_compat import TensorBase, without_functions
 from leakscope.process.user_code import at, class_attribute_line, is_users, local_line
 from leakscope.run.descriptors import open_private
-from leakscope.run.rows import GrowingInWorker, WorkerLook, to_line
+from leakscope.run.rows import GrowingInWorker, WorkerSnapshot, to_line
 from leakscope.run.secrets import json_of
 
 _AT_ONCE_S = 0.25
@@ -244,7 +244,7 @@ def _attribute(name: str, kind: type, place: ContainerPlace) -> ContainerPlace:
 
 _ITEMS_DEEPEST = 3
 """Maximum nesting of containers. Heuristic."""
-_MOST_ITEMS = 64
+_MAX_ITEMS = 64
 """Maximum items examined per container. Heuristic."""
 _NBYTES: Any = np.ndarray.__dict__["nbytes"]
 
@@ -272,7 +272,7 @@ def _parts(obj: Any, deep: int) -> Iterator[Any]:
         inner = dict.values(obj) if base is dict else items_of(obj) if base is tuple else base.__iter__(obj)
     elif deep and (attributes := instance_dict(obj, kind)) is not None:
         inner = attributes.values()
-    for part in list(islice(inner, _MOST_ITEMS)):
+    for part in list(islice(inner, _MAX_ITEMS)):
         yield from _parts(part, deep - 1)
 
 
@@ -289,7 +289,7 @@ def _data_bytes(obj: Any, types: Types) -> int:
     return size if size >= LARGE else 0
 
 
-_MOST_TOLD = 8
+_MAX_REPORTED = 8
 """Maximum containers reported by one sample, those with most bytes. Heuristic."""
 _LEAST = 4096
 """Minimum bytes gained to be reported. Heuristic."""
@@ -354,24 +354,24 @@ class _Watch:
         self._seen: dict[int, _Seen] = {}
         self.batches = 0
         """Number of batches requested so far."""
-        self._looked: int | None = None
+        self._last_snapshot: int | None = None
         self._over = False
 
     def between_batches(self) -> None:
         """Sample if due; an internal error only ends the sampling."""
         now = CLOCK.perf_counter()
-        if self._over or self._looked == self.batches or not self._readings.due(self.batches, now - self._began):
+        if self._over or self._last_snapshot == self.batches or not self._readings.due(self.batches, now - self._began):
             return
-        self._looked = self.batches
+        self._last_snapshot = self.batches
         try:
-            self._look()
+            self._take_snapshot()
         except Exception as error:
             self._over = True
             if is_the_scripts(error):
                 raise
         self._readings.taken(self.batches, CLOCK.perf_counter() - now)
 
-    def _look(self) -> None:
+    def _take_snapshot(self) -> None:
         grown: list[GrowingInWorker] = []
         there = set()
         for found in containers_of(self._dataset, self._worker.modules):
@@ -388,7 +388,7 @@ class _Watch:
         self._seen = {address: seen for address, seen in self._seen.items() if address in there}
         grown.sort(key=lambda each: -each.bytes)
         worker = self._worker
-        row = WorkerLook(worker.loader, worker.life, worker.number, self.batches, tuple(grown[:_MOST_TOLD]))
+        row = WorkerSnapshot(worker.loader, worker.life, worker.number, self.batches, tuple(grown[:_MAX_REPORTED]))
         with open_file(worker.file, "ab", buffering=0, opener=open_private) as stream:  # atomically: others add to it
             stream.write(json_of(to_line(row)) + b"\n")
 
@@ -397,8 +397,8 @@ def _length(found: FoundContainer) -> int | None:
     """Number of items; None for a container that is bounded or cannot grow."""
     kind = type(found.obj)
     if kind is LRU_CACHE:
-        told = found.obj.cache_info()
-        return told.currsize if told.maxsize is None else None
+        cache = found.obj.cache_info()
+        return cache.currsize if cache.maxsize is None else None
     base = container_base(kind)
     if base is None or getattr(found.obj, "maxlen", None) is not None:
         return None

@@ -43,7 +43,7 @@ from leakscope.process.torch_compat import (
     places_in_worker,
     setting,
 )
-from leakscope.run.rows import SharedObjects, WorkerLook, WorkerMemory, WorkersRead, WorkersStarted
+from leakscope.run.rows import SharedObjects, WorkerMemory, WorkerSnapshot, WorkersRead, WorkersStarted
 from leakscope.run.writer import RankFolder
 
 if TYPE_CHECKING:
@@ -137,8 +137,8 @@ def sent_by(pids: Sequence[int]) -> Mapping[int, int]:
         for path in _open_files(pid):
             try:
                 if os.readlink(path).startswith(_SHARED_TENSORS):
-                    told = os.stat(path)
-                    found[told.st_ino] = told.st_blocks * _BLOCK
+                    status = os.stat(path)
+                    found[status.st_ino] = status.st_blocks * _BLOCK
             except OSError:  # closed meanwhile
                 continue
     return found
@@ -152,15 +152,15 @@ def _open_files(pid: int) -> Iterable[str]:
         return []
 
 
-LEAST_OBJECTS = 10_000
+MIN_OBJECTS = 10_000
 """Minimum objects of a container to be considered. Heuristic."""
-_LEAST_BYTES = 1 << 20
+_MIN_BYTES = 1 << 20
 """Minimum bytes of its pages. Heuristic."""
-_MOST_OBJECTS = 6_000_000
+_MAX_OBJECTS = 6_000_000
 """Objects of one container whose address is read. Heuristic: about half a second."""
 _DEEPEST = 4
 """Maximum nesting of containers. Heuristic."""
-_MOST_TOLD = 4
+_MAX_REPORTED = 4
 """Maximum containers reported, the largest. Heuristic."""
 _HEAD = 24
 """Bytes of a list before the pointer to its items (CPython Include/cpython/listobject.h)."""
@@ -172,7 +172,7 @@ _CONTAINERS = (list, dict, tuple, set, frozenset, deque)
 class Shared:
     """A large container, and the pages of its objects."""
 
-    told: SharedObjects
+    row: SharedObjects
     pages: Pages
 
 
@@ -188,8 +188,8 @@ class SharedContainers:
     def find(self, dataset: Any, modules: Sequence[str]) -> None:
         """Find the large containers that a dataset or the user's `modules` reach."""
         shared = [self._shared(found) for found in containers_of(dataset, modules)]
-        largest = sorted((each for each in shared if each is not None), key=lambda each: -each.told.bytes)
-        self.found = tuple(largest[:_MOST_TOLD])
+        largest = sorted((each for each in shared if each is not None), key=lambda each: -each.row.bytes)
+        self.found = tuple(largest[:_MAX_REPORTED])
 
     def _shared(self, found: FoundContainer) -> Shared | None:
         kind = type(found.obj)
@@ -205,10 +205,10 @@ class SharedContainers:
 def _of(found: FoundContainer, base: Any, items: int) -> Shared | None:
     addresses, count = _addresses(found.obj, base)
     pages = _pages(addresses)
-    if count < LEAST_OBJECTS or len(pages) * PAGE < _LEAST_BYTES:
+    if count < MIN_OBJECTS or len(pages) * PAGE < _MIN_BYTES:
         return None
     some = oldest_items(found.obj, base, items) if base is not tuple else [(item,) for item in found.obj[:8]]
-    told = SharedObjects(
+    row = SharedObjects(
         written=found.place.written,
         owner=found.place.owner,
         where=found.place.line(),
@@ -218,7 +218,7 @@ def _of(found: FoundContainer, base: Any, items: int) -> Shared | None:
         objects=count,
         bytes=len(pages) * PAGE,
     )
-    return Shared(told, pages)
+    return Shared(row, pages)
 
 
 def _addresses(container: Any, base: Any) -> tuple[list[Pages], int]:
@@ -233,8 +233,8 @@ def _addresses(container: Any, base: Any) -> tuple[list[Pages], int]:
         level = gc.get_referents(*level)
         count += len(level)
         addresses.append(np.fromiter(map(id, level), np.int64, len(level)))
-        inner = [kind for kind in set(map(type, level)) if _goes_on(kind)]
-        if not inner or count > _MOST_OBJECTS:
+        inner = [kind for kind in set(map(type, level)) if _is_nested(kind)]
+        if not inner or count > _MAX_OBJECTS:
             break
         level = [obj for obj in level if type(obj) in inner and id(obj) not in seen]
         seen.update(map(id, level))
@@ -243,7 +243,7 @@ def _addresses(container: Any, base: Any) -> tuple[list[Pages], int]:
 
 def _is_flat(items: Any) -> bool:
     """Whether the first items of a list have no referents, so that no object needs to be read."""
-    return not any(_goes_on(type(item)) for item in list.__getitem__(items, slice(0, 8)))
+    return not any(_is_nested(type(item)) for item in list.__getitem__(items, slice(0, 8)))
 
 
 def _items_at(items: Any) -> Pages:
@@ -257,7 +257,7 @@ def _items_at(items: Any) -> Pages:
     return np.frombuffer(data, dtype=np.int64) if len(data) == length * _WORD else np.empty(0, np.int64)
 
 
-def _goes_on(kind: type) -> bool:
+def _is_nested(kind: type) -> bool:
     """Whether the referents of an object of this type belong to the container: containers and records."""
     if any(kind is each for each in _CONTAINERS):
         return True
@@ -299,7 +299,7 @@ class LoaderWorkers:
         self._began = CLOCK.perf_counter()
         self._step = 0
         self._aside = 0.0
-        self._told = False
+        self._reported = False
 
     def install(self, patches: Patches) -> None:
         """Watch the creation of iterators that start workers."""
@@ -317,7 +317,7 @@ class LoaderWorkers:
         places = places_in_worker(target)
         if self._next is not None and places is not None and len(args) > max(places):
             number, dataset, queue = places
-            file = str(self._folder.path / f"{WorkerLook.FILE}.jsonl")
+            file = str(self._folder.path / f"{WorkerSnapshot.FILE}.jsonl")
             worker = Worker(file, *self._next, args[number], self._schedule.budget, self._modules)
             inside = partial(run, worker, (dataset, queue), target)
             inside.__module__ = LOADER_WORKERS  # its identity
@@ -341,8 +341,8 @@ class LoaderWorkers:
         pids = tuple(worker.pid for worker in loader_workers_of(iterator))
         if pids:
             self._add(iterator, loader, pids, users_line(sys._getframe()))
-        elif not self._told:
-            self._told = True
+        elif not self._reported:
+            self._reported = True
             self._folder.note("the processes of a DataLoader are unknown: the memory of its workers is not recorded")
         self._aside += CLOCK.perf_counter() - began
 
@@ -363,7 +363,7 @@ class LoaderWorkers:
             prefetch=setting(loader, "prefetch_factor"),
             persistent=setting(loader, "persistent_workers") is True,
             pinned=pins(iterator),
-            shared=tuple(each.told for each in shared),
+            shared=tuple(each.row for each in shared),
         )
         started = _Started(row, pids, shared, weakref.ref(iterator))
         self._live.append(started)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import inf
 
 from leakscope.findings.build import judge_candidate
-from leakscope.findings.candidates import Candidate, went_on
+from leakscope.findings.candidates import Candidate, continued
 from leakscope.findings.counters import counted_rate, rises_steadily
 from leakscope.findings.facts import (
     Bounded,
@@ -23,8 +23,8 @@ from leakscope.findings.facts import (
     RuleName,
     Severity,
 )
-from leakscope.findings.grouping import GroupsOverLooks, ReferenceKey, StorageGroup
-from leakscope.findings.growth import MIN_LOOKS, Series, series
+from leakscope.findings.grouping import GroupsOverSnapshots, ReferenceKey, StorageGroup
+from leakscope.findings.growth import MIN_SNAPSHOTS, Series, series
 from leakscope.findings.library import RetentionFacts
 from leakscope.findings.model import (
     Finding,
@@ -39,7 +39,7 @@ from leakscope.findings.naming import fingerprint
 from leakscope.findings.nontensor import (
     counted_objects_of,
 )
-from leakscope.findings.oom import device_looks
+from leakscope.findings.oom import device_snapshots
 from leakscope.findings.rules.native_hold import UnattributedFacts
 from leakscope.findings.rules.step_growth import ScatteredFacts
 from leakscope.findings.thresholds import Thresholds
@@ -88,33 +88,36 @@ class Balance:
         return None if self.counted is None else self.counted - self.known
 
 
-def balances_of(rank: Rank, looks: Sequence[HeapSnapshot], warmup: int) -> tuple[Balance, ...]:
+def balances_of(rank: Rank, snapshots: Sequence[HeapSnapshot], warmup: int) -> tuple[Balance, ...]:
     """One balance for each snapshot."""
     beside: dict[tuple[int, str, str], int] = {}
-    for found in device_looks(rank):
+    for found in device_snapshots(rank):
         place = (found.step, found.occasion, found.kind)
         beside[place] = beside.get(place, 0) + found.held + found.waiting + found.native
-    balances = [_balance(look, beside.get((look.step, look.occasion, look.counted_on))) for look in looks]
+    balances = [
+        _balance(snapshot, beside.get((snapshot.step, snapshot.occasion, snapshot.counted_on)))
+        for snapshot in snapshots
+    ]
     each = _bytes_a_node(balances, counted_rate(rank, warmup))
     return tuple(replace(balance, of_a_node=each) for balance in balances)
 
 
-def storage_bytes(look: HeapSnapshot, storages: Sequence[int]) -> int:
+def storage_bytes(snapshot: HeapSnapshot, storages: Sequence[int]) -> int:
     """Bytes of storages on the counted kind of device."""
-    graph = look.heap
-    return sum(int(graph.bytes[s]) for s in storages if (s in graph.device) == (look.counted_on != "cpu"))
+    graph = snapshot.heap
+    return sum(int(graph.bytes[s]) for s in storages if (s in graph.device) == (snapshot.counted_on != "cpu"))
 
 
-def _balance(look: HeapSnapshot, in_blocks: int | None) -> Balance:
-    graph, host = look.heap, look.counted_on == "cpu"
+def _balance(snapshot: HeapSnapshot, in_blocks: int | None) -> Balance:
+    graph, host = snapshot.heap, snapshot.counted_on == "cpu"
     arrays = graph.kind == _ARRAY
-    storages = storage_bytes(look, graph.storages.tolist()) if len(graph.storages) else look.explained_bytes
+    storages = storage_bytes(snapshot, graph.storages.tolist()) if len(graph.storages) else snapshot.explained_bytes
     return Balance(
-        step=look.step,
-        counted=look.counted_bytes,
-        counted_on=look.counted_on,
+        step=snapshot.step,
+        counted=snapshot.counted_bytes,
+        counted_on=snapshot.counted_on,
         storages=storages,
-        objects=int(graph.size[arrays & (graph.freed == 0)].sum()) + counted_objects_of(look) if host else 0,
+        objects=int(graph.size[arrays & (graph.freed == 0)].sum()) + counted_objects_of(snapshot) if host else 0,
         dead_objects=int(graph.size[arrays & (graph.freed != 0)].sum()) if host else 0,
         nodes=int((graph.kind == _NODE).sum()) if host else 0,
         blocks=0 if host or in_blocks is None else in_blocks - storages,
@@ -133,15 +136,15 @@ def _bytes_a_node(balances: Sequence[Balance], rate: float | None) -> int:
     The counters of all steps, which counted `rate` bytes a step, are preferred to those at snapshots: a snapshot itself
     takes memory for a while.
     """
-    told = [b for b in balances if b.gap is not None]
-    if len(told) < 2 or told[-1].nodes <= told[0].nodes:  # noqa: PLR2004 - from the first to the last
+    counted = [b for b in balances if b.gap is not None]
+    if len(counted) < 2 or counted[-1].nodes <= counted[0].nodes:  # noqa: PLR2004 - from the first to the last
         return _USUAL_NODE
-    first, last = told[0], told[-1]
+    first, last = counted[0], counted[-1]
     came, steps = last.nodes - first.nodes, max(last.step - first.step, 1)
-    by_looks = ((last.gap or 0) - (first.gap or 0)) / came
+    by_snapshots = ((last.gap or 0) - (first.gap or 0)) / came
     by_steps = 0.0 if rate is None else (rate * steps - (last.known - first.known)) / came
     low, high = OF_A_NODE
-    return round(next((each for each in (by_steps, by_looks) if low <= each <= high), _USUAL_NODE))
+    return round(next((each for each in (by_steps, by_snapshots) if low <= each <= high), _USUAL_NODE))
 
 
 Levels = Mapping[int, int]
@@ -196,9 +199,9 @@ class LinesOfFindings:
 
 
 def account_of(
-    looks: Sequence[HeapSnapshot],
+    snapshots: Sequence[HeapSnapshot],
     balances: tuple[Balance, ...],
-    groups: GroupsOverLooks,
+    groups: GroupsOverSnapshots,
     became: Sequence[Became],
     arrays: Sequence[Became],
     storages: Mapping[str, Collection[int]],
@@ -206,7 +209,7 @@ def account_of(
     """The account of one rank.
 
     Args:
-        looks: The judged snapshots.
+        snapshots: The judged snapshots.
         balances: One for each snapshot.
         groups: Groups of the storages in these snapshots.
         became: The candidates among the groups.
@@ -214,32 +217,32 @@ def account_of(
         storages: Fingerprint of each finding of the rank, mapped to its storages in the last snapshot.
 
     """
-    others: list[Counter[Line]] = [Counter() for _ in looks]
+    others: list[Counter[Line]] = [Counter() for _ in snapshots]
     beside = [balance.storages for balance in balances]
-    told = []
+    group_levels = []
     became_of: dict[ReferenceKey, list[tuple[str, tuple[int, ...]]]] = {}
     for candidate, its in became:
         became_of.setdefault(candidate.group.key, []).append((its, candidate.group.storages))
     named = {its: frozenset(those) for its, those in storages.items() if those}
     place_of = {step: place for place, step in enumerate(groups.steps)}
     for key, at in groups.at.items():
-        levels = {place_of[step]: _level(look, group) for step, (look, group) in at.items()}
+        levels = {place_of[step]: _level(snapshot, group) for step, (snapshot, group) in at.items()}
         for place, line in levels.items():
             beside[place] -= line.bytes
         kept_by = _kept_by(*at[groups.steps[-1]], named) if groups.steps[-1] in at else frozenset()
         if key in became_of or kept_by:
-            told.append(GroupLevels(tuple(became_of.get(key, ())), kept_by, levels))
+            group_levels.append(GroupLevels(tuple(became_of.get(key, ())), kept_by, levels))
         else:
             for place, line in levels.items():
                 others[place][replace(line, bytes=0)] += line.bytes
     of_others = tuple(tuple(replace(line, bytes=size) for line, size in at.items()) for at in others)
     objects = tuple((name, dict(enumerate(array.counted or array.series.bytes))) for array, name in arrays)
-    return Account(balances, tuple(told), of_others, tuple(beside), objects)
+    return Account(balances, tuple(group_levels), of_others, tuple(beside), objects)
 
 
-def _kept_by(look: HeapSnapshot, group: StorageGroup, named: Mapping[str, Collection[int]]) -> frozenset[str]:
+def _kept_by(snapshot: HeapSnapshot, group: StorageGroup, named: Mapping[str, Collection[int]]) -> frozenset[str]:
     """The findings that name more than half of a group."""
-    sizes = {storage: int(look.heap.bytes[storage]) for storage in group.storages} if named else {}
+    sizes = {storage: int(snapshot.heap.bytes[storage]) for storage in group.storages} if named else {}
     return frozenset(
         fingerprint
         for fingerprint, storages in named.items()
@@ -247,12 +250,12 @@ def _kept_by(look: HeapSnapshot, group: StorageGroup, named: Mapping[str, Collec
     )
 
 
-def _level(look: HeapSnapshot, group: StorageGroup) -> Line:
+def _level(snapshot: HeapSnapshot, group: StorageGroup) -> Line:
     """Garbage waits for gc; what is alive, or uncollectable, did not go on growing."""
-    size = storage_bytes(look, group.storages)
+    size = storage_bytes(snapshot, group.storages)
     if group.freed not in (0, IMMORTAL):
         return Line(LineKind.GARBAGE, size)
-    return Line(LineKind.RESTED, size, rested=_rested(look.heap, group))
+    return Line(LineKind.RESTED, size, rested=_rested(snapshot.heap, group))
 
 
 def _rested(graph: HeapGraph, group: StorageGroup) -> RestedKind:
@@ -337,16 +340,16 @@ SCATTERED = fingerprint(("step-growth", "scattered"))
 
 
 def scattered_findings(
-    rank: Rank, groups: GroupsOverLooks, candidates: Sequence[Candidate], warmup: int, thresholds: Thresholds
+    rank: Rank, groups: GroupsOverSnapshots, candidates: Sequence[Candidate], warmup: int, thresholds: Thresholds
 ) -> list[Finding]:
     """A finding if groups that do not grow individually grow together at every snapshot, up to the last."""
-    told = {candidate.group.key for candidate in candidates}
-    still = [key for key, at in groups.at.items() if key not in told and at[max(at)][1].freed in (0, IMMORTAL)]
+    judged = {candidate.group.key for candidate in candidates}
+    still = [key for key, at in groups.at.items() if key not in judged and at[max(at)][1].freed in (0, IMMORTAL)]
     line = series(groups.steps, {s: sum(_bytes(groups, key, s) for key in still) for s in groups.steps})
-    if len(line.steps) <= MIN_LOOKS or not line.steady or line.has_pauses or not line.is_leak(thresholds.counted):
+    if len(line.steps) <= MIN_SNAPSHOTS or not line.steady or line.has_pauses or not line.is_leak(thresholds.counted):
         return []
     counted = counted_rate(rank, warmup)
-    if (counted is not None and counted < thresholds.counted) or not went_on(rank, line, line.per_step):
+    if (counted is not None and counted < thresholds.counted) or not continued(rank, line, line.per_step):
         return []
     came = [key for key in still if not _bytes(groups, key, groups.steps[0])]
     newest = _newest(groups, came)
@@ -355,12 +358,12 @@ def scattered_findings(
     return [_finding(rank, groups, line, newest, len(came), thresholds)]
 
 
-def _bytes(groups: GroupsOverLooks, key: ReferenceKey, step: int) -> int:
+def _bytes(groups: GroupsOverSnapshots, key: ReferenceKey, step: int) -> int:
     there = groups.at[key].get(step)
     return 0 if there is None else there[1].bytes
 
 
-def _newest(groups: GroupsOverLooks, came: Sequence[ReferenceKey]) -> ReferenceKey | None:
+def _newest(groups: GroupsOverSnapshots, came: Sequence[ReferenceKey]) -> ReferenceKey | None:
     """The largest group that came last and is still there; None where none did."""
     last = groups.steps[-1]
     alive = [key for key in came if last in groups.at[key]]
@@ -368,10 +371,12 @@ def _newest(groups: GroupsOverLooks, came: Sequence[ReferenceKey]) -> ReferenceK
 
 
 def _finding(
-    rank: Rank, groups: GroupsOverLooks, line: Series, newest: ReferenceKey, holders: int, thresholds: Thresholds
+    rank: Rank, groups: GroupsOverSnapshots, line: Series, newest: ReferenceKey, holders: int, thresholds: Thresholds
 ) -> Finding:
-    look, group = groups.at[newest][groups.steps[-1]]
-    alone = Candidate(rank.number, look.step, look.heap, group, Series((look.step,), (group.bytes,)), 0.0, False)
+    snapshot, group = groups.at[newest][groups.steps[-1]]
+    alone = Candidate(
+        rank.number, snapshot.step, snapshot.heap, group, Series((snapshot.step,), (group.bytes,)), 0.0, False
+    )
     one = judge_candidate(alone, thresholds)
     grown = line.bytes[-1] - line.bytes[0]
     return Finding(
@@ -407,7 +412,7 @@ Heuristic: at half of it, lists of small graphs show a gap; at twice, a leak of 
 another leak is missed.
 """
 
-_MOST_A_SHAPE = 4 << 20
+_MAX_A_SHAPE = 4 << 20
 """Maximum bytes that a new shape per step may cost: up to 2.8 MiB were measured, for a small convolutional net in
 bfloat16. At half of it such a net is reported, at twice a leak of several MiB a step counts as a cache.
 """
@@ -425,13 +430,17 @@ _CLASSES = 3
 
 
 def gap_findings(
-    rank: Rank, looks: Sequence[HeapSnapshot], balances: Sequence[Balance], warmup: int, min_bytes: int
+    rank: Rank, snapshots: Sequence[HeapSnapshot], balances: Sequence[Balance], warmup: int, min_bytes: int
 ) -> list[Finding]:
     """A native-hold finding if counted bytes outgrow attributed bytes, by the snapshots and by the steps' counters."""
-    told = [(look, b) for look, b in zip(looks, balances, strict=True) if b.counted_on == balances[-1].counted_on]
-    told = [(look, b) for look, b in told if b.gap is not None]
-    known = {b.step: b.known for _, b in told}
-    gap = {b.step: max(b.gap or 0, 0) for _, b in told}
+    counted = [
+        (snapshot, b)
+        for snapshot, b in zip(snapshots, balances, strict=True)
+        if b.counted_on == balances[-1].counted_on
+    ]
+    counted = [(snapshot, b) for snapshot, b in counted if b.gap is not None]
+    known = {b.step: b.known for _, b in counted}
+    gap = {b.step: max(b.gap or 0, 0) for _, b in counted}
     steps = _since_last_fall(sorted(gap), gap)
     line, explained = series(steps, gap), series(steps, known)
     if not line.grew_lately or line.total <= OVERHEAD * explained.total:
@@ -441,21 +450,21 @@ def gap_findings(
     if rate < min_bytes or grown < line.floor(min_bytes):
         return []
     # three counts, affected by the rest of the process, rise one time in six
-    steady = (line.steady and len(line.steps) > MIN_LOOKS) or rises_steadily(rank, warmup)
+    steady = (line.steady and len(line.steps) > MIN_SNAPSHOTS) or rises_steadily(rank, warmup)
     on_host = balances[-1].counted_on == "cpu"
     new = _new_shapes(rank, line.steps[0], line.steps[-1])
-    many = _shapes_are_new([look for look, _ in told]) if new is None else new >= _MOST_NEW
-    shapes = on_host and line.per_step <= _MOST_A_SHAPE and many
+    many = _shapes_are_new([snapshot for snapshot, _ in counted]) if new is None else new >= _MOST_NEW
+    shapes = on_host and line.per_step <= _MAX_A_SHAPE and many
     seen = sum(step.new_shapes for step in rank.steps)
     full = rank.steps[-1].number + math.ceil(max(CACHED_SHAPES - seen, 0) / new) if shapes and new else 0
     finding = Finding(
         rule=RuleName.NATIVE_HOLD,
         facts=UnattributedFacts(
-            rate, grown, line.steady, shapes, on_host, seen, full, _came_too([look for look, _ in told])
+            rate, grown, line.steady, shapes, on_host, seen, full, _came_too([snapshot for snapshot, _ in counted])
         ),
         fingerprint=GAP,
         # a compilation or the first use of a library rises once
-        severity=Severity.LEAK if steady and not shapes and went_on(rank, line, line.per_step) else Severity.NOTE,
+        severity=Severity.LEAK if steady and not shapes and continued(rank, line, line.per_step) else Severity.NOTE,
         freed_by=FreedBy.PROGRAM,
         retained_bytes=grown,
         bytes_per_step=rate,
@@ -468,11 +477,13 @@ def gap_findings(
     return [finding]
 
 
-def _came_too(looks: Sequence[HeapSnapshot]) -> tuple[tuple[str, int], ...]:
+def _came_too(snapshots: Sequence[HeapSnapshot]) -> tuple[tuple[str, int], ...]:
     """Classes, except Python's own, with more instances at each snapshot, by at least one a step."""
-    steps = max(looks[-1].step - looks[0].step, 1)
-    own = (name for name in looks[-1].types if "." in name and name.partition(".")[0] not in sys.stdlib_module_names)
-    counts = {name: [look.types.get(name, 0) for look in looks] for name in own}
+    steps = max(snapshots[-1].step - snapshots[0].step, 1)
+    own = (
+        name for name in snapshots[-1].types if "." in name and name.partition(".")[0] not in sys.stdlib_module_names
+    )
+    counts = {name: [snapshot.types.get(name, 0) for snapshot in snapshots] for name in own}
     rates = {
         name: round((seen[-1] - seen[0]) / steps)
         for name, seen in counts.items()
@@ -495,21 +506,21 @@ def _since_last_fall(steps: list[int], gap: Mapping[int, int]) -> list[int]:
     """
     falls = [place for place, (before, after) in enumerate(pairwise(steps), 1) if gap[after] < gap[before]]
     later = steps[falls[-1] :] if falls else steps
-    return later if len(later) > MIN_LOOKS else steps
+    return later if len(later) > MIN_SNAPSHOTS else steps
 
 
 def _new_shapes(rank: Rank, first: int, last: int) -> float | None:
     """Share of the steps between two snapshots with a new shape of the model's input; None if it was not recorded."""
     steps = [step for step in rank.steps if first < step.number <= last]
-    told = [step for step in steps if step.input_elements is not None]
-    return sum(step.new_shapes > 0 for step in told) / len(told) if told else None
+    with_inputs = [step for step in steps if step.input_elements is not None]
+    return sum(step.new_shapes > 0 for step in with_inputs) / len(with_inputs) if with_inputs else None
 
 
-def _shapes_are_new(looks: Sequence[HeapSnapshot]) -> bool:
+def _shapes_are_new(snapshots: Sequence[HeapSnapshot]) -> bool:
     """Whether each snapshot but the first has a tensor of a new type and shape."""
     known: set[str] = set()
-    for place, look in enumerate(looks):
-        graph = look.heap
+    for place, snapshot in enumerate(snapshots):
+        graph = snapshot.heap
         labels = {graph.strings[k] for k in graph.label[graph.is_kind(ObjectKind.TENSOR)].tolist()}
         if place and labels <= known:
             return False

@@ -32,12 +32,12 @@ def judge_candidate(candidate: Candidate, thresholds: Thresholds, source: Source
     least = thresholds.least(unintended, candidate.on_device)
     line, settled = candidate.series, candidate.settled_by
     large = candidate.recreated or max(candidate.group.bytes, line.total) >= line.floor(least)
-    goes_on = candidate.per_step >= least and (candidate.recreated or line.goes_on(least))
-    leak = goes_on and large and not known.facts.is_bounded
+    continues = candidate.per_step >= least and (candidate.recreated or line.continues(least))
+    leak = continues and large and not known.facts.is_bounded
     if isinstance(settled, HeldByCall):
         origin, library = Origin.LIBRARY, settled.package
-    heap = HeapId(candidate.rank, candidate.look)
-    instances = [i for r in cut.references for i in r.indexes] if cut is not None and candidate.look >= 0 else []
+    heap = HeapId(candidate.rank, candidate.snapshot)
+    instances = [i for r in cut.references for i in r.indexes] if cut is not None and candidate.snapshot >= 0 else []
     return JudgedCandidate(
         candidate=candidate,
         rule=known.rule.name,

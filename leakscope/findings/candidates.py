@@ -15,8 +15,15 @@ import numpy as np
 
 from leakscope.findings.counters import counted_rate, counted_steps, disturbed_steps, rose_each_step
 from leakscope.findings.facts import Bounded, FollowsInput, HeldByCall, Plateaued, TooLarge
-from leakscope.findings.grouping import GroupsOverLooks, ReferenceKey, StorageGroup, by_program, groups_over, is_literal
-from leakscope.findings.growth import MIN_LOOKS, Series
+from leakscope.findings.grouping import (
+    GroupsOverSnapshots,
+    ReferenceKey,
+    StorageGroup,
+    by_program,
+    groups_over,
+    is_literal,
+)
+from leakscope.findings.growth import MIN_SNAPSHOTS, Series
 from leakscope.findings.naming import (
     ANY_KEY,
     OF_TENSORS,
@@ -70,7 +77,7 @@ class Candidate:
     """Whether the number of tensors was constant, and their size followed the model's input."""
     gaining: int = -1
     """Position on the path of the last container that has gained items; -1 if there is none."""
-    look: int = -1
+    snapshot: int = -1
     """Number of that snapshot among the judged ones, ascending; -1 if it is none of them."""
     collected: int = 0
     """For memory that seemed alive, perhaps held by native code: the number of full collections that freed it, if
@@ -247,11 +254,11 @@ class Candidate:
         return next((r for r in self.references if r.kind in kinds), None)
 
 
-WENT_ON = 0.4
+CONTINUED = 0.4
 """Minimum share of its rate, times the steps, by which the counted bytes rise while it keeps growing."""
 _COUNTED = 0.5
 """Minimum share of its growth by which the counted bytes rose between snapshots if the allocator counts its memory."""
-_TELLING = 4 << 20
+_MIN_EVIDENCE = 4 << 20
 """Minimum expected bytes for the counters to be conclusive: the host's count everything."""
 _OTHERS = 0.2
 """Share of all growth by which other memory may have changed meanwhile."""
@@ -273,7 +280,7 @@ _IN_STEP = 0.1
 class CounterEvidence(StrEnum):
     """What the counted bytes show about something after the last snapshot in which it grew."""
 
-    WENT_ON = "went on"
+    CONTINUED = "went on"
     """It kept growing, or they are not conclusive."""
     STOPPED = "stopped"
     """They were constant step by step, or fell by all that it held, or reached no new height."""
@@ -281,9 +288,9 @@ class CounterEvidence(StrEnum):
     """They rose by far less than expected, which another release may also explain."""
 
 
-def went_on(rank: Rank, line: Series, rate: float) -> bool:
+def continued(rank: Rank, line: Series, rate: float) -> bool:
     """Whether nothing counted after the last snapshot contradicts growth without a holder."""
-    return course(rank, line, rate) == CounterEvidence.WENT_ON
+    return course(rank, line, rate) == CounterEvidence.CONTINUED
 
 
 def course(
@@ -307,16 +314,16 @@ def course(
         or len(later) <= 1
         or counted[first].counted_on != counted[later[-1]].counted_on
     ):
-        return CounterEvidence.WENT_ON
+        return CounterEvidence.CONTINUED
     ours = disturbed_steps(rank)
 
     def rose(start: int, end: int) -> int:
         return (counted[end].counted_bytes or 0) - (counted[start].counted_bytes or 0)
 
     if rose(first, last) < _COUNTED * line.total:
-        return CounterEvidence.WENT_ON
+        return CounterEvidence.CONTINUED
     rises = [(after, 0 if after in ours else rose(before, after)) for before, after in pairwise([last, *later])]
-    if _was_let_go(rises, last, growing):
+    if _was_released(rises, last, growing):
         return CounterEvidence.STOPPED
     plain = [rise for after, rise in rises[1:] if after not in ours]
     seen = [rose(a, b) for a, b in pairwise(n for n in counted if first <= n <= last)]
@@ -324,12 +331,12 @@ def course(
         return CounterEvidence.STOPPED
     quiet = sum(after in ours for after, _ in rises[1:])
     expected = rate * (later[-1] - later[0] - quiet)
-    if expected < (0 if rested else _TELLING) or later[-1] - later[0] < last - first:
-        return CounterEvidence.WENT_ON
+    if expected < (0 if rested else _MIN_EVIDENCE) or later[-1] - later[0] < last - first:
+        return CounterEvidence.CONTINUED
     held = [(rise, line.bytes[-1] + rate * (after - 1 - last)) for after, rise in rises[1:]]
     own = [(rise, most) for rise, most in held if -rise <= most]
-    if sum(rise for rise, _ in own) - _of_others(own) >= WENT_ON * expected:
-        return CounterEvidence.WENT_ON
+    if sum(rise for rise, _ in own) - _of_others(own) >= CONTINUED * expected:
+        return CounterEvidence.CONTINUED
     return (
         CounterEvidence.SLOWER if _comes_higher([rise for rise, _ in own], line.bytes[-1]) else CounterEvidence.STOPPED
     )
@@ -385,7 +392,7 @@ def follows_input(rank: Rank, line: Series, counts: Collection[int]) -> FollowsI
     return FollowsInput((given[0], given[-1]))
 
 
-def _was_let_go(rises: Sequence[tuple[int, float]], last: int, growing: Sequence[Series]) -> bool:
+def _was_released(rises: Sequence[tuple[int, float]], last: int, growing: Sequence[Series]) -> bool:
     """Whether the counted bytes fell once by about everything that was growing and have not risen as high since; a fall
     of that size may be due to something else.
     """
@@ -420,11 +427,11 @@ def bound_on(at: Mapping[int, tuple[HeapSnapshot, StorageGroup]], places: Sequen
     *_, before, last = [at[k] for k in sorted(at)] if len(at) > 1 else [None, None]
     if len(places) != 1 or before is None or last is None:
         return None
-    look, group = last
+    snapshot, group = last
     place = places[0]
-    label = look.heap.object(int(look.heap.holder[group.path[place]])).label
+    label = snapshot.heap.object(int(snapshot.heap.holder[group.path[place]])).label
     bound = re.search(r", max(?:len|size) (\d+)$", label)
-    items = _items_at(look.heap, group.path, place)
+    items = _items_at(snapshot.heap, group.path, place)
     if bound is None or items >= int(bound[1]) <= _items_at(before[0].heap, before[1].path, place):
         return None
     more = items - _items_at(before[0].heap, before[1].path, place)
@@ -510,12 +517,12 @@ that end just before the next; at 4 a list that was full for three steps does no
 """
 
 
-def candidates_of(rank: Rank, looks: Sequence[HeapSnapshot]) -> list[Candidate]:
+def candidates_of(rank: Rank, snapshots: Sequence[HeapSnapshot]) -> list[Candidate]:
     """Groups that grow over some snapshots of a rank, and garbage that comes back."""
-    return candidates_among(rank, groups_over(looks))
+    return candidates_among(rank, groups_over(snapshots))
 
 
-def candidates_among(rank: Rank, groups: GroupsOverLooks) -> list[Candidate]:
+def candidates_among(rank: Rank, groups: GroupsOverSnapshots) -> list[Candidate]:
     """Groups that grow, among all groups of the snapshots."""
     at_the_end = _at_the_end(rank, groups)
     live = [key for key, at in groups.at.items() if not at[max(at)][1].freed]
@@ -526,7 +533,7 @@ def candidates_among(rank: Rank, groups: GroupsOverLooks) -> list[Candidate]:
 
 def _candidate(
     rank: Rank,
-    groups: GroupsOverLooks,
+    groups: GroupsOverSnapshots,
     key: ReferenceKey,
     end: tuple[int, Mapping[ReferenceKey, int]],
     growing: Sequence[Series],
@@ -535,14 +542,14 @@ def _candidate(
     at, line = groups.at[key], groups.lines[key]
     (end_step, at_the_end), last = end, groups.steps[-1]
     at, collected = _as_collected(rank, line, at)
-    telling = _telling_look(at)
-    look, group = at[telling]
+    representative = _representative_step(at)
+    snapshot, group = at[representative]
     began_late = by_program(group) and not line.grows
     longer = _to_the_end(rank, line, end_step, at_the_end.get(key, 0)) if began_late else None
     if began_late and longer is None:
         longer = _by_counters(rank, line, len(group.storages))
     rate, recreated = _rate(rank, longer or line, group, groups.garbage)
-    if look.occasion == Occasion.BLOCK:  # a snapshot after a block of code: whatever is unreachable was left by it
+    if snapshot.occasion == Occasion.BLOCK:  # a snapshot after a block of code: whatever is unreachable was left by it
         rate = float(group.bytes) if group.freed else 0.0
     elif longer is None and by_program(group):
         missed = _would_have_grown(line, group, end_step - last)
@@ -555,18 +562,18 @@ def _candidate(
     rested = (
         key in at_the_end
         and _would_have_grown(line, group, end_step - last)
-        and more < WENT_ON * rate * (end_step - last)
+        and more < CONTINUED * rate * (end_step - last)
     )
-    live = group.freed == 0 and look.occasion != Occasion.BLOCK
-    doubtful = live and not grew_to_end and _is_counted(look, group)
-    later = course(rank, line, rate, growing, rested) if doubtful else CounterEvidence.WENT_ON
+    live = group.freed == 0 and snapshot.occasion != Occasion.BLOCK
+    doubtful = live and not grew_to_end and _is_counted(snapshot, group)
+    later = course(rank, line, rate, growing, rested) if doubtful else CounterEvidence.CONTINUED
     stopped = later == CounterEvidence.STOPPED or (rested and later == CounterEvidence.SLOWER)
     plateaued = doubtful and (stopped or _by_chance(rank, line, rate, at))
-    places = gaining(at) if live and look is at[max(at)][0] else []
+    places = gaining(at) if live and snapshot is at[max(at)][0] else []
     candidate = Candidate(
         rank=rank.number,
-        step=look.step,
-        graph=look.heap,
+        step=snapshot.step,
+        graph=snapshot.heap,
         group=group,
         series=line,
         per_step=rate,
@@ -575,12 +582,12 @@ def _candidate(
         roots=tuple(at[there][1].roots for there in sorted(at)),
         made_at=made_at((there.heap, other.storages) for there, other in at.values()),
         grew_to_end=grew_to_end,
-        may_have_stopped=(live and _has_stopped(rank, line, rate) and _is_counted(look, group))
+        may_have_stopped=(live and _has_stopped(rank, line, rate) and _is_counted(snapshot, group))
         or (later == CounterEvidence.SLOWER and not plateaued),
         plateaued=plateaued,
         follows=follows_input(rank, line, [len(other.storages) for _, other in at.values()]) if live else None,
         gaining=places[-1] if places else -1,
-        look=telling,
+        snapshot=representative,
         collected=collected,
         above_gains=len(places) > 1,
         bound=bound_on(at, places),
@@ -596,12 +603,12 @@ def _as_collected(
     Liveness from reference counts is a prediction: a collection that freed the storages, or did not, decides.
     """
     last = max(at)
-    look, group = at[last]
+    snapshot, group = at[last]
     diff, freed = rank.gc_diff, group.freed
     collected = 0
-    if diff is not None and diff.after == look.occasion and look.step == _last_step(rank, diff.after):
-        went = np.isin(np.asarray(group.storages), np.asarray(diff.freed_storages))
-        share = int(look.heap.bytes[np.asarray(group.storages)[went]].sum()) / max(group.bytes, 1)
+    if diff is not None and diff.after == snapshot.occasion and snapshot.step == _last_step(rank, diff.after):
+        was_freed = np.isin(np.asarray(group.storages), np.asarray(diff.freed_storages))
+        share = int(snapshot.heap.bytes[np.asarray(group.storages)[was_freed]].sum()) / max(group.bytes, 1)
         if freed > 0 and share <= 1 - _COLLECTED:
             freed = IMMORTAL
         elif freed == IMMORTAL and share >= _COLLECTED:
@@ -616,15 +623,15 @@ def _as_collected(
 
 
 def _last_step(rank: Rank, occasion: Occasion) -> int:
-    return max((look.step for look in rank.looks if look.occasion == occasion), default=-1)
+    return max((snapshot.step for snapshot in rank.heap_snapshots if snapshot.occasion == occasion), default=-1)
 
 
 def _outlived(rank: Rank, line: Series, collections: int) -> bool:
     """Whether as many full collections of the program as such garbage needs ran between two snapshots, freed far less
     than there was, and left all of it.
     """
-    looks = zip(line.steps, line.bytes, strict=True)
-    for (before, had), (after, held) in pairwise(looks):
+    snapshots = zip(line.steps, line.bytes, strict=True)
+    for (before, had), (after, held) in pairwise(snapshots):
         between = [c for _, c in _collections(rank, before, after)]
         full = sum(c.is_full for c in between)
         freed = [c.freed_bytes for c in between if c.freed_bytes is not None]
@@ -651,7 +658,7 @@ def _by_chance(rank: Rank, line: Series, rate: float, at: Mapping[int, tuple[Hea
     Varying sizes, of images or sentences, rise twice in a row one time in six.
     """
     counts = {len(group.storages) for _, group in at.values()}
-    if len(line.steps) > MIN_LOOKS or len(counts) > 1:
+    if len(line.steps) > MIN_SNAPSHOTS or len(counts) > 1:
         return False
     counted = counted_rate(rank, line.steps[0] - 1)
     return counted is not None and counted < _AS_FAST * rate
@@ -661,7 +668,7 @@ def _to_the_end(rank: Rank, line: Series, ended: int, size: int) -> Series | Non
     """The series extended by the end of the main code, if it then grows and the counters confirm it. For growth that
     began late, which too few snapshots saw. None if not, or if there are too few snapshots.
     """
-    if len(line.steps) < MIN_LOOKS or line.total <= 0 or line.steps[-1] >= ended or size <= line.bytes[-1]:
+    if len(line.steps) < MIN_SNAPSHOTS or line.total <= 0 or line.steps[-1] >= ended or size <= line.bytes[-1]:
         return None
     counted = {step.number: step.counted_bytes or 0 for step in counted_steps(rank)}
     more = size - line.bytes[-1]
@@ -681,7 +688,7 @@ def _by_counters(rank: Rank, line: Series, items: int) -> Series | None:
     """
     rises = [b > a for a, b in pairwise(line.bytes)]
     counted = {step.number: step.counted_bytes or 0 for step in counted_steps(rank)}
-    if len(line.steps) < MIN_LOOKS or rises[-1:] != [True] or any(rises[:-1]) or items < _SEVERAL:
+    if len(line.steps) < MIN_SNAPSHOTS or rises[-1:] != [True] or any(rises[:-1]) or items < _SEVERAL:
         return None
     before, last = line.steps[-2:]
     more, end = line.bytes[-1] - line.bytes[-2], max(counted, default=0)
@@ -713,29 +720,29 @@ def _would_have_grown(line: Series, group: StorageGroup, steps: int) -> bool:
 
 def _has_stopped(rank: Rank, line: Series, rate: float) -> bool:
     """Whether it grew at each snapshot and, by the counters, at each step, but not at the last snapshot."""
-    if not line.pause_at_end or len(line.steps) < MIN_LOOKS:
+    if not line.pause_at_end or len(line.steps) < MIN_SNAPSHOTS:
         return False
     rested = line.steps[-1] - line.pause_at_end
     return not Series(line.steps[:-1], line.bytes[:-1]).has_pauses and rose_each_step(rank, line.steps[0], rested, rate)
 
 
-def _at_the_end(rank: Rank, groups: GroupsOverLooks) -> tuple[int, dict[ReferenceKey, int]]:
+def _at_the_end(rank: Rank, groups: GroupsOverSnapshots) -> tuple[int, dict[ReferenceKey, int]]:
     """The step at which the main code returned, and each live group's bytes then; empty soon after the last snapshot.
 
     Used only to discard groups that stopped growing and to confirm others. A group seen only here is not reported.
     """
-    end = next((look for look in rank.looks if look.occasion == Occasion.END), None)
+    end = next((snapshot for snapshot in rank.heap_snapshots if snapshot.occasion == Occasion.END), None)
     if end is None or not groups.steps or end.step < groups.steps[-1] + _RESTED:
         return 0, {}
     return end.step, {group.key: group.bytes for group in groups.of(end.heap) if by_program(group)}
 
 
-def _is_counted(look: HeapSnapshot, group: StorageGroup) -> bool:
+def _is_counted(snapshot: HeapSnapshot, group: StorageGroup) -> bool:
     """Whether the counted bytes are of the memory that the group is in."""
-    return (look.counted_on != "cpu") == any(s in look.heap.device for s in group.storages)
+    return (snapshot.counted_on != "cpu") == any(s in snapshot.heap.device for s in group.storages)
 
 
-def _telling_look(at: Mapping[int, tuple[HeapSnapshot, StorageGroup]]) -> int:
+def _representative_step(at: Mapping[int, tuple[HeapSnapshot, StorageGroup]]) -> int:
     """The last snapshot, unless gc had just emptied the group: then the one with most of it."""
     most = max(at, key=lambda step: (at[step][1].bytes, step))
     last = max(at)
@@ -753,8 +760,8 @@ def _rate(rank: Rank, line: Series, group: StorageGroup, garbage: Mapping[int, i
     stretches: list[tuple[float, int]] = []
     """Bytes per step between two snapshots, and the number of steps."""
     recreated = False
-    looks = list(zip(line.steps, line.bytes, strict=True))
-    for (before, had), (after, held) in pairwise(looks):
+    snapshots = list(zip(line.steps, line.bytes, strict=True))
+    for (before, had), (after, held) in pairwise(snapshots):
         share = held / garbage[after] if garbage[after] else 0.0
         freed = sum(c.freed_bytes or 0 for _, c in _collections(rank, before, after))
         full = [step for step, c in _collections(rank, before, after) if c.is_full]

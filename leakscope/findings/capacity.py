@@ -10,7 +10,7 @@ from leakscope.findings.counters import counted_steps, rate_at_end, rises_steadi
 from leakscope.findings.model import NO_GROWTH, Finding
 from leakscope.findings.thresholds import memory_there
 from leakscope.run.model import Rank, Run
-from leakscope.run.rows import LayoutAtLook
+from leakscope.run.rows import LayoutAtSnapshot
 
 _OTHERS = 0.1
 """Share of a rank's growth from which other users of its device count, and no forecast is given. Heuristic."""
@@ -30,13 +30,17 @@ def full_at(rank: Rank, warmup: int) -> FullAt | None:
     driver's figures are unknown, or if others use the device too.
     """
     seen = [(row.step, row.layout[0]) for row in rank.device_blocks if len(row.layout) == 1]
-    told = [(step, layout, layout.driver) for step, layout in seen if layout.driver is not None]
+    with_driver = [(step, layout, layout.driver) for step, layout in seen if layout.driver is not None]
     rate, counted = rate_at_end(rank, warmup), counted_steps(rank)
-    if len(told) < len(rank.device_blocks) or not told or len({layout.device for _, layout, _ in told}) > 1:
+    if (
+        len(with_driver) < len(rank.device_blocks)
+        or not with_driver
+        or len({layout.device for _, layout, _ in with_driver}) > 1
+    ):
         return None
     if rate is None or rate < NO_GROWTH or not rises_steadily(rank, warmup) or counted[-1].counted_on == "cpu":
         return None
-    judged = [each for each in told if each[0] > warmup] or told
+    judged = [each for each in with_driver if each[0] > warmup] or with_driver
     (_, first, _), (_, last, (free, total)) = judged[0], judged[-1]
     if _outside(last) - _outside(first) > _OTHERS * max(last.active - first.active, 1):
         return None
@@ -47,7 +51,7 @@ def full_at(rank: Rank, warmup: int) -> FullAt | None:
     return FullAt(_rounded(end + max(left, 0) / rate), total)
 
 
-def _outside(layout: LayoutAtLook) -> int:
+def _outside(layout: LayoutAtSnapshot) -> int:
     free, total = layout.driver or (0, 0)
     return total - free - layout.reserved
 
@@ -76,17 +80,17 @@ class AtEnd:
 
 def at_end_of_run(run: Run, leaks: Sequence[Finding]) -> AtEnd:
     """What the leaks of a run held at its end, and when memory is full."""
-    going_on = [leak for leak in leaks if leak.bytes_per_step > 0 and not leak.freed_late]
-    more = sum(_since_last_look(rank, going_on) for rank in run.ranks)
+    ongoing = [leak for leak in leaks if leak.bytes_per_step > 0 and not leak.freed_late]
+    more = sum(_since_last_snapshot(rank, ongoing) for rank in run.ranks)
     held = sum(leak.retained_bytes for leak in leaks)
-    return AtEnd(held + more if more > 0 else 0, _full_at(run, going_on))
+    return AtEnd(held + more if more > 0 else 0, _full_at(run, ongoing))
 
 
 def _rate_of(rank: Rank, leaks: Sequence[Finding]) -> float:
     return sum(leak.bytes_per_step / len(leak.ranks) for leak in leaks if rank.number in leak.ranks)
 
 
-def _since_last_look(rank: Rank, leaks: Sequence[Finding]) -> int:
+def _since_last_snapshot(rank: Rank, leaks: Sequence[Finding]) -> int:
     """What the leaks of a rank gained since their last snapshot: by their rate, or by the counters if that is less."""
     seen = [s.step for leak in leaks for s in leak.sightings if s.rank == rank.number]
     counted = {step.number: step.counted_bytes or 0 for step in counted_steps(rank)}
@@ -101,7 +105,7 @@ def _used_by_others(ranks: Sequence[Rank]) -> int:
 
     As recorded before each rank's first heap snapshot; of several ranks the last to be recorded has seen them all.
     """
-    counted = sum(next((look.counted_bytes or 0 for look in rank.looks), 0) for rank in ranks)
+    counted = sum(next((snapshot.counted_bytes or 0 for snapshot in rank.heap_snapshots), 0) for rank in ranks)
     used = max((rank.host_memory[0].used_bytes or 0 for rank in ranks if rank.host_memory), default=0)
     return max(used - counted, 0)
 

@@ -122,28 +122,33 @@ def _of(graph: HeapGraph, kind: ObjectKind) -> Mask:
     return mask
 
 
-def looks_after_steps(rank: Rank) -> list[HeapSnapshot]:
+def snapshots_after_steps(rank: Rank) -> list[HeapSnapshot]:
     """The snapshots by which ranks are compared; all if a rank has none at the end of a step."""
-    return [look for look in rank.looks if look.occasion not in _UNSORTED] or list(rank.looks)
+    return [snapshot for snapshot in rank.heap_snapshots if snapshot.occasion not in _UNSORTED] or list(
+        rank.heap_snapshots
+    )
 
 
 def summary(rank: Rank, leaks: Sequence[Candidate]) -> RankSummary:
     """Figures of one rank at its last snapshot, and its categories at every snapshot."""
-    looks = looks_after_steps(rank)
+    snapshots = snapshots_after_steps(rank)
     diff = rank.gc_diff
     by_step = tuple(
-        (look.step, categories(look.heap, {s for leak in leaks for s in leak.storages_at.get(look.step, ())}))
-        for look in looks
+        (
+            snapshot.step,
+            categories(snapshot.heap, {s for leak in leaks for s in leak.storages_at.get(snapshot.step, ())}),
+        )
+        for snapshot in snapshots
     )
-    noted = [*(step.peak_bytes for step in rank.steps), *(look.peak_bytes for look in rank.looks)]
+    noted = [*(step.peak_bytes for step in rank.steps), *(snapshot.peak_bytes for snapshot in rank.heap_snapshots)]
     peaks = [peak for peak in noted if peak is not None]
     return RankSummary(
         peak_bytes=max(peaks, default=None),
         avoidable_peak_bytes=avoidable_peak_bytes(rank),
         freed_by_gc_bytes=sum(diff.freed_bytes) if diff else None,
         gc_seconds=sum(diff.seconds) if diff else None,
-        explained_bytes=looks[-1].explained_bytes if looks else 0,
-        counted_bytes=looks[-1].counted_bytes if looks else None,
+        explained_bytes=snapshots[-1].explained_bytes if snapshots else 0,
+        counted_bytes=snapshots[-1].counted_bytes if snapshots else None,
         categories=by_step[-1][1] if by_step else {},
         categories_by_step=by_step,
     )
@@ -151,8 +156,8 @@ def summary(rank: Rank, leaks: Sequence[Candidate]) -> RankSummary:
 
 def garbage_of(rank: Rank) -> int:
     """Bytes awaiting gc at the rank's last snapshot."""
-    look = rank.looks[-1] if rank.looks else None
-    return 0 if look is None else int(look.heap.bytes[look.heap.freed > 0].sum())
+    snapshot = rank.heap_snapshots[-1] if rank.heap_snapshots else None
+    return 0 if snapshot is None else int(snapshot.heap.bytes[snapshot.heap.freed > 0].sum())
 
 
 def alive_at_end(rank: Rank) -> tuple[AliveAtEnd, ...]:
@@ -160,9 +165,9 @@ def alive_at_end(rank: Rank) -> tuple[AliveAtEnd, ...]:
     return tuple(
         AliveAtEnd(
             rank.number,
-            {name: size for name, size in categories(look.heap).items() if size},
-            int(look.heap.bytes[look.heap.freed == IMMORTAL].sum()),
+            {name: size for name, size in categories(snapshot.heap).items() if size},
+            int(snapshot.heap.bytes[snapshot.heap.freed == IMMORTAL].sum()),
         )
-        for look in rank.looks
-        if look.occasion == Occasion.END and not rank.steps
+        for snapshot in rank.heap_snapshots
+        if snapshot.occasion == Occasion.END and not rank.steps
     )

@@ -396,19 +396,19 @@ def _order(operation: CommOperation) -> tuple[float, int]:
     return operation.issued, operation.id
 
 
-def _way(operation: CommOperation) -> Kind:
+def _kind_of(operation: CommOperation) -> Kind:
     return operation.group, operation.direction, operation.peer
 
 
 def _of_step(step: OperationRun) -> dict[int, Turn]:
-    ways: dict[Hashable, list[CommOperation]] = defaultdict(list)
+    by_kind: dict[Hashable, list[CommOperation]] = defaultdict(list)
     for operation in step:
-        ways[_way(operation)].append(operation)
+        by_kind[_kind_of(operation)].append(operation)
     waits = sorted(operation.waited for operation in step if operation.waited is not None)
     found: dict[int, Turn] = {}
-    for way, mine in ways.items():
-        others = [operation.issued for operation in step if _way(operation) != way]
-        for number, turn in enumerate(_of_way(mine, others, waits), 1):
+    for kind, mine in by_kind.items():
+        others = [operation.issued for operation in step if _kind_of(operation) != kind]
+        for number, turn in enumerate(_turns_of_kind(mine, others, waits), 1):
             for place, operation in enumerate(turn, 1):
                 found[operation.id] = Turn(number, place, len(turn))
     return found
@@ -433,7 +433,7 @@ def _cut(run: OperationRun, apart: Callable[[CommOperation, CommOperation], bool
     return parts
 
 
-def _of_way(mine: OperationRun, others: Sequence[float], waits: Sequence[float]) -> list[list[CommOperation]]:
+def _turns_of_kind(mine: OperationRun, others: Sequence[float], waits: Sequence[float]) -> list[list[CommOperation]]:
     """The turns of one direction in a step, with the times of `others` and of waits."""
 
     def others_came(a: CommOperation, b: CommOperation) -> bool:
@@ -507,7 +507,7 @@ def _keeps_time(run: OperationRun, size: int, strictly: bool = False) -> bool:
     return bool(_APART * longest < shortest)
 
 
-_KINDS_TOLD = 2
+_MAX_KINDS = 2
 """Maximum kinds of operations named in a sentence. Heuristic."""
 
 
@@ -528,5 +528,5 @@ def buffers_text(buffers: CommBuffers) -> str:
     number of others.
     """
     kinds = buffers.kinds
-    more = f", and {len(kinds) - _KINDS_TOLD} more kinds" if len(kinds) > _KINDS_TOLD else ""
-    return "; ".join(f"{kind.count} {buffer_kind_text(kind)}" for kind in kinds[:_KINDS_TOLD]) + more
+    more = f", and {len(kinds) - _MAX_KINDS} more kinds" if len(kinds) > _MAX_KINDS else ""
+    return "; ".join(f"{kind.count} {buffer_kind_text(kind)}" for kind in kinds[:_MAX_KINDS]) + more

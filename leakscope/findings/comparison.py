@@ -61,7 +61,7 @@ class Judged:
         return self.findings.verdict != Verdict.INCONCLUSIVE
 
     @property
-    def told(self) -> tuple[Finding, ...]:
+    def reported(self) -> tuple[Finding, ...]:
         """All its findings, suppressed ones last."""
         return (*self.findings.findings, *self.findings.suppressed)
 
@@ -111,7 +111,7 @@ class RunComparison:
     @property
     def are_related(self) -> bool:
         """Whether they ran a script of one name, or have a finding in common."""
-        names = {f.fingerprint for f in self.base.told} & {f.fingerprint for f in self.new.told}
+        names = {f.fingerprint for f in self.base.reported} & {f.fingerprint for f in self.new.reported}
         return bool(names) or script_of(self.base.run) == script_of(self.new.run)
 
     @property
@@ -135,7 +135,7 @@ def compare(base: Judged, new: Judged, worse: float = WORSE) -> RunComparison:
         worse: Factor of bytes per step and rank from which a leak is worse; better, if it decreased by it.
 
     """
-    before, after = _by_name(base.told), _by_name(new.told)
+    before, after = _by_name(base.reported), _by_name(new.reported)
     leaks = []
     for name in {**after, **before}:
         had, has = before.get(name), after.get(name)
@@ -211,5 +211,5 @@ def _unseen(had: Finding, new: Judged) -> NotSeen | None:
     missing = tuple(rank for rank in had.ranks if rank not in judged)
     if missing:
         return NotSeen(missing)
-    last = max((look.step for rank in new.run.ranks for look in rank.looks), default=0)
+    last = max((snapshot.step for rank in new.run.ranks for snapshot in rank.heap_snapshots), default=0)
     return NotSeen(until=last) if last < (had.first_step or 0) else None

@@ -158,7 +158,9 @@ def step_times(rank: Rank, warmup: int) -> tuple[float, float] | None:
     took no longer.
     """
     ours = {number + more for number in _watched(rank) for more in _AROUND}
-    ours |= {look.step + 1 for look in rank.looks}  # the caches of the processor are cold after a snapshot
+    ours |= {
+        snapshot.step + 1 for snapshot in rank.heap_snapshots
+    }  # the caches of the processor are cold after a snapshot
     seconds = [step.seconds for step in rank.steps if step.number > warmup and step.number not in ours]
     few = min(len(seconds) // 3, _TIMED)
     if few < _FEW:
@@ -187,9 +189,11 @@ def _at_most(rank: Rank, warmup: int) -> float:
 def _rises(rank: Rank, warmup: int) -> list[int]:
     """Rise of the counted bytes at each step after warm-up, without disturbed ones if enough remain."""
     unwatched = _undisturbed(rank, warmup)
-    looked = {look.step + 1 for look in rank.looks}  # what a snapshot leaves is counted at the end of the next step
-    looked.add(_first_collection(rank, warmup))
-    plain = {number: rise for number, rise in unwatched.items() if number not in looked}
+    after_snapshot = {
+        snapshot.step + 1 for snapshot in rank.heap_snapshots
+    }  # what a snapshot leaves is counted at the end of the next step
+    after_snapshot.add(_first_collection(rank, warmup))
+    plain = {number: rise for number, rise in unwatched.items() if number not in after_snapshot}
     for some in (plain, unwatched):
         if len(some) >= _ENOUGH:
             return list(some.values())
@@ -215,7 +219,7 @@ def _undisturbed(rank: Rank, warmup: int) -> dict[int, int]:
 def _watched(rank: Rank) -> set[int]:
     """Steps that were watched storage by storage."""
     watched = {row.step for row in rank.lifetimes if isinstance(row, WatchedStep | LifetimesUnjudged)}
-    return watched | {look.step + 1 for look in rank.looks if look.occasion == Occasion.PEAK}
+    return watched | {snapshot.step + 1 for snapshot in rank.heap_snapshots if snapshot.occasion == Occasion.PEAK}
 
 
 def _first_collection(rank: Rank, warmup: int) -> int:
@@ -246,7 +250,7 @@ Points = Sequence[tuple[int, int]]
 """(step, count), in the order of steps."""
 _LEAST = 8
 """Minimum additional descriptors or segments to report. Heuristic."""
-_LEAST_COMPILED = 3
+_MIN_COMPILED = 3
 """Minimum additional compilations to report. Heuristic."""
 _POINTS = 4
 """Minimum counts for a trend. Heuristic: as many rises as a leak needs snapshots."""
@@ -335,7 +339,7 @@ def _compiled(rows: Sequence[CountsAtStep]) -> Iterator[AlsoGrows]:
     """Functions that are recompiled repeatedly, including those that dynamo has given up."""
     known = [(row.step, row.compiled) for row in rows if row.compiled is not None]
     points = [(step, compiled.functions) for step, compiled in known]
-    if len(points) < _POINTS or points[-1][1] - points[0][1] < _LEAST_COMPILED:
+    if len(points) < _POINTS or points[-1][1] - points[0][1] < _MIN_COMPILED:
         return
     (_, first), (_, last) = known[0], known[-1]
     gave_up = last.over_limit and not first.over_limit

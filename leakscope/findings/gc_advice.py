@@ -176,15 +176,15 @@ def _young_suffices(rank: int, diff: GcDiff) -> list[RunFacts]:
 
 def _freeze(rank: Rank, own: Sequence[Collection]) -> list[RunFacts]:
     """Whether gc.freeze() after warm-up would make full collections cheap."""
-    looks = [look for look in rank.looks if look.objects]
+    snapshots = [snapshot for snapshot in rank.heap_snapshots if snapshot.objects]
     full = [c for c in own if c.is_full]
     seconds = sum(c.seconds for c in full)
     running = sum(step.seconds for step in rank.steps)
     wanted = bool(full) and running > 0 and seconds >= COSTLY_SHARE * running
     freed = rank.gc_diff is not None and sum(rank.gc_diff.freed_bytes[FULL:]) > 0
-    if not looks or not (wanted or freed):
+    if not snapshots or not (wanted or freed):
         return []
-    first, last = looks[0].objects, looks[-1].objects
+    first, last = snapshots[0].objects, snapshots[-1].objects
     measured = rank.gc_freezes[-1] if rank.gc_freezes else None
     return [
         FreezeSaves(
@@ -193,7 +193,7 @@ def _freeze(rank: Rank, own: Sequence[Collection]) -> list[RunFacts]:
             share=seconds / running if wanted else None,
             early_objects=min(first, last),
             objects=last,
-            step=looks[0].step,
+            step=snapshots[0].step,
             measured=measured,
             frozen_seconds=_when_frozen(measured, first, last) if measured is not None else 0.0,
         )

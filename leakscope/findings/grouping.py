@@ -12,7 +12,7 @@ from typing import Self
 
 import numpy as np
 
-from leakscope.findings.growth import MIN_LOOKS, Series, series
+from leakscope.findings.growth import MIN_SNAPSHOTS, Series, series
 from leakscope.findings.naming import (
     ANY_KEY,
     ANY_NUMBER,
@@ -452,16 +452,16 @@ def _garbage_group(
 
 
 def together(
-    same: Sequence[StorageGroup], graph: HeapGraph, key: ReferenceKey, told: StorageGroup | None = None
+    same: Sequence[StorageGroup], graph: HeapGraph, key: ReferenceKey, representative: StorageGroup | None = None
 ) -> StorageGroup:
-    """Groups of one snapshot joined as one of this key, with the path of `told` or else of the most telling."""
+    """Join groups of one snapshot under this key, with the path of `representative` or the best one."""
     if len(same) == 1:
         return replace(same[0], key=key)
-    told = told or most_telling(same, graph)
-    in_order = [told, *(group for group in same if group is not told)]
+    representative = representative or most_representative(same, graph)
+    in_order = [representative, *(group for group in same if group is not representative)]
     freed = [group.freed for group in same]
     return replace(
-        told,
+        representative,
         key=key,
         storages=tuple(storage for group in same for storage in group.storages),
         bytes=sum(group.bytes for group in same),
@@ -471,7 +471,7 @@ def together(
     )
 
 
-def most_telling(groups: Sequence[StorageGroup], graph: HeapGraph) -> StorageGroup:
+def most_representative(groups: Sequence[StorageGroup], graph: HeapGraph) -> StorageGroup:
     """The group whose path leads to the largest storage, the latest among equals."""
     return max(groups, key=lambda group: (int(graph.bytes[_end(group, graph)]), _end(group, graph)))
 
@@ -547,7 +547,7 @@ def _are_data(names_at: Sequence[set[str]]) -> bool:
         return True
     if sum(_OF_PARAMETER.search(name.rpartition(" ")[0]) is not None for name in names) >= _OF_MODULE:
         return True
-    return len(names_at) < MIN_LOOKS and len({numberless(name) for name in names}) < len(names)
+    return len(names_at) < MIN_SNAPSHOTS and len({numberless(name) for name in names}) < len(names)
 
 
 def _keep_coming(names_at: Sequence[Collection[object]]) -> bool:
@@ -587,7 +587,7 @@ def data_numbers(keys_at: Sequence[Collection[ReferenceKey]]) -> DataNumbers:
         frozenset(
             pattern
             for pattern, at in alike.items()
-            if _keep_coming(at) or (len(at) < MIN_LOOKS and max(map(len, at)) >= _SIBLINGS)
+            if _keep_coming(at) or (len(at) < MIN_SNAPSHOTS and max(map(len, at)) >= _SIBLINGS)
         )
     )
 
@@ -614,11 +614,11 @@ Growing = Mapping[Place, Sequence[Names]]
 def growing_names(keys_at: Sequence[Collection[ReferenceKey]]) -> Growing:
     """The names that a holder gains over the snapshots, from the keys of the groups in each."""
     growing: dict[Place, list[Names]] = {}
-    if len(keys_at) < MIN_LOOKS or len({frozenset(keys) for keys in keys_at}) == 1:
+    if len(keys_at) < MIN_SNAPSHOTS or len({frozenset(keys) for keys in keys_at}) == 1:
         return growing
-    looks = len(keys_at)
+    snapshots = len(keys_at)
     for place in range(1, max((len(key) for keys in keys_at for key in keys), default=0)):
-        names: dict[Place, list[set[str]]] = defaultdict(lambda: [set() for _ in range(looks)])
+        names: dict[Place, list[set[str]]] = defaultdict(lambda: [set() for _ in range(snapshots)])
         for at, keys in enumerate(keys_at):
             for key in keys:
                 if len(key) > place and key[place].startswith("."):
@@ -644,12 +644,12 @@ def _of_many_holders(
         for names in those:
             seen = tuple(frozenset(name for name in at if names.fits(name)) for at in names_at[prefix, held])
             alike[prefix[:_SHARED], held, names.written, seen].append(((prefix, held), names))
-    told: dict[Place, list[Names]] = defaultdict(list)
+    reported: dict[Place, list[Names]] = defaultdict(list)
     for same in alike.values():
         above = _common([prefix for (prefix, _), _ in same]) if len(same) > 1 else None
         for place, names in same:
-            told[place].append(replace(names, above=above))
-    return dict(told)
+            reported[place].append(replace(names, above=above))
+    return dict(reported)
 
 
 def _common(keys: Sequence[Prefix]) -> Prefix:
@@ -680,19 +680,19 @@ def shared(key: ReferenceKey, growing: Growing) -> tuple[ReferenceKey, int, str]
 
     The key itself, -1 and "" if there is none.
     """
-    first, told = -1, ""
+    first, reported = -1, ""
     place, removed = 1, 0
     while place < len(key):
         name, _, held = key[place].partition(" ")
         those = next((names for names in growing.get((key[:place], held), ()) if names.fits(name)), None)
         if those is not None:
-            first, told = (place + removed, those.written) if first < 0 else (first, told)
+            first, reported = (place + removed, those.written) if first < 0 else (first, reported)
             above = key[:place] if those.above is None else those.above
             removed += place - len(above)
             key = ReferenceKey((*above, f"{those.written} {held}", *key[place + 1 :]))
             place = len(above)
         place += 1
-    return key, first, told
+    return key, first, reported
 
 
 def as_one(
@@ -703,29 +703,29 @@ def as_one(
         return list(groups)
     alike: dict[tuple[ReferenceKey, int, str], list[StorageGroup]] = defaultdict(list)
     for group in groups:
-        key, place, told = (group.key, -1, "") if group.freed else shared(group.key, growing)
-        alike[numbers.mask(key), place, told].append(group)
+        key, place, name = (group.key, -1, "") if group.freed else shared(group.key, growing)
+        alike[numbers.mask(key), place, name].append(group)
     return [
-        _one_of(same, graph, key, place, told) if place >= 0 else together(same, graph, key)
-        for (key, place, told), same in alike.items()
+        _one_of(same, graph, key, place, name) if place >= 0 else together(same, graph, key)
+        for (key, place, name), same in alike.items()
     ]
 
 
-def _one_of(same: Sequence[StorageGroup], graph: HeapGraph, key: ReferenceKey, place: int, told: str) -> StorageGroup:
+def _one_of(same: Sequence[StorageGroup], graph: HeapGraph, key: ReferenceKey, place: int, name: str) -> StorageGroup:
     """Join groups that differ only by name, with the path of the one with the largest or latest storage.
 
     With several holders the first by name: the same for all that one of the names leads to.
     """
     holder = min(group.key[:place] for group in same)
     of_one = [group for group in same if group.key[:place] == holder]
-    typical = most_telling(of_one, graph)
+    typical = most_representative(of_one, graph)
     on_path = next((k for k, r in enumerate(typical.path) if ReferenceKey.part(graph, r) == typical.key[place]), -1)
     many = None
     if on_path >= 0:
         holder_type = graph.strings[graph.type[graph.holder[typical.path[on_path]]]]
         many = RepeatedAttribute(
             on_path,
-            f"['{told.removeprefix('.')}']" if holder_type in MODULE_DICTS else told,
+            f"['{name.removeprefix('.')}']" if holder_type in MODULE_DICTS else name,
             frozenset(_name(group.key[place]) for group in same),
             len({group.key[:place] for group in same}),
         )
@@ -740,20 +740,22 @@ JUDGED = (Occasion.STEP, Occasion.LAST, Occasion.PEER, Occasion.BLOCK)
 """Occasions whose snapshots are judged; those after the main code has returned are only listed."""
 
 
-def judged_looks(rank: Rank, warmup: int) -> tuple[HeapSnapshot, ...]:
+def judged_snapshots(rank: Rank, warmup: int) -> tuple[HeapSnapshot, ...]:
     """The snapshots from which growth is read: after warm-up, while the script's main code ran."""
-    looks = [
-        look
-        for look in rank.looks
-        if look.occasion in JUDGED and (look.step > warmup or look.occasion != Occasion.STEP)
+    snapshots = [
+        snapshot
+        for snapshot in rank.heap_snapshots
+        if snapshot.occasion in JUDGED and (snapshot.step > warmup or snapshot.occasion != Occasion.STEP)
     ]
     # a rank without steps may not have run between two consecutive snapshots that its peers' steps triggered
-    hurried = {id(a) for a, b in pairwise(looks) if a.occasion == b.occasion == Occasion.PEER and b.step - a.step <= 1}
-    return tuple(look for look in looks if id(look) not in hurried)
+    hurried = {
+        id(a) for a, b in pairwise(snapshots) if a.occasion == b.occasion == Occasion.PEER and b.step - a.step <= 1
+    }
+    return tuple(snapshot for snapshot in snapshots if id(snapshot) not in hurried)
 
 
 @dataclass(frozen=True)
-class GroupsOverLooks:
+class GroupsOverSnapshots:
     """All groups of one rank at its judged snapshots."""
 
     steps: tuple[int, ...] = ()
@@ -776,21 +778,21 @@ class GroupsOverLooks:
         return as_one(group_by(graph, self.data.mask), graph, self.names, self.numbers)
 
 
-def groups_over(looks: Sequence[HeapSnapshot]) -> GroupsOverLooks:
+def groups_over(snapshots: Sequence[HeapSnapshot]) -> GroupsOverSnapshots:
     """The groups of some snapshots of one rank."""
     at: dict[ReferenceKey, dict[int, tuple[HeapSnapshot, StorageGroup]]] = defaultdict(dict)
-    steps = rising_steps(looks)
+    steps = rising_steps(snapshots)
     garbage: dict[int, int] = defaultdict(int)
-    same = _same_over([look.heap for look in looks])
-    for step, look in zip(steps, looks, strict=True):
-        for group in same.of(look.heap):
-            at[group.key][step] = (look, group)
+    same = _same_over([snapshot.heap for snapshot in snapshots])
+    for step, snapshot in zip(steps, snapshots, strict=True):
+        for group in same.of(snapshot.heap):
+            at[group.key][step] = (snapshot, group)
             garbage[step] += 0 if by_program(group) else group.bytes
     lines = {key: series(steps, {step: group.bytes for step, (_, group) in there.items()}) for key, there in at.items()}
     return replace(same, steps=steps, at=dict(at), lines=lines, garbage=garbage)
 
 
-def _same_over(graphs: Sequence[HeapGraph]) -> GroupsOverLooks:
+def _same_over(graphs: Sequence[HeapGraph]) -> GroupsOverSnapshots:
     """Which groups are the same over some graphs, with nothing else known yet."""
     data = data_keys([live_keys(graph) for graph in graphs])
     grouped = [group_by(graph, data.mask) for graph in graphs]
@@ -798,7 +800,7 @@ def _same_over(graphs: Sequence[HeapGraph]) -> GroupsOverLooks:
     numbers = data_numbers(
         [{group.key if group.freed else shared(group.key, growing)[0] for group in groups} for groups in grouped]
     )
-    return GroupsOverLooks(names=growing, data=data, numbers=numbers)
+    return GroupsOverSnapshots(names=growing, data=data, numbers=numbers)
 
 
 def by_program(group: StorageGroup) -> bool:
@@ -806,11 +808,11 @@ def by_program(group: StorageGroup) -> bool:
     return group.freed in (0, IMMORTAL)
 
 
-def rising_steps(looks: Sequence[HeapSnapshot]) -> tuple[int, ...]:
+def rising_steps(snapshots: Sequence[HeapSnapshot]) -> tuple[int, ...]:
     """A strictly ascending number for each snapshot: its step; snapshots of a rank without steps are counted."""
     steps: list[int] = []
-    for look in looks:
-        steps.append(look.step if not steps or look.step > steps[-1] else steps[-1] + 1)
+    for snapshot in snapshots:
+        steps.append(snapshot.step if not steps or snapshot.step > steps[-1] else steps[-1] + 1)
     return tuple(steps)
 
 

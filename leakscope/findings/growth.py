@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median, median_low
 
-MIN_LOOKS = 3
+MIN_SNAPSHOTS = 3
 """Minimum snapshots after warm-up to judge growth: two consecutive rises. At 2 everything allocated lazily grows, at 5
 a `--steps 12` run can report no leak that is seen at every second step.
 """
@@ -73,7 +73,7 @@ class Series:
 
     @property
     def _rises(self) -> bool:
-        few = len(self.bytes) < MIN_LOOKS or len(self._slopes) < MIN_LOOKS - 1
+        few = len(self.bytes) < MIN_SNAPSHOTS or len(self._slopes) < MIN_SNAPSHOTS - 1
         return not few and all(b >= a for a, b in pairwise(self.bytes))
 
     @property
@@ -98,7 +98,7 @@ class Series:
         """Whether it grew at each snapshot; or at three of them, with pauses of which the last is not the longest; or
         as often with a period: the last snapshot comes one step after the previous one, which may be in its pause.
         """
-        if not self.has_pauses or (len(self._slopes) >= MIN_LOOKS and self.grew_lately):
+        if not self.has_pauses or (len(self._slopes) >= MIN_SNAPSHOTS and self.grew_lately):
             return True
         return self.grows and min((times for _, times in self._periods), default=0) >= PERIODS
 
@@ -156,7 +156,7 @@ class Series:
         """Bytes between the smallest and the largest snapshot."""
         return max(self.bytes, default=0) - min(self.bytes, default=0)
 
-    def goes_on(self, min_bytes: int) -> bool:
+    def continues(self, min_bytes: int) -> bool:
         """Whether more than one of its rises was this large: a cache fills at once and then gains a little."""
         return not self._slopes or median_low(self._slopes) >= min_bytes
 

@@ -50,17 +50,17 @@ class Handle:
     """A reference to release, on a path through it."""
 
     reference: int
-    way: tuple[int, ...]
+    path: tuple[int, ...]
 
 
-def handle_at(graph: HeapGraph, way: Sequence[int]) -> int:
+def handle_at(graph: HeapGraph, path: Sequence[int]) -> int:
     """Position on a path of the reference that a user would release.
 
     The one to a whole model, optimizer or error; else the last named one down to the first tensor, before what no code
     writes.
     """
     handle = 0
-    for place, reference in enumerate(map(graph.reference, way)):
+    for place, reference in enumerate(map(graph.reference, path)):
         if reference.kind == ReferenceKind.UNNAMED:
             break
         if place == 0 or generic(reference.name) != "[i]":
@@ -82,9 +82,9 @@ def few_handles(graph: HeapGraph, storages: Ints) -> list[Handle]:
         left = [s for s in storages.tolist() if np.isfinite(paths.cost[s]) and paths.last[s] >= 0]
         if not left:
             return []
-        way = tuple(number[paths.path_to(rest, max(left, key=lambda s: int(graph.bytes[s])))].tolist())
-        handle = way[handle_at(graph, way)]
-        found[handle] = Handle(handle, way)
+        path = tuple(number[paths.path_to(rest, max(left, key=lambda s: int(graph.bytes[s])))].tolist())
+        handle = path[handle_at(graph, path)]
+        found[handle] = Handle(handle, path)
         if freed(list(found)) >= FREED_THRESHOLD * wanted:
             handles = list(found)
             return [
@@ -102,7 +102,7 @@ def _bytes_freed(graph: HeapGraph, storages: Ints) -> Callable[[Sequence[int]], 
 
 
 _ERRORS = (ObjectKind.EXCEPTION, ObjectKind.TRACEBACK)
-_MOST_GROUPS = 8
+_MAX_GROUPS = 8
 """Groups of one holder for which cuts are searched. Heuristic."""
 
 
@@ -151,25 +151,25 @@ class HeldGroup:
 
     def _of_handle(self, handle: Handle) -> CutReference:
         reference = self.graph.reference(handle.reference)
-        line = line_of(self.graph, handle.way, handle.reference)
-        return CutReference(reference.name, line, self._by_item(handle.reference, handle.way), (handle.reference,))
+        line = line_of(self.graph, handle.path, handle.reference)
+        return CutReference(reference.name, line, self._by_item(handle.reference, handle.path), (handle.reference,))
 
     def _exactly(self, cut: CutReference) -> str:
         last = cut.indexes[0]
-        way = next((way for way in self.ways if last in way), None)
-        if way is None and self._is_handled(last, self.group.path):
-            way = self.group.path
-        return cut.written if way is None else self._by_item(last, way)
+        path = next((path for path in self.ways if last in path), None)
+        if path is None and self._is_handled(last, self.group.path):
+            path = self.group.path
+        return cut.written if path is None else self._by_item(last, path)
 
-    def _by_item(self, last: int, way: Sequence[int]) -> str:
-        if self._is_handled(last, way):
-            error = self.graph.object(int(self.graph.holder[way[0]])).name
+    def _by_item(self, last: int, path: Sequence[int]) -> str:
+        if self._is_handled(last, path):
+            error = self.graph.object(int(self.graph.holder[path[0]])).name
             return f"the {error.rpartition('.')[2]} that is being handled"
-        return as_expression(self.graph, way, last, {r: self.graph.reference(r).name for r in way})
+        return as_expression(self.graph, path, last, {r: self.graph.reference(r).name for r in path})
 
-    def _is_handled(self, last: int, way: Sequence[int]) -> bool:
+    def _is_handled(self, last: int, path: Sequence[int]) -> bool:
         """Whether a path starts at an error that a thread is handling."""
-        return last in way and self.graph.object(int(self.graph.holder[way[0]])).kind == ObjectKind.EXCEPTION
+        return last in path and self.graph.object(int(self.graph.holder[path[0]])).kind == ObjectKind.EXCEPTION
 
     @property
     def by_no_name(self) -> bool:
@@ -194,17 +194,17 @@ class HeldGroup:
     @cached_property
     def _gradients(self) -> tuple[int, ...]:
         graph, paths = self.graph, paths_from_roots(self.graph)
-        ways = (map(graph.reference, paths.path_to(graph, storage)) for storage in self.group.storages)
-        return tuple(dict.fromkeys(r.index for way in ways for r in way if r.name == ".grad"))
+        reference_paths = (map(graph.reference, paths.path_to(graph, storage)) for storage in self.group.storages)
+        return tuple(dict.fromkeys(r.index for path in reference_paths for r in path if r.name == ".grad"))
 
 
-def let_go(graph: HeapGraph, groups: Sequence[HeldGroup], storages: Ints) -> ReleasePlan | None:
+def release_plan(graph: HeapGraph, groups: Sequence[HeldGroup], storages: Ints) -> ReleasePlan | None:
     """What frees these storages of the whole graph; None if a few references do not.
 
     It consists of the program's references to `groups`, and of those that the session must release.
     """
     cuts: dict[tuple[int, ...], CutReference] = {}
-    for held in groups[:_MOST_GROUPS]:
+    for held in groups[:_MAX_GROUPS]:
         for cut in held.cut:
             cuts[tuple(held.number[list(cut.indexes)].tolist())] = cut
     references = [r for indexes in cuts for r in indexes]
@@ -274,7 +274,7 @@ def typed(graph: HeapGraph, wanted: Sequence[ReleasePlan]) -> tuple[ReleaseComma
     # what the previous cell has shown or raised is released when the current one ends
     gone = list(keepers.get(SessionHolder.LAST_CELL, ()))
     freed = freed_without(graph, np.asarray(gone, dtype=np.int64), later=True)
-    told = []
+    commands = []
     for command in _commands([going for going in wanted if len(going.variables) == len(going.written)]):
         gone += [r for keeper in command.keepers for r in keepers.get(keeper, ())]
         gone += [names[name] for name in command.variables]
@@ -286,12 +286,12 @@ def typed(graph: HeapGraph, wanted: Sequence[ReleasePlan]) -> tuple[ReleaseComma
             gone += np.flatnonzero(dead[graph.holder]).tolist()  # collected objects hold nothing any more
             freed |= dead
         there = tuple(keeper for keeper in command.keepers if keeper in keepers)
-        told.append(
+        commands.append(
             ReleaseCommand(
                 there, command.error_names, command.variables, command.collects, _bytes(graph, freed) - before
             )
         )
-    return tuple(told)
+    return tuple(commands)
 
 
 def _commands(wanted: Sequence[ReleasePlan]) -> Iterator[ReleaseCommand]:
@@ -314,11 +314,11 @@ def _bytes(graph: HeapGraph, freed: Mask) -> int:
     return int(graph.bytes[graph.storages[freed[graph.storages]]].sum())
 
 
-MOST_WAYS = 12
+MAX_PATHS = 12
 """Maximum paths reported: one screen. Heuristic."""
-_MOST_COUNTED = 1000
+_MAX_COUNTED = 1000
 """Maximum paths counted."""
-_MOST_STEPS = 50_000
+_MAX_STEPS = 50_000
 """Maximum steps of the search for them: tenths of a second. Heuristic."""
 _LONGEST = 200
 """Maximum references of a counted path; the shortest path is reported whatever its length. Heuristic."""
@@ -335,29 +335,29 @@ class _Found:
     complete: bool
 
 
-def paths_to(graph: HeapGraph, tensor: int, most: int = MOST_WAYS) -> ReferencePaths:
+def paths_to(graph: HeapGraph, tensor: int, most: int = MAX_PATHS) -> ReferencePaths:
     """Every path to the memory of a tensor of the graph, first the shortest through each reference to it."""
     storage = _storage_of(graph, tensor)
     keepers = keepers_of(graph)
     rest, number = without(graph, [r for references in keepers.values() for r in references])
-    found = _ways(rest, paths_from_roots(rest), storage)
+    found = _simple_paths(rest, paths_from_roots(rest), storage)
     objects: dict[int, int] = {}
-    told = []
-    for way in _one_by_each(rest, found.ways)[:most]:
+    listed = []
+    for path in _one_by_each(rest, found.ways)[:most]:
         links = tuple(
             PathStep(r.name, _place(objects, r.holder), _place(objects, r.held), r.where)
-            for r in map(rest.reference, way)
+            for r in map(rest.reference, path)
         )
-        told.append(ReferencePath(written(rest, way), where_of(rest, way), links))
+        listed.append(ReferencePath(written(rest, path), where_of(rest, path), links))
     above = reachable(len(rest), rest.held, rest.holder, np.asarray([storage]))
     places = [graph.object(index) for index in objects]
     group = next((g for g in group_storages(rest) if storage in g.storages and not g.freed), None)
     held = () if group is None else (HeldGroup(rest, number, _alone(rest, group, storage), ways=tuple(found.ways)),)
-    going = let_go(graph, held, np.asarray([storage]))
+    going = release_plan(graph, held, np.asarray([storage]))
     return ReferencePaths(
         label=graph.object(tensor).label,
         bytes=int(graph.bytes[storage]),
-        ways=tuple(told),
+        ways=tuple(listed),
         more=max(len(found.ways) - most, 0),
         all_counted=found.complete,
         of_garbage=bool((above[rest.freed != 0]).any()),
@@ -377,48 +377,48 @@ def _place(objects: dict[int, int], index: int) -> int:
     return objects.setdefault(index, len(objects))
 
 
-def _ways(graph: HeapGraph, paths: ShortestPaths, storage: int) -> _Found:
+def _simple_paths(graph: HeapGraph, paths: ShortestPaths, storage: int) -> _Found:
     """Simple paths down to the storage, shortest first: an upward search guided by the distance to each start."""
     found: list[tuple[int, ...]] = []
     starts = (graph.root > 0).tolist()
     # among paths of equal length the longest part first: otherwise all parts would precede the first whole one
     waiting: list[tuple[float, int, int, int, tuple[int, ...]]] = [(float(paths.cost[storage]), 0, 0, storage, ())]
     costs, steps, cut_short = reference_costs(graph), 0, False
-    while waiting and len(found) < _MOST_COUNTED and steps < _MOST_STEPS:
-        cost, _, _, here, way = heapq.heappop(waiting)
+    while waiting and len(found) < _MAX_COUNTED and steps < _MAX_STEPS:
+        cost, _, _, here, path = heapq.heappop(waiting)
         if here < 0:
-            found.append(way)
+            found.append(path)
             continue
-        on_way = {storage, *(int(graph.held[r]) for r in way), here}
+        on_path = {storage, *(int(graph.held[r]) for r in path), here}
         below = cost - float(paths.cost[here])
-        if starts[here] and way:
+        if starts[here] and path:
             steps += 1
             later = 0.0 if paths.last[here] < 0 else _OTHER_ROOT
-            heapq.heappush(waiting, (cost + later, -len(way) - 1, steps, -1, way))
-        if len(way) >= _LONGEST:
+            heapq.heappush(waiting, (cost + later, -len(path) - 1, steps, -1, path))
+        if len(path) >= _LONGEST:
             cut_short = True
             continue
         for reference in graph.into(here).tolist():
             holder = int(graph.holder[reference])
-            if holder in on_way or not np.isfinite(paths.cost[holder]):
+            if holder in on_path or not np.isfinite(paths.cost[holder]):
                 continue
             steps += 1
             total = below + float(costs[reference]) + float(paths.cost[holder])
-            heapq.heappush(waiting, (round(total, 9), -len(way) - 1, steps, holder, (reference, *way)))
+            heapq.heappush(waiting, (round(total, 9), -len(path) - 1, steps, holder, (reference, *path)))
     if not found and paths.last[storage] >= 0:
         found.append(tuple(paths.path_to(graph, storage)))
     return _Found(found, not waiting and not cut_short)
 
 
-def _one_by_each(graph: HeapGraph, ways: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+def _one_by_each(graph: HeapGraph, paths: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """First the shortest path through each reference to the tensors that share the memory, then the others."""
     times: dict[int, int] = {}
     ranked = []
-    for way in ways:
-        last = next((r for r in reversed(way) if graph.object(int(graph.holder[r])).kind not in _BODY), way[-1])
+    for path in paths:
+        last = next((r for r in reversed(path) if graph.object(int(graph.holder[r])).kind not in _BODY), path[-1])
         times[last] = times.get(last, 0) + 1
-        ranked.append((times[last], way))
-    return [way for _, way in sorted(ranked, key=lambda pair: pair[0])]
+        ranked.append((times[last], path))
+    return [path for _, path in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def _of_session(graph: HeapGraph, storage: int) -> Iterator[SessionHolder]:
@@ -499,10 +499,10 @@ def _part(graph: HeapGraph, start: int, path: Sequence[int]) -> tuple[int, Model
     return place, part
 
 
-MOST_LINES = 20
+MAX_LINES = 20
 """Maximum holders reported one by one: one screen. Heuristic."""
 _SHOWN = (SessionHolder.OUTPUTS, SessionHolder.SHOWN)
-_MOST_OUTPUTS = 4
+_MAX_OUTPUTS = 4
 """Maximum names of one output reported. Heuristic."""
 _Key = tuple[RetentionKind, str, str, ModelPart]
 
@@ -517,7 +517,7 @@ class _HolderLine:
 
 def live_memory(
     graph: HeapGraph,
-    most: int = MOST_LINES,
+    most: int = MAX_LINES,
     *,
     device: str = "cpu",
     counted_bytes: int | None = None,
@@ -530,42 +530,42 @@ def live_memory(
     storages, None for all.
     """
     lines: dict[_Key, _HolderLine] = {}
-    asked = list(graph.storages.tolist() if only is None else only)
+    wanted = list(graph.storages.tolist() if only is None else only)
     here: Mask = np.zeros(len(graph), dtype=bool)
-    here[asked] = True
+    here[wanted] = True
     for kept, held in _all_held(graph, here):
         key = (kept, *_name(graph, held, kept), held.part)
         line = lines.get(key, _HolderLine(HolderMemory(0, 0, *key), ()))
         size, count = line.held.bytes + held.group.bytes, line.held.storages + len(held.group.storages)
         lines[key] = _HolderLine(replace(line.held, bytes=size, storages=count), (*line.groups, held))
     ordered = sorted(lines.values(), key=lambda line: (-line.held.bytes, line.held.name))
-    told = [_told(graph, line, hides) for line in ordered[:most]]
-    known = int(graph.bytes[asked].sum())
+    reported = [_described(graph, line, hides) for line in ordered[:most]]
+    known = int(graph.bytes[wanted].sum())
     on_device = known if device == "cpu" else sum(int(graph.bytes[s]) for s in graph.device)
     unseen = max((counted_bytes or 0) - on_device, 0) if device != "cpu" else 0
     if unseen:
-        told.append(HolderMemory(unseen, 0, RetentionKind.UNSEEN, "", ""))
+        reported.append(HolderMemory(unseen, 0, RetentionKind.UNSEEN, "", ""))
     return LiveMemory(
         bytes=known + unseen,
-        storages=len(asked),
+        storages=len(wanted),
         device=device,
-        lines=tuple(sorted(told, key=lambda held: -held.bytes)),
+        lines=tuple(sorted(reported, key=lambda held: -held.bytes)),
         smaller=len(ordered[most:]),
         smaller_bytes=sum(line.held.bytes for line in ordered[most:]),
-        typed=typed(graph, [held.letting_go for held in told if held.letting_go]) if is_interactive(graph) else (),
+        typed=typed(graph, [held.letting_go for held in reported if held.letting_go]) if is_interactive(graph) else (),
         error=last_error(graph),
         hides=hides,
     )
 
 
-def _all_held(graph: HeapGraph, asked: Mask) -> Iterator[tuple[RetentionKind, HeldGroup]]:
+def _all_held(graph: HeapGraph, wanted: Mask) -> Iterator[tuple[RetentionKind, HeldGroup]]:
     """Every requested storage in one group: with its holder in the program, else by what the session alone keeps it."""
-    for group in _those_in(graph, asked):
+    for group in _those_in(graph, wanted):
         if group.freed:
             kept = RetentionKind.WAITS_FOR_GC if group.freed > 0 else RetentionKind.NEVER_FREED
             yield kept, HeldGroup(graph, np.arange(len(graph.holder)), group)
     left: Mask = np.zeros(len(graph), dtype=bool)
-    left[graph.storages] = (graph.freed[graph.storages] == 0) & asked[graph.storages]
+    left[graph.storages] = (graph.freed[graph.storages] == 0) & wanted[graph.storages]
     for kept, keepers in _apart(graph):
         rest, number = without(graph, keepers)
         here = left & reachable(len(rest), rest.holder, rest.held, rest.roots)
@@ -611,7 +611,7 @@ def _name(graph: HeapGraph, held: HeldGroup, kept: RetentionKind) -> tuple[str, 
     if kept == RetentionKind.OUTPUT:
         outputs = outputs_above(graph, held.group.storages)
         cell = outputs[0][len("Out") :] if outputs and outputs[0].startswith("Out") else ""
-        return ", ".join(outputs[:_MOST_OUTPUTS]), f"In{cell}" if cell else ""
+        return ", ".join(outputs[:_MAX_OUTPUTS]), f"In{cell}" if cell else ""
     if held.by_no_name:
         last = held.candidate.group.path[-1]
         return held.candidate.written(last), held.candidate.line(last)
@@ -621,7 +621,7 @@ def _name(graph: HeapGraph, held: HeldGroup, kept: RetentionKind) -> tuple[str, 
     return name, where
 
 
-def _told(graph: HeapGraph, line: _HolderLine, hides: bool) -> HolderMemory:
+def _described(graph: HeapGraph, line: _HolderLine, hides: bool) -> HolderMemory:
     """A line with what frees it and, if that is the holder alone, the line of code that makes it one."""
     letting_go = None if hides else _letting_go(graph, line)
     alone = letting_go is not None and letting_go.written == (line.held.name,) and not line.held.part
@@ -638,4 +638,4 @@ def _letting_go(graph: HeapGraph, line: _HolderLine) -> ReleasePlan | None:
         return ReleasePlan((), (), (), (), (), line.held.bytes, after_gc=True)
     storages: Ints = np.asarray([s for held in line.groups for s in held.group.storages], dtype=np.int64)
     groups: Sequence[HeldGroup] = line.groups if kept == RetentionKind.PROGRAM else ()
-    return let_go(graph, groups, storages)
+    return release_plan(graph, groups, storages)

@@ -33,8 +33,8 @@ from leakscope.findings.facts import (
     Severity,
 )
 from leakscope.findings.gc_advice import gc_advice
-from leakscope.findings.grouping import groups_over, judged_looks
-from leakscope.findings.growth import MIN_LOOKS
+from leakscope.findings.grouping import groups_over, judged_snapshots
+from leakscope.findings.growth import MIN_SNAPSHOTS
 from leakscope.findings.judged import JudgedCandidate, Source
 from leakscope.findings.known_leaks import TYPES, issue_of
 from leakscope.findings.library import kept_by_library
@@ -150,11 +150,11 @@ def judge(run: Run, policy: Policy = Policy()) -> Findings:
 def judge_rank(run: Run, rank: Rank) -> JudgedRank:
     """Judge one rank by itself, given what holds for the whole run."""
     warmup, thresholds = run.warmup_of(rank), Thresholds.of(run, rank)
-    looks = judged_looks(rank, warmup)
-    groups, balances = groups_over(looks), balances_of(rank, looks, warmup)
+    snapshots = judged_snapshots(rank, warmup)
+    groups, balances = groups_over(snapshots), balances_of(rank, snapshots, warmup)
     growing = [_unless_accumulated(each, run.sources) for each in candidates_among(rank, groups)]
     tensors = [judge_candidate(each, thresholds) for each in growing]
-    nodes = _judge_nodes(rank, looks, balances, warmup, thresholds)
+    nodes = _judge_nodes(rank, snapshots, balances, warmup, thresholds)
     arrays = _judge_arrays(rank, warmup, thresholds)
     decide_severities([*tensors, *nodes], thresholds)
     for one in arrays:
@@ -166,36 +166,38 @@ def judge_rank(run: Run, rank: Rank) -> JudgedRank:
             one.facts = replace(one.facts, step_seconds=step_times(rank, warmup))
     open_cases = {one: _grows_as(one) for one in (*tensors, *nodes, *others) if one.is_open}
 
-    gaps = native_findings(rank, looks, thresholds.counted)
+    gaps = native_findings(rank, snapshots, thresholds.counted)
     if gaps is None:
-        gaps = gap_findings(rank, looks, _without_nodes(balances) if nodes else balances, warmup, thresholds.counted)
+        gaps = gap_findings(
+            rank, snapshots, _without_nodes(balances) if nodes else balances, warmup, thresholds.counted
+        )
     scattered = scattered_findings(rank, groups, growing, warmup, thresholds)
     report_with_tensors(nodes, tensors)
     findings = _merge_by_cut([*tensors, *nodes], others)
-    by_library = kept_by_library(rank, looks, findings, thresholds)
+    by_library = kept_by_library(rank, snapshots, findings, thresholds)
     of_memory = (
         *beyond_contexts(gaps, findings),
         *scattered,
-        *allocator_findings(rank, looks),
+        *allocator_findings(rank, snapshots),
         *by_library.values(),
         *late_release_findings(rank, thresholds.counted, by_library),
         *idle_findings(rank, thresholds.counted, findings),
         *worker_growth_findings(rank, thresholds.counted),
         *copies_findings(rank, thresholds.counted),
     )
-    every = _with_hints([*findings, *of_memory], rank, looks)
+    every = _with_hints([*findings, *of_memory], rank, snapshots)
     named: dict[str, tuple[int, ...]] = {}
     for finding in every:
         named[finding.fingerprint] = (*named.get(finding.fingerprint, ()), *finding.storages.get(rank.number, ()))
     return JudgedRank(
         number=rank.number,
         findings=every,
-        unjudged=(*_unjudged(rank, looks), *problems, *late_release_unjudged(rank)),
+        unjudged=(*_unjudged(rank, snapshots), *problems, *late_release_unjudged(rank)),
         open_cases=tuple(
             OpenCase(one.reported_in, text) for one, text in open_cases.items() if text and one.reported_in
         ),
         account=account_of(
-            looks,
+            snapshots,
             balances,
             groups,
             [(one.candidate, one.reported_in) for one in tensors],
@@ -225,7 +227,7 @@ def judge_together(run: Run, ranks: Iterable[JudgedRank], policy: Policy = Polic
     findings, unread = find_lines(merged, run)
     summaries = {rank.number: rank.summary for rank in ranks}
     findings += skew_findings(run, summaries, findings, {rank.number: rank.held for rank in ranks})
-    hiding = {rank.number for rank in run.ranks if any(look.hides for look in rank.looks)}
+    hiding = {rank.number for rank in run.ranks if any(snapshot.hides for snapshot in rank.heap_snapshots)}
     findings = [_decided(finding, run, known, policy.ignore_library, hiding) for finding in findings]
     unjudged = (*(problem for rank in ranks for problem in rank.unjudged), *unloaded, *unread)
     ledgers = {rank.number: ledger_of_rank(findings, rank.number, rank.account) for rank in ranks}
@@ -268,17 +270,17 @@ def judge_together(run: Run, ranks: Iterable[JudgedRank], policy: Policy = Polic
     return replace(judged, exit_status=status if judged.failed else 0)
 
 
-def _unjudged(rank: Rank, looks: Sequence[HeapSnapshot]) -> list[Unjudged]:
+def _unjudged(rank: Rank, snapshots: Sequence[HeapSnapshot]) -> list[Unjudged]:
     """What the snapshots are too few for, and what they could not see."""
-    if looks and looks[-1].occasion == Occasion.BLOCK:
+    if snapshots and snapshots[-1].occasion == Occasion.BLOCK:
         return []
     unjudged = []
-    if (rank.looks or rank.steps) and len(looks) < MIN_LOOKS:
-        reason = UnjudgedReason.TOO_FEW_LOOKS if rank.steps else UnjudgedReason.NO_STEP
-        why = WhyUnjudged(reason=reason, looks=len(looks), needed=MIN_LOOKS)
+    if (rank.heap_snapshots or rank.steps) and len(snapshots) < MIN_SNAPSHOTS:
+        reason = UnjudgedReason.TOO_FEW_SNAPSHOTS if rank.steps else UnjudgedReason.NO_STEP
+        why = WhyUnjudged(reason=reason, snapshots=len(snapshots), needed=MIN_SNAPSHOTS)
         unjudged.append(Unjudged(RuleName.STEP_GROWTH, rank.number, why))
-    for look in looks:
-        unjudged += [Unjudged(RuleName.NATIVE_HOLD, rank.number, problem) for problem in look.unjudged]
+    for snapshot in snapshots:
+        unjudged += [Unjudged(RuleName.NATIVE_HOLD, rank.number, problem) for problem in snapshot.unjudged]
     return list(dict.fromkeys(unjudged))
 
 
@@ -295,7 +297,7 @@ def _judge_arrays(rank: Rank, warmup: int, thresholds: Thresholds) -> list[Judge
     """Arrays that something alive keeps gaining."""
     arrays = with_arrays_for_storages(rank)
     judged = []
-    for candidate in candidates_of(arrays, judged_looks(arrays, warmup)) if arrays else ():
+    for candidate in candidates_of(arrays, judged_snapshots(arrays, warmup)) if arrays else ():
         if not candidate.group.freed:
             one = judge_candidate(candidate, thresholds, Source.ARRAYS)
             one.noun = noun_of_array(one.trace)
@@ -310,22 +312,22 @@ step that is larger at each snapshot by chance adds 0, retained graphs about the
 
 
 def _judge_nodes(
-    rank: Rank, looks: Sequence[HeapSnapshot], balances: Sequence[Balance], warmup: int, thresholds: Thresholds
+    rank: Rank, snapshots: Sequence[HeapSnapshot], balances: Sequence[Balance], warmup: int, thresholds: Thresholds
 ) -> list[JudgedCandidate]:
     """Autograd nodes that grow.
 
     The graph of one step that is larger at each snapshot by chance is freed with its step: no counter rises. The growth
     of a container is attributed, whatever else changes the counters meanwhile.
     """
-    nodes = with_nodes_for_storages(rank, looks, bytes_a_node(balances))
-    candidates = candidates_of(nodes, judged_looks(nodes, warmup)) if nodes else []
+    nodes = with_nodes_for_storages(rank, snapshots, bytes_a_node(balances))
+    candidates = candidates_of(nodes, judged_snapshots(nodes, warmup)) if nodes else []
     counted = counted_rate(rank, warmup) if candidates else None
     judged = []
     for candidate in candidates:
         if counted is None or candidate.gaining >= 0 or counted >= _COUNTED * candidate.per_step:
             one = judge_candidate(candidate, thresholds, Source.NODES)
             one.facts = of_nodes(one.facts, candidate)
-            one.on_accelerator = any(look.heap.device for look in looks)
+            one.on_accelerator = any(snapshot.heap.device for snapshot in snapshots)
             judged.append(one)
     return judged
 
@@ -345,18 +347,18 @@ def _judge_objects(rank: Rank, warmup: int, thresholds: Thresholds) -> list[Judg
     objects = with_objects_for_storages(rank)
     if objects is None:
         return []
-    looks = judged_looks(objects, warmup)
+    snapshots = judged_snapshots(objects, warmup)
     # caches of Python and libraries always fill by a little
     thresholds = replace(thresholds, noise=NO_GROWTH)
     judged = []
-    for growing in candidates_of(objects, looks):
+    for growing in candidates_of(objects, snapshots):
         candidate = replace(growing, is_of_container=True)
         small = candidate.per_step < _SMALL * thresholds.of_data() and not collects_hooks(candidate)
         if candidate.group.freed or small:
             continue
-        candidate = replace(candidate, counted=counted_series(candidate, looks))
+        candidate = replace(candidate, counted=counted_series(candidate, snapshots))
         one = judge_candidate(candidate, thresholds, Source.OBJECTS)
-        make_of_objects(one, looks)
+        make_of_objects(one, snapshots)
         one.decide_severity()
         judged.append(one)
     return judged
@@ -422,11 +424,11 @@ def _merged(same: Sequence[JudgedCandidate]) -> Finding:
     return merge_findings(findings, lambda finding: (finding is not findings[0], severity_then_size(finding)))
 
 
-def _with_hints(findings: Sequence[Finding], rank: Rank, looks: Sequence[HeapSnapshot]) -> tuple[Finding, ...]:
+def _with_hints(findings: Sequence[Finding], rank: Rank, snapshots: Sequence[HeapSnapshot]) -> tuple[Finding, ...]:
     """The findings of one rank with the function of leakscope's own backward that avoids each, if the rank is a stage
     of a pipeline, and with the issue of leaks known to torch's developers, which are the library's.
     """
-    of_torch = any(name.startswith(TYPES) for look in looks[-1:] for name in look.heap.strings)
+    of_torch = any(name.startswith(TYPES) for snapshot in snapshots[-1:] for name in snapshot.heap.strings)
     directions = () if of_torch or not findings else column(rank.operations, "direction")
     by_hand = any(direction in tuple(Direction) for direction in directions)
     hinted = []
@@ -450,7 +452,7 @@ def _decided(finding: Finding, run: Run, known: Known, ignore_library: bool, hid
         severity = Severity.NOTE
     cut, trace = measured_cut(finding, run), finding.trace
     if not hiding.isdisjoint(finding.ranks):
-        cut = cut and replace(cut, is_told=False)
+        cut = cut and replace(cut, is_exact=False)
         trace = tuple(replace(hop, frees_bytes=None) for hop in trace)
     suppression = suppression_of(finding, known, severity)
     return replace(finding, severity=severity, cut=cut, trace=trace, suppressed_by=suppression)

@@ -227,7 +227,7 @@ class PackageAdvice:
 _METRIC = r"(?<= )(?:torchmetrics\.\S+|\S+<torchmetrics\.\S+>)"
 _MODULE = r"<(?:lightning\.pytorch|pytorch_lightning)\.\S*\.LightningModule>"
 
-SAYINGS = (
+PACKAGE_ADVICE = (
     PackageAdvice(
         r"(?<= )torchmetrics\.aggregation\.CatMetric\.value list\[",
         "a CatMetric retains every value until reset()",
@@ -303,9 +303,9 @@ def passed(trace: Sequence[Hop]) -> str:
     return text
 
 
-def saying_of(finding: Finding) -> PackageAdvice | None:
+def package_advice_for(finding: Finding) -> PackageAdvice | None:
     """The hint of a package for this leak; None if there is none, or if the leak belongs to the library."""
     if finding.upstream is not None or finding.origin == Origin.LIBRARY or finding.settled:
         return None
     text = passed(finding.trace)
-    return next((saying for saying in SAYINGS if re.search(saying.pattern, text)), None)
+    return next((package_advice for package_advice in PACKAGE_ADVICE if re.search(package_advice.pattern, text)), None)

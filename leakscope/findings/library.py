@@ -13,7 +13,7 @@ import numpy as np
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.cut import on_trace
 from leakscope.findings.facts import Facts, FreedBy, LibraryIssue, Origin, Severity
-from leakscope.findings.growth import MIN_LOOKS, Series, series
+from leakscope.findings.growth import MIN_SNAPSHOTS, Series, series
 from leakscope.findings.known_leaks import KNOWN, TYPES, KnownLeak, known_leak
 from leakscope.findings.model import Cut, CutReference, Finding, Hop, HopReason, Sighting
 from leakscope.findings.naming import as_part_of_holder, fingerprint, hops
@@ -124,7 +124,7 @@ class LibraryDragFacts(LibraryFacts):
 
 
 _PASSED = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.GRAD_NODE, ObjectKind.SAVED_TENSOR, ObjectKind.STORAGE)
-_MAX_ASKED = 4000
+_MAX_VISITED = 4000
 """Objects visited on the way up from one storage: its tensors and the grad graphs that saved them."""
 _NOBODYS = (RootKind.NATIVE, RootKind.INTERPRETER, RootKind.THREAD)
 """Roots without a line of the script."""
@@ -176,7 +176,7 @@ def holders_of(graph: HeapGraph, storage: int, users: Mask, reached: dict[int, R
     by_side: dict[_Side, list[int]] = {side: [] for side in _Side}
     tuples: list[int] = []
     native = saved = False
-    climb = Climb(storage, _MAX_ASKED)
+    climb = Climb(storage, _MAX_VISITED)
     for here in climb:
         if ROOTS[graph.root[here]] in _NOBODYS:
             if graph.object(here).type == "tuple":
@@ -467,23 +467,23 @@ def _holder_text(graph: HeapGraph, reference: int) -> str:
 
 
 def kept_by_library(
-    rank: Rank, looks: Sequence[HeapSnapshot], growing: Sequence[Finding], thresholds: Thresholds
+    rank: Rank, snapshots: Sequence[HeapSnapshot], growing: Sequence[Finding], thresholds: Thresholds
 ) -> dict[str, Finding]:
     """Map each holder that keeps something at the last snapshot to a finding; a note unless it grows.
 
     `growing` are the growing findings of this rank: what they name is not reported again.
     """
-    if len(looks) <= 1 or looks[-1].occasion == Occasion.BLOCK:
+    if len(snapshots) <= 1 or snapshots[-1].occasion == Occasion.BLOCK:
         return {}
     named = {index for finding in growing for index in finding.storages.get(rank.number, ())}
-    last = looks[-1]
+    last = snapshots[-1]
     graph = last.heap
     kept = by_holder(graph, [s for s in graph.storages.tolist() if graph.freed[s] == 0 and s not in named], alone=False)
     sizes: dict[str, dict[int, int]] = defaultdict(dict)
-    for look in looks[:-1] if kept else ():
-        alive = [s for s in look.heap.storages.tolist() if look.heap.freed[s] == 0]
-        for retention in by_holder(look.heap, alive, alone=False):
-            sizes[retention.known.holder][look.step] = _bytes(look.heap, retention)
+    for snapshot in snapshots[:-1] if kept else ():
+        alive = [s for s in snapshot.heap.storages.tolist() if snapshot.heap.freed[s] == 0]
+        for retention in by_holder(snapshot.heap, alive, alone=False):
+            sizes[retention.known.holder][snapshot.step] = _bytes(snapshot.heap, retention)
     findings = {}
     for retention in kept:
         size = _bytes(graph, retention)
@@ -491,7 +491,7 @@ def kept_by_library(
             size < max(thresholds.counted, 1) or not sizes[retention.known.holder]
         ):  # seen once, it may be released when the next step begins
             continue
-        line = series([look.step for look in looks], {**sizes[retention.known.holder], last.step: size})
+        line = series([snapshot.step for snapshot in snapshots], {**sizes[retention.known.holder], last.step: size})
         findings[retention.known.holder] = _finding(rank, graph, retention, line, size, thresholds)
     return findings
 
@@ -534,7 +534,7 @@ def _finding(
 def _course(line: Series) -> Trend:
     if line.grew_lately:
         return Trend.GROWS
-    if len(line.bytes) < MIN_LOOKS:
+    if len(line.bytes) < MIN_SNAPSHOTS:
         return Trend.UNKNOWN
     return Trend.STEADY if len(set(line.bytes)) == 1 else Trend.VARIES
 

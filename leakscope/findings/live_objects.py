@@ -300,14 +300,14 @@ _APART = (ReferenceKind.CLOSURE, ReferenceKind.SAVED, ReferenceKind.UNNAMED, Ref
 """Kinds of references that are written after a comma."""
 
 
-def written(graph: HeapGraph, way: Sequence[int]) -> str:
+def written(graph: HeapGraph, path: Sequence[int]) -> str:
     """A path as code, `main(): trainer.losses[2].grad_fn, saved self`, without the name of `__main__`.
 
     Repetitions are counted if that is shorter: `[0][1][1]`, `.next_functions[0] (7 times)`.
     """
-    root = graph.object(int(graph.holder[way[0]]))
+    root = graph.object(int(graph.holder[path[0]]))
     parts = []
-    for name, alike in groupby(_names(graph, way)):
+    for name, alike in groupby(_names(graph, path)):
         times = len(list(alike))
         parts.append(min(name * times, f"{name} ({times} times)", key=len))
     below = "".join(parts).removeprefix(", ")
@@ -316,17 +316,17 @@ def written(graph: HeapGraph, way: Sequence[int]) -> str:
     return f"{_root(root)}: {below.removeprefix('.')}" if below else _root(root)
 
 
-def where_of(graph: HeapGraph, way: Sequence[int]) -> str:
+def where_of(graph: HeapGraph, path: Sequence[int]) -> str:
     """The known line of the path nearest to the memory."""
-    for reference in map(graph.reference, reversed(way)):
+    for reference in map(graph.reference, reversed(path)):
         if reference.where or graph.object(reference.holder).where:
             return reference.where or graph.object(reference.holder).where
     return ""
 
 
-def _names(graph: HeapGraph, way: Sequence[int]) -> list[str]:
+def _names(graph: HeapGraph, path: Sequence[int]) -> list[str]:
     names: list[str] = []
-    for reference in map(graph.reference, way):
+    for reference in map(graph.reference, path):
         held = graph.object(reference.held)
         if reference.kind == ReferenceKind.MEMORY:
             continue

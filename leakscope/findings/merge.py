@@ -226,7 +226,7 @@ MERGED_CUT: Mapping[str, Merge] = {
     "proved_bytes": _first,
     "unproved": _first,
     "after_gc": _any,
-    "is_told": _all,
+    "is_exact": _all,
 }
 """How each field of the cut of merged findings is made of those of their cuts."""
 MERGED: Mapping[str, Merge] = {

@@ -119,7 +119,7 @@ class RankGrowth:
     """Growth, negative if it shrank."""
     from_step: int
     to_step: int
-    looks: int
+    snapshots: int
     """Number of snapshots; 0 for the counters at the end of each step and of the main code."""
     per_step: float
     """Bytes per step, from the counters of the steps if available."""
@@ -191,7 +191,7 @@ def grown_of(rank: int, intervals: Ledger) -> RankGrowth | None:
         bytes=size,
         from_step=begin,
         to_step=end,
-        looks=len(same) + 1,
+        snapshots=len(same) + 1,
         per_step=size / max(end - begin, 1),
         until=_until(same, size),
         is_counted=all(interval.counted_bytes is not None for interval in same),
@@ -228,9 +228,9 @@ class Reason(StrEnum):
     HIDDEN = "hidden"
     """Growth may be held by references that torch does not show."""
     TOO_FEW_STEPS = "too few steps"
-    TOO_FEW_LOOKS = "too few looks"
+    TOO_FEW_SNAPSHOTS = "too few looks"
     """Too few snapshots show something growing."""
-    NO_LOOKS = "no looks"
+    NO_SNAPSHOTS = "no looks"
     """There were enough steps, but no heap snapshot after any of them."""
     UNBALANCED = "unbalanced"
     """Unexplained growth that may or may not continue."""
@@ -248,7 +248,7 @@ class Reason(StrEnum):
 class UnjudgedReason(StrEnum):
     """Why a rule could not be applied."""
 
-    TOO_FEW_LOOKS = "too few looks"
+    TOO_FEW_SNAPSHOTS = "too few looks"
     NO_STEP = "no step"
     """No step was seen, so there are too few snapshots."""
     RAISED = "raised"
@@ -264,7 +264,7 @@ class WhyUnjudged:
     """The reason, with the data for its sentence."""
 
     reason: UnjudgedReason
-    looks: int = 0
+    snapshots: int = 0
     """Number of snapshots after warm-up."""
     needed: int = 0
     """Number of snapshots needed to judge growth."""
@@ -462,13 +462,13 @@ class Cut:
     """Why the cut was not tried or is not conclusive; a `str` comes from the recorder."""
     after_gc: bool = False
     """Whether what was held are cycles, freed by the next full collection after the cut."""
-    is_told: bool = True
+    is_exact: bool = True
     """False if more may be freed than the graph shows, which lacks C++ references."""
 
     @property
-    def told_bytes(self) -> int | None:
+    def reported_bytes(self) -> int | None:
         """The reported bytes: the measured ones if available; None if unknown."""
-        known = self.frees_bytes if self.is_told else None
+        known = self.frees_bytes if self.is_exact else None
         return known if self.proved_bytes is None else self.proved_bytes
 
     @property
@@ -515,7 +515,7 @@ class HeapId(NamedTuple):
     """Identifies a heap graph of a run: indexes of different ones are never compared."""
 
     rank: int
-    look: int
+    snapshot: int
     """Number of the snapshot among the judged ones of its rank."""
 
 

@@ -18,9 +18,9 @@ _STORAGE = KINDS.index(ObjectKind.STORAGE)
 _OTHER = KINDS.index(ObjectKind.NATIVE)
 
 
-def array_bytes(look: HeapSnapshot) -> int:
+def array_bytes(snapshot: HeapSnapshot) -> int:
     """Bytes of live arrays that own memory."""
-    graph = look.heap
+    graph = snapshot.heap
     return int(graph.size[(graph.kind == _ARRAY) & (graph.freed == 0)].sum())
 
 
@@ -28,9 +28,12 @@ def with_arrays_for_storages(rank: Rank) -> Rank | None:
     """The rank with arrays in place of storages; None if their bytes are constant over the snapshots, like those of a
     data set.
     """
-    if len({array_bytes(look) for look in rank.looks}) <= 1:
+    if len({array_bytes(snapshot) for snapshot in rank.heap_snapshots}) <= 1:
         return None
-    return replace(rank, looks=tuple(replace(look, heap=_of_arrays(look.heap)) for look in rank.looks))
+    return replace(
+        rank,
+        heap_snapshots=tuple(replace(snapshot, heap=_of_arrays(snapshot.heap)) for snapshot in rank.heap_snapshots),
+    )
 
 
 def _of_arrays(graph: HeapGraph) -> HeapGraph:
@@ -55,15 +58,17 @@ def living_nodes(graph: HeapGraph) -> int:
     return int(((graph.kind == _NODE) & (graph.freed == 0)).sum())
 
 
-def with_nodes_for_storages(rank: Rank, looks: Sequence[HeapSnapshot], each: int) -> Rank | None:
+def with_nodes_for_storages(rank: Rank, snapshots: Sequence[HeapSnapshot], each: int) -> Rank | None:
     """The rank with the memory of grad nodes, `each` bytes, in place of storages; None if there are no more at the last
-    of `looks` than at the first.
+    of `snapshots` than at the first.
     """
-    if not looks or living_nodes(looks[-1].heap) <= living_nodes(looks[0].heap):
+    if not snapshots or living_nodes(snapshots[-1].heap) <= living_nodes(snapshots[0].heap):
         return None
-    seen = {id(look) for look in looks}
-    asked = [look for look in rank.looks if id(look) in seen or look.occasion == Occasion.END]
-    return replace(rank, looks=tuple(replace(look, heap=_of_nodes(look.heap, each)) for look in asked))
+    seen = {id(snapshot) for snapshot in snapshots}
+    chosen = [snapshot for snapshot in rank.heap_snapshots if id(snapshot) in seen or snapshot.occasion == Occasion.END]
+    return replace(
+        rank, heap_snapshots=tuple(replace(snapshot, heap=_of_nodes(snapshot.heap, each)) for snapshot in chosen)
+    )
 
 
 def _of_nodes(graph: HeapGraph, each: int) -> HeapGraph:
@@ -104,17 +109,17 @@ _NAME = "objects"
 """Name of what stands for everything that a container has gained: it is part of the fingerprint, and types are not."""
 
 
-def counted_objects_of(look: HeapSnapshot) -> int:
+def counted_objects_of(snapshot: HeapSnapshot) -> int:
     """Bytes of non-tensor objects gained since the process was first inspected, as `counted_of` returns them."""
-    return sum(counted_of(look, row) for row in look.containers)
+    return sum(counted_of(snapshot, row) for row in snapshot.containers)
 
 
-def counted_of(look: HeapSnapshot, row: GainingContainer) -> int:
+def counted_of(snapshot: HeapSnapshot, row: GainingContainer) -> int:
     """The part of a container's growth that the host's counter includes: it excludes Python's own arenas.
 
     All of it if a snapshot has no counted bytes.
     """
-    return row.bytes if look.counted_bytes is None else row.counted_bytes
+    return row.bytes if snapshot.counted_bytes is None else row.counted_bytes
 
 
 def with_objects_for_storages(rank: Rank) -> Rank | None:
@@ -122,16 +127,19 @@ def with_objects_for_storages(rank: Rank) -> Rank | None:
 
     Each snapshot's graph is extended by one object for each of its `containers`, in order.
     """
-    if not any(look.containers for look in rank.looks):
+    if not any(snapshot.containers for snapshot in rank.heap_snapshots):
         return None
     return replace(
-        rank, looks=tuple(replace(look, heap=_of_objects(look.heap, look.containers)) for look in rank.looks)
+        rank,
+        heap_snapshots=tuple(
+            replace(snapshot, heap=_of_objects(snapshot.heap, snapshot.containers)) for snapshot in rank.heap_snapshots
+        ),
     )
 
 
-def row_of(look: HeapSnapshot, storage: int) -> GainingContainer:
+def row_of(snapshot: HeapSnapshot, storage: int) -> GainingContainer:
     """The container whose growth stands for a storage in a graph made by `with_objects_for_storages`."""
-    return look.containers[storage - (len(look.heap) - len(look.containers))]
+    return snapshot.containers[storage - (len(snapshot.heap) - len(snapshot.containers))]
 
 
 def _of_objects(graph: HeapGraph, rows: Sequence[GainingContainer]) -> HeapGraph:

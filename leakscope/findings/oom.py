@@ -14,7 +14,15 @@ from leakscope.findings.grouping import StorageGroup, group_storages, is_model
 from leakscope.findings.naming import as_expression, generic
 from leakscope.graph.model import HeapGraph, ObjectKind
 from leakscope.run.model import HeapSnapshot, Rank, Run
-from leakscope.run.rows import DeviceBlocks, DeviceFailure, EndKind, LayoutAtLook, LimitNear, Occasion, PeerOutOfMemory
+from leakscope.run.rows import (
+    DeviceBlocks,
+    DeviceFailure,
+    EndKind,
+    LayoutAtSnapshot,
+    LimitNear,
+    Occasion,
+    PeerOutOfMemory,
+)
 from leakscope.run.writer import snapshot_name
 
 if TYPE_CHECKING:
@@ -31,7 +39,7 @@ class NativeSite:
 
 
 @dataclass(frozen=True)
-class DeviceLook:
+class DeviceSnapshot:
     """One device at one snapshot; `held`, `waiting`, `native` and `pending` sum to `active`."""
 
     step: int
@@ -60,28 +68,28 @@ class DeviceLook:
     pending_sites: tuple[NativeSite, ...] = ()
 
 
-def device_looks(rank: Rank) -> tuple[DeviceLook, ...]:
+def device_snapshots(rank: Rank) -> tuple[DeviceSnapshot, ...]:
     """Every device at every joined snapshot, in order."""
-    looks = {(look.step, look.occasion): look for look in rank.looks}
+    snapshots = {(snapshot.step, snapshot.occasion): snapshot for snapshot in rank.heap_snapshots}
     found = []
     for row in rank.device_blocks:
-        look = looks.get((row.step, row.occasion))
-        if look is not None:
-            found += [_device(row, layout, look) for layout in row.layout]
+        snapshot = snapshots.get((row.step, row.occasion))
+        if snapshot is not None:
+            found += [_device(row, layout, snapshot) for layout in row.layout]
     return tuple(found)
 
 
-def _device(row: DeviceBlocks, layout: LayoutAtLook, look: HeapSnapshot) -> DeviceLook:
+def _device(row: DeviceBlocks, layout: LayoutAtSnapshot, snapshot: HeapSnapshot) -> DeviceSnapshot:
     mine = np.asarray(row.device, np.int64) == layout.device
     size, storage = np.asarray(row.bytes, np.int64), np.asarray(row.storage, np.int64)
     pending = np.zeros(len(size), bool)
     pending[np.asarray(row.pending, np.int64)] = True
     known = mine & (storage >= 0)
     dead = np.zeros(len(size), bool)
-    dead[known] = look.heap.freed[storage[known]] != 0
+    dead[known] = snapshot.heap.freed[storage[known]] != 0
     native = mine & ~known & ~pending
     driver = layout.driver
-    return DeviceLook(
+    return DeviceSnapshot(
         step=row.step,
         occasion=row.occasion,
         kind=row.kind,
@@ -109,7 +117,7 @@ def _by_site(row: DeviceBlocks, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> 
     return tuple(sorted(sites, key=lambda site: (-site.bytes, site.where)))
 
 
-MOST_HOLDERS = 8
+MAX_HOLDERS = 8
 """Maximum holders reported for an out-of-memory error. Heuristic."""
 PEERS_HOLDERS = 3
 """Maximum holders of a rank whose own allocations did not fail."""
@@ -159,7 +167,7 @@ class AllocationFailed(RunFacts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoRoomToLook(RunFacts):
+class NoRoomForSnapshot(RunFacts):
     """There was no memory for a heap snapshot when the allocation failed."""
 
 
@@ -202,23 +210,23 @@ def ranks_out_of_memory(run: Run) -> tuple[Rank, ...]:
 def largest_holder(rank: Rank) -> Holder | None:
     """The largest holder when a rank's allocation failed; None without a snapshot, or if a user cannot release it."""
     step = rank.allocation_failures[-1].step
-    look = _look_at(rank, step) or _look_at(rank, step, "oom")
-    if look is None:
+    snapshot = _snapshot_at(rank, step) or _snapshot_at(rank, step, "oom")
+    if snapshot is None:
         return None
-    graph = look.heap
-    sizes = [(_bytes(look, group), group) for group in group_storages(graph)]
+    graph = snapshot.heap
+    sizes = [(_bytes(snapshot, group), group) for group in group_storages(graph)]
     size, group = max(sizes, key=lambda pair: pair[0], default=(0, None))
     if group is None or group.freed or is_model(graph, group) or not is_named(graph, group):
         return None
-    return Holder(*named(graph, group), size, look.explained_bytes)
+    return Holder(*named(graph, group), size, snapshot.explained_bytes)
 
 
-def _bytes(look: HeapSnapshot, group: StorageGroup) -> int:
+def _bytes(snapshot: HeapSnapshot, group: StorageGroup) -> int:
     """Bytes of a group; after a device failure, those on a device."""
-    graph = look.heap
+    graph = snapshot.heap
     return (
         sum(int(graph.bytes[s]) for s in group.storages if s in graph.device)
-        if look.occasion == Occasion.OOM
+        if snapshot.occasion == Occasion.OOM
         else group.bytes
     )
 
@@ -261,19 +269,19 @@ def _of_failure(rank: Rank) -> Iterator[RunFacts]:
         yield AllocationFailed(
             rank=rank.number, step=row.step + 1, at=row.at, wanted_bytes=row.wanted_bytes, error=row.error
         )
-    look = _look_at(rank, rows[-1].step) if rows else None
-    if look is not None:
-        yield alive_then(rank, look, rank.number)
+    snapshot = _snapshot_at(rank, rows[-1].step) if rows else None
+    if snapshot is not None:
+        yield alive_then(rank, snapshot, rank.number)
     elif rows and rank.memory_shortages:
-        yield NoRoomToLook(rank=rank.number)
+        yield NoRoomForSnapshot(rank=rank.number)
 
 
 def _of_peer(rank: Rank) -> Iterator[RunFacts]:
     """The holders on a rank when the allocation of another had failed."""
     rows = _peers_rows(rank)
-    look = _look_at(rank, rows[-1].step) if rows and not rank.allocation_failures else None
-    if look is not None:
-        yield alive_then(rank, look, rows[-1].of, PEERS_HOLDERS)
+    snapshot = _snapshot_at(rank, rows[-1].step) if rows and not rank.allocation_failures else None
+    if snapshot is not None:
+        yield alive_then(rank, snapshot, rows[-1].of, PEERS_HOLDERS)
 
 
 def _of_limit(rank: Rank) -> Iterator[RunFacts]:
@@ -290,23 +298,25 @@ def _of_limit(rank: Rank) -> Iterator[RunFacts]:
                 limit_bytes=row.limit_bytes,
             )
             # a later snapshot in the same step has replaced this one
-            look = None if row.step in later else _look_at(rank, row.step)
-            if look is not None:
-                yield alive_then(rank, look, None)
+            snapshot = None if row.step in later else _snapshot_at(rank, row.step)
+            if snapshot is not None:
+                yield alive_then(rank, snapshot, None)
 
 
 def _peers_rows(rank: Rank) -> list[PeerOutOfMemory]:
     return [row for row in rank.memory_shortages if isinstance(row, PeerOutOfMemory)]
 
 
-def _look_at(rank: Rank, step: int, occasion: str = "memory") -> HeapSnapshot | None:
-    return next((look for look in rank.looks if look.occasion == occasion and look.step == step), None)
+def _snapshot_at(rank: Rank, step: int, occasion: str = "memory") -> HeapSnapshot | None:
+    return next(
+        (snapshot for snapshot in rank.heap_snapshots if snapshot.occasion == occasion and snapshot.step == step), None
+    )
 
 
-def alive_then(rank: Rank, look: HeapSnapshot, failed_rank: int | None, most: int = MOST_HOLDERS) -> AliveAtFailure:
+def alive_then(rank: Rank, snapshot: HeapSnapshot, failed_rank: int | None, most: int = MAX_HOLDERS) -> AliveAtFailure:
     """What was alive at a snapshot, largest holders first."""
-    holders = holders_then(look.heap, most)
-    return AliveAtFailure(rank=rank.number, bytes=look.explained_bytes, holders=holders, failed_rank=failed_rank)
+    holders = holders_then(snapshot.heap, most)
+    return AliveAtFailure(rank=rank.number, bytes=snapshot.explained_bytes, holders=holders, failed_rank=failed_rank)
 
 
 def holders_then(graph: HeapGraph, most: int, among: frozenset[int] | None = None) -> tuple[HeldThen, ...]:
@@ -339,32 +349,32 @@ def named(graph: HeapGraph, group: StorageGroup) -> tuple[str, str]:
     traceback may hold.
     """
     frames = [k for k, r in enumerate(group.path) if graph.object(int(graph.holder[r])).kind == ObjectKind.FRAME]
-    way = _down_to_holder(graph, group.path[frames[-1] :] if frames else group.path)
-    if not way:
+    path = _down_to_holder(graph, group.path[frames[-1] :] if frames else group.path)
+    if not path:
         return graph.object(group.start).label, ""
-    name = as_expression(graph, way, way[-1])
+    name = as_expression(graph, path, path[-1])
     if not frames:
         return name, ""
-    local = graph.reference(way[0])
+    local = graph.reference(path[0])
     frame = graph.object(local.holder)
     inside = f" in {frame.name}()"
     name = name if name.endswith(inside) else local.name.removeprefix("local ") + inside
     return name, local.where or frame.where
 
 
-def _down_to_holder(graph: HeapGraph, way: tuple[int, ...]) -> tuple[int, ...]:
+def _down_to_holder(graph: HeapGraph, path: tuple[int, ...]) -> tuple[int, ...]:
     """A path to the first tensor, or to the container of many."""
     tensor = next(
         (
             k
-            for k, r in enumerate(way)
+            for k, r in enumerate(path)
             if graph.object(int(graph.held[r])).kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER)
         ),
         None,
     )
     if tensor is None:
         return ()
-    upto = way[: tensor + 1]
+    upto = path[: tensor + 1]
     while len(upto) > 1 and generic(graph.reference(upto[-1]).name) == "[i]":
         upto = upto[:-1]
     return upto
@@ -390,9 +400,9 @@ def device_failures(rank: Rank) -> tuple[RunFacts, ...]:
     if row is None:
         return ()
     facts: list[RunFacts] = [DeviceFailed(rank=rank.number, failure=row)]
-    look = next((k for k in rank.looks if k.occasion == Occasion.OOM and k.step == row.step), None)
-    if look is not None and row.looked:
-        facts.append(alive_then(rank, look, rank.number))
+    snapshot = next((k for k in rank.heap_snapshots if k.occasion == Occasion.OOM and k.step == row.step), None)
+    if snapshot is not None and row.looked:
+        facts.append(alive_then(rank, snapshot, rank.number))
     then = _in_snapshot(rank, row) if row.looked else None  # a snapshot file is written at heap snapshots only
     return (*facts, RoomThen(rank=rank.number, failure=then)) if then is not None else tuple(facts)
 
@@ -403,7 +413,7 @@ def _in_snapshot(rank: Rank, row: DeviceFailure) -> OutOfMemory | None:
     return next(
         (
             device.out_of_memory[-1]
-            for report in rank.snapshots
+            for report in rank.memory_snapshots
             if report.name == name
             for device in report.devices
             if device.device == row.device and device.out_of_memory
@@ -425,7 +435,7 @@ def caught(rank: Rank) -> tuple[DeviceFailure, ...]:
     return rank.device_failures if fatal(rank) is None else rank.device_failures[:-1]
 
 
-MOST_LINES = 8
+MAX_LINES = 8
 """Maximum allocation sites and holders reported. Heuristic."""
 
 

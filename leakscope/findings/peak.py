@@ -90,9 +90,13 @@ class PeakOfStep:
 def heap_at_peak(rank: Rank) -> tuple[WatchedStep, HeapGraph] | None:
     """The watched step and the heap at its peak; None if no step was watched to its end."""
     step = next((row for row in rank.lifetimes if isinstance(row, WatchedStep)), None)
-    looks = (look for look in rank.looks if look.occasion == Occasion.PEAK and step and look.step == step.step)
-    look = next(looks, None)
-    return None if step is None or look is None else (step, look.heap)
+    snapshots = (
+        snapshot
+        for snapshot in rank.heap_snapshots
+        if snapshot.occasion == Occasion.PEAK and step and snapshot.step == step.step
+    )
+    snapshot = next(snapshots, None)
+    return None if step is None or snapshot is None else (step, snapshot.heap)
 
 
 def peak_of(rank: Rank) -> PeakOfStep | None:

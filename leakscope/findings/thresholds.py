@@ -72,6 +72,6 @@ def is_unintended(of_rule: bool, origin: Origin, holds: str) -> bool:
 def memory_there(rank: Rank, on_device: bool) -> int | None:
     """Total bytes of the host, or of the rank's device; None if not recorded."""
     if on_device:
-        told = (layout.driver for row in rank.device_blocks for layout in row.layout)
-        return next((driver[1] for driver in told if driver is not None), None)
+        drivers = (layout.driver for row in rank.device_blocks for layout in row.layout)
+        return next((driver[1] for driver in drivers if driver is not None), None)
     return rank.host_memory[0].limit_bytes if rank.host_memory else None

@@ -21,8 +21,8 @@ from leakscope.findings.facts import (
     RuleName,
     Severity,
 )
-from leakscope.findings.grouping import JUDGED, judged_looks
-from leakscope.findings.growth import MIN_LOOKS
+from leakscope.findings.grouping import JUDGED, judged_snapshots
+from leakscope.findings.growth import MIN_SNAPSHOTS
 from leakscope.findings.model import (
     NO_GROWTH,
     Finding,
@@ -70,7 +70,7 @@ small list hides a leak ten times as large.
 _ROWS = (CommOperation, ContextsAtStep, DeviceBlocks, StepsBy, RecordingEnded)
 _EVIDENCE = (*(f"{kind.FILE}.jsonl" for kind in _ROWS), ENDED)
 """Files in which each line may show a leak, or its absence."""
-_LOOKS = tuple(f"heap_{occasion}_" for occasion in JUDGED)
+_SNAPSHOT_FILES = tuple(f"heap_{occasion}_" for occasion in JUDGED)
 """Prefixes of the files from which growth is read: some may be missing."""
 _UNKNOWN = (LineKind.UNATTRIBUTED, LineKind.GRAD_NODES, LineKind.BLOCKS)
 """Lines of the breakdown without a holder."""
@@ -105,14 +105,18 @@ def verdict_of(
         )
     ranks = [rank for rank in run.ranks if _left_something(rank)]
     damaged = _damaged(run)
-    if damaged is None and ranks and any(look.occasion == Occasion.BLOCK for rank in ranks for look in rank.looks):
+    if (
+        damaged is None
+        and ranks
+        and any(snapshot.occasion == Occasion.BLOCK for rank in ranks for snapshot in rank.heap_snapshots)
+    ):
         return Verdict.CLEAN, _suppressed(apart, None) or Why(reason=Reason.CLEAN_BLOCK)
     grown = _most(_grown(rank, run, ledgers) for rank in ranks)
     unknown = _why_not_judged(run, unjudged, ledgers, garbage)
     if unknown is None and damaged is not None:
         unknown = replace(damaged, grown=grown)
     if unknown is None and open_cases:
-        unknown = Why(reason=Reason.TOO_FEW_LOOKS, detail=open_cases[0], grown=grown)
+        unknown = Why(reason=Reason.TOO_FEW_SNAPSHOTS, detail=open_cases[0], grown=grown)
     if unknown is None:
         unknown = _unbalanced(run, shown, ledgers) or _began_late(run, [*shown, *apart])
     if unknown is not None:
@@ -120,7 +124,7 @@ def verdict_of(
     grew = any(f.bytes_per_step > 0 for f in shown)
     rose = grown is not None and grown.bytes >= NO_GROWTH * grown.steps
     hidden = grown is not None and grown.bytes - by_kind(grown.lines)[LineKind.APART] >= NO_GROWTH * grown.steps
-    if (grew or hidden) and any(look.hides for rank in ranks for look in rank.looks):
+    if (grew or hidden) and any(snapshot.hides for rank in ranks for snapshot in rank.heap_snapshots):
         return Verdict.INCONCLUSIVE, Why(reason=Reason.HIDDEN, grown=grown)
     notes = sum(f.severity == Severity.NOTE for f in shown)
     known = _suppressed(apart, grown)
@@ -155,7 +159,7 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers, ga
     if not ranks:
         return Why(reason=Reason.NOTHING_RECORDED)
     grown = _most(_grown(rank, run, ledgers) for rank in ranks)
-    lost = next((rank for rank in ranks if rank.recording_ended and not _looked_to_the_end(rank)), None)
+    lost = next((rank for rank in ranks if rank.recording_ended and not _has_last_snapshot(rank)), None)
     if lost is not None:
         return Why(
             reason=Reason.RECORDING_ENDED,
@@ -176,7 +180,7 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers, ga
                 rank=rank.number,
                 ended=rank.ended,
                 is_only_rank=len(run.ranks) == 1,
-                count=len(judged_looks(rank, run.warmup_of(rank))),
+                count=len(judged_snapshots(rank, run.warmup_of(rank))),
                 grown=own,
                 garbage=garbage,
             )
@@ -184,10 +188,10 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers, ga
     stepped = {rank.number for rank in ranks if rank.steps}
     if short and stepped <= {u.rank for u in short}:
         steps = run.warmup + _STEPS_TO_JUDGE
-        seen = any(judged_looks(rank, run.warmup_of(rank)) for rank in ranks)
+        seen = any(judged_snapshots(rank, run.warmup_of(rank)) for rank in ranks)
         enough = all(len(rank.steps) >= steps for rank in ranks if rank.steps)
         return Why(
-            reason=Reason.NO_LOOKS if enough and not seen else Reason.TOO_FEW_STEPS,
+            reason=Reason.NO_SNAPSHOTS if enough and not seen else Reason.TOO_FEW_STEPS,
             unjudged=short[0].why,
             is_only_rank=True,
             steps=steps,
@@ -232,15 +236,15 @@ def verdicts_of_ranks(run: Run, verdict: Verdict, shown: Sequence[Finding]) -> d
 
 def _left_something(rank: Rank) -> bool:
     """Whether the rank has recorded anything, even without its end."""
-    return rank.ended.how != EndKind.LOST or bool(rank.steps or rank.looks)
+    return rank.ended.how != EndKind.LOST or bool(rank.steps or rank.heap_snapshots)
 
 
 def was_judged(run: Run, rank: Rank) -> bool:
     """Whether continued growth on this rank would have been seen: it has enough snapshots, up to its end."""
-    if rank.ended.how in _CUT_SHORT or (rank.recording_ended and not _looked_to_the_end(rank)):
+    if rank.ended.how in _CUT_SHORT or (rank.recording_ended and not _has_last_snapshot(rank)):
         return False
-    enough = len(judged_looks(rank, run.warmup_of(rank))) >= MIN_LOOKS
-    block = any(look.occasion == Occasion.BLOCK for look in rank.looks)
+    enough = len(judged_snapshots(rank, run.warmup_of(rank))) >= MIN_SNAPSHOTS
+    block = any(snapshot.occasion == Occasion.BLOCK for snapshot in rank.heap_snapshots)
     return (enough or block) and not _files_missed(run, rank)
 
 
@@ -259,14 +263,14 @@ def _files_missed(run: Run, rank: Rank) -> list[str]:
     files = [name for name in rank.damaged if name in _EVIDENCE]
     if "steps.jsonl" in rank.damaged and not rank.steps:
         files.append("steps.jsonl")
-    if len(judged_looks(rank, run.warmup_of(rank))) < MIN_LOOKS:
-        files += [name for name in rank.damaged if name.startswith(_LOOKS)]
+    if len(judged_snapshots(rank, run.warmup_of(rank))) < MIN_SNAPSHOTS:
+        files += [name for name in rank.damaged if name.startswith(_SNAPSHOT_FILES)]
     return files
 
 
-def _looked_to_the_end(rank: Rank) -> bool:
+def _has_last_snapshot(rank: Rank) -> bool:
     """Whether everything was recorded except its end."""
-    return any(look.occasion in (Occasion.LAST, Occasion.END) for look in rank.looks)
+    return any(snapshot.occasion in (Occasion.LAST, Occasion.END) for snapshot in rank.heap_snapshots)
 
 
 def _no_step(run: Run, ranks: Sequence[Rank]) -> Why:
@@ -291,18 +295,18 @@ def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | N
     found = []
     for rank in run.ranks:
         grown = _grown(rank, run, ledgers)
-        if grown is None or not grown.looks or not grown.is_counted:
+        if grown is None or not grown.snapshots or not grown.is_counted:
             continue
         sizes = by_kind(grown.lines)
         unknown = sum(sizes[kind] for kind in kinds)
         at_end = rate_at_end(rank, run.warmup_of(rank))
         if at_end is None:
-            goes_on = 0.0 if grown.until is not None else unknown / grown.steps
+            continuing = 0.0 if grown.until is not None else unknown / grown.steps
         else:  # including growth after the last snapshot
-            goes_on = at_end - (grown.bytes - unknown) / grown.steps
+            continuing = at_end - (grown.bytes - unknown) / grown.steps
             if rank.steps[-1].number - grown.to_step < _SINCE:
-                goes_on = min(goes_on, _fastest(ledgers[rank.number], kinds))
-        if goes_on >= max(Thresholds.of(run, rank).counted, OVERHEAD * (grown.bytes - unknown) / grown.steps, 1):
+                continuing = min(continuing, _fastest(ledgers[rank.number], kinds))
+        if continuing >= max(Thresholds.of(run, rank).counted, OVERHEAD * (grown.bytes - unknown) / grown.steps, 1):
             found.append(grown)
     most = _most(found)
     if most is None or not shapes:
@@ -328,7 +332,7 @@ def _began_late(run: Run, findings: Sequence[Finding]) -> Why | None:
     found = []
     for rank in run.ranks:
         warmup = run.warmup_of(rank)
-        late = late_growth(rank, warmup, max((look.step for look in judged_looks(rank, warmup)), default=0))
+        late = late_growth(rank, warmup, max((snapshot.step for snapshot in judged_snapshots(rank, warmup)), default=0))
         if late is None:
             continue
         first, last, rate = late
@@ -358,7 +362,7 @@ def _grown(rank: Rank, run: Run, ledgers: Ledgers) -> RankGrowth | None:
 
 def _to_end(rank: Rank, counted: Sequence[Step]) -> RankGrowth | None:
     """Counted growth between a single step and the end of the main code; None if either was not counted."""
-    end = next((look for look in rank.looks if look.occasion == Occasion.END), None)
+    end = next((snapshot for snapshot in rank.heap_snapshots if snapshot.occasion == Occasion.END), None)
     if not counted or end is None or end.counted_bytes is None or end.counted_on != counted[0].counted_on:
         return None
     size = end.counted_bytes - (counted[0].counted_bytes or 0)
@@ -385,14 +389,14 @@ def while_filling(verdict: Verdict, why: Why, shown: Sequence[Finding]) -> tuple
     most, emptied = min(filling, key=lambda each: (each[1].is_decided, -each[0].bytes_per_step))
     if emptied.is_decided and why.reason not in _CLEAN:
         return verdict, why
-    told = replace(
+    reported = replace(
         why,
         reason=Reason.FILLING,
         detail=most.cut.written if most.cut is not None else most.subject,
         bytes_per_step=most.bytes_per_step,
         emptied=emptied,
     )
-    return (Verdict.CLEAN if emptied.is_decided else Verdict.INCONCLUSIVE), told
+    return (Verdict.CLEAN if emptied.is_decided else Verdict.INCONCLUSIVE), reported
 
 
 def avoidable_over(shown: Sequence[Finding], limit: int | None) -> int | None:

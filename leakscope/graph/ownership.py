@@ -18,7 +18,7 @@ BUILT_WITH = frozenset({"torch", "numpy", "scipy", *sys.stdlib_module_names})
 """Packages whose objects hold what others put there: a Sequential's hooks, a deque, a partial, a queue."""
 LIBRARY_STATE = ("torch.distributed.", "torch.nn.parallel.")
 """Types whose attributes torch sets, not the script."""
-MAX_ASKED = 1000
+MAX_VISITED = 1000
 """Maximum objects visited on the way up from one object; beyond it the owner is unknown."""
 _TENSORS = (ObjectKind.STORAGE, ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.GRAD_NODE, ObjectKind.SAVED_TENSOR)
 
@@ -89,7 +89,7 @@ class Climb(Generic[Place]):
     after `limit` places it ends and is not `complete`.
     """
 
-    def __init__(self, start: Place, limit: int = MAX_ASKED) -> None:
+    def __init__(self, start: Place, limit: int = MAX_VISITED) -> None:
         self._limit = limit
         self._waiting = deque([start])
         self.by: dict[Place, int] = {start: -1}

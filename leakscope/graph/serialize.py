@@ -26,11 +26,11 @@ _WORDS = {"kind": KINDS, "root": ROOTS, "reference_kind": REFERENCE_KINDS}
 _TEXTS = ("type", "label", "name", "where", "reference_name", "reference_where")
 """Columns of indexes into the strings."""
 _STORAGE, _ARRAY = KINDS.index(ObjectKind.STORAGE), KINDS.index(ObjectKind.ARRAY)
-_TOLD_OF_SOME = ("made_at", "comm_uses", "device", "given", "set_by", "bases")
+_OF_SOME_OBJECTS = ("made_at", "comm_uses", "device", "given", "set_by", "bases")
 """Facts recorded for a few objects only."""
 _LONGEST = 1 << 16
 """Maximum characters of a string; longer ones are cut off. Heuristic."""
-_MOST_BYTES = 1 << 60
+_MAX_BYTES = 1 << 60
 """Upper bound on the total bytes of a process: an exbibyte."""
 _OF_USE = ((str,), (int, NoneType), (int, NoneType), (int,), (int,), (str,), (bool,), (bool,))
 """Types of the fields of a `CommUse`; the first versions did not write the last one."""
@@ -77,7 +77,7 @@ def from_json(data: Any) -> HeapGraph:
     for name in ("holder", "held"):
         _between(name, columns[name], 0, count - 1)
     _between("freed", columns["freed"], -1, count)
-    _between("unexplained", columns["unexplained"], 0, _MOST_BYTES)
+    _between("unexplained", columns["unexplained"], 0, _MAX_BYTES)
     _summable("bytes", columns["bytes"], 0)
     _summable("size", columns["size"], -1)
     if columns["bytes"][columns["kind"] != _STORAGE].any():
@@ -102,7 +102,7 @@ def is_same(one: HeapGraph, other: HeapGraph) -> bool:
         len(one) == len(other)
         and one.strings == other.strings
         and all(np.array_equal(getattr(one, each), getattr(other, each)) for each in OBJECT_COLUMNS + REFERENCE_COLUMNS)
-        and all(getattr(one, each) == getattr(other, each) for each in _TOLD_OF_SOME)
+        and all(getattr(one, each) == getattr(other, each) for each in _OF_SOME_OBJECTS)
     )
 
 
@@ -116,11 +116,11 @@ def _column(name: str, values: Any) -> Ints:
 
 def _numbers(name: str, words: Any, known: tuple[str, ...]) -> Ints:
     """For each word of the file its index among the known ones."""
-    told = _strings(_of_type(words, dict, "words").get(name), f"words of {name}")
-    unknown = next((word for word in told if word not in known), None)
+    data = _strings(_of_type(words, dict, "words").get(name), f"words of {name}")
+    unknown = next((word for word in data if word not in known), None)
     if unknown is not None:
         raise ValueError(f"{unknown[:40]!r} is no {name} that this version knows")
-    return np.asarray([known.index(word) for word in told], dtype=np.int64)
+    return np.asarray([known.index(word) for word in data], dtype=np.int64)
 
 
 def _one_length(columns: Mapping[str, Ints], names: tuple[str, ...]) -> int:
@@ -143,9 +143,9 @@ def _between(name: str, column: Ints, least: int, most: int) -> Ints:
 
 
 def _summable(name: str, column: Ints, least: int) -> None:
-    _between(name, column, least, _MOST_BYTES)
-    if column.sum(dtype=np.float64) > _MOST_BYTES:
-        raise ValueError(f"{name} are more than {_MOST_BYTES} in all")
+    _between(name, column, least, _MAX_BYTES)
+    if column.sum(dtype=np.float64) > _MAX_BYTES:
+        raise ValueError(f"{name} are more than {_MAX_BYTES} in all")
 
 
 def _strings(values: Any, name: str) -> tuple[str, ...]:
@@ -155,9 +155,9 @@ def _strings(values: Any, name: str) -> tuple[str, ...]:
     return tuple(values) if max(map(len, values), default=0) <= _LONGEST else tuple(map(_text, values))
 
 
-def _by_index(name: str, told: Any, count: int, read: Any) -> dict[int, Any]:
+def _by_index(name: str, data: Any, count: int, read: Any) -> dict[int, Any]:
     found = {}
-    for key, value in _of_type(told, dict, name).items():
+    for key, value in _of_type(data, dict, name).items():
         index = int(key) if key.isdecimal() and len(key) <= len(str(count)) else -1
         if not 0 <= index < count:
             raise ValueError(f"{name} tells of object {key[:20]!r} among {count}")
@@ -171,13 +171,13 @@ def _text(value: Any) -> str:
 
 
 def _use(value: Any) -> CommUse:
-    told = _of_type(value, list, "what crossed")
-    if not len(_OF_USE) - 1 <= len(told) <= len(_OF_USE):
-        raise ValueError(f"what crossed has {len(told)} fields")
-    for field, kinds in zip(told, _OF_USE, strict=False):
-        if type(field) not in kinds or (type(field) is int and abs(field) > _MOST_BYTES):
+    data = _of_type(value, list, "what crossed")
+    if not len(_OF_USE) - 1 <= len(data) <= len(_OF_USE):
+        raise ValueError(f"what crossed has {len(data)} fields")
+    for field, kinds in zip(data, _OF_USE, strict=False):
+        if type(field) not in kinds or (type(field) is int and abs(field) > _MAX_BYTES):
             raise ValueError("what crossed has a field of another type")
-    return CommUse(*told)
+    return CommUse(*data)
 
 
 def _of_type(value: Any, kind: type[T], name: str) -> T:

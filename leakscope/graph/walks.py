@@ -113,10 +113,10 @@ class ReferrerIndex:
 
     def into(self, objects: NDArray[np.integer]) -> tuple[Places, Places]:
         """Return (referrer, referent) of every reference to these distinct objects."""
-        asked = objects[objects < self.count]
-        lengths = self._first[asked + 1] - self._first[asked]
-        held = np.repeat(asked, lengths).astype(np.int32, copy=False)
-        return self._holder[in_rows(self._first[asked], lengths)], held
+        wanted = objects[objects < self.count]
+        lengths = self._first[wanted + 1] - self._first[wanted]
+        held = np.repeat(wanted, lengths).astype(np.int32, copy=False)
+        return self._holder[in_rows(self._first[wanted], lengths)], held
 
 
 def in_rows(first: NDArray[np.integer], lengths: NDArray[np.integer]) -> Ints:
@@ -126,9 +126,9 @@ def in_rows(first: NDArray[np.integer], lengths: NDArray[np.integer]) -> Ints:
     return places
 
 
-def occurrences(values: NDArray[np.integer], asked: NDArray[np.integer]) -> Ints:
+def occurrences(values: NDArray[np.integer], wanted: NDArray[np.integer]) -> Ints:
     """Number of occurrences of each wanted value among the sorted values."""
-    times: Ints = np.searchsorted(values, asked, "right") - np.searchsorted(values, asked, "left")
+    times: Ints = np.searchsorted(values, wanted, "right") - np.searchsorted(values, wanted, "left")
     return times
 
 

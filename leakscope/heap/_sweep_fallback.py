@@ -36,7 +36,7 @@ _PLAIN = (type, dict, tuple, list, set, frozenset)
 """CPython untracks containers that hold only untracked objects (`_PyDict_MaybeUntrack`, `_PyTuple_MaybeUntrack`). Of
 these, only dicts and tuples are searched for arrays; static types hold nothing relevant.
 """
-_ASKED = (dict, tuple)
+_CHECKED_TYPES = (dict, tuple)
 _SIZED = (bytes, bytearray)
 HANDLES = ("Work", "Future", "SavedTensor")
 """Name suffixes of pybind types whose objects hold tensors although gc does not track them."""
@@ -65,7 +65,7 @@ class UntrackedContainers:
         self._with_dicts = with_dicts
         self._kinds = np.zeros(0, dtype=np.int64)
         self._holding = np.zeros(0, dtype=bool)
-        self._asked = np.array([id(kind) for kind in _ASKED])
+        self._checked_types = np.array([id(kind) for kind in _CHECKED_TYPES])
         self._sized = np.array([id(kind) for kind in _SIZED])
         self._freezing = gc.get_freeze_count() > FROZEN_BY_PYTHON  # gc.freeze() hides objects from gc.get_objects
 
@@ -75,12 +75,12 @@ class UntrackedContainers:
         chosen = self._of_holding_types(referents, types)
         sized = np.flatnonzero(np.isin(types, self._sized))
         chosen[sized] = _lengths(referents, sized) >= LARGE
-        asked = np.isin(types, self._asked)
+        checked = np.isin(types, self._checked_types)
         if self._freezing:
             frozen = np.fromiter(map(gc.is_tracked, referents), bool, len(referents))
-            asked &= ~frozen
+            checked &= ~frozen
             chosen |= frozen
-        chosen[np.flatnonzero(asked)[_leading_on(list(compress(referents, asked.tolist())))]] = True
+        chosen[np.flatnonzero(checked)[_leading_on(list(compress(referents, checked.tolist())))]] = True
         if self._with_dicts:
             self._add_dicts(np.flatnonzero(types == id(dict)), referents, holders)
         for place in np.flatnonzero(chosen).tolist():
@@ -186,7 +186,7 @@ def leads_on(obj: Any, may_hold: Callable[[type], bool]) -> bool:
             or (inner is obj and any(kind is plain for plain in _PLAIN) and gc.is_tracked(inner))
         ):
             return True
-        if any(kind is plain for plain in _ASKED) and not gc.is_tracked(inner):
+        if any(kind is plain for plain in _CHECKED_TYPES) and not gc.is_tracked(inner):
             new = {id(held): held for held in gc.get_referents(inner) if id(held) not in seen}
             seen.update(new)
             waiting += new.values()

@@ -114,7 +114,7 @@ def in_own_pages(values: Ints) -> Ints:
     return kept
 
 
-MOST_COUNTED = 1 << 30
+MAX_COUNTED = 1 << 30
 """Cap on reference counts: an immortal object of CPython 3.12 and newer reports 2**31 or more (PEP 683)."""
 
 
@@ -191,8 +191,8 @@ def counts_of(objects: list[Any]) -> Places:
 
 
 def in_range(counts: Ints) -> Places:
-    """Cap the counts at `MOST_COUNTED`."""
-    return np.minimum(counts, MOST_COUNTED).astype(np.int32)
+    """Cap the counts at `MAX_COUNTED`."""
+    return np.minimum(counts, MAX_COUNTED).astype(np.int32)
 
 
 def _measure_baseline() -> int:

@@ -58,13 +58,13 @@ class EngineGuard:
         self._waiting = int(_is_engines())
         self._patience = _PATIENCE_S
 
-    def ask(self, node: Any, getter: Callable[[Any], Any]) -> list[Any]:
+    def call(self, node: Any, getter: Callable[[Any], Any]) -> list[Any]:
         """Call a C getter on a node: one item, or none if the node must not be read now."""
         if self.alone and not self.disturbed:  # enumerating running threads takes several times as long as the getter
             return [getter(node)]
         return self._patiently(lambda: list(map(getter, self._where_at_rest(node))))
 
-    def ask_each(self, node: Any, getter: Callable[[Any], Any], each: Callable[[Any], Any]) -> list[Any]:
+    def call_each(self, node: Any, getter: Callable[[Any], Any], each: Callable[[Any], Any]) -> list[Any]:
         """Call a C getter on a node and `each` on every item; empty if the node must not be read now.
 
         There must be at least one item.
@@ -73,11 +73,11 @@ class EngineGuard:
             return list(map(each, getter(node)))
         return self._patiently(lambda: list(map(each, chain.from_iterable(map(getter, self._where_at_rest(node))))))
 
-    def _patiently(self, ask: Callable[[], list[Any]]) -> list[Any]:
+    def _patiently(self, call: Callable[[], list[Any]]) -> list[Any]:
         while not self.disturbed:
-            told = ask()
-            if told:
-                return told
+            contents = call()
+            if contents:
+                return contents
             self.disturbed = self._patience <= 0
             self._patience -= _PAUSE_S
             CLOCK.sleep(_PAUSE_S)
@@ -315,22 +315,22 @@ def saved_of(
     """
     getter = attrgetter(name)
     try:
-        told = at_rest.ask(node, getter)
-        saved = told[0] if told else ()
+        values = at_rest.call(node, getter)
+        saved = values[0] if values else ()
         several = isinstance(saved, (tuple, list))
         tensors = [each for each in (saved if several else (saved,)) if type(each) is SAVED_TENSOR]
         if tensors and not SAVED_TENSORS_READABLE:
             gaps[_NOT_READ] = None
             return
-        asked = at_rest.ask_each(node, getter, _CONTENTS) if several and tensors else []
-        asked = at_rest.ask(node, _contents(name)) if tensors and not several else asked
-        found = [_with_pack_hook(*both, words, gaps) for both in zip(tensors, asked, strict=False)]
+        parts = at_rest.call_each(node, getter, _CONTENTS) if several and tensors else []
+        parts = at_rest.call(node, _contents(name)) if tensors and not several else parts
+        found = [_with_pack_hook(*both, words, gaps) for both in zip(tensors, parts, strict=False)]
     except RuntimeError:  # freed by backward: CopySlices and released custom Functions raise
         return
     for place, contents in enumerate(found):
         if contents is not None:
             yield place if several else None, contents
-    if not told or len(found) < len(tensors):
+    if not values or len(found) < len(tensors):
         gaps[UNREAD] = None
         yield None, None
 
@@ -356,8 +356,8 @@ def contents_of(saved: Any, words: Words, gaps: dict[str, None]) -> Contents | N
     return _with_pack_hook(saved, (saved_data(saved), saved_unpack_hook(saved)), words, gaps)
 
 
-def _with_pack_hook(saved: Any, told: tuple[Any, Any], words: Words, gaps: dict[str, None]) -> Contents | None:
-    payload, hook = told
+def _with_pack_hook(saved: Any, contents: tuple[Any, Any], words: Words, gaps: dict[str, None]) -> Contents | None:
+    payload, hook = contents
     if payload is None:
         return None
     found = Contents(payload, hook, 0 if hook is None else pack_hook_at(saved, payload, hook, words))
@@ -410,7 +410,7 @@ class Types:
     """Classifies types as tensors and grad nodes, once per type and without calling their code."""
 
     def __init__(self) -> None:
-        self.told: dict[Any, Any] = {}
+        self.described: dict[Any, Any] = {}
         """Cached labels of objects that are alike, by what the label depends on."""
         self.gaps: dict[str, None] = {}
         """What could not be read, in words."""

@@ -97,7 +97,7 @@ KINDS = TypeKinds()
 """The cache of this process."""
 
 
-UNTOLD = "this torch's saved tensors do not tell what they hold"
+UNKNOWN_CONTENTS = "this torch's saved tensors do not tell what they hold"
 """Problem text: their referents are missing."""
 
 
@@ -112,7 +112,7 @@ def held_in_native(obj: Any, kind: Kind, types: Types, problems: list[str], word
     elif kind is Kind.SAVED and SAVED_TENSORS_READABLE:
         yield from saved_holds(obj, "", types, words)
     elif kind is Kind.SAVED:
-        problems.append(UNTOLD)
+        problems.append(UNKNOWN_CONTENTS)
 
 
 class Namespaces:
@@ -294,7 +294,7 @@ _SEARCHED = 4_000
 """Objects searched without a hint, first near the block and then near any running frame. Heuristic: a few milliseconds
 each.
 """
-_ASKED = 5_000
+_MAX_READ = 5_000
 """Tensors and grad nodes whose C++ references are read. Heuristic: tens of milliseconds."""
 _NEAREST = 3
 """Frames around the block that are searched first. Heuristic."""
@@ -327,7 +327,7 @@ class Walk:
         self._alive, self._enough = alive, enough
         self._namespaces = NAMESPACES.addresses()
         """Followed only where a hint names them."""
-        self._ways: set[int] | None = (self.missing | paths) - self._namespaces
+        self._on_paths: set[int] | None = (self.missing | paths) - self._namespaces
         """While only known paths are followed: what may be on them."""
         self._above: dict[int, int] = {}
         """Address of each object reached, mapped to its predecessor; 0 for a root."""
@@ -339,11 +339,11 @@ class Walk:
         self._others: deque[Any] = deque()
         self._tensors: deque[Any] = deque()
         """Reached objects with memory in C++, not followed yet; few of them hold Python objects."""
-        self._unasked: deque[Any] = deque()
+        self._unread: deque[Any] = deque()
         """The ones among them whose C++ references are unread."""
         self._stored: list[Any] = []
         """The ones among them whose storage object is unread."""
-        self._asks = min(_ASKED, deepest_walk())
+        self._reads_left = min(_MAX_READ, deepest_walk())
         """Remaining number of objects to read."""
         self._words: Words
         self._types = Types()
@@ -365,8 +365,8 @@ class Walk:
     def _search(self, frames: list[FrameType], values: Collection[Any]) -> None:
         """Walk again through new objects, then through objects without a hint."""
         self._let_go()
-        self._ways, self._hints, self._above, self.one_by_one = None, self._hints | self._new, {}, True
-        self._asks = min(_ASKED, deepest_walk())
+        self._on_paths, self._hints, self._above, self.one_by_one = None, self._hints | self._new, {}, True
+        self._reads_left = min(_MAX_READ, deepest_walk())
         groups: list[deque[Any]] = []
         for near in (frames[:_NEAREST], frames[_NEAREST:]):
             if self.missing:
@@ -382,7 +382,7 @@ class Walk:
             self._others.clear()
 
     def _let_go(self) -> None:
-        for waiting in (self._named, self._arrays, self._others, self._tensors, self._unasked, self._stored):
+        for waiting in (self._named, self._arrays, self._others, self._tensors, self._unread, self._stored):
             waiting.clear()
 
     def paths(self) -> set[int]:
@@ -417,12 +417,12 @@ class Walk:
             elif self._arrays:
                 self._go_through(self._arrays.popleft())
             elif self._stored:
-                self._ask_for_storages()
+                self._read_storages()
             elif self._tensors:
                 self._go_through_all(self._tensors)
-            elif self._unasked and self._asks:
-                self._asks -= 1
-                obj = self._unasked.popleft()
+            elif self._unread and self._reads_left:
+                self._reads_left -= 1
+                obj = self._unread.popleft()
                 for held in self._held_in_native(obj):
                     self._reach(held, id(obj))
             else:
@@ -443,12 +443,12 @@ class Walk:
 
     def _reach_all(self, objects: Collection[Any], above: int) -> None:
         """Reach all of these, or those that may be on a path; most lead nowhere and are filtered in C."""
-        if self._ways is None:
+        if self._on_paths is None:
             for obj in objects:
                 if id(obj) not in self._namespaces:
                     self._reach(obj, above)
-        elif near := self._ways.intersection(map(id, objects)):
-            self._ways -= near
+        elif near := self._on_paths.intersection(map(id, objects)):
+            self._on_paths -= near
             self.missing -= near
             self._above |= dict.fromkeys(near, above)
             alike: dict[int, list[Any]] = {}
@@ -457,7 +457,7 @@ class Walk:
             for several in alike.values():
                 self._await(self._kind(type(several[0])), several)
 
-    def _ask_for_storages(self) -> None:
+    def _read_storages(self) -> None:
         stored, self._stored = self._stored, []
         if not self.missing.isdisjoint(self._storages):  # reading it would create one
             # `storage_object` without its own guard: the walk has one
@@ -492,7 +492,7 @@ class Walk:
         if kind is Kind.TENSOR:
             self._stored.extend(objects)
         if kind is not Kind.STORAGE:
-            self._unasked.extend(objects)
+            self._unread.extend(objects)
 
 
 def retained_upper_bound(doubtful: Iterable[Any]) -> int | None:
@@ -505,7 +505,7 @@ def retained_upper_bound(doubtful: Iterable[Any]) -> int | None:
         return None
     types, problems, storages = Types(), list[str](), dict[int, int]()
     reached = {id(obj): obj for obj in doubtful}
-    waiting, most = [*reached.values()], min(_ASKED, deepest_walk())
+    waiting, most = [*reached.values()], min(_MAX_READ, deepest_walk())
     with without_functions(), own_memory() as words:
         while waiting and len(reached) <= most:
             obj = waiting.pop()
@@ -594,7 +594,7 @@ class RetentionCheck:
         """Return the mark from which objects belong to the block."""
         return self._tensors.mark
 
-    def looked_before(self, left: dict[str, int], collect: bool = True) -> None:
+    def set_baseline(self, left: dict[str, int], collect: bool = True) -> None:
         """Record the garbage that the snapshot before the block found; it made Python objects for those without one."""
         self.left = left
         if collect:

@@ -84,10 +84,10 @@ class Garbage:
         died = collected.copy()
         while True:
             check_deadline()
-            standing = living & ~died
+            remaining = living & ~died
             held_by_living = np.zeros(self.count, dtype=bool)
-            held_by_living[self.held[standing[self.holder]]] = True
-            falls = standing & ~held_by_living
+            held_by_living[self.held[remaining[self.holder]]] = True
+            falls = remaining & ~held_by_living
             if not falls.any() or not died.any():
                 return died
             died |= falls

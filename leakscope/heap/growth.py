@@ -50,7 +50,7 @@ class Gain:
     """The name of the newest items."""
 
 
-_MOST_KEPT = 1 << 20
+_MAX_KEPT = 1 << 20
 """Containers kept between snapshots, 24 MiB. Heuristic: a process with many packages starts with a quarter of it;
 beyond it, short lists are dropped.
 """
@@ -87,13 +87,13 @@ def kept_lengths(lengths: NDArray[np.integer]) -> NDArray[np.bool_]:
     """Select the containers to keep by length: all, or if there are very many, not those of the most frequent lengths,
     which hold data.
     """
-    if len(lengths) <= _MOST_KEPT:
+    if len(lengths) <= _MAX_KEPT:
         return np.ones(len(lengths), dtype=bool)
     cut = np.minimum(lengths, _LONG)
     common = np.bincount(cut)
     rarest = np.argsort(common, kind="stable")
     kept = np.zeros(len(common), dtype=bool)
-    kept[rarest[np.cumsum(common[rarest]) <= _MOST_KEPT]] = True
+    kept[rarest[np.cumsum(common[rarest]) <= _MAX_KEPT]] = True
     of_kept: NDArray[np.bool_] = kept[cut]
     return of_kept
 
@@ -121,7 +121,7 @@ class Lengths:
         columns = (containers.addresses, containers.lengths, containers.firsts)
         self._noted.append(Containers(*map(in_own_pages, columns)))
 
-    def end_look(self) -> None:
+    def end_snapshot(self) -> None:
         """End the snapshot: what was recorded becomes the baseline of the next one."""
         noted, self._noted = self._noted, []
         if noted:
@@ -135,11 +135,11 @@ def _column(parts: Sequence[Containers], name: str) -> Ints:
     return column
 
 
-_MOST_TYPES = 8
+_MAX_TYPES = 8
 """Types examined in one snapshot, the most frequent ones. Heuristic."""
 _FEWEST = 3
 """Minimum objects of a type to treat it as linked. Heuristic."""
-_MOST_HEADS = 0.2
+_MAX_HEADS = 0.2
 """Maximum share of objects of a linked type without a referrer of the same type: the heads of the chains."""
 _SAMPLED = 8
 """Objects measured per type. Heuristic."""
@@ -155,7 +155,7 @@ class LinkedTypes:
         self._of: dict[int, Gain] = {}
         """By the address of the type."""
 
-    def tell(self, native: NativeGraph, measure: Measure) -> list[tuple[int, Gain]]:
+    def take_growth(self, native: NativeGraph, measure: Measure) -> list[tuple[int, Gain]]:
         """Yield (index of an object without a referrer of its type, growth of the type); ends the snapshot."""
         sweep = native.sweep
         kinds = sweep.type_index[: sweep.tracked]
@@ -165,22 +165,22 @@ class LinkedTypes:
         before, self._types, self._counts = self._before(types), in_own_pages(types), in_own_pages(counts)
         grown = np.flatnonzero((before > 0) & (counts > before) & (counts >= _FEWEST))
         known, self._of = self._of, {}
-        asked = [
+        considered = [
             k for k in np.flatnonzero(np.isin(types, list(known))).tolist() if counts[k] >= known[int(types[k])].items
         ]
-        asked += grown[np.argsort(before[grown] - counts[grown], kind="stable")].tolist()
-        told: list[tuple[int, Gain]] = []
+        considered += grown[np.argsort(before[grown] - counts[grown], kind="stable")].tolist()
+        largest: list[tuple[int, Gain]] = []
         one_of = sweep.type_first[order]
-        asked = [k for k in dict.fromkeys(asked) if _may_be_linked(type(sweep.objects[one_of[k]]), native)]
-        for k in asked[:_MOST_TYPES]:
+        considered = [k for k in dict.fromkeys(considered) if _may_be_linked(type(sweep.objects[one_of[k]]), native)]
+        for k in considered[:_MAX_TYPES]:
             at = np.flatnonzero(kinds == order[k])
             heads = self._heads(native, at)
-            if 0 < len(heads) <= max(_MOST_HEADS * len(at), 1):
+            if 0 < len(heads) <= max(_MAX_HEADS * len(at), 1):
                 gain = known.get(int(types[k])) or Gain(int(types[k]), int(before[k]), 0)
                 self._of[int(types[k])] = gain
                 _add_link(gain, native, at, measure)
-                told.append((int(heads[-1]), gain))
-        return [(index, gain) for index, gain in told if gain.bytes >= LARGE]
+                largest.append((int(heads[-1]), gain))
+        return [(index, gain) for index, gain in largest if gain.bytes >= LARGE]
 
     def _before(self, types: Ints) -> Ints:
         """Number of objects of each type at the last snapshot."""
@@ -228,7 +228,7 @@ def _add_link(gain: Gain, native: NativeGraph, at: Ints, measure: Measure) -> No
     gain.items = len(at)
 
 
-_MOST_MEASURED = 256
+_MAX_MEASURED = 256
 """Containers measured in one snapshot, those that gained most items. Heuristic."""
 _FIRST = 1 << 40
 """Added to the gain of a container that gained before, so that it is measured first."""
@@ -238,7 +238,7 @@ _WITHOUT_FIRST = (set, collections.deque)
 """Types whose first item changes whenever an item is added or removed."""
 _CALLED = (types.FunctionType, types.MethodType, functools.partial)
 """Types of hooks; an object with its own `__call__` is found by its bytes alone."""
-_MOST_TOLD = 32
+_MAX_REPORTED = 32
 """Containers reported by one snapshot, those that gained most bytes. Heuristic."""
 
 
@@ -299,25 +299,27 @@ class Gains:
         known = np.isin(now.addresses, np.fromiter(self._of, np.int64, len(self._of)))
         grown = np.flatnonzero((more > 0) | (known & (more == 0)))
         rank = more[grown] + np.where(known[grown], _FIRST, 0)
-        return grown[np.argsort(-rank, kind="stable")[:_MOST_MEASURED]]
+        return grown[np.argsort(-rank, kind="stable")[:_MAX_MEASURED]]
 
     def has_grown(self, untracked: dict[Any, Any]) -> bool:
         """Whether an untracked dict was found to have grown in this snapshot."""
         return id(untracked) in self._grown
 
-    def tell(self, grown: Sequence[GrownContainer], measure: Measure) -> list[tuple[int, Gain]]:
+    def take_growth(self, grown: Sequence[GrownContainer], measure: Measure) -> list[tuple[int, Gain]]:
         """Yield (index, growth) of the containers that gained most bytes; ends the snapshot."""
         gains: dict[int, tuple[int, Gain]] = {}
         news = sorted(((new, self._before(new)) for new in grown), key=_items_gained, reverse=True)
-        for new, gain in news[:_MOST_MEASURED]:
+        for new, gain in news[:_MAX_MEASURED]:
             if not measure.is_over:
                 _add(gain, new.container, measure)
                 gains[id(new.container)] = new.index, gain
         self._of = {address: gain for address, (_, gain) in gains.items()}
-        self._lengths.end_look()
+        self._lengths.end_snapshot()
         self._grown.clear()
-        told = sorted(gains.values(), key=lambda numbered: (-numbered[1].is_of_hooks, -numbered[1].bytes))[:_MOST_TOLD]
-        return [(index, gain) for index, gain in told if gain.bytes >= LARGE or gain.is_of_hooks]
+        largest = sorted(gains.values(), key=lambda numbered: (-numbered[1].is_of_hooks, -numbered[1].bytes))[
+            :_MAX_REPORTED
+        ]
+        return [(index, gain) for index, gain in largest if gain.bytes >= LARGE or gain.is_of_hooks]
 
     def _before(self, new: GrownContainer) -> Gain:
         """What it had gained at the last snapshot."""
@@ -394,21 +396,21 @@ def gaining_containers(native: NativeGraph, gains: Gains, own: Iterable[int]) ->
     ours = set(_below(native, own).tolist()) if lengths else set()
     grown = [GrownContainer(k, sweep.objects[k], length) for k, length in lengths.items() if k not in ours]
     measure = Measure(native.types)
-    return {**dict(gains.tell(grown, measure)), **dict(gains.linked.tell(native, measure))}
+    return {**dict(gains.take_growth(grown, measure)), **dict(gains.linked.take_growth(native, measure))}
 
 
 def _below(native: NativeGraph, own: Iterable[int]) -> Ints:
     """Indexes of leakscope's own objects and of the containers in them."""
     sweep, tops = native.sweep, set(own)
     below = [held for holder, held in zip(native.extra.holder, native.extra.held, strict=True) if holder in tops]
-    goes_on = (native.flags & (GAINING | OURS) > 0) | (sweep.type_list == id(tuple))
+    is_followed = (native.flags & (GAINING | OURS) > 0) | (sweep.type_list == id(tuple))
     caches = sweep.type_list == id(LRU_CACHE)
     ours = np.zeros(len(sweep.objects), dtype=bool)
     level = np.unique(np.array([*tops, *below], dtype=np.int64))
     while len(level):
         kinds = sweep.type_index[level]
         of_ours = [k for k in level[caches[kinds]].tolist() if _caches_ours(sweep.objects[k])]
-        level = np.append(level[goes_on[kinds]], np.array(of_ours, dtype=np.int64))
+        level = np.append(level[is_followed[kinds]], np.array(of_ours, dtype=np.int64))
         ours[level] = True
         held = _held_by(native, level)
         level = np.unique(held[~ours[held]])

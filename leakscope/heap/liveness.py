@@ -159,7 +159,7 @@ def owned_bytes(obj: Any) -> int:
     return int(_OF_ARRAY["nbytes"].__get__(obj))
 
 
-MOST_LEVELS = 100
+MAX_LEVELS = 100
 """Levels above memory up to which only ancestors are visited; beyond, the whole heap is. Heuristic."""
 
 
@@ -234,7 +234,7 @@ def ancestors(
     kept = np.zeros(every.count, dtype=bool)
     parts = [paths(memory[:0])]
     level = np.unique(memory[~out[memory]])
-    for _ in range(MOST_LEVELS):
+    for _ in range(MAX_LEVELS):
         if len(level) == 0:
             break
         check_deadline()
@@ -333,7 +333,7 @@ def _holders_of(references: ReferenceTable, objects: Ints, alive: NDArray[np.boo
     members = np.zeros(references.count, dtype=bool)
     parts: list[References] = []
     level = objects
-    for _ in range(MOST_LEVELS):
+    for _ in range(MAX_LEVELS):
         check_deadline()
         members[level] = True
         level = level[~alive[level]]

@@ -105,9 +105,9 @@ def flags_of_types(kinds: Iterable[type]) -> NDArray[np.int8]:
     alive = [place for place, kind in enumerate(known.types) if kind() is not None]
     if len(alive) < len(known.types):
         known = known.only(alive)
-    asked = list(kinds)
-    addresses = np.fromiter(map(id, asked), np.int64, len(asked))
-    new = {int(addresses[k]): asked[k] for k in np.flatnonzero(~np.isin(addresses, known.addresses)).tolist()}
+    wanted = list(kinds)
+    addresses = np.fromiter(map(id, wanted), np.int64, len(wanted))
+    new = {int(addresses[k]): wanted[k] for k in np.flatnonzero(~np.isin(addresses, known.addresses)).tolist()}
     if new:
         known = known.and_also(new)
     _known = known
@@ -580,13 +580,13 @@ def uses_of_storages(native: NativeGraph) -> Ints:
         else:
             tensors.append(tensor)
             places.append(place)
-    told = np.fromiter(
+    numbers = np.fromiter(
         chain(map(storage_address, tensors), map(uses_of_storage, map(storage_address, tensors))),
         np.int64,
         2 * len(tensors),
     )
     addresses = np.fromiter((storage.address for storage in native.storages), np.int64, len(native.storages))
-    uses[places] = np.where(told[: len(tensors)] == addresses[places], told[len(tensors) :], -1)
+    uses[places] = np.where(numbers[: len(tensors)] == addresses[places], numbers[len(tensors) :], -1)
     return uses
 
 
@@ -600,7 +600,7 @@ def changed(native: NativeGraph, indexes: Ints) -> Ints:
     sweep, many = native.sweep, len(indexes)
     objects = list(map(sweep.objects.__getitem__, indexes.tolist()))
     referents = referents_in_c(objects)
-    told = np.fromiter(
+    numbers = np.fromiter(
         chain(
             map(sys.getrefcount, objects),
             map(len, map(referents, objects)),
@@ -609,9 +609,9 @@ def changed(native: NativeGraph, indexes: Ints) -> Ints:
         np.int64,
     )
     native_owners = native.role[indexes] > 0
-    moved = np.abs(told[:many] - LIST_BASELINE - 1 - sweep.counts[indexes]) > native_owners
-    held = sweep.address_book.find(told[2 * many :])
-    holder = np.repeat(np.arange(many), told[many : 2 * many])[held >= 0]
+    moved = np.abs(numbers[:many] - LIST_BASELINE - 1 - sweep.counts[indexes]) > native_owners
+    held = sweep.address_book.find(numbers[2 * many :])
+    holder = np.repeat(np.arange(many), numbers[many : 2 * many])[held >= 0]
     held = held[held >= 0]
     lengths = np.bincount(holder, minlength=many)
     before = sweep.starts[indexes + 1] - sweep.starts[indexes]

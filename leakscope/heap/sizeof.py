@@ -40,7 +40,7 @@ def picture_bytes(obj: Any, kind: type) -> int:
     return int(width) * int(height) * pixel
 
 
-_LOOKED_AT = 8
+_SAMPLED = 8
 """Newest items sampled. Heuristic."""
 _ALL_OF = 32
 """Number of objects up to which all are examined. Heuristic."""
@@ -57,7 +57,7 @@ Item = tuple[Any, ...]
 
 def newest_items(container: Any, base: Any, gained: int) -> list[Item]:
     """Some of the items added last; for a set, which has no order, any."""
-    many = min(gained, _LOOKED_AT)
+    many = min(gained, _SAMPLED)
     if base is list:
         last = list.__len__(container) - 1
         return [(item,) for k in range(many) for item in _at(container, last - k * gained // many)]
@@ -75,7 +75,7 @@ def _at(items: Any, place: int) -> list[Any]:
 
 def oldest_items(container: Any, base: Any, count: int) -> list[Item]:
     """Some of the first `count` items; for a set, which has no order, any."""
-    many = min(count, _LOOKED_AT)
+    many = min(count, _SAMPLED)
     if base is list:
         return [(item,) for k in range(many) for item in _at(container, k * count // many)]
     if base is dict:
@@ -90,11 +90,11 @@ def some_items(held: Sequence[Any]) -> Sequence[Any]:
 
 def item_text(items: Sequence[Item]) -> str:
     """The type of most items: `str`, `dict of str and float`, `list of 512 float`."""
-    texts = [_text(item[-1], _DEEPEST) if _tells(item[-1]) else _text(item[0], 0) for item in items]
+    texts = [_text(item[-1], _DEEPEST) if _is_informative(item[-1]) else _text(item[0], 0) for item in items]
     return Counter(texts).most_common(1)[0][0] if texts else ""
 
 
-def _tells(value: Any) -> bool:
+def _is_informative(value: Any) -> bool:
     """Whether a value carries information beyond its key; a flag does not."""
     return value is not None and type(value) is not bool
 
@@ -125,11 +125,11 @@ _GC_HEAD = 16
 """Bytes before an object that gc tracks (CPython Include/internal/pycore_gc.h)."""
 _VALUE, _VALUES = 8, 16
 """Bytes of an inline attribute of an instance, and before the first (CPython Objects/dictobject.c)."""
-_MOST_SMALL = 512
+_MAX_SMALL = 512
 """Maximum bytes of a block served from Python's arenas, which malloc's count does not include (obmalloc.c)."""
-_MOST_OF_ONE = 250
+_MAX_OF_ONE = 250
 """Maximum objects examined for one item. Heuristic."""
-_MOST_OF_LOOK = 20_000
+_MAX_PER_SNAPSHOT = 20_000
 """Maximum objects measured by one snapshot. Heuristic: about 40 ms."""
 
 _ATOMS = (str, bytes, bytearray, int, float, complex)
@@ -148,7 +148,7 @@ _ARRAY: Any = np.ndarray.__dict__
 
 def _arenas_serve() -> int:
     """Maximum block size served by arenas; 0 if Python was configured to use malloc for all."""
-    return 0 if os.environ.get("PYTHONMALLOC", "").startswith("malloc") else _MOST_SMALL
+    return 0 if os.environ.get("PYTHONMALLOC", "").startswith("malloc") else _MAX_SMALL
 
 
 @dataclass
@@ -173,7 +173,7 @@ class Measure:
     @property
     def is_over(self) -> bool:
         """Whether the snapshot has reached its measuring limit."""
-        return len(self._seen) >= _MOST_OF_LOOK
+        return len(self._seen) >= _MAX_PER_SNAPSHOT
 
     def add(self, items: list[Any], but: type | None = None) -> None:
         """Add the bytes of these objects, except tensors and arrays of the heap graph, and empty the list.
@@ -182,7 +182,7 @@ class Measure:
         """
         waiting = collections.deque((item, 1.0) for item in items)
         items.clear()
-        for _ in range(_MOST_OF_ONE * len(waiting)):
+        for _ in range(_MAX_OF_ONE * len(waiting)):
             if not waiting:
                 break
             obj, times = waiting.popleft()

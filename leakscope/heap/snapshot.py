@@ -52,7 +52,7 @@ class BlockReader(Protocol):
     def read(self, storages: Iterable[Storage], objects: Sequence[Any]) -> Mapping[int, str]:
         """Join the storages found; return the allocation site of each, by storage address, where recorded."""
 
-    def seen(self, look: HeapSnapshot, places: Mapping[int, int]) -> None:
+    def seen(self, snapshot: HeapSnapshot, places: Mapping[int, int]) -> None:
         """Called when the snapshot is complete; `places` maps storage addresses to indexes in the graph."""
 
 
@@ -91,7 +91,7 @@ _NOTHING_KNOWN = SnapshotContext()
 class LiveSnapshot:
     """A snapshot with its live objects, which are released when `inspect` is left."""
 
-    look: HeapSnapshot
+    snapshot: HeapSnapshot
     objects: list[Any]
     """The live object of each node of the graph; for a storage, a tensor over it."""
     swept: list[Any]
@@ -99,7 +99,7 @@ class LiveSnapshot:
 
 
 @untraced
-def look(
+def take_heap_snapshot(
     step: int, occasion: Occasion, context: SnapshotContext = _NOTHING_KNOWN, *, watched: Watched | None = None
 ) -> HeapSnapshot:
     """Take a heap snapshot. Collects nothing, runs no user code, keeps nothing alive.
@@ -109,15 +109,15 @@ def look(
     with inspect(step, occasion, context) as live:
         if watched is not None:
             watched += [
-                watch_storage(storage_object(live.objects[k]), int(live.look.heap.bytes[k]))
-                for k in live.look.heap.storages.tolist()
+                watch_storage(storage_object(live.objects[k]), int(live.snapshot.heap.bytes[k]))
+                for k in live.snapshot.heap.storages.tolist()
             ]
-        return live.look
+        return live.snapshot
 
 
 @contextmanager
 def inspect(step: int, occasion: Occasion, context: SnapshotContext = _NOTHING_KNOWN) -> Iterator[LiveSnapshot]:
-    """As `look`, with the live objects available while the block runs."""
+    """As `take_heap_snapshot`, with the live objects available while the block runs."""
     started = CLOCK.perf_counter()
     frames = running_frames()
     heap: Sweep | None = None
@@ -182,7 +182,7 @@ def _inspect(
     if context.blocks is not None:
         context.blocks.seen(seen, {storages[k - first].address: at for at, k in enumerate(order) if k >= first})
     return LiveSnapshot(
-        look=seen,
+        snapshot=seen,
         objects=[objects[k] if k < first else _tensor_of(native, storages[k - first]) for k in order],
         swept=objects,
     )

@@ -19,7 +19,7 @@ from leakscope.heap import _sweep_fallback
 from leakscope.heap._sweep_fallback import HANDLES, LARGE, leads_on, may_hold_tracked, untracked_referents
 from leakscope.heap.address_index import (
     LIST_BASELINE,
-    MOST_COUNTED,
+    MAX_COUNTED,
     AddressIndex,
     Growing,
     HeapColumns,
@@ -62,7 +62,7 @@ def read_natively(objects: list[Any] | Listing, with_dicts: bool, *, alone: bool
     memory is short; nothing is kept then.
     """
     freezing = gc.get_freeze_count() > FROZEN_BY_PYTHON
-    columns = gc_heap().read(objects, np.ndarray, HANDLES, LARGE, MOST_COUNTED, freezing, with_dicts, alone)
+    columns = gc_heap().read(objects, np.ndarray, HANDLES, LARGE, MAX_COUNTED, freezing, with_dicts, alone)
     holders = _array(columns["dict_holder"], np.int32).astype(np.int64)
     of_dicts = (_array(columns[f"dict_{name}"], np.int64) for name in ("address", "length", "first"))
     return HeapColumns(
@@ -157,7 +157,7 @@ class Sweep:
     type_first: Places
     """Index of the first object of each type of `type_list`."""
     counts: Places
-    """Reference counts without those of the sweep itself; `MOST_COUNTED` for an immortal object."""
+    """Reference counts without those of the sweep itself; `MAX_COUNTED` for an immortal object."""
     lengths: Places
     """Number of references that CPython's traversal reports for each tracked object, including those
     to untracked ones.

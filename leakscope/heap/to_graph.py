@@ -87,7 +87,7 @@ def describe(obj: Any, known: Types) -> Described:
     """
     try:
         return _described(obj, known)
-    except Exception:  # noqa: BLE001 - one object must not cost the look
+    except Exception:  # noqa: BLE001 - one object must not cost the snapshot
         kind = type(obj)
         name, short = qualified_name(kind), type_name(kind)
         if known.role(kind) is Role.TENSOR:
@@ -105,16 +105,16 @@ def namespace(module: str) -> Described:
 
 def _described(obj: Any, known: Types) -> Described:
     kind = type(obj)
-    told: Described | None = known.told.get(id(kind))
-    if told is not None:
-        return told
+    described: Described | None = known.described.get(id(kind))
+    if described is not None:
+        return described
     role = known.role(kind)
     if role is _TENSOR:
         return _tensor(obj, kind, known)
     if role is _GRAD_NODE:
         name = type_name(kind)
-        told = known.told[id(kind)] = Described(ObjectKind.GRAD_NODE, name, name, name, class_where(kind))
-        return told
+        described = known.described[id(kind)] = Described(ObjectKind.GRAD_NODE, name, name, name, class_where(kind))
+        return described
     of_exact_type = _EXACT.get(id(kind))
     if of_exact_type is not None:
         return of_exact_type(obj, kind)
@@ -128,10 +128,10 @@ def _described(obj: Any, known: Types) -> Described:
     word, label = _instance_kind(bases, type_name(kind))
     if np.ndarray in bases:
         label = _array(obj, kind).label
-    told = Described(word, name, label, name, class_where(kind), _span(obj, bases))
+    described = Described(word, name, label, name, class_where(kind), _span(obj, bases))
     if np.ndarray not in bases and kind is not memoryview:
-        known.told[id(kind)] = told
-    return told
+        known.described[id(kind)] = described
+    return described
 
 
 def _array(obj: Any, kind: type) -> Described:
@@ -184,12 +184,12 @@ def _tensor(obj: Any, kind: type, known: Types) -> Described:
             return _described_tensor(obj, kind)
         alike = id(kind), _dtype(obj), TensorBase.size(obj), TensorBase.stride(obj)
         try:
-            told: Described | None = known.told.get(alike)
+            described: Described | None = known.described.get(alike)
         except TypeError:  # a symbolic size
             return _described_tensor(obj, kind)
-        if told is None:
-            told = known.told[alike] = _described_tensor(obj, kind)
-        return told
+        if described is None:
+            described = known.described[alike] = _described_tensor(obj, kind)
+        return described
 
 
 _layout, _is_nested, _dtype = (getattr(TensorBase, name).__get__ for name in ("layout", "is_nested", "dtype"))
@@ -431,9 +431,9 @@ def to_heap_graph(
 def _bases(order: Sequence[int], described: Sequence[Described], heap: Liveness) -> dict[str, str]:
     """The package's class from which each type of the user derives, for those that have one."""
     bases: dict[str, str] = {}
-    for index, told in zip(order, described, strict=True):
-        if told.where and told.kind in _OF_CLASSES and told.type not in bases:
-            bases[told.type] = package_base(type(heap.native.sweep.objects[index]))
+    for index, node in zip(order, described, strict=True):
+        if node.where and node.kind in _OF_CLASSES and node.type not in bases:
+            bases[node.type] = package_base(type(heap.native.sweep.objects[index]))
     return {name: base for name, base in bases.items() if base}
 
 

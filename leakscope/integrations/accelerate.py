@@ -63,14 +63,14 @@ class LeakTracker(Watching, GeneralTracker):  # type: ignore[misc]  # untyped wh
         self._logged: int | None = None
         weak = weakref.ref(accelerator)
 
-        def tell(values: dict[str, float | str]) -> None:
+        def log(values: dict[str, float | str]) -> None:
             if accelerator := weak():
                 # W&B would drop a step before the last logged one
                 accelerator.log(values, step=self._logged)
 
         # before those that are added later and finish later
         accelerator.trackers.insert(0, self)
-        self._training.begin({}, tell, aloud=accelerator.is_main_process)
+        self._training.begin({}, log, aloud=accelerator.is_main_process)
         self._hook: Any = register_optimizer_step_post_hook(self._optimizer_stepped)
 
     @property

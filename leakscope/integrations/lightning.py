@@ -56,11 +56,11 @@ class LeakCallback(Watching, *_callback_classes()):  # type: ignore[misc]  # kno
         self._steps = trainer.global_step
         weak = weakref.ref(trainer)
 
-        def tell(values: dict[str, float | str]) -> None:
+        def log(values: dict[str, float | str]) -> None:
             if trainer := weak():
                 _log(trainer, values)
 
-        self._training.begin(_roots(trainer, pl_module), tell, aloud=trainer.is_global_zero)
+        self._training.begin(_roots(trainer, pl_module), log, aloud=trainer.is_global_zero)
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
         """End a step, unless gradients are still being accumulated."""

@@ -79,7 +79,7 @@ class LeakLoop(Watching):
             return result
 
         setattr(trainer, self._step, stepped)
-        self._training.begin({"trainer": trainer}, self._tell, aloud=rank_and_world()[0] == 0)
+        self._training.begin({"trainer": trainer}, self._log_values, aloud=rank_and_world()[0] == 0)
         return self
 
     def __exit__(
@@ -92,7 +92,7 @@ class LeakLoop(Watching):
                 setattr(trainer, self._step, stepped.__wrapped__)
         self._training.end(error)
 
-    def _tell(self, values: dict[str, float | str]) -> None:
+    def _log_values(self, values: dict[str, float | str]) -> None:
         processor = getattr(self._trainer(), "metrics_processor", None)
         log = self._log or getattr(getattr(processor, "logger", None), "log", None)
         # torchtitan's logger takes numbers only; the report is in Python's log

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("leakscope")
 """Gets the report, as a warning unless it is clean."""
 
-Tell = Callable[[dict[str, float | str]], None]
+LogFunction = Callable[[dict[str, float | str]], None]
 """Passes figures, and the report as text, to the logger of the framework."""
 
 
@@ -56,20 +56,20 @@ class Training:
         self._output = output
         Profiler(output, **self._options)  # raises for invalid options before training starts
         self._profiler: Profiler | None = None
-        self._tell: Tell = _tell_nobody
+        self._log_values: LogFunction = _log_nothing
         self._aloud = True
 
-    def begin(self, roots: Mapping[str, object], tell: Tell, aloud: bool = True) -> None:
+    def begin(self, roots: Mapping[str, object], log: LogFunction, aloud: bool = True) -> None:
         """Start recording a training.
 
         Args:
             roots: Name to object: reference paths through these objects begin with the name.
-            tell: Called at the end with the figures.
+            log: Called at the end with the figures.
             aloud: Log the whole report, as one of several ranks should; the others log one line for each leak.
 
         """
         self.end()
-        self.findings, self._tell, self._aloud = None, tell, aloud
+        self.findings, self._log_values, self._aloud = None, log, aloud
         try:
             profiler = Profiler(self._output, roots=roots, **self._options)
             profiler.__enter__()
@@ -100,11 +100,11 @@ class Training:
                 LOGGER.log(logging.INFO if clean else logging.WARNING, "%s", findings)
             elif "leakscope/report" in values:
                 LOGGER.warning("rank %d: %s", findings.run.ranks[0].number, values["leakscope/report"])
-            self._tell(values)
+            self._log_values(values)
         except Exception as ours:  # noqa: BLE001 - whatever it is, it must not become the training's
             LOGGER.warning("the leaks of this training could not be reported: %s", str(ours) or type(ours).__name__)
         finally:
-            self._tell = _tell_nobody
+            self._log_values = _log_nothing
 
 
 class Watching:
@@ -143,9 +143,9 @@ def values_of(findings: Result) -> dict[str, float | str]:
         "leakscope/leaked_bytes": float(sum(finding.retained_bytes for finding in found)),
         "leakscope/bytes_per_step": float(sum(finding.bytes_per_step for finding in found)),
     }
-    told = "\n\n".join(f"{title(finding)}: {first_cut((finding,))}" for finding in found)
-    return {**values, "leakscope/report": told} if found else values
+    text = "\n\n".join(f"{title(finding)}: {first_cut((finding,))}" for finding in found)
+    return {**values, "leakscope/report": text} if found else values
 
 
-def _tell_nobody(_: dict[str, float | str]) -> None:
+def _log_nothing(_: dict[str, float | str]) -> None:
     """Do nothing."""

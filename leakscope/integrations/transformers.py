@@ -48,13 +48,13 @@ class LeakCallback(Watching, TrainerCallback):  # type: ignore[misc]  # untyped 
         callbacks.insert(0, callbacks.pop(callbacks.index(self)))
         weak = weakref.ref(trainer)
 
-        def tell(values: dict[str, float | str]) -> None:
+        def log(values: dict[str, float | str]) -> None:
             if trainer := weak():
                 trainer.log(values)
 
         # a Trainer has several names for the model
         roots = {"trainer": trainer, "trainer.model": given["model"]}
-        self._training.begin(roots, tell, aloud=state.is_world_process_zero)
+        self._training.begin(roots, log, aloud=state.is_world_process_zero)
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         """End a step."""

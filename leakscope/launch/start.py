@@ -35,7 +35,7 @@ from leakscope.run.multi_node import Job, job_here, machines, ranks_elsewhere
 from leakscope.run.processes import MAIN
 from leakscope.run.rank_end import ended_file, rank_name, ranks_in
 from leakscope.run.secrets import conceal, masked
-from leakscope.run.writer import ASKED, make_private, time_now, write_run
+from leakscope.run.writer import REQUEST_FILE, make_private, time_now, write_run
 
 _VARIABLES = (
     ("RANK", "WORLD_SIZE", "", "LOCAL_WORLD_SIZE"),
@@ -62,13 +62,13 @@ def outside_launcher(environment: Mapping[str, str]) -> ExternalLauncher | None:
     Raises LaunchFailed if both variables of a launcher are set but invalid.
     """
     for rank, world, needed, local in _VARIABLES:
-        said = (environment.get(rank, ""), environment.get(world, ""))
-        if not all(said) or (needed and needed not in environment):
+        values = (environment.get(rank, ""), environment.get(world, ""))
+        if not all(values) or (needed and needed not in environment):
             continue
-        numbers = [int(number) if number.isascii() and number.isdigit() else -1 for number in said]
+        numbers = [int(number) if number.isascii() and number.isdigit() else -1 for number in values]
         if not 0 <= numbers[0] < numbers[1]:
             raise LaunchFailed(
-                f"{rank}={said[0]} and {world}={said[1]} in the environment are not a valid rank; unset them, "
+                f"{rank}={values[0]} and {world}={values[1]} in the environment are not a valid rank; unset them, "
                 "or use --ranks N to start a separate run"
             )
         if numbers[1] > 1:
@@ -148,7 +148,7 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
     if options.nnodes == 1:
         options.rank_state.unlink(missing_ok=True)
     if options.node_rank == 0:
-        (options.folder / ASKED).unlink(missing_ok=True)
+        (options.folder / REQUEST_FILE).unlink(missing_ok=True)
     if options.world == 1:
         codes = {0: _run_alone(options, meanwhile)}
     else:
@@ -159,7 +159,7 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
         clear(options.folder)
         with suppress(OSError):
             options.rank_state.unlink(missing_ok=True)
-            (options.folder / ASKED).unlink(missing_ok=True)
+            (options.folder / REQUEST_FILE).unlink(missing_ok=True)
         shutil.rmtree(options.turns, ignore_errors=True)
     return outcome
 
@@ -175,7 +175,7 @@ def launch_inside(options: Options, outside: ExternalLauncher) -> Outcome:
     with suppress(OSError):  # reported there by the rank itself
         make_private(own)  # announces that its machine records into this folder, whatever happens to the rank
     if options.rank == 0:
-        (options.folder / ASKED).unlink(missing_ok=True)
+        (options.folder / REQUEST_FILE).unlink(missing_ok=True)
     code = _run_alone(options)
     if options.rank == 0:
         _wait_for_peers(options)

@@ -325,7 +325,7 @@ class SnapshotReport:
 
 _POINTS = 600
 """Points of a thinned timeline; each keeps the maximum of its stretch."""
-_MOST_FAILURES = 8
+_MAX_FAILURES = 8
 """Maximum failures reported per device. Heuristic."""
 
 
@@ -450,7 +450,7 @@ def _failures(snapshot: Snapshot, played: Replay, trace: Trace | None, sites: St
     if trace is None:
         return ()
     events = np.flatnonzero(trace.action == OOM).tolist()
-    chosen = events if len(events) <= _MOST_FAILURES else [*events[: _MOST_FAILURES - 1], events[-1]]
+    chosen = events if len(events) <= _MAX_FAILURES else [*events[: _MAX_FAILURES - 1], events[-1]]
     return tuple(_failure(snapshot, played, trace, sites, event) for event in chosen)
 
 

@@ -24,9 +24,9 @@ also validates or saves is longer.
 """
 _COVERED = 0.5
 """Minimum share of the trace that the repetitions cover. Heuristic."""
-_MOST_COMPARED = 16
+_MAX_COMPARED = 16
 """Last repetitions that are compared with their predecessor. Heuristic."""
-_MOST_ANCHORS = 256
+_MAX_ANCHORS = 256
 """Allocations tried as the start of a repetition. Heuristic."""
 
 
@@ -98,7 +98,7 @@ def _beginnings(kinds: Ints, replay: Replay) -> npt.NDArray[np.intp] | None:
         return None
     times = np.bincount(count[chosen]).argmax()  # among equal counts, the fewest: one per step rather than two
     best: tuple[float, npt.NDArray[np.intp]] | None = None
-    for at in chosen[count[chosen] == times][:_MOST_ANCHORS].tolist():
+    for at in chosen[count[chosen] == times][:_MAX_ANCHORS].tolist():
         places = order[first[at] : first[at] + count[at]]
         low = float(replay.curve[np.maximum(replay.born[places] - 1, 0)].mean())
         if best is None or low < best[0]:
@@ -109,7 +109,7 @@ def _beginnings(kinds: Ints, replay: Replay) -> npt.NDArray[np.intp] | None:
 def _alike(kinds: Ints, at: npt.NDArray[np.intp]) -> bool:
     """Whether each repetition allocates what the previous one did; the first two are not compared."""
     counts = []
-    for begin, end in list(pairwise(at.tolist()))[1:][-_MOST_COMPARED:]:
+    for begin, end in list(pairwise(at.tolist()))[1:][-_MAX_COMPARED:]:
         counts.append(
             dict(zip(*(part.tolist() for part in np.unique(kinds[begin:end], return_counts=True)), strict=True))
         )

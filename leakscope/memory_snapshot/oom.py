@@ -92,16 +92,16 @@ def alive_in(layout: ReservedLayout, snapshot: Snapshot, played: Replay, trace: 
 
 def rounded(size: Ints, divisions: Sequence[int] = ()) -> Ints:
     """The sizes of the blocks for requests (round_size; with `divisions`, roundup_power2_next_division)."""
-    asked = np.maximum(size, 1)
-    plain: Ints = -(-asked // _ROUNDING) * _ROUNDING
+    requested = np.maximum(size, 1)
+    plain: Ints = -(-requested // _ROUNDING) * _ROUNDING
     if not divisions:
         return plain
-    floor = 1 << np.frexp(asked.astype(np.float64))[1].astype(np.int64) - 1
-    number = np.clip(np.frexp(asked.astype(np.float64))[1] - 21, 0, len(divisions) - 1)
+    floor = 1 << np.frexp(requested.astype(np.float64))[1].astype(np.int64) - 1
+    number = np.clip(np.frexp(requested.astype(np.float64))[1] - 21, 0, len(divisions) - 1)
     parts = np.array(divisions, np.int64)[number]
     part = np.maximum(floor // np.maximum(parts, 1), 1)
-    divided = -(-asked // part) * part
-    return np.where((parts > 1) & (asked > _ROUNDING * parts), divided, plain)
+    divided = -(-requested // part) * part
+    return np.where((parts > 1) & (requested > _ROUNDING * parts), divided, plain)
 
 
 def _doubtful(layout: ReservedLayout, address: Ints, size: Ints, chosen: Chosen) -> list[tuple[int, int]]:

@@ -163,10 +163,11 @@ class Categories:
 
 def categories_of(snapshot: Snapshot, played: Replay) -> Categories:
     """Judge every allocation: each stack once, and numpy for the rest."""
-    told = [part_of(stack, number) for number, stack in enumerate(snapshot.stacks)]
-    parts = np.array([_LETTERS[part] for part in told], np.int64)
+    stack_parts = [part_of(stack, number) for number, stack in enumerate(snapshot.stacks)]
+    parts = np.array([_LETTERS[part] for part in stack_parts], np.int64)
     judged = [
-        _of_stack(stack, number, part) for number, (stack, part) in enumerate(zip(snapshot.stacks, told, strict=True))
+        _of_stack(stack, number, part)
+        for number, (stack, part) in enumerate(zip(snapshot.stacks, stack_parts, strict=True))
     ]
     own = np.array([_CODES[category] for category in judged], np.uint8)
     traced = own[played.stacks] if len(own) else np.zeros(len(played.born), np.uint8)

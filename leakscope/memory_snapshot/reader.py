@@ -39,11 +39,11 @@ from leakscope.memory_snapshot.model import (
 GZIP_RATIO = 100
 """A gzipped file may unpack to this many times its size; snapshots written by torch shrink 9 to 40 times."""
 
-MOST_BYTES = 1 << 32
+MAX_BYTES = 1 << 32
 """Maximum size of a file. Heuristic: torch writes a gigabyte for a million events."""
 _FREE_BYTES = 1 << 20
 """Allowance in bytes for files that are nearly empty."""
-_LEAST_ENTRY, _FREE_ENTRIES = 8, 10_000
+_MIN_ENTRY, _FREE_ENTRIES = 8, 10_000
 """Each block and event takes at least 20 bytes of a pickle; a repeated reference takes two, and 300 once it is read."""
 _EMBEDDED = re.compile(
     rb'"name"\s{0,9}:\s{0,9}("(?:[^"\\\r\n]|\\.){0,4096}")\s{0,9},\s{0,9}"base64"\s{0,9}:\s{0,9}"([A-Za-z0-9+/=]*)("?)'
@@ -55,7 +55,7 @@ def pickles_in(path: Path) -> list[tuple[str, bytes]]:
 
     Raises Unreadable if there is no such file or nothing in it can be a snapshot.
     """
-    return _pickles(path.name, read_regular(path, MOST_BYTES))
+    return _pickles(path.name, read_regular(path, MAX_BYTES))
 
 
 def _pickles(name: str, data: bytes) -> list[tuple[str, bytes]]:
@@ -134,7 +134,7 @@ def read_bytes(name: str, data: bytes) -> Snapshot:
         root = {"segments": root}
     if type(root) is not dict or not ({"segments", "device_traces"} & root.keys()):
         raise Unreadable("the pickle holds neither segments nor device traces")
-    if _entries(root) > len(data) // _LEAST_ENTRY + _FREE_ENTRIES:
+    if _entries(root) > len(data) // _MIN_ENTRY + _FREE_ENTRIES:
         raise Unreadable("it refers to the same blocks or events many times, which no memory snapshot does")
     stacks = StackTable()
     segments, blocks = _segments(_list(root, "segments"), stacks)
@@ -215,8 +215,8 @@ def _block(block: Any, address: int, segment: int, stacks: StackTable) -> tuple[
     state = block.get("state")
     code = _STATE_CODES.get(state) if type(state) is str else None
     if code is None:
-        told = repr(state[:40]) if type(state) is str else f"of type {type(state).__name__}"
-        raise Unreadable(f"a block's state is {told}, which torch never writes")
+        shown = repr(state[:40]) if type(state) is str else f"of type {type(state).__name__}"
+        raise Unreadable(f"a block's state is {shown}, which torch never writes")
     size = whole_number(block, "size", "block")
     requested = whole_number(block, "requested_size", "block", UNSET)
     frames = block.get("frames")
@@ -264,13 +264,13 @@ def _annotations(items: list[Any]) -> tuple[Annotation, ...]:
 def _settings(value: Any) -> dict[str, str]:
     if type(value) is not dict:
         return {}
-    told = {key: str(setting)[:200] for key, setting in value.items() if type(setting) in (str, int, float, bool)}
+    settings = {key: str(setting)[:200] for key, setting in value.items() if type(setting) in (str, int, float, bool)}
     divisions = _divisions(value)
     if divisions:
         same = len(set(divisions)) == 1
         sizes = (f"{1 << at}:{count}" for at, count in enumerate(divisions) if count > 1)
-        told[DIVISIONS] = str(divisions[0]) if same else ",".join(sizes)
-    return told
+        settings[DIVISIONS] = str(divisions[0]) if same else ",".join(sizes)
+    return settings
 
 
 def _divisions(settings: Any) -> tuple[int, ...]:

@@ -215,7 +215,7 @@ def _reserved(trace: Trace, at_end: int) -> Ints:
     return at_end - (int(change.sum()) - np.cumsum(change))
 
 
-_MOST_REGIONS = 64
+_MAX_REGIONS = 64
 """Maximum names of annotated regions, and labels of each kind, reported. Heuristic."""
 
 
@@ -298,7 +298,7 @@ def _labelled(played: Replay, texts: Sequence[str], kind: LabelKind, code: Index
         Labelled(kind, texts[label], int(count[label]), highest, int(at_peak[label]), end)
         for label, (highest, end) in _levels(played, code, np.zeros(len(played.unknown_frees), np.int32)).items()
     ]
-    return sorted(found, key=lambda row: (-row.peak_bytes, row.name))[:_MOST_REGIONS]
+    return sorted(found, key=lambda row: (-row.peak_bytes, row.name))[:_MAX_REGIONS]
 
 
 def _levels(played: Replay, code: Indexes, lost: Indexes) -> dict[int, tuple[int, int]]:
@@ -389,4 +389,4 @@ def regions_of(played: Replay, trace: Trace, annotations: Sequence[Annotation]) 
         peak = max(highest, key=lambda event: int(played.curve[event]))
         left = int(played.curve[end[-1] - 1] - played.curve[begin[-1]])
         regions.append(Region(name, len(times), int(played.curve[peak]), left, peak))
-    return tuple(sorted(regions, key=lambda region: (-region.peak_bytes, region.name))[:_MOST_REGIONS])
+    return tuple(sorted(regions, key=lambda region: (-region.peak_bytes, region.name))[:_MAX_REGIONS])

@@ -27,7 +27,7 @@ def current_process() -> ProcessInfo:
     """The identity of this process before it joins a group."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     place = () if multiprocessing is None else tuple(multiprocessing.current_process()._identity)
-    rank, world = (launchers_number(os.environ, *said) for said in (("RANK", -1), ("WORLD_SIZE", 1)))
+    rank, world = (launchers_number(os.environ, *variable) for variable in (("RANK", -1), ("WORLD_SIZE", 1)))
     return ProcessInfo(
         os.getpid(), os.getppid(), CLOCK.wall_time(), place, rank if 0 <= rank < world else None, max(world, 1)
     )
@@ -45,8 +45,8 @@ def bootstrap_module() -> Any:
 def follow_children(options: Options, patches: Patches) -> None:
     """Make child processes of this one, the first, follow the recording. Raises OSError."""
     folder = options.folder
-    told, *command = options.to_words()
-    write_json(folder / OPTIONS, [told, *masked(command)])
+    encoded, *command = options.to_words()
+    write_json(folder / OPTIONS, [encoded, *masked(command)])
     following = bootstrap_module()
     following.follow(str(folder))
     for owner, name, made in following.places():
@@ -68,8 +68,8 @@ def is_followed(program: str, words: Sequence[str]) -> bool:
 
 def environment() -> dict[str, str]:
     """The variables that a followed process adds to the environment; empty if none is followed."""
-    told: dict[str, str] = bootstrap_module().told()
-    return told
+    variables: dict[str, str] = bootstrap_module().variables()
+    return variables
 
 
 _MAX_NOTED = 64
@@ -145,7 +145,7 @@ class RankDiscovery:
         """Wait for `init_process_group`; join at once if the group exists."""
         import torch  # not ahead of the script, which may set what torch reads when it is imported
 
-        self._say()
+        self._write_process()
         if not torch.distributed.is_available():
             return
         if torch.distributed.is_initialized():
@@ -174,15 +174,15 @@ class RankDiscovery:
         self.who = replace(self.who, rank=rank, world=world, trained=True)
         if world > 1:
             self._join(rank, world, self._board(rank, _name_of(method, os.environ)))
-        self._say()
+        self._write_process()
 
     def stepped(self) -> None:
         """Called after the first step."""
         if not self.who.trained:
             self.who = replace(self.who, trained=True)
-            self._say()
+            self._write_process()
 
-    def _say(self) -> None:
+    def _write_process(self) -> None:
         write_who(self._folder / self._process, self.who)
         link(self._folder)
 
@@ -201,5 +201,5 @@ class RankDiscovery:
 def _name_of(method: str, environment: Mapping[str, str]) -> str:
     """A name that all members of a group derive before they communicate."""
     known = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
-    told = [method] if method not in ("", "env://") else [environment.get(name, "") for name in known]
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+    values = [method] if method not in ("", "env://") else [environment.get(name, "") for name in known]
+    return hashlib.sha256("\n".join(values).encode()).hexdigest()[:16]

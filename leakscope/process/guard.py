@@ -102,18 +102,18 @@ def _between(
     return call
 
 
-def _asking() -> Callable[[], bool]:
+def _tool_check() -> Callable[[], bool]:
     tools = range(6 if sys.version_info >= (3, 12) else 0)  # the numbers of sys.monitoring's
     tool: Callable[[int], object] = getattr(getattr(sys, "monitoring", None), "get_tool", lambda _: None)
     profile, trace = sys.getprofile, sys.gettrace
 
-    def asked() -> bool:
+    def in_use() -> bool:
         return profile() is not None or trace() is not None or any(map(tool, tools))
 
-    return asked
+    return in_use
 
 
-_somebody_listens = _asking()
+_somebody_listens = _tool_check()
 """Whether the script has set a trace or profile function, or uses sys.monitoring (CPython 3.12)."""
 _api: Any = ctypes.PyDLL(None)  # private: the script may set other types on ctypes.pythonapi's functions
 _this_thread = _api.PyThreadState_Get
@@ -181,7 +181,7 @@ def write_to_stderr(text: str) -> None:
 class Guard:
     """Guards one recording. Test `disabled` before anything is done for it."""
 
-    def __init__(self, say: Callable[[str], object] = write_to_stderr) -> None:
+    def __init__(self, report: Callable[[str], object] = write_to_stderr) -> None:
         self.disabled = also_in_forked_child()
         """Whether recording has ended because of an internal error, or in a forked process."""
         self.lost = False
@@ -200,7 +200,7 @@ class Guard:
         """
         self.gc_neutral: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
         """Wraps a function so that it does not change gc's count of young objects."""
-        self._say = say
+        self._report = report
         self._once = _thread.allocate_lock()
 
     # functions that the script calls
@@ -296,11 +296,11 @@ class Guard:
         self.lost = True
         self.disabled.append(True)
         try:
-            self.why = sentence = f"recording ended at step {self.steps()}: {_told(error)} (in {name})"
+            self.why = sentence = f"recording ended at step {self.steps()}: {_error_text(error)} (in {name})"
             for end in self.at_end:
                 with suppress(Exception):  # the others may still succeed
                     end(sentence)
-            self._say(f"{sentence}; the script runs on")
+            self._report(f"{sentence}; the script runs on")
         except Exception:  # noqa: BLE001 - there is not even memory to tell it
             return
 
@@ -320,7 +320,7 @@ class Guard:
                     self.later.append(each)
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """An exception on one line, as `RuntimeError: no such thing`."""
     text = " ".join(str(error).split())[:_MAX_LETTERS]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

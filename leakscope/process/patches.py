@@ -240,8 +240,8 @@ def calling_after(
     return wrapper
 
 
-def exclude_from_dynamo(patches: Patches, tell: Callable[[str], object]) -> None:
-    """Make dynamo skip leakscope's folders once the script has loaded dynamo; `tell` receives the
+def exclude_from_dynamo(patches: Patches, report: Callable[[str], object]) -> None:
+    """Make dynamo skip leakscope's folders once the script has loaded dynamo; `report` receives the
     reason if that fails.
     """
     from leakscope.process.torch_compat import DYNAMO_RULES, RecordingPart, skipped_folders
@@ -249,7 +249,7 @@ def exclude_from_dynamo(patches: Patches, tell: Callable[[str], object]) -> None
     def skip() -> None:
         known = skipped_folders()
         if known is None:
-            tell(f"this torch has no {DYNAMO_RULES}.SKIP_DIRS: {RecordingPart.COMPILED.value}")
+            report(f"this torch has no {DYNAMO_RULES}.SKIP_DIRS: {RecordingPart.COMPILED.value}")
             return
         folders, read_again = known
         folders.extend(RECORDING)

@@ -168,20 +168,20 @@ def _status(code: object) -> int:
 def error_details(end: End, error: BaseException | None, source: bool) -> tuple[str, str, tuple[str, ...]]:
     """(last line, place, stack) of the error that the script ended with; the stack has lines of code with `source`."""
     if end.how != EndKind.RAISED or error is None:
-        return _what_it_said(end, error), "", ()
+        return _last_error_line(end, error), "", ()
     stack = _stack_of(error)
-    return _what_it_said(end, error), raised_at(error), stack if source else without_source(stack)
+    return _last_error_line(end, error), raised_at(error), stack if source else without_source(stack)
 
 
-def _what_it_said(end: End, error: BaseException | None) -> str:
+def _last_error_line(end: End, error: BaseException | None) -> str:
     """`ValueError: no such layer`, as the last line of the traceback has it, or the text that sys.exit was given."""
     if end.how == EndKind.EXITED and isinstance(error, SystemExit):
         return error.code if isinstance(error.code, str) else ""
     if end.how != EndKind.RAISED or error is None:
         return ""
-    told = traceback.TracebackException.from_exception(error, limit=0)
-    told.__notes__ = None  # they would be last (PEP 678)
-    return list(told.format_exception_only())[-1].strip()
+    formatted = traceback.TracebackException.from_exception(error, limit=0)
+    formatted.__notes__ = None  # they would be last (PEP 678)
+    return list(formatted.format_exception_only())[-1].strip()
 
 
 def _stack_of(error: BaseException | None) -> tuple[str, ...]:

@@ -199,7 +199,9 @@ TensorBase = bind("torch._C.TensorBase", RecordingPart.SNAPSHOTS)
 StorageBase = bind("torch._C.StorageBase", RecordingPart.SNAPSHOTS)
 has_storage = bind("torch._C._has_storage", RecordingPart.SNAPSHOTS, works=lambda has: has(_probe()) is True)
 storage_address = bind(
-    "torch._C._storage_address", RecordingPart.SNAPSHOTS, works=lambda told: _address_is_told(told, _probe())
+    "torch._C._storage_address",
+    RecordingPart.SNAPSHOTS,
+    works=lambda read_address: _address_is_known(read_address, _probe()),
 )
 address_of_tensor = getter("torch._C.TensorBase._cdata", RecordingPart.SNAPSHOTS)
 address_of_storage = attrgetter("_cdata")
@@ -207,7 +209,7 @@ address_of_storage = attrgetter("_cdata")
 uses_of_tensor = bind("torch._C.TensorBase._use_count", RecordingPart.SNAPSHOTS, works=lambda uses: uses(_probe()) == 1)
 """Number of C++ owners of a tensor, its Python object counted as one."""
 uses_of_storage = bind(
-    "torch._C._storage_Use_Count", RecordingPart.SNAPSHOTS, works=lambda uses: _uses_are_told(uses, _probe())
+    "torch._C._storage_Use_Count", RecordingPart.SNAPSHOTS, works=lambda uses: _uses_are_known(uses, _probe())
 )
 """Number of owners of a storage by address, its Python object counted as one."""
 PYTHON, FUNCTIONALIZE, LAZY = (
@@ -225,7 +227,7 @@ data_address = bind(
 )
 
 
-def _goes_dead(weakly: Any) -> bool:
+def _becomes_dead(weakly: Any) -> bool:
     storage: Any = _probe().untyped_storage()
     weak = weakly(storage)
     alive = not weak.expired()
@@ -233,16 +235,16 @@ def _goes_dead(weakly: Any) -> bool:
     return alive and bool(weak.expired())
 
 
-StorageWeakRef = bind("torch.multiprocessing.reductions.StorageWeakRef", RecordingPart.COLLECTED, works=_goes_dead)
+StorageWeakRef = bind("torch.multiprocessing.reductions.StorageWeakRef", RecordingPart.COLLECTED, works=_becomes_dead)
 grad_of = getter("torch._C.TensorBase.grad", RecordingPart.BY_HAND)
 version_of = getter("torch._C.TensorBase._version", RecordingPart.BY_HAND)
 
 
-def _address_is_told(address: Any, tensor: Any) -> bool:
+def _address_is_known(address: Any, tensor: Any) -> bool:
     return bool(address(tensor) == address_of_storage(tensor.untyped_storage()))
 
 
-def _uses_are_told(uses: Any, tensor: Any) -> bool:
+def _uses_are_known(uses: Any, tensor: Any) -> bool:
     shares = tensor.untyped_storage()
     return bool(uses(storage_address(tensor)) == len((tensor, shares)))
 
@@ -263,16 +265,16 @@ RAW_SAVED = "_raw_saved_"
 bind("torch._C._functions.ExpBackward0._raw_saved_result", RecordingPart.NATIVE)  # shared by all
 
 
-def _hooks_are_told(make: Any) -> bool:
+def _hooks_are_known(make: Any) -> bool:
     node = make("", 1)
     handle = node.register_prehook(nothing)
     hooks = hooks_behind(handle)
-    told = list(hooks.values()) == [nothing]
+    is_listed = list(hooks.values()) == [nothing]
     handle.remove()
-    return told and type(node.metadata) is dict
+    return is_listed and type(node.metadata) is dict
 
 
-node_without_tensors = bind("torch._C._functions.DelayedError", RecordingPart.NATIVE, works=_hooks_are_told)
+node_without_tensors = bind("torch._C._functions.DelayedError", RecordingPart.NATIVE, works=_hooks_are_known)
 """Creates a grad node from a message and a count; the handle of a hook registered on it gives the node's hooks."""
 hooks_behind = methodcaller("hooks_dict_ref")
 """From a hook's handle, the dict that contains the hook."""
@@ -577,8 +579,8 @@ def pinned_bytes() -> int | None:
     if stats is None or is_initialized is None or not is_initialized():
         return None
     try:
-        told = stats()
+        stats_read = stats()
     except RuntimeError:  # a device error of an operation
         return None
-    active = told.get("active_bytes.current") if isinstance(told, Mapping) else None
+    active = stats_read.get("active_bytes.current") if isinstance(stats_read, Mapping) else None
     return active if type(active) is int else None

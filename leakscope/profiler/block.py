@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 from leakscope.findings.facts import FreedBy, Origin
 from leakscope.findings.model import Reason, Why
-from leakscope.findings.oom import MOST_LINES, MadeAt, RiseFacts, holders_then
+from leakscope.findings.oom import MAX_LINES, MadeAt, RiseFacts, holders_then
 from leakscope.profiler.result import Result, left_behind, raise_leaks, run_of_rank, take_snapshot, why_no_snapshot
 from leakscope.run.rows import EndKind, MadeBy, Occasion
 from leakscope.shield import PureBlock, ending_with
@@ -179,7 +179,7 @@ class watch:
 
         if not (RETENTION_CHECK.held_before() or RETENTION_CHECK.held_before(full=True)):
             before = _findings_of(take_snapshot(0, Occasion.BLOCK, explained=self._learn_before))
-            RETENTION_CHECK.looked_before(_bytes_of(before.findings))
+            RETENTION_CHECK.set_baseline(_bytes_of(before.findings))
         return dict(RETENTION_CHECK.left)
 
     def _garbage_before_nested(self) -> Mapping[str, int]:
@@ -190,7 +190,7 @@ class watch:
             return dict(RETENTION_CHECK.left)
         before = _findings_of(take_snapshot(0, Occasion.BLOCK, explained=self._learn_before))
         stays = [finding for finding in before.findings if finding.freed_by == FreedBy.NEVER]
-        RETENTION_CHECK.looked_before(_bytes_of(stays), collect=False)
+        RETENTION_CHECK.set_baseline(_bytes_of(stays), collect=False)
         return _bytes_of(before.findings)
 
     def _leave(self) -> None:
@@ -303,17 +303,17 @@ def _bytes_of(findings: Iterable[Finding]) -> dict[str, int]:
     return {finding.fingerprint: finding.retained_bytes for finding in findings}
 
 
-def _run_of_block(look: HeapSnapshot | None) -> Run:
+def _run_of_block(snapshot: HeapSnapshot | None) -> Run:
     from leakscope.run.model import Ended, Rank
 
-    rank = Rank(0, (), () if look is None else (look,), Ended(EndKind.FINISHED, 0, 0))
+    rank = Rank(0, (), () if snapshot is None else (snapshot,), Ended(EndKind.FINISHED, 0, 0))
     return run_of_rank(rank, MadeBy.BLOCK)
 
 
-def _findings_of(look: HeapSnapshot, ignore_library: bool = False) -> Findings:
+def _findings_of(snapshot: HeapSnapshot, ignore_library: bool = False) -> Findings:
     from leakscope.findings import Policy, judge
 
-    return judge(_run_of_block(look), Policy(ignore_library=ignore_library))
+    return judge(_run_of_block(snapshot), Policy(ignore_library=ignore_library))
 
 
 def _left_behind(before: Mapping[str, int], after: HeapSnapshot, libraries_leak: bool) -> Findings:
@@ -407,8 +407,8 @@ class TensorPeak:
             bytes=rise.bytes,
             allowed_bytes=self.limit,
             at=rise.at,
-            made=tuple(MadeAt(size, count, where) for where, size, count in rise.made[:MOST_LINES]),
-            held=() if held is None else holders_then(held.heap, MOST_LINES, frozenset(held.storages)),
+            made=tuple(MadeAt(size, count, where) for where, size, count in rise.made[:MAX_LINES]),
+            held=() if held is None else holders_then(held.heap, MAX_LINES, frozenset(held.storages)),
             returned=("", 0) if held is None else held.returned,
             held_bytes=0 if held is None else held.bytes,
             devices=() if held is None else held.devices,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 from leakscope.errors import LeakscopeError
-from leakscope.findings.holders import MOST_LINES, MOST_WAYS, live_memory, paths_to
+from leakscope.findings.holders import MAX_LINES, MAX_PATHS, live_memory, paths_to
 from leakscope.findings.live_objects import HolderMemory, LiveMemory, ReferencePath, ReferencePaths
 from leakscope.originals import Path
 from leakscope.profiler.result import take_snapshot, why_no_snapshot
@@ -153,24 +153,26 @@ def holders(tensor: torch.Tensor | None = None, *, most: int | None = None) -> H
     if tensor is None:
         if "torch" not in sys.modules:
             return Holders(LiveMemory(0, 0, "cpu", (), 0, 0, (), error="", hides=False))
-        look = take_snapshot(0, Occasion.STEP)
-        counted = None if look.counted_on == "cpu" else look.counted_bytes
-        told = MOST_LINES if most is None else most
-        return Holders(live_memory(look.heap, told, device=look.counted_on, counted_bytes=counted, hides=look.hides))
+        snapshot = take_snapshot(0, Occasion.STEP)
+        counted = None if snapshot.counted_on == "cpu" else snapshot.counted_bytes
+        count = MAX_LINES if most is None else most
+        return Holders(
+            live_memory(snapshot.heap, count, device=snapshot.counted_on, counted_bytes=counted, hides=snapshot.hides)
+        )
     import torch
 
     if not issubclass(type(tensor), torch.Tensor):
         raise TypeError(
             f"expected a tensor, got {type(tensor).__name__}; leakscope.draw(obj) shows what refers to any object"
         )
-    return WaysToTensor(_ways(tensor, MOST_WAYS if most is None else most))
+    return WaysToTensor(_paths_to(tensor, MAX_PATHS if most is None else most))
 
 
-def _ways(tensor: Any, most: int) -> ReferencePaths:
+def _paths_to(tensor: Any, most: int) -> ReferencePaths:
     from leakscope.heap.snapshot import inspect
 
     with inspect(0, Occasion.STEP) as live:
-        graph = live.look.heap
+        graph = live.snapshot.heap
         index = next((k for k, obj in enumerate(live.objects) if obj is tensor), None)
         del tensor
     if index is None:

@@ -351,7 +351,7 @@ class Profiler:
         self._recorder.finish(
             # the text of an error may raise, too
             lambda steps: Ended(how, status, steps, "" if kind is None else f"{kind.__name__}: {error}"),
-            look=False,
+            with_snapshot=False,
         )
         self._recorder = None
         _unregister(self)

@@ -44,14 +44,14 @@ def take_snapshot(
         made_at: Address of each storage to its allocation site.
 
     """
-    from leakscope.heap.snapshot import SnapshotContext, look
+    from leakscope.heap.snapshot import SnapshotContext, take_heap_snapshot
     from leakscope.recorder.accelerator import Counter
 
     counter = counter or Counter()
     counted = counter.read().bytes
     with counter.ours(most=sys.maxsize):  # the snapshot itself is kept: megabytes with thousands of live tensors
         known = SnapshotContext(counted, counter.device, made_at=made_at or {}, gains=gains, explained=explained)
-        return look(step, occasion, known)
+        return take_heap_snapshot(step, occasion, known)
 
 
 def why_no_snapshot() -> str:
@@ -72,7 +72,7 @@ def run_of_rank(rank: Rank, made_by: MadeBy, warmup: int = 0, min_bytes: int = 0
         command=(Path(sys.argv[0]).name,),
         ranks=(rank,),
         expected_ranks=1,
-        device=rank.looks[-1].counted_on if rank.looks else "cpu",
+        device=rank.heap_snapshots[-1].counted_on if rank.heap_snapshots else "cpu",
         torch="" if torch is None else str(torch.__version__),
         leakscope=__version__,
         heap_reader=heap_reader(),
@@ -148,18 +148,18 @@ class Result(Findings):
         from leakscope.report import FORMATS, write
         from leakscope.run.descriptors import write_whole_for_all
 
-        told = Path(path)
+        target = Path(path)
         try:
-            if str(path).endswith(("/", os.sep)) or not told.suffix or told.is_dir():
-                told.mkdir(parents=True, exist_ok=True)
-                write(self.run, self, told)
+            if str(path).endswith(("/", os.sep)) or not target.suffix or target.is_dir():
+                target.mkdir(parents=True, exist_ok=True)
+                write(self.run, self, target)
             else:
-                name = _format_of(told.name)
-                write_whole_for_all(told, FORMATS[name](self.run, self).encode(errors="backslashreplace"))
+                name = _format_of(target.name)
+                write_whole_for_all(target, FORMATS[name](self.run, self).encode(errors="backslashreplace"))
         except OSError as error:
             why = error.strerror or type(error).__name__
-            raise LeakscopeError(f"cannot write {told}: {why}") from None
-        return told
+            raise LeakscopeError(f"cannot write {target}: {why}") from None
+        return target
 
 
 def _format_of(name: str) -> str:
@@ -257,8 +257,8 @@ def raise_leaks(found: Result, allowance: int) -> None:
 
     left = left_behind(found)
     if left.bytes > allowance:
-        told = f"{sum_text(found.run, found, left, allowance)}\n\n{render_in_test(found.run, found)}"
-        raise LeaksFound(told, found)
+        text = f"{sum_text(found.run, found, left, allowance)}\n\n{render_in_test(found.run, found)}"
+        raise LeaksFound(text, found)
 
 
 def left_behind(findings: Findings) -> Why:

@@ -74,10 +74,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for marker, read in ((LEAKS_MARKER, settings_of_test), (PEAK_MARKER, peak_limit_of)):
             try:
-                asked = read(item) is not None
+                is_marked = read(item) is not None
             except (TypeError, ValueError) as error:
                 raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.{marker}: {error}") from None
-            if asked and marker == LEAKS_MARKER and (why := unsupported_python() or unsupported_torch()):
+            if is_marked and marker == LEAKS_MARKER and (why := unsupported_python() or unsupported_torch()):
                 raise pytest.UsageError(why)
 
 

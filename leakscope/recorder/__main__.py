@@ -132,7 +132,7 @@ class _Rank:
             if self.step_function is not None and not self.step_function.seen:
                 self.guard.call("missing step function", recorder.step_function_is_missing)
             recorder.failed(error)
-            recorder.finish(ended, look=end.how in (EndKind.FINISHED, EndKind.EXITED))
+            recorder.finish(ended, with_snapshot=end.how in (EndKind.FINISHED, EndKind.EXITED))
         else:
             self._call_last("end without a recorder", self._end_without_recorder, ended)
         return end

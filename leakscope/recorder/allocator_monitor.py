@@ -31,7 +31,7 @@ from leakscope.recorder.accelerator import Accelerator, find, missing_functions,
 from leakscope.recorder.memory_limits import DeviceFailures
 from leakscope.run.descriptors import open_private
 from leakscope.run.model import HeapSnapshot
-from leakscope.run.rows import DeviceBlocks, DeviceStep, Elsewhere, LayoutAtLook, Occasion
+from leakscope.run.rows import DeviceBlocks, DeviceStep, Elsewhere, LayoutAtSnapshot, Occasion
 from leakscope.run.writer import RankFolder, snapshot_name
 
 _NATIVE = "no Python frames (autograd or another native thread)"
@@ -130,7 +130,7 @@ class SnapshotBlocks:
             made_at=tuple(number.tolist()),
             sites=tuple(self._sites[stack] for stack in used.tolist()),
             layout=tuple(
-                LayoutAtLook(**asdict(layout), driver=self._outside(layout.device)) for layout in layouts(snapshot)
+                LayoutAtSnapshot(**asdict(layout), driver=self._outside(layout.device)) for layout in layouts(snapshot)
             ),
             elsewhere=Elsewhere(len(joined.unplaced), sum(self._placed[k].bytes for k in joined.unplaced.tolist())),
         )
@@ -202,8 +202,8 @@ class MemoryHistory:
         """Whether the recorded history is leakscope's own; detects a history disabled by others."""
         if self._in_forked_child:
             return False
-        asked = self._accelerator.is_recording
-        if self.state == OURS and asked is not None and not asked():
+        is_recording = self._accelerator.is_recording
+        if self.state == OURS and is_recording is not None and not is_recording():
             self._step_aside()
         return self.state == OURS
 

@@ -116,7 +116,7 @@ class Followed:
             return Ended(how.how, how.status, steps, message, stack, at=at)
 
         recorder.failed(error)
-        recorder.finish(ended, look=end.how in (EndKind.FINISHED, EndKind.EXITED))
+        recorder.finish(ended, with_snapshot=end.how in (EndKind.FINISHED, EndKind.EXITED))
 
 
 def _works_for_a_pool() -> bool:

@@ -14,7 +14,7 @@ import torch
 from leakscope.graph.model import ReferenceKind
 from leakscope.heap.liveness import Liveness
 from leakscope.heap.naming import named_referents
-from leakscope.heap.snapshot import SnapshotContext, look
+from leakscope.heap.snapshot import SnapshotContext, take_heap_snapshot
 from leakscope.heap.to_graph import describe, namespace
 from leakscope.originals import gc
 from leakscope.process.raw_types import instance_dict, is_leakscopes, is_of_leakscope, mro, type_dict
@@ -40,11 +40,11 @@ def referrers_as_dot(obj: object, max_depth: int, too_many: int) -> str:
     It is drawn from one heap snapshot: nothing is collected, no user code runs, and leakscope's own references are left
     out. Boxes are numbered from 1.
     """
-    asked = _DrawRequest(obj, max_depth, too_many)
-    look(0, Occasion.STEP, SnapshotContext(hidden=(asked,), explained=asked.draw))
-    asked.obj = None
+    request = _DrawRequest(obj, max_depth, too_many)
+    take_heap_snapshot(0, Occasion.STEP, SnapshotContext(hidden=(request,), explained=request.draw))
+    request.obj = None
     numbers: dict[str, str] = {}
-    return re.sub(r"\bo\d+", lambda found: numbers.setdefault(found[0], f"o{len(numbers) + 1}"), asked.dot)
+    return re.sub(r"\bo\d+", lambda found: numbers.setdefault(found[0], f"o{len(numbers) + 1}"), request.dot)
 
 
 class _DrawRequest:

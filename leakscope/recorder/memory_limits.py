@@ -282,8 +282,8 @@ class DeviceFailures:
         at, counted = self._place(), None
         if self._accelerator is not None:
             counted = next((f for f in read_figures(self._accelerator) or () if f.device == device), None)
-        looked = self._snapshot()
-        self._last = (step, looked)
+        taken = self._snapshot()
+        self._last = (step, taken)
         self._folder.append(
             DeviceFailure(
                 step=step,
@@ -294,7 +294,7 @@ class DeviceFailures:
                 free_bytes=free,
                 at=at,
                 counted=counted,
-                looked=looked,
+                looked=taken,
             )
         )
 
@@ -304,10 +304,10 @@ class DeviceFailures:
             self._snapshots >= MAX_FREE_SNAPSHOTS and self._spent > _SHARE * (began - self._began)
         ):
             return False
-        looked = self.snapshot()
-        self._snapshots += looked
+        taken = self.snapshot()
+        self._snapshots += taken
         self._spent += CLOCK.perf_counter() - began
-        return looked
+        return taken
 
     def _place(self) -> str:
         """The user's line in this thread or, on an autograd thread, in the one that waits for it."""

@@ -70,7 +70,7 @@ class MemoryPressure:
             return False
         try:
             with self.collections.suspended():
-                self.rank_state.update(activity=Activity.LOOKING)
+                self.rank_state.update(activity=Activity.SNAPSHOT)
                 self.watchdog.extend(self.taker.take(step, Occasion.OOM, False))
                 self.rank_state.update(activity=Activity.RUNNING)
         finally:

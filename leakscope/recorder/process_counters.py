@@ -80,19 +80,19 @@ def _socket_kind(number: int) -> str:
     except OSError:  # it is gone, or no further one can be opened
         return "socket"
     try:
-        asked = socket(fileno=copy)
+        duplicate = socket(fileno=copy)
     except OSError:
         os.close(copy)
         return "socket"
     try:
-        if asked.family not in (AF_INET, AF_INET6):
+        if duplicate.family not in (AF_INET, AF_INET6):
             return "unix socket"
-        host, port, *_ = asked.getpeername()
+        host, port, *_ = duplicate.getpeername()
         return f"socket to {host}:{port}"
     except OSError:
-        return "datagram socket" if asked.type == SOCK_DGRAM else "unconnected socket"
+        return "datagram socket" if duplicate.type == SOCK_DGRAM else "unconnected socket"
     finally:
-        asked.close()
+        duplicate.close()
 
 
 def _few(kinds: Counter[str], others: int) -> dict[str, int]:
@@ -163,9 +163,9 @@ def _times(why: Sequence[object]) -> int:
     return len({str(one).partition(":")[0] for one in why[-_MAX_REASONS:]})
 
 
-def _reason(told: object) -> str:
+def _reason(error: object) -> str:
     """The guard, `n == 0.0`, from `0/0: n == 0.0      # def forward(...)` and following lines."""
-    line = str(told).partition("\n")[0]
+    line = str(error).partition("\n")[0]
     number, colon, rest = line.partition(": ")
     text = rest if colon and "/" in number else line
     return text.partition("  # ")[0].strip()[:_LONGEST]

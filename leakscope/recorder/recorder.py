@@ -116,7 +116,7 @@ class WatchedSteps:
         watched = self._lifetimes.boundary(step) if self._options.lifetimes else None
         if watched is not None:
             if watched.snapshot is not None:
-                self._folder.look(watched.snapshot)
+                self._folder.write_snapshot(watched.snapshot)
             for row in watched.rows:
                 self._folder.append(row)
 
@@ -429,24 +429,24 @@ class Recorder:
 
     @untraced
     @ending_with(abandon)
-    def finish(self, ended: Callable[[int], Ended], look: bool) -> None:
+    def finish(self, ended: Callable[[int], Ended], with_snapshot: bool) -> None:
         """Take a last snapshot if requested, remove everything, and record how it ended; raises no
         error of leakscope.
         """
         if self._in_forked_child:
             return
         guard = self._guard
-        guard.call("end of the rank", self._write_the_end, ended, look)
+        guard.call("end of the rank", self._write_the_end, ended, with_snapshot)
         if guard.lost:
             guard.call("final record of the rank", lambda: self._ends.ended(ended(self.steps)), even_lost=True)
 
-    def _write_the_end(self, ended: Callable[[int], Ended], look: bool) -> None:
+    def _write_the_end(self, ended: Callable[[int], Ended], with_snapshot: bool) -> None:
         self._collections.over = True
-        if not look:  # written again below; a peer that fails because of this may have this rank ended before
+        if not with_snapshot:  # written again below; a peer that fails because of this may have this rank ended before
             self._folder.ended(ended(self.steps))
         self._watched_steps.leave()
         self._lifetimes.forget()
-        if look:
+        if with_snapshot:
             self._snapshot(self.steps, Occasion.END, collect=self.options.gc_diff == When.ALWAYS)
         self._sites.forget()
         for sentence in missing_step_hints(self._clock) if not self.steps else ():

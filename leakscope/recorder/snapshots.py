@@ -12,9 +12,8 @@ from leakscope.bootstrap import own_imports
 from leakscope.comm.monitor import CommMonitor
 from leakscope.heap.garbage import Watched, real_diff
 from leakscope.heap.growth import Gains
-from leakscope.heap.snapshot import LiveSnapshot, SnapshotContext
+from leakscope.heap.snapshot import LiveSnapshot, SnapshotContext, take_heap_snapshot
 from leakscope.heap.snapshot import inspect as inspect_heap
-from leakscope.heap.snapshot import look as look_at_heap
 from leakscope.heap.to_graph import GivenRoot
 from leakscope.options import Options, launchers_number
 from leakscope.originals import Path, _thread, fcntl, open_file, os
@@ -196,9 +195,9 @@ class SnapshotTaker:
         self.counts.now(step)
         context = replace(self._context(), gains=self._gains)
         least = None if self._limit_recorded else self.limits.lowest()
-        look = look_at_heap(step, occasion, context, watched=watched if collect else None)
+        snapshot = take_heap_snapshot(step, occasion, context, watched=watched if collect else None)
         del context
-        self._folder.look(look)
+        self._folder.write_snapshot(snapshot)
         if not self._limit_recorded:
             self._limit_recorded = True
             if least is not None:
@@ -206,9 +205,9 @@ class SnapshotTaker:
         if occasion == Occasion.LAST and self._options.prove and not lacks(RecordingPart.COLLECTED):
             self._prove(step)
         if collect:
-            predicted = int(look.heap.bytes[look.heap.freed > 0].sum())
-            storages = look.heap.storages.tolist()
-            del look
+            predicted = int(snapshot.heap.bytes[snapshot.heap.freed > 0].sum())
+            storages = snapshot.heap.storages.tolist()
+            del snapshot
             self._folder.gc_diff(real_diff(predicted, watched, occasion, storages))
             measured = freezing()
             if measured is not None:

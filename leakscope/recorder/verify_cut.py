@@ -223,24 +223,24 @@ def _cut_each(run: Run, rank: Rank, step: int, context: SnapshotContext) -> Answ
         from leakscope.findings.candidates import candidates_of
         from leakscope.findings.cut import best_cut
         from leakscope.findings.facts import Severity
-        from leakscope.findings.grouping import judged_looks
+        from leakscope.findings.grouping import judged_snapshots
         from leakscope.findings.merge import decide_severities, merge_findings, with_one_cut
         from leakscope.findings.thresholds import Thresholds
 
     answers: Answers = {}
     with inspect(step, Occasion.LAST, context) as live:
-        earlier = [look for look in judged_looks(rank, run.warmup_of(rank)) if look.step < step]
-        candidates = candidates_of(rank, [*earlier, live.look])
+        earlier = [snapshot for snapshot in judged_snapshots(rank, run.warmup_of(rank)) if snapshot.step < step]
+        candidates = candidates_of(rank, [*earlier, live.snapshot])
         thresholds = Thresholds.of(run, rank)
         judged = [judge_candidate(candidate, thresholds) for candidate in candidates]
         decide_severities(judged, thresholds)
         for first, *others in with_one_cut(judged):
             fingerprint = merge_findings([judged[place].finding for place in (first, *others)]).fingerprint
-            here = [candidates[place] for place in (first, *others) if candidates[place].graph is live.look.heap]
+            here = [candidates[place] for place in (first, *others) if candidates[place].graph is live.snapshot.heap]
             held = [candidate.group for candidate in here]
             cuts = [(to_cut, each) for to_cut, _, each in map(best_cut, here)]
             references = tuple(dict.fromkeys(r for to_cut, each in cuts if to_cut is not None for r in each))
-            if candidates[first].graph is not live.look.heap:
+            if candidates[first].graph is not live.snapshot.heap:
                 answers[fingerprint] = "garbage collection freed it before the last heap snapshot"
             elif judged[first].severity != Severity.LEAK or not references:
                 continue
@@ -254,7 +254,7 @@ def _cut_each(run: Run, rank: Rank, step: int, context: SnapshotContext) -> Answ
 
 
 def _cut_one(live: LiveSnapshot, references: Sequence[int], storages: Sequence[int]) -> int | str:
-    graph = live.look.heap
+    graph = live.snapshot.heap
     over = passing(graph)
     reason = _dangerous(graph, live.objects, [*references, *over.tolist()])
     if reason:

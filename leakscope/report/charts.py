@@ -362,7 +362,7 @@ def _unit(largest: float) -> tuple[float, str]:
 
 SPARK_WIDTH, SPARK_HEIGHT, SPARK_MARGIN = 150, 40, 4
 """Size of a sparkline and the room around its line, in px."""
-_LEAST_POINTS = 2
+_MIN_POINTS = 2
 """Minimum points of a line."""
 
 
@@ -371,7 +371,7 @@ def sparkline(points: Sequence[tuple[int, int]]) -> str:
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
-    if len(points) < _LEAST_POINTS:
+    if len(points) < _MIN_POINTS:
         return ""
     first, last = points[0][0], points[-1][0]
     most = max(size for _, size in points) or 1

@@ -211,21 +211,21 @@ def _instances(finding: Finding) -> int:
     return max(1, len(finding.cut.references[0].indexes)) if finding.cut is not None else 1
 
 
-def of_paths(ways: ReferencePaths) -> Drawing:
+def of_paths(paths: ReferencePaths) -> Drawing:
     """The drawing of every path to one tensor."""
-    ends = {way.links[-1].held for way in ways.ways if way.links}
-    begins = {way.links[0].holder for way in ways.ways if way.links}
+    ends = {path.links[-1].held for path in paths.ways if path.links}
+    begins = {path.links[0].holder for path in paths.ways if path.links}
     boxes = tuple(
         Box(
             one_line(place.label),
             place.where,
             Role.MEMORY if index in ends else Role.ROOT if index in begins else Role.PLAIN,
             index in ends,
-            ways.bytes if index in ends else 0,
+            paths.bytes if index in ends else 0,
         )
-        for index, place in enumerate(ways.objects)
+        for index, place in enumerate(paths.objects)
     )
-    links = dict.fromkeys((link.holder, link.held, one_line(link.name)) for way in ways.ways for link in way.links)
+    links = dict.fromkeys((link.holder, link.held, one_line(link.name)) for path in paths.ways for link in path.links)
     return merged(Drawing(boxes, tuple(Arrow(*link) for link in links)))
 
 

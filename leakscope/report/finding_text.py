@@ -20,7 +20,7 @@ from leakscope.findings.facts import (
     Severity,
     TooLarge,
 )
-from leakscope.findings.known_leaks import saying_of
+from leakscope.findings.known_leaks import package_advice_for
 from leakscope.findings.model import Cut, CutReference, Finding, Hop, HopReason, Suggestion
 from leakscope.findings.rules import rule_named
 from leakscope.report.rendering import one_line
@@ -247,11 +247,11 @@ def figures(finding: Finding) -> tuple[tuple[str, str], ...]:
 def _frees(finding: Finding) -> tuple[tuple[str, str], ...]:
     """Bytes that the cut frees, measured if it was tried."""
     cut = finding.cut
-    if cut is None or cut.told_bytes is None:
+    if cut is None or cut.reported_bytes is None:
         return ()
-    freed = bytes_text(cut.told_bytes)
+    freed = bytes_text(cut.reported_bytes)
     if cut.proved_bytes is not None:
-        measured = _part_text(cut.told_bytes, max(finding.retained_bytes, cut.proved_bytes))
+        measured = _part_text(cut.reported_bytes, max(finding.retained_bytes, cut.proved_bytes))
         return ((f"frees {freed}", f"when cut, measured: {measured}"),)
     when = "when cut, at the next gc" if cut.after_gc else "when cut"
     part = cut.unproved
@@ -298,7 +298,7 @@ def rest_text(finding: Finding) -> str:
 
     All instances of the reference are cut in the graph, so what still awaits gc is in another cycle.
     """
-    freed = finding.cut.told_bytes if finding.cut is not None else None
+    freed = finding.cut.reported_bytes if finding.cut is not None else None
     if freed is None or finding.freed_by != FreedBy.GC or len(finding.ranks) > 1:
         return ""
     rest = finding.retained_bytes - freed
@@ -307,9 +307,9 @@ def rest_text(finding: Finding) -> str:
 
 def cut_frees_text(cut: Cut) -> str:
     """`frees 72.00 MiB`, with the time if it is not freed at once."""
-    if cut.told_bytes is None:
+    if cut.reported_bytes is None:
         return "the freed bytes are unknown, as this torch version does not expose all C++ references"
-    return f"frees {bytes_text(cut.told_bytes)}{' at the next gc' if cut.after_gc else ''}"
+    return f"frees {bytes_text(cut.reported_bytes)}{' at the next gc' if cut.after_gc else ''}"
 
 
 def reason_text(hop: Hop) -> str:
@@ -457,9 +457,9 @@ def advice(finding: Finding) -> str:
     own = _advice(finding) + "".join(f" This also frees {bytes_text(b.bytes)} of {b.noun}s." for b in finding.beside)
     if finding.too_large is not None:
         own = too_large_text(finding.too_large) + own
-    saying = saying_of(finding)
-    if saying is not None:
-        own = f"{saying.what[:1].upper()}{saying.what[1:]}. {saying.cure}"
+    package_advice = package_advice_for(finding)
+    if package_advice is not None:
+        own = f"{package_advice.what[:1].upper()}{package_advice.what[1:]}. {package_advice.cure}"
     known = finding.upstream
     if known is not None:
         own = f"Known upstream ({known.issue}): {known.what}. {known.cure or own}".rstrip()

@@ -60,7 +60,7 @@ def rose_text(grown: RankGrowth, rate: bool = True) -> str:
     """`allocated memory rose 4.61 MiB over 6 snapshots, steps 3 to 14 (429.10 KiB per step)`, by the counters."""
     what = "allocated memory" if grown.is_counted else "tensor memory"
     what += f" of rank {grown.rank}" if grown.among > 1 else ""
-    over = f"over {plural(grown.looks, 'snapshot')}, steps" if grown.looks else "over steps"
+    over = f"over {plural(grown.snapshots, 'snapshot')}, steps" if grown.snapshots else "over steps"
     over = f"{over} {grown.from_step} to {grown.to_step}"
     if grown.to_end:
         over = f"from step {grown.from_step} to the end of the script's main code"

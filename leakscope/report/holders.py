@@ -79,7 +79,7 @@ def together(held: HolderMemory) -> str:
     several = needed(going)
     if held.kept != RetentionKind.PROGRAM or several == (held.name,):
         return ""
-    return f"when {_gone(several)}"
+    return f"when {_released_text(several)}"
 
 
 def needed(going: ReleasePlan) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def _kept_by(keepers: Sequence[SessionHolder]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_SESSION_NAMES.get(keeper, cell) for keeper in keepers))
 
 
-def _gone(parts: tuple[str, ...]) -> str:
+def _released_text(parts: tuple[str, ...]) -> str:
     return f"{_and(parts)} {'is' if len(parts) == 1 else 'are all'} gone"
 
 
@@ -126,31 +126,31 @@ def _lines(step: ReleaseCommand) -> Iterator[str]:
         yield "import gc; gc.collect()"
 
 
-def paths_headline(ways: ReferencePaths) -> str:
+def paths_headline(paths: ReferencePaths) -> str:
     """The number of reference paths to a tensor."""
-    count = len(ways.ways) + ways.more
-    number = plural(count, "reference path") if ways.all_counted else f"more than {plural(count, 'reference path')}"
-    if count == 0 and not ways.keepers:
-        return f"{ways.label}, {bytes_text(ways.bytes)}: held only by this call"
-    return f"{ways.label}, {bytes_text(ways.bytes)}: {number} from live objects"
+    count = len(paths.ways) + paths.more
+    number = plural(count, "reference path") if paths.all_counted else f"more than {plural(count, 'reference path')}"
+    if count == 0 and not paths.keepers:
+        return f"{paths.label}, {bytes_text(paths.bytes)}: held only by this call"
+    return f"{paths.label}, {bytes_text(paths.bytes)}: {number} from live objects"
 
 
-def paths_freed(ways: ReferencePaths) -> str:
+def paths_freed(paths: ReferencePaths) -> str:
     """What must be deleted to free the tensor."""
-    going = ways.letting_go
+    going = paths.letting_go
     if going is None:
-        return "no set of up to four references frees it" if ways.ways else ""
+        return "no set of up to four references frees it" if paths.ways else ""
     gc = ", after gc.collect()" if going.after_gc else ""
     several = needed(going)
     if not several:
         return f"{bytes_text(going.bytes)} would be freed by gc.collect()" if going.after_gc else ""
-    return f"{bytes_text(going.bytes)} would be freed{gc} when {_gone(several)}"
+    return f"{bytes_text(going.bytes)} would be freed{gc} when {_released_text(several)}"
 
 
-def other_holders(ways: ReferencePaths) -> str:
+def other_holders(paths: ReferencePaths) -> str:
     """References of the session, or garbage, that also hold the tensor; "" if none."""
-    names = [*_kept_by(ways.keepers)]
-    names += ["garbage awaiting gc"] if ways.of_garbage else []
+    names = [*_kept_by(paths.keepers)]
+    names += ["garbage awaiting gc"] if paths.of_garbage else []
     return f"also kept by {_and(tuple(names))}" if names else ""
 
 
@@ -196,24 +196,24 @@ def _typed(steps: Sequence[ReleaseCommand]) -> Iterator[str]:
         yield f"  {last}    # {frees}" if frees else f"  {last}"
 
 
-def _notes(ways: ReferencePaths) -> list[str]:
+def _notes(paths: ReferencePaths) -> list[str]:
     """What else holds the tensor, and what frees it."""
-    return [text for text in (other_holders(ways), paths_freed(ways)) if text]
+    return [text for text in (other_holders(paths), paths_freed(paths)) if text]
 
 
-def _more(ways: ReferencePaths) -> str:
+def _more(paths: ReferencePaths) -> str:
     """The number of reference paths that are not listed; "" if all are."""
-    return f"and {'' if ways.all_counted else 'more than '}{ways.more} more" if ways.more else ""
+    return f"and {'' if paths.all_counted else 'more than '}{paths.more} more" if paths.more else ""
 
 
-def paths_as_text(ways: ReferencePaths) -> str:
+def paths_as_text(paths: ReferencePaths) -> str:
     """A list of reference paths, and what frees the memory."""
-    lines = [paths_headline(ways)]
-    for number, way in enumerate(ways.ways, start=1):
-        lines.append(f"{number:>4}. {one_line(way.written)}{f'  ({way.where})' if way.where else ''}")
-    if more := _more(ways):
+    lines = [paths_headline(paths)]
+    for number, path in enumerate(paths.ways, start=1):
+        lines.append(f"{number:>4}. {one_line(path.written)}{f'  ({path.where})' if path.where else ''}")
+    if more := _more(paths):
         lines.append(f"      {more}")
-    return "\n".join([*lines, *_notes(ways), *_typed(ways.typed)])
+    return "\n".join([*lines, *_notes(paths), *_typed(paths.typed)])
 
 
 def alive_as_html(alive: LiveMemory) -> str:
@@ -231,16 +231,16 @@ def alive_as_html(alive: LiveMemory) -> str:
     )
 
 
-def paths_as_html(ways: ReferencePaths, svg: str) -> str:
+def paths_as_html(paths: ReferencePaths, svg: str) -> str:
     """A list of reference paths, with their picture if there is one."""
     return html_page(
         "holders.html",
-        headline=paths_headline(ways),
+        headline=paths_headline(paths),
         warning="",
         rows=(),
-        paths=[{"written": one_line(way.written), "where": way.where} for way in ways.ways],
-        notes=[*([more] if (more := _more(ways)) else []), *_notes(ways)],
-        commands=list(to_type(ways.typed)),
+        paths=[{"written": one_line(path.written), "where": path.where} for path in paths.ways],
+        notes=[*([more] if (more := _more(paths)) else []), *_notes(paths)],
+        commands=list(to_type(paths.typed)),
         picture=svg,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from leakscope.findings.oom import DeviceLook, device_looks
+from leakscope.findings.oom import DeviceSnapshot, device_snapshots
 from leakscope.memory_snapshot.analysis import (
     DeviceReport,
     Fragmentation,
@@ -36,9 +36,9 @@ from leakscope.run.rows import Occasion
 from leakscope.units import bytes_text, like_text, one_of_each, plural, seconds_text
 from leakscope.verdict import Verdict
 
-_MOST_STREAMS = 4
+_MAX_STREAMS = 4
 """Maximum number of streams listed (heuristic)."""
-_MOST_POOLS = 8
+_MAX_POOLS = 8
 """Maximum number of private pools listed (heuristic)."""
 _PRESET = {"pinned_num_register_threads": "1"}
 """Settings whose default in torch is not off (c10/cuda/CUDAAllocatorConfig.h)."""
@@ -49,7 +49,7 @@ _ANSWERS = {
 }
 """Whether a remedy would have been enough."""
 _NO_RELEASES = "no release was recorded, so idle memory at that point is unknown"
-_MOST_SITES = 3
+_MAX_SITES = 3
 """Allocation sites in the first line (heuristic)."""
 
 
@@ -81,7 +81,7 @@ def verdict_line(report: SnapshotsReport) -> str:
 def peak_holders_text(device: DeviceReport) -> str:
     """`peak 12.97 GiB: 2.56 GiB of model.py:39 forward, 2.25 GiB of model.py:532 silu; 1.28 GiB at the end`."""
     sites = device.end_sites if device.peak_event < 0 else device.peak_sites
-    held = ", ".join(f"{bytes_text(entry.bytes)} {_made(entry.site)}" for entry in sites[:_MOST_SITES])
+    held = ", ".join(f"{bytes_text(entry.bytes)} {_made(entry.site)}" for entry in sites[:_MAX_SITES])
     if device.peak_event < 0:
         return f"{bytes_text(device.requested_bytes)} alive: {held}"
     return f"peak {bytes_text(device.peak_bytes)}: {held}; {bytes_text(device.requested_bytes)} at the end"
@@ -142,12 +142,12 @@ def device_facts(device: DeviceReport) -> tuple[tuple[str, str], ...]:
         at_end = f"{bytes_text(device.pending.bytes)} in {device.pending.blocks} blocks at the end"
         rows.append(("pending frees", f"{at_end}, at most {bytes_text(device.pending.highest_bytes)} during the trace"))
     if len(device.streams) > 1:
-        peaks = [f"{bytes_text(peak.peak_bytes)} on {peak.stream}" for peak in device.streams[:_MOST_STREAMS]]
+        peaks = [f"{bytes_text(peak.peak_bytes)} on {peak.stream}" for peak in device.streams[:_MAX_STREAMS]]
         rows.append(("stream peaks", ", ".join(peaks)))
     private = sorted((pool for pool in device.pools if pool.pool != (0, 0)), key=lambda pool: -pool.peak_bytes)
-    rows += [(f"private pool {pool.pool[0]},{pool.pool[1]}", _pool(pool)) for pool in private[:_MOST_POOLS]]
-    if len(private) > _MOST_POOLS:
-        rows.append(("private pools", f"{len(private) - _MOST_POOLS} more, smaller ones"))
+    rows += [(f"private pool {pool.pool[0]},{pool.pool[1]}", _pool(pool)) for pool in private[:_MAX_POOLS]]
+    if len(private) > _MAX_POOLS:
+        rows.append(("private pools", f"{len(private) - _MAX_POOLS} more, smaller ones"))
     if device.growth.marker:
         growth = device.growth
         how = f"inferred from allocations that repeat from {growth.marker} on"
@@ -291,7 +291,7 @@ def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[Lin
     `groups`: ranks with the same behaviour, of which one is shown.
     """
     ranks = _device_records(run, groups)
-    if not any(records or rank.snapshots for rank, _, records in ranks):
+    if not any(records or rank.memory_snapshots for rank, _, records in ranks):
         return
     yield "Device memory"
     yield "============="
@@ -301,24 +301,24 @@ def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[Lin
             last = records[-SNAPSHOTS_SHOWN * len({record.device for record in records}) :]
             yield figures(map(_cells, last), "r" * len(_HEADS), _HEADS, indent=2)
             yield from (line for text in _native(records) for line in wrapped(text, "    ", "  "))
-        for report in rank.snapshots:
+        for report in rank.memory_snapshots:
             yield from wrapped(one_line(f"snapshot {report.name}: {_verdict(report)}"), "  ")
     if any(records for _, _, records in ranks):
         yield from wrapped(f"({_LEGEND})", "", "  ")
     yield ""
 
 
-def _device_records(run: Run, groups: Sequence[Sequence[int]]) -> list[tuple[Rank, int, tuple[DeviceLook, ...]]]:
+def _device_records(run: Run, groups: Sequence[Sequence[int]]) -> list[tuple[Rank, int, tuple[DeviceSnapshot, ...]]]:
     """(rank, number of further ranks like it, its device records) of each rank shown."""
-    shown = one_of_each((rank.number for rank in run.ranks if rank.device_blocks or rank.snapshots), groups)
-    return [(rank, shown[rank.number], cleaned(device_looks(rank))) for rank in run.ranks if rank.number in shown]
+    shown = one_of_each((rank.number for rank in run.ranks if rank.device_blocks or rank.memory_snapshots), groups)
+    return [(rank, shown[rank.number], cleaned(device_snapshots(rank))) for rank in run.ranks if rank.number in shown]
 
 
 def device_text(run: Run) -> str:
     """`1.00 GiB reserved on cuda:0 by rank 2, 960.00 MiB active`: of the rank with most reserved at its last snapshot;
     "" without an accelerator's allocator.
     """
-    last = [(records[-1], rank.number) for rank in run.ranks if (records := cleaned(device_looks(rank)))]
+    last = [(records[-1], rank.number) for rank in run.ranks if (records := cleaned(device_snapshots(rank)))]
     if not last:
         return ""
     most, number = max(last, key=lambda each: (each[0].reserved, -each[1]))
@@ -329,14 +329,14 @@ def device_text(run: Run) -> str:
     )
 
 
-def _cells(record: DeviceLook) -> tuple[str, ...]:
+def _cells(record: DeviceSnapshot) -> tuple[str, ...]:
     step = str(record.step) if record.occasion == Occasion.STEP else f"{record.step} ({record.occasion})"
     sizes = (record.reserved, record.active, record.held, record.waiting, record.native, record.pending)
     outside = "-" if record.outside is None else bytes_text(record.outside)
     return (step, f"{record.kind}:{record.device}", *(bytes_text(size) for size in sizes), outside)
 
 
-def _native(records: tuple[DeviceLook, ...]) -> tuple[str, ...]:
+def _native(records: tuple[DeviceSnapshot, ...]) -> tuple[str, ...]:
     """The allocation sites of the last snapshot's native blocks."""
     sites = [
         site
@@ -356,9 +356,14 @@ def device_section(run: Run, groups: Sequence[Sequence[int]] = ()) -> dict[str, 
     `groups`: ranks with the same behaviour, of which one is shown.
     """
     ranks = [
-        (like_text(rank.number, more), list(map(_cells, records)), _native(records), snapshots_on_page(rank.snapshots))
+        (
+            like_text(rank.number, more),
+            list(map(_cells, records)),
+            _native(records),
+            snapshots_on_page(rank.memory_snapshots),
+        )
         for rank, more, records in _device_records(run, groups)
-        if records or rank.snapshots
+        if records or rank.memory_snapshots
     ]
     return {"ranks": ranks, "heads": _HEADS, "legend": _LEGEND} if ranks else None
 

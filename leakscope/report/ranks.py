@@ -83,7 +83,7 @@ def _report(
         steps=max(rank.ended.steps, len(rank.steps)),
         counted_bytes=last if summary.counted_bytes is None else summary.counted_bytes,
         growth_per_step=_growth(rank, run.warmup_of(rank)),
-        explained_bytes=summary.explained_bytes if rank.looks or summary.explained_bytes else None,
+        explained_bytes=summary.explained_bytes if rank.heap_snapshots or summary.explained_bytes else None,
         leaks=tuple(leaks.get(rank.number, ())),
         leaked_bytes=leaked.get(rank.number, 0),
         notes=(*notes, *(comm_notes(state) if state is not None else ())),
@@ -150,17 +150,18 @@ def _own_collections(rank: Rank) -> str:
 def snapshots_text(run: Run) -> str:
     """`4 snapshots (960.0 ms)`, of the rank that spent most on them; "" if none did."""
     spent = max(
-        ((sum(snapshot.seconds for snapshot in rank.looks), len(rank.looks)) for rank in run.ranks), default=(0.0, 0)
+        ((sum(snapshot.seconds for snapshot in rank.heap_snapshots), len(rank.heap_snapshots)) for rank in run.ranks),
+        default=(0.0, 0),
     )
     return f"{plural(spent[1], 'snapshot')} ({seconds_text(spent[0])})" if spent[1] else ""
 
 
 def _snapshot_cost(rank: Rank) -> str:
-    if not rank.looks:
+    if not rank.heap_snapshots:
         return ""
-    spent = sum(snapshot.seconds for snapshot in rank.looks)
-    stopped = sum(snapshot.stopped_seconds for snapshot in rank.looks)
-    count = plural(len(rank.looks), "snapshot")
+    spent = sum(snapshot.seconds for snapshot in rank.heap_snapshots)
+    stopped = sum(snapshot.stopped_seconds for snapshot in rank.heap_snapshots)
+    count = plural(len(rank.heap_snapshots), "snapshot")
     return f"{count}, {seconds_text(spent)} in total, program paused for {seconds_text(stopped)}"
 
 
@@ -418,5 +419,5 @@ def all_of(report: RankReport) -> Iterator[str]:
     )
     rank = report.rank
     costs = (_gc(rank, report.summary), _own_collections(rank), _snapshot_cost(rank))
-    not_read = (text for snapshot in rank.looks for text in snapshot.unjudged)
+    not_read = (text for snapshot in rank.heap_snapshots for text in snapshot.unjudged)
     yield from (text for text in (sorted_memory, *costs, *report.notes, *not_read) if text)

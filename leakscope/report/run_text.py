@@ -27,7 +27,7 @@ from leakscope.findings.oom import (
     DeviceFailed,
     Garbage,
     HeldThen,
-    NoRoomToLook,
+    NoRoomForSnapshot,
     RiseFacts,
     RoomThen,
 )
@@ -64,7 +64,7 @@ def room_then_text(facts: RoomThen) -> str:
     return f"{room_in_short(facts.failure)}."
 
 
-def no_snapshot_text(_facts: NoRoomToLook) -> str:
+def no_snapshot_text(_facts: NoRoomForSnapshot) -> str:
     """Why there is no heap snapshot of the failure."""
     return "too little memory for a heap snapshot at the failure; the figures below are from earlier snapshots."
 
@@ -84,8 +84,8 @@ def alive_text(facts: AliveAtFailure) -> tuple[str, ...]:
     """Live bytes when memory was short, then one line for each of the largest referrers."""
     when = "at that time"
     if facts.failed_rank is not None:
-        whose = "the" if facts.failed_rank == facts.rank else f"rank {facts.failed_rank}'s"
-        when = f"when {whose} allocation failed"
+        owner = "the" if facts.failed_rank == facts.rank else f"rank {facts.failed_rank}'s"
+        when = f"when {owner} allocation failed"
     first = f"{when}, {bytes_text(facts.bytes)} of storages were alive, mostly held by:"
     return (first, *map(holder_text, facts.holders))
 
@@ -168,7 +168,7 @@ def cuts_text(facts: CutsInstead) -> str:
     return f"Cutting {many} above{where} frees the same {rate} per step immediately, at no cost."
 
 
-_COULD_LET_GO: Mapping[Releaser, str] = {
+_COULD_RELEASE: Mapping[Releaser, str] = {
     Releaser.USER: "your code can release",
     Releaser.LIBRARY: "only a library can release",
     Releaser.GRADIENT: "gradients kept until zero_grad",
@@ -198,7 +198,7 @@ def idle_text(facts: IdleAtPeak) -> str:
     on = "" if facts.device == "cpu" else f" on {facts.device}"
     text = f"the peak of step {facts.step}{on} was {bytes_text(facts.peak_bytes)}{at}"
     idle = f"{bytes_text(facts.idle_bytes)} of it idle (not used again)"
-    named = [f"{bytes_text(facts.by[who])} {words}" for who, words in _COULD_LET_GO.items() if facts.by.get(who)]
+    named = [f"{bytes_text(facts.by[who])} {words}" for who, words in _COULD_RELEASE.items() if facts.by.get(who)]
     beside = (
         f" Another {bytes_text(facts.unseen_bytes)} was allocated by other threads or native code, unrecorded."
         if facts.unseen_bytes > _UNSEEN_SHARE * facts.peak_bytes
@@ -395,7 +395,7 @@ def listed_texts(alive: Iterable[AliveAtEnd], groups: Sequence[Sequence[int]] = 
 
 OF_RUN: Mapping[type, Callable[[Any], str]] = {
     AllocationFailed: failed_text,
-    NoRoomToLook: no_snapshot_text,
+    NoRoomForSnapshot: no_snapshot_text,
     CameNear: near_text,
     CaughtUnseen: caught_unseen_text,
     DeviceFailed: device_failed_text,

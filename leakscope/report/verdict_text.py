@@ -62,7 +62,7 @@ def is_fault(unjudged: Unjudged) -> bool:
 
 def is_reportable(unjudged: Unjudged) -> bool:
     """Whether a rule could not judge for another reason than a short run, which "why" already states."""
-    short = (UnjudgedReason.TOO_FEW_LOOKS, UnjudgedReason.NO_STEP)
+    short = (UnjudgedReason.TOO_FEW_SNAPSHOTS, UnjudgedReason.NO_STEP)
     return not (isinstance(unjudged.why, WhyUnjudged) and unjudged.why.reason in short)
 
 
@@ -256,8 +256,8 @@ def _why(why: Why, held: str) -> str:
         Reason.TOO_FEW_STEPS: f"too few steps{on} ({plural(why.count, 'step')}): {unjudged_text(why.unjudged)}; "
         f"{_so_far(why)}; run at least {why.steps} steps",
         Reason.HIDDEN: f"{_so_far(why)}; this torch version does not expose all C++ references, so it can be a leak",
-        Reason.NO_LOOKS: f"no heap snapshot was taken (see the notes); {_so_far(why)}",
-        Reason.TOO_FEW_LOOKS: f"too few snapshots to tell growth of {why.detail} from warm-up: run more steps; "
+        Reason.NO_SNAPSHOTS: f"no heap snapshot was taken (see the notes); {_so_far(why)}",
+        Reason.TOO_FEW_SNAPSHOTS: f"too few snapshots to tell growth of {why.detail} from warm-up: run more steps; "
         f"{_so_far(why)}",
         Reason.UNBALANCED: f"{_so_far(why)}; {_to_the_end(why)}, and the snapshots do not show what holds it: "
         "run more steps",
@@ -360,10 +360,10 @@ def unjudged_text(why: WhyUnjudged | str) -> str:
     """`only 2 snapshots after warm-up, 3 needed to detect growth`; a recorded reason is unchanged."""
     if not isinstance(why, WhyUnjudged):
         return why
-    taken = f"only {plural(why.looks, 'snapshot')}" if why.looks else "no snapshot"
+    taken = f"only {plural(why.snapshots, 'snapshot')}" if why.snapshots else "no snapshot"
     taken += f" after warm-up, {why.needed} needed to detect growth"
     return {
-        UnjudgedReason.TOO_FEW_LOOKS: taken,
+        UnjudgedReason.TOO_FEW_SNAPSHOTS: taken,
         UnjudgedReason.NO_STEP: f"no step detected; {taken}",
         UnjudgedReason.RAISED: f"it raised {why.error}",
         UnjudgedReason.NOT_LOADED: f"it could not be loaded: {why.error}",
@@ -478,9 +478,10 @@ def _to_judge_by(why: Why, run: Run) -> str:
         f"LRU_CACHE_CAPACITY=1{until}, and check whether memory still grows.",
         Reason.DAMAGED: "Record the run again in a folder that nothing else writes to.",
         Reason.HIDDEN: "Use a torch version that leakscope supports fully; the notes list what this one lacks.",
-        Reason.NO_LOOKS: "Fix what prevented heap snapshots (see the notes). Only the per-step counters are available.",
+        Reason.NO_SNAPSHOTS: "Fix what prevented heap snapshots (see the notes). "
+        "Only the per-step counters are available.",
         Reason.UNBALANCED: more,
-        Reason.TOO_FEW_LOOKS: more,
+        Reason.TOO_FEW_SNAPSHOTS: more,
     }.get(why.reason, "")
 
 
@@ -598,7 +599,7 @@ def _is_part_of(finding: Finding, other: Finding) -> bool:
 
 def _freed_together(findings: tuple[Finding, ...]) -> int | None:
     """Bytes that their cuts free together, as no two findings share a storage; None if one is unknown."""
-    sizes = [finding.cut.told_bytes for finding in findings if finding.cut is not None]
+    sizes = [finding.cut.reported_bytes for finding in findings if finding.cut is not None]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
 

@@ -12,7 +12,7 @@ from leakscope.originals import Path
 
 T = TypeVar("T")
 
-_PARTS_TOLD = 3
+_MAX_PARTS = 3
 """Maximum damaged parts of one file that are reported one by one. Heuristic."""
 
 
@@ -22,30 +22,30 @@ class Damage:
     def __init__(self, grows: bool = False) -> None:
         """`grows` if lines are still being added, so that the last one of a file may be incomplete."""
         self._grows = grows
-        self._told: list[str] = []
+        self._notes: list[str] = []
         self._parts: Counter[str] = Counter()
         self._files: dict[str, None] = {}
 
     def of_file(self, name: str, why: object) -> None:
         """Record that a whole file is omitted."""
         self._files[name] = None
-        self._told.append(f"{name} is damaged and was skipped: {why}")
+        self._notes.append(f"{name} is damaged and was skipped: {why}")
 
     def of_part(self, name: str, part: str, why: object) -> None:
         """Record that a part of a file is omitted: `line 7`."""
         self._files[name] = None
         self._parts[name] += 1
-        if self._parts[name] <= _PARTS_TOLD:
-            self._told.append(f"{part} of {name} is damaged and was skipped: {why}")
+        if self._parts[name] <= _MAX_PARTS:
+            self._notes.append(f"{part} of {name} is damaged and was skipped: {why}")
 
     def note(self, text: str) -> None:
         """Record a sentence about something that was never complete."""
-        self._told.append(text)
+        self._notes.append(text)
 
     def notes(self) -> tuple[str, ...]:
         """Return all sentences, in the order in which the files were read."""
-        more = {name: parts - _PARTS_TOLD for name, parts in self._parts.items() if parts > _PARTS_TOLD}
-        return (*self._told, *(f"{count} more damaged parts of {name} were skipped" for name, count in more.items()))
+        more = {name: parts - _MAX_PARTS for name, parts in self._parts.items() if parts > _MAX_PARTS}
+        return (*self._notes, *(f"{count} more damaged parts of {name} were skipped" for name, count in more.items()))
 
     def files(self) -> tuple[str, ...]:
         """Names of the files that are omitted or incomplete."""

@@ -13,16 +13,16 @@ from leakscope.errors import Unreadable
 from leakscope.files import parse_json, read_json
 from leakscope.originals import Path, os, time
 from leakscope.run.descriptors import open_private
-from leakscope.run.model import Ended, is_told, read_header
+from leakscope.run.model import Ended, is_complete, read_header
 from leakscope.run.multi_node import ranks_elsewhere
 from leakscope.run.rank_end import ended_file, rank_name, ranks_in
 from leakscope.run.rows import Answer, EndKind, from_json
-from leakscope.run.writer import ASKED
+from leakscope.run.writer import REQUEST_FILE
 
 
-def ask(folder: Path) -> int:
+def request_snapshot(folder: Path) -> int:
     """Request a heap snapshot from all ranks; return the number of the request, from 1. Raises OSError."""
-    file = open_private(folder / ASKED, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    file = open_private(folder / REQUEST_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.write(file, b".")  # the size of the file is the number of requests
         return os.lseek(file, 0, os.SEEK_CUR)  # right after the byte that was added here, whoever else adds some
@@ -135,9 +135,9 @@ class LiveRank:
     answer: Answer | None
     """The latest."""
 
-    def has_answered(self, asked: int) -> bool:
+    def has_answered(self, number: int) -> bool:
         """Whether the request of this number has been answered, or never will be."""
-        return self.ended or (self.answer is not None and self.answer.asked >= asked)
+        return self.ended or (self.answer is not None and self.answer.asked >= number)
 
 
 def live_ranks(folder: Path) -> tuple[LiveRank, ...]:
@@ -145,10 +145,10 @@ def live_ranks(folder: Path) -> tuple[LiveRank, ...]:
     their own folder. Raises Unreadable if it is not a run.
     """
     header = read_header(folder)
-    told, there = header.get("ranks"), ranks_in(folder)
-    expected = told if type(told) is int and 0 < told <= _MOST else 1
+    given, there = header.get("ranks"), ranks_in(folder)
+    expected = given if type(given) is int and 0 < given <= _MOST else 1
     numbers = {*there, *range(expected)}.difference(ranks_elsewhere(folder, header, expected, there))
-    over = is_told(header)
+    over = is_complete(header)
     return tuple(_rank(folder / rank_name(number), number, over) for number in sorted(numbers))
 
 
@@ -172,7 +172,7 @@ def last_answer(rank: Path) -> Answer | None:
     return None
 
 
-def goes_on(rank: Path) -> bool:
+def is_recording(rank: Path) -> bool:
     """Whether the rank with this folder, which has not recorded an end, is still running; for another machine whether
     it has written lately.
     """
@@ -226,7 +226,7 @@ class Activity(IntEnum):
     """What a rank is doing; it never returns from STOPPING and later values to earlier ones."""
 
     RUNNING = 0
-    LOOKING = 1
+    SNAPSHOT = 1
     STOPPING = 2
     ENDED = 3
     LOST = 4

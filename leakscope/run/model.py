@@ -159,7 +159,7 @@ class Rank:
 
     number: int
     steps: tuple[Step, ...]
-    looks: tuple[HeapSnapshot, ...]
+    heap_snapshots: tuple[HeapSnapshot, ...]
     ended: Ended
     gc_diff: GcDiff | None = None
     notes: tuple[str, ...] = ()
@@ -204,7 +204,7 @@ class Rank:
     """Whether recording ended before the script."""
     counts: tuple[CountsAtStep, ...] = ()
     """Resources other than tensors, at some steps; empty in runs of the first versions."""
-    snapshots: tuple[SnapshotReport, ...] = ()
+    memory_snapshots: tuple[SnapshotReport, ...] = ()
     """Analyses of the rank's newest allocator snapshots, if `read_run` was told to make them."""
 
     @property
@@ -273,10 +273,10 @@ class Run:
 
     def __repr__(self) -> str:
         steps = max((len(rank.steps) for rank in self.ranks), default=0)
-        looks = sum(len(rank.looks) for rank in self.ranks)
-        counts = ((len(self.ranks), "rank"), (steps, "step"), (looks, "snapshot"))
-        told = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
-        return f"<Run of {' '.join(self.command)[:80]!r}: {told}, {self.device}>"
+        snapshots = sum(len(rank.heap_snapshots) for rank in self.ranks)
+        counts = ((len(self.ranks), "rank"), (steps, "step"), (snapshots, "snapshot"))
+        text = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
+        return f"<Run of {' '.join(self.command)[:80]!r}: {text}, {self.device}>"
 
     def warmup_of(self, rank: Rank) -> int:
         """Count the steps of a rank that are not judged; warm-up restarts when another step signal takes over.
@@ -293,7 +293,7 @@ class Run:
 
 FORMAT = 1
 """Format number of the folder; newer ones are refused."""
-MOST_RANKS = 1 << 20
+MAX_RANKS = 1 << 20
 """Upper bound on the number of ranks. Heuristic."""
 
 
@@ -316,7 +316,7 @@ def read_header(folder: Path) -> dict[str, Any]:
 NAME = "about.json"
 
 
-def is_told(header: Mapping[str, Any]) -> bool:
+def is_complete(header: Mapping[str, Any]) -> bool:
     """Whether `run.json` contains the value: it is missing if the launcher was killed."""
     return "sources" in header  # the first versions knew no heap reader
 
@@ -332,10 +332,10 @@ def with_what_ranks_know(folder: Path, header: Mapping[str, Any]) -> dict[str, A
     for path in sorted(folder.glob(f"rank_*/{NAME}")):
         try:
             about = read_json(path)
-            told = {name: str(about[name]) for name in ("device", "torch", "heap_reader")}
+            known = {name: str(about[name]) for name in ("device", "torch", "heap_reader")}
             sources.update(about["sources"].items())
         except (Unreadable, AttributeError, KeyError, TypeError):
             continue
-        readers.add(told.pop("heap_reader"))
-        data = told | data
+        readers.add(known.pop("heap_reader"))
+        data = known | data
     return {**data, "heap_reader": " and ".join(sorted(readers)), "sources": sources}

@@ -15,7 +15,7 @@ from leakscope.files import read_json
 from leakscope.originals import Path, open_file, os, shutil
 from leakscope.run.descriptors import open_private
 from leakscope.run.model import NAME as ABOUT
-from leakscope.run.model import is_told, read_header, with_what_ranks_know
+from leakscope.run.model import is_complete, read_header, with_what_ranks_know
 from leakscope.run.rank_end import rank_name, ranks_in
 from leakscope.run.suppression import NAME as SUPPRESSIONS
 from leakscope.run.writer import make_private, prepare_folder, write_run
@@ -89,10 +89,10 @@ def job_here(environment: Mapping[str, str]) -> Job:
 
 def job_in(data: Any) -> Job:
     """The job recorded in `run.json` or `about.json`; empty if none is."""
-    told = data.get("job") if isinstance(data, Mapping) else None
-    if not isinstance(told, Mapping):
+    given = data.get("job") if isinstance(data, Mapping) else None
+    if not isinstance(given, Mapping):
         return Job()
-    return Job(*(str(told.get(name, ""))[:200] for name in ("id", "port")))
+    return Job(*(str(given.get(name, ""))[:200] for name in ("id", "port")))
 
 
 _APART_S = 3600.0
@@ -117,8 +117,8 @@ class MachinePart:
     @property
     def expected(self) -> int:
         """Ranks of the whole job, as known to this machine."""
-        told = self.header.get("ranks")
-        return told if type(told) is int else 0
+        given = self.header.get("ranks")
+        return given if type(given) is int else 0
 
 
 def merge_parts(folders: Sequence[Path], into: Path, force: bool = False) -> None:
@@ -147,7 +147,7 @@ def merge_parts(folders: Sequence[Path], into: Path, force: bool = False) -> Non
         _copy_logs(part.folder / _LOGS, into / _LOGS, number)
         if (part.folder / SUPPRESSIONS).is_file() and not (into / SUPPRESSIONS).exists():
             _copy(part.folder / SUPPRESSIONS, into / SUPPRESSIONS)
-    if all(is_told(part.header) for part in parts):
+    if all(is_complete(part.header) for part in parts):
         write_run(into, with_what_ranks_know(into, _header(parts)))
 
 
@@ -176,20 +176,20 @@ def _job_of_ranks(folder: Path, ranks: Sequence[int]) -> Job:
 def _check_same_job(one: MachinePart, other: MachinePart) -> None:
     """Raises LeakscopeError naming what differs in the second folder."""
     proved = any(mine.is_the_same(theirs) for mine, theirs in zip(one.jobs, other.jobs, strict=True))
-    for what, said in _said(one, proved).items():
-        theirs = _said(other, proved)[what]
-        if said != theirs:
+    for what, this in _job_facts(one, proved).items():
+        theirs = _job_facts(other, proved)[what]
+        if this != theirs:
             raise LeakscopeError(
-                f"{one.folder} and {other.folder} are not parts of one job: {what} is {said} in the first and {theirs} "
+                f"{one.folder} and {other.folder} are not parts of one job: {what} is {this} in the first and {theirs} "
                 "in the second"
             )
     for ours, its in zip(one.jobs, other.jobs, strict=True):
         what = ours.differs(its)
         if what:
-            said, told = (job.port if what == "port" else job.id for job in (ours, its))
+            this, that = (job.port if what == "port" else job.id for job in (ours, its))
             raise LeakscopeError(
-                f"{one.folder} and {other.folder} are not parts of one job: the {what} is {said} in the first and "
-                f"{told} in the second"
+                f"{one.folder} and {other.folder} are not parts of one job: the {what} is {this} in the first and "
+                f"{that} in the second"
             )
     apart = 0.0 if proved else _seconds_apart(one, other)
     if apart > _APART_S:
@@ -199,13 +199,13 @@ def _check_same_job(one: MachinePart, other: MachinePart) -> None:
         )
 
 
-def _said(part: MachinePart, proved: bool) -> dict[str, str]:
+def _job_facts(part: MachinePart, proved: bool) -> dict[str, str]:
     """What all machines of a job must agree on; arguments may differ if it is known to be one job."""
     command = part.header.get("command")
     words = [str(word) for word in command] if isinstance(command, list) else []
     script = words[:2] if words[:1] == ["-m"] else [os.path.basename(words[0]) if words else ""]
-    told = part.header.get("options")
-    options = told if isinstance(told, Mapping) else {}
+    given = part.header.get("options")
+    options = given if isinstance(given, Mapping) else {}
     return {
         "the number of ranks": str(part.expected),
         "the command": " ".join(script if proved else [*script, *words[len(script) :]]),

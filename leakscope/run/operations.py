@@ -112,11 +112,11 @@ class Operations(Sequence[CommOperation]):
             self._columns[name][row] = nan if value is None and name in _MOMENTS else value
 
     def _at(self, row: int) -> CommOperation:
-        told = {name: self._columns[name][row] for name in (*_NUMBERS, *_WORDS)}
+        values = {name: self._columns[name][row] for name in (*_NUMBERS, *_WORDS)}
         for name in _MOMENTS:
             moment = self._columns[name][row]
-            told[name] = None if isnan(moment) else moment
-        return CommOperation(**told)
+            values[name] = None if isnan(moment) else moment
+        return CommOperation(**values)
 
     def _sort(self, rows: Iterable[int]) -> None:
         issued = self._columns["issued"]
@@ -145,11 +145,11 @@ def read_operations(path: Path, damage: Damage) -> Operations:
     for number, line in damage.each(path / name, lambda line: (from_json(_Numbered, line).id, line)):
         row = row_of.setdefault(number, len(row_of))
         is_new = row == len(read._columns["id"])
-        told = line if is_new else {**(unfit.pop(row) if row in unfit else to_json(read._at(row))), **line}
+        values = line if is_new else {**(unfit.pop(row) if row in unfit else to_json(read._at(row))), **line}
         try:
-            operation = from_json(CommOperation, told)
+            operation = from_json(CommOperation, values)
         except ValueError:
-            unfit[row], operation = told, None
+            unfit[row], operation = values, None
         if is_new:
             read._add(operation)
         elif operation is not None:

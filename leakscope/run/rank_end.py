@@ -82,7 +82,7 @@ _LEFT_OUT = (
     "/leakscope/bootstrap.py",
     "<frozen ",
 )
-_MOST_BYTES = 1 << 24
+_MAX_BYTES = 1 << 24
 """Maximum size of a file that is read. Heuristic: faulthandler writes a few kilobytes a thread."""
 
 
@@ -92,7 +92,7 @@ def read_stack(path: Path) -> tuple[str, ...]:
     Of several threads it is the one that received the signal, else the main thread, which faulthandler lists last.
     """
     try:
-        text = read_regular(path, _MOST_BYTES).decode(errors="replace")
+        text = read_regular(path, _MAX_BYTES).decode(errors="replace")
     except Unreadable:
         return ()
     sections = re.split(r"^(?:Current thread|Thread) .*\n", text, flags=re.MULTILINE)

@@ -19,9 +19,9 @@ from leakscope.graph.serialize import from_json as heap_from_json
 from leakscope.graph.serialize import is_same
 from leakscope.originals import Path, os, signal
 from leakscope.run.damage import Damage, is_there
-from leakscope.run.live import goes_on, running
+from leakscope.run.live import is_recording, running
 from leakscope.run.model import (
-    MOST_RANKS,
+    MAX_RANKS,
     Ended,
     GcDiff,
     HeapSnapshot,
@@ -29,7 +29,7 @@ from leakscope.run.model import (
     Rank,
     Run,
     Step,
-    is_told,
+    is_complete,
     read_header,
     with_what_ranks_know,
 )
@@ -69,7 +69,7 @@ from leakscope.run.rows import (
 )
 from leakscope.run.suppression import NAME as SUPPRESSIONS
 from leakscope.run.suppression import kept_suppressions
-from leakscope.run.writer import look_name
+from leakscope.run.writer import heap_file_name
 from leakscope.units import ranks_text
 
 if TYPE_CHECKING:
@@ -79,35 +79,35 @@ if TYPE_CHECKING:
 _TYPES = {"HeapGraph": HeapGraph, "GainingContainer": GainingContainer}
 
 
-def read_looks(folder: Path, damage: Damage) -> tuple[HeapSnapshot, ...]:
+def read_heap_snapshots(folder: Path, damage: Damage) -> tuple[HeapSnapshot, ...]:
     """Read the heap snapshots of a rank in order; damaged ones are omitted."""
-    looks: list[HeapSnapshot] = []
+    snapshots: list[HeapSnapshot] = []
     for path in sorted(folder.glob("heap_*.json")):
-        look = damage.read(path, partial(_look, path.name), None)
-        if look is not None:
-            # what is worked out of a heap is worked out once for all looks that saw the same
-            same = (other.heap for other in looks if is_same(other.heap, look.heap))
-            looks.append(replace(look, heap=next(same, look.heap)))
-    return tuple(sorted(looks, key=lambda look: (look.step, look.occasion != Occasion.STEP)))
+        snapshot = damage.read(path, partial(_read_heap_snapshot, path.name), None)
+        if snapshot is not None:
+            # what is worked out of a heap is worked out once for all snapshots with equal heaps
+            same = (other.heap for other in snapshots if is_same(other.heap, snapshot.heap))
+            snapshots.append(replace(snapshot, heap=next(same, snapshot.heap)))
+    return tuple(sorted(snapshots, key=lambda snapshot: (snapshot.step, snapshot.occasion != Occasion.STEP)))
 
 
-def _look(name: str, data: Any) -> HeapSnapshot:
+def _read_heap_snapshot(name: str, data: Any) -> HeapSnapshot:
     if not isinstance(data, Mapping):
         raise ValueError("it contains no heap snapshot")
-    look = from_json(HeapSnapshot, {**data, "heap": heap_from_json(data.get("heap"))}, _TYPES)
-    if look_name(look) != name:
-        raise ValueError(f"it is of step {look.step} ({look.occasion})")
-    outside = [row.container for row in look.containers if row.container >= len(look.heap)]
+    snapshot = from_json(HeapSnapshot, {**data, "heap": heap_from_json(data.get("heap"))}, _TYPES)
+    if heap_file_name(snapshot) != name:
+        raise ValueError(f"it is of step {snapshot.step} ({snapshot.occasion})")
+    outside = [row.container for row in snapshot.containers if row.container >= len(snapshot.heap)]
     if outside:
-        raise ValueError(f"object {outside[0]} is out of range ({len(look.heap)} objects)")
-    return look
+        raise ValueError(f"object {outside[0]} is out of range ({len(snapshot.heap)} objects)")
+    return snapshot
 
 
 def blocks_that_fit(
-    rows: Iterable[DeviceBlocks], looks: Sequence[HeapSnapshot], damage: Damage
+    rows: Iterable[DeviceBlocks], snapshots: Sequence[HeapSnapshot], damage: Damage
 ) -> tuple[DeviceBlocks, ...]:
     """The rows whose columns have equal lengths and valid indexes."""
-    lengths = {(look.step, look.occasion): len(look.heap) for look in looks}
+    lengths = {(snapshot.step, snapshot.occasion): len(snapshot.heap) for snapshot in snapshots}
     fitting = []
     for row in rows:
         why = _misfit(row, lengths.get((row.step, row.occasion)))
@@ -136,10 +136,10 @@ def _misfit(row: DeviceBlocks, objects: int | None) -> str:
 
 
 def lifetimes_that_fit(
-    rows: Sequence[LifetimeRow], looks: Sequence[HeapSnapshot], damage: Damage
+    rows: Sequence[LifetimeRow], snapshots: Sequence[HeapSnapshot], damage: Damage
 ) -> tuple[LifetimeRow, ...]:
     """The rows with valid indexes into the heap at the peak."""
-    counts = [len(look.heap) for look in looks if look.occasion == Occasion.PEAK]
+    counts = [len(snapshot.heap) for snapshot in snapshots if snapshot.occasion == Occasion.PEAK]
     fitting = tuple(row for row in rows if not counts or _highest(row) < min(counts))
     if len(fitting) < len(rows):
         part = f"a part ({len(rows) - len(fitting)} rows)"
@@ -175,14 +175,14 @@ def read_rank(path: Path, number: int, snapshots: bool, may_run: bool = False) -
     """Read the rank with this folder, with its newest allocator snapshots analysed on request; `may_run` if it may
     still be running.
     """
-    runs = may_run and not is_there(ended_file(path)) and goes_on(path)
+    runs = may_run and not is_there(ended_file(path)) and is_recording(path)
     damage = Damage(grows=runs)
     steps = _steps(path, damage)
     noted = tuple(damage.each(path / "notes.jsonl", lambda line: from_json(_Noted, line).note))
-    looks = read_looks(path, damage)
+    heap_snapshots = read_heap_snapshots(path, damage)
     rows = read_rows(path, damage)
-    rows["lifetimes"] = lifetimes_that_fit(rows["lifetimes"], looks, damage)
-    rows["device_blocks"] = blocks_that_fit(rows["device_blocks"], looks, damage)
+    rows["lifetimes"] = lifetimes_that_fit(rows["lifetimes"], heap_snapshots, damage)
+    rows["device_blocks"] = blocks_that_fit(rows["device_blocks"], heap_snapshots, damage)
     final, final_known = _final_operation(path, damage)
     analysed: tuple[SnapshotReport, ...] = ()
     problems: tuple[str, ...] = ()
@@ -193,14 +193,14 @@ def read_rank(path: Path, number: int, snapshots: bool, may_run: bool = False) -
     rank = Rank(
         number=number,
         steps=steps,
-        looks=looks,
+        heap_snapshots=heap_snapshots,
         ended=damage.read(ended_file(path), lambda data: from_json(Ended, data), None)
         or (running(path, len(steps)) if runs else no_word(path, len(steps))),
         gc_diff=damage.read(path / "gc_diff.json", lambda data: from_json(GcDiff, data), None),
         proved=damage.read(path / "proved.json", lambda data: from_json(_Proved, {"proved": data}).proved, {}),
         final_operation=final,
         final_operation_known=final_known,
-        snapshots=analysed,
+        memory_snapshots=analysed,
         **rows,
     )
     return replace(rank, notes=(*noted, *damage.notes(), *problems), damaged=damage.files())
@@ -262,7 +262,7 @@ def _final_operation(path: Path, damage: Damage) -> tuple[FinalOperation | None,
 
 MAX_ANALYSED = 16
 """Maximum ranks whose allocator snapshots a report analyses; `leakscope snapshot` reads all."""
-_MOST_LOST = 64
+_MAX_LOST = 64
 """Maximum missing ranks listed one by one. Heuristic."""
 _LONGEST_SOURCE = 1 << 22
 """Maximum characters of a source file that is shown. Heuristic."""
@@ -315,14 +315,14 @@ class OpenRun:
     def rank(self, number: int) -> Rank:
         """Read one rank."""
         analysed = self.snapshots and number in self.numbers[:MAX_ANALYSED]
-        return self._told(read_rank(self.folder / rank_name(number), number, analysed, not self.launcher_ended))
+        return self._with_notes(read_rank(self.folder / rank_name(number), number, analysed, not self.launcher_ended))
 
     def with_ranks(self, ranks: Iterable[Rank]) -> Run:
         """The run with these ranks, and with those that left nothing."""
-        every = (*ranks, *map(self._told, self.lost))
+        every = (*ranks, *map(self._with_notes, self.lost))
         return replace(self.run, ranks=tuple(sorted(every, key=lambda rank: rank.number)))
 
-    def _told(self, rank: Rank) -> Rank:
+    def _with_notes(self, rank: Rank) -> Rank:
         if self.launcher_ended or rank.ended.how != EndKind.LOST:
             return rank
         return replace(rank, ended=replace(rank.ended, is_orphan=True))
@@ -331,13 +331,13 @@ class OpenRun:
 def open_run(folder: Path, snapshots: bool = False) -> OpenRun:
     """Open a run for reading its ranks one by one; arguments and errors are those of `read_run`."""
     data = read_header(folder)
-    launcher_ended = is_told(data)
+    launcher_ended = is_complete(data)
     if not launcher_ended:
         data = with_what_ranks_know(folder, data)
     damage = Damage()
-    told = _header(data, damage)
+    header = _header(data, damage)
     numbers = _numbers(folder)
-    expected = _expected(told.ranks, numbers, damage)
+    expected = _expected(header.ranks, numbers, damage)
     elsewhere = ranks_elsewhere(folder, data, expected, numbers)
     if elsewhere:
         damage.note(
@@ -346,23 +346,23 @@ def open_run(folder: Path, snapshots: bool = False) -> OpenRun:
         )
     lost = _lost(expected, [*numbers, *elsewhere], damage)
     run = Run(
-        command=told.command,
+        command=header.command,
         ranks=(),
         expected_ranks=expected,
-        device=told.device,
-        torch=told.torch,
-        leakscope=told.leakscope,
-        heap_reader=told.heap_reader,
+        device=header.device,
+        torch=header.torch,
+        leakscope=header.leakscope,
+        heap_reader=header.heap_reader,
         folder=str(folder),
-        warmup=told.warmup,
-        min_bytes=told.min_bytes,
-        horizon=told.horizon,
+        warmup=header.warmup,
+        min_bytes=header.min_bytes,
+        horizon=header.horizon,
         options=dict(_options(data.get("options", {}), damage)),
         sources=dict(_sources(data.get("sources", {}), damage)),
-        started=told.started,
+        started=header.started,
         suppressions=damage.read(folder / SUPPRESSIONS, kept_suppressions, ()),
-        repository=told.repository,
-        made_by=told.made_by,
+        repository=header.repository,
+        made_by=header.made_by,
         notes=damage.notes(),
     )
     return OpenRun(folder, run, tuple(numbers), tuple(lost), snapshots, launcher_ended)
@@ -387,16 +387,16 @@ class _Header:
 
 
 def _header(data: Mapping[str, Any], damage: Damage) -> _Header:
-    told = _Header()
+    header = _Header()
     for name in (field.name for field in fields(_Header)):
         try:
             if name in data:
-                told = replace(told, **{name: getattr(from_json(_Header, {name: data[name]}), name)})
+                header = replace(header, **{name: getattr(from_json(_Header, {name: data[name]}), name)})
             elif name in ("command", "ranks"):
                 raise ValueError("it is missing")
         except ValueError as error:
             damage.of_part(_RUN, name, error)
-    return told
+    return header
 
 
 def _options(options: Any, damage: Damage) -> Iterator[tuple[str, object]]:
@@ -431,12 +431,12 @@ def _numbers(folder: Path) -> list[int]:
         raise Unreadable(f"{folder} cannot be read ({error.strerror})") from None
 
 
-def _expected(told: int | None, numbers: Sequence[int], damage: Damage) -> int:
+def _expected(given: int | None, numbers: Sequence[int], damage: Damage) -> int:
     """Number of ranks of the run; that of the folders if `run.json` has none or an impossible one."""
-    if told is not None and 1 <= told <= MOST_RANKS:
-        return told
-    if told is not None:
-        damage.of_part(_RUN, "ranks", f"{told} is out of range; there are {len(numbers)} folders")
+    if given is not None and 1 <= given <= MAX_RANKS:
+        return given
+    if given is not None:
+        damage.of_part(_RUN, "ranks", f"{given} is out of range; there are {len(numbers)} folders")
     return max(len(numbers), 1)
 
 
@@ -444,11 +444,11 @@ def _lost(expected: int, numbers: Sequence[int], damage: Damage) -> list[Rank]:
     """The ranks that left nothing: the first as ranks, all others in a note."""
     there = set(numbers)
     missing = [number for number in range(expected) if number not in there]
-    if others := missing[_MOST_LOST:]:
+    if others := missing[_MAX_LOST:]:
         damage.note(f"nothing was recorded for {ranks_text(others)}")
     for number in [number for number in numbers if number >= expected][:1]:
         damage.note(f"rank {number} has a folder, but run.json lists {expected} ranks")
-    return [Rank(n, (), (), lost(), notes=("nothing was recorded for this rank",)) for n in missing[:_MOST_LOST]]
+    return [Rank(n, (), (), lost(), notes=("nothing was recorded for this rank",)) for n in missing[:_MAX_LOST]]
 
 
 _COLUMNS = frozenset(field.name for field in fields(HeapGraph))
@@ -476,8 +476,10 @@ class LazyHeapGraph(HeapGraph):
 
 def without_heaps(rank: Rank, folder: Path) -> Rank:
     """A rank read from a folder, with heaps that are read again on demand."""
-    looks = tuple(replace(look, heap=LazyHeapGraph(folder / look_name(look))) for look in rank.looks)
-    return replace(rank, looks=looks)
+    snapshots = tuple(
+        replace(snapshot, heap=LazyHeapGraph(folder / heap_file_name(snapshot))) for snapshot in rank.heap_snapshots
+    )
+    return replace(rank, heap_snapshots=snapshots)
 
 
 T = TypeVar("T")
@@ -486,7 +488,7 @@ Work = Callable[[Run, Rank], T]
 
 RANKS_A_PROCESS = 4
 """Ranks for which another process pays off. Heuristic: reading and judging one took 40 ms, starting a process 30 ms."""
-MOST_PROCESSES = 8
+MAX_PROCESSES = 8
 """Maximum processes. Heuristic: each has the heaps of one rank in memory."""
 _PR_SET_PDEATHSIG = 1
 """Option of prctl(2), from linux/prctl.h: the signal that a process receives when its parent ends."""
@@ -519,7 +521,7 @@ def processes_for(ranks: int) -> int:
     """
     if threading.active_count() > 1 or ranks < 2 * RANKS_A_PROCESS or sys.platform != "linux":
         return 1
-    return min(len(os.sched_getaffinity(0)), ranks // RANKS_A_PROCESS, MOST_PROCESSES)
+    return min(len(os.sched_getaffinity(0)), ranks // RANKS_A_PROCESS, MAX_PROCESSES)
 
 
 def _in_turn(opened: OpenRun, work: Work[T]) -> Generator[tuple[Rank, T]]:

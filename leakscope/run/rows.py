@@ -44,7 +44,7 @@ class Occasion(StrEnum):
     """A host limit came near, or an allocation failed there."""
     OOM = "oom"
     """An allocation failed on the device."""
-    ASKED = "asked"
+    REQUESTED = "asked"
     """On request, in the middle of a step that did not end, on the watchdog's thread."""
 
 
@@ -790,7 +790,7 @@ class GrowingInWorker:
 
 
 @dataclass(frozen=True)
-class WorkerLook(WorkersRow):
+class WorkerSnapshot(WorkersRow):
     """What a worker found between two batches."""
 
     TAG = RowTag.INSIDE
@@ -803,7 +803,7 @@ class WorkerLook(WorkersRow):
     grown: tuple[GrowingInWorker, ...] = ()
 
 
-WORKERS_ROWS = (WorkersStarted, WorkersRead, WorkerLook)
+WORKERS_ROWS = (WorkersStarted, WorkersRead, WorkerSnapshot)
 """All kinds of rows of `loader_workers.jsonl`."""
 
 
@@ -841,7 +841,7 @@ class DeviceStep(Row):
 
 
 @dataclass(frozen=True)
-class LayoutAtLook(DeviceLayout):
+class LayoutAtSnapshot(DeviceLayout):
     """The memory of one device at a heap snapshot."""
 
     driver: tuple[int, int] | None
@@ -878,7 +878,7 @@ class DeviceBlocks(Row):
     """For each block the index in `sites`."""
     sites: tuple[str, ...]
     """`train.py:41 forward`."""
-    layout: tuple[LayoutAtLook, ...]
+    layout: tuple[LayoutAtSnapshot, ...]
     elsewhere: Elsewhere = Elsewhere(0, 0)
     file: bool = False
     """Whether a memory snapshot of the allocator was written too."""

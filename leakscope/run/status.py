@@ -12,7 +12,7 @@ from leakscope.errors import Unreadable
 from leakscope.files import parse_json, read_json
 from leakscope.originals import Path, os, time
 from leakscope.run.live import Activity, LiveRank, RankState, live_ranks, read_states, tail_of
-from leakscope.run.model import Ended, Run, Step, is_told, read_header
+from leakscope.run.model import Ended, Run, Step, is_complete, read_header
 from leakscope.run.rank_end import ended_file, rank_name
 from leakscope.run.rows import EndKind, from_json
 from leakscope.run.writer import INTERIM
@@ -23,7 +23,7 @@ _STUCK_S = 30.0
 """Minimum seconds of a step before it is reported as possibly stuck. Heuristic."""
 _STUCK_TIMES = 10
 """Factor over the duration of the previous steps for the same. Heuristic."""
-_LOOK = re.compile(r"heap_([a-z]+)_([0-9]+)\.json")
+_SNAPSHOT_FILE = re.compile(r"heap_([a-z]+)_([0-9]+)\.json")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def status_of(folder: Path) -> RunStatus:
         command=tuple(map(str, command)) if isinstance(command, list) else (),
         started=str(header.get("started", "")),
         steps=steps if type(steps) is int else None,
-        goes_on=not is_told(header) and not all(rank.ended for rank in live),
+        goes_on=not is_complete(header) and not all(rank.ended for rank in live),
         ranks=ranks,
         interim=_newest_interim(folder),
     )
@@ -105,13 +105,13 @@ def status_of(folder: Path) -> RunStatus:
 def _rank(path: Path, live: LiveRank, warmup: int, state: RankState | None) -> RankStatus:
     rows = _last_steps(path)
     last = rows[-1] if rows else None
-    looks = _looks(path)
+    snapshots = _snapshot_files(path)
     now = time.time()
     since = None if live.ended else _age(path / ("steps.jsonl" if rows else "process.json"), now)
     took = statistics.median(step.seconds for step in rows) if rows else None
     judged = [row for row in rows if row.number > warmup and last is not None and row.counted_on == last.counted_on]
     counted = [(row.number, row.counted_bytes) for row in judged if row.counted_bytes is not None]
-    latest = max(looks, default=None)
+    latest = max(snapshots, default=None)
     return RankStatus(
         rank=live.number,
         process=None if live.process is None else live.process.number,
@@ -124,7 +124,7 @@ def _rank(path: Path, live: LiveRank, warmup: int, state: RankState | None) -> R
         counted_on="" if last is None else last.counted_on,
         bytes_per_step=slope(counted),
         over_steps=len(counted),
-        looks=len(looks),
+        looks=len(snapshots),
         last_look_step=None if latest is None else latest[0],
         since_look=None if latest is None else _age(path / latest[1], now),
         looking_seconds=state.spent if state is not None and not live.ended else None,
@@ -139,7 +139,7 @@ def _state(path: Path, live: LiveRank, state: RankState | None, since: float | N
             return EndKind.LOST
     if live.process is None:
         return "waiting"
-    if state is not None and state.activity == Activity.LOOKING:
+    if state is not None and state.activity == Activity.SNAPSHOT:
         return "looking"
     patience = max(_STUCK_S, _STUCK_TIMES * (step_seconds or 0.0))
     return "stuck" if since is not None and since > patience else EndKind.RUNNING
@@ -162,13 +162,13 @@ def slope(points: Sequence[tuple[int, int]]) -> float | None:
     return statistics.linear_regression(*zip(*points, strict=True)).slope
 
 
-def _looks(path: Path) -> list[tuple[int, str]]:
+def _snapshot_files(path: Path) -> list[tuple[int, str]]:
     """Step and file of each heap snapshot."""
     try:
         names = os.listdir(path)
     except OSError:
         return []
-    return [(int(found[2]), name) for name in names if (found := _LOOK.fullmatch(name))]
+    return [(int(found[2]), name) for name in names if (found := _SNAPSHOT_FILE.fullmatch(name))]
 
 
 def _age(path: Path, now: float) -> float | None:

@@ -55,10 +55,10 @@ def suppressions_in(text: str, source: str) -> tuple[Suppression, ...]:
     """
     found = []
     for number, line in enumerate(text.splitlines(), 1):
-        said, reason = (part.strip() for part in (*re.split(r"(?:^|\s)#", line, maxsplit=1), "")[:2])
-        if not said:
+        entry, reason = (part.strip() for part in (*re.split(r"(?:^|\s)#", line, maxsplit=1), "")[:2])
+        if not entry:
             continue
-        pattern, *until = re.split(r"(?:^|\s+)until(?:\s+|$)", said)
+        pattern, *until = re.split(r"(?:^|\s+)until(?:\s+|$)", entry)
         if not pattern or _ALL.fullmatch(pattern):
             raise LeakscopeError(f"{source}, line {number}: pattern `{pattern}` would suppress every leak")
         if until and not (len(until) == 1 and _is_day(until[0])):
@@ -80,12 +80,12 @@ def known_before(data: Any, source: str) -> tuple[Suppression, ...]:
     Raises ValueError if it is not such a file.
     """
     try:
-        told = [*data["findings"], *data.get("suppressed", ())]
+        listed = [*data["findings"], *data.get("suppressed", ())]
         return tuple(
             Suppression(
                 _text(f["fingerprint"]), source=source, is_baseline=True, was_leak=f.get("severity", "leak") == "leak"
             )
-            for f in told
+            for f in listed
         )
     except (AttributeError, KeyError, TypeError):
         raise ValueError("it contains no findings") from None

@@ -20,7 +20,7 @@ from leakscope.run.rows import to_json as row_to_json
 from leakscope.run.secrets import json_of
 from leakscope.run.suppression import NAME as SUPPRESSIONS
 
-ASKED = ".asked"
+REQUEST_FILE = ".asked"
 """File that records the requests to a running job; unused afterwards."""
 INTERIM = "interim"
 """Folder with the reports made while a run was in progress, each in its own folder."""
@@ -69,9 +69,9 @@ class RankFolder:
                 del line[name]
         self.append_line("steps", line)
 
-    def look(self, look: HeapSnapshot) -> None:
+    def write_snapshot(self, snapshot: HeapSnapshot) -> None:
         """Write a heap snapshot, named after its step and occasion."""
-        self.write(look_name(look), _look_to_json(look))
+        self.write(heap_file_name(snapshot), _snapshot_to_json(snapshot))
 
     def ended(self, ended: Ended) -> None:
         """Write how the rank ended, replacing an earlier record."""
@@ -97,9 +97,9 @@ class RankFolder:
             self._growing.clear()
 
 
-def look_name(look: HeapSnapshot) -> str:
+def heap_file_name(snapshot: HeapSnapshot) -> str:
     """Name of a heap snapshot's file: `heap_step_000012.json`."""
-    return f"heap_{look.occasion}_{look.step:06d}.json"
+    return f"heap_{snapshot.occasion}_{snapshot.step:06d}.json"
 
 
 def snapshot_name(kind: str, step: int, occasion: str) -> str:
@@ -163,12 +163,18 @@ def time_now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _look_to_json(look: HeapSnapshot) -> dict[str, Any]:
+def _snapshot_to_json(snapshot: HeapSnapshot) -> dict[str, Any]:
     from leakscope.graph.serialize import to_json
 
-    data = {name: getattr(look, name) for name in look.__dataclass_fields__ if name != "heap"}
-    gaining = {"containers": [row_to_json(row) for row in look.containers]}
-    return {**data, **gaining, "types": dict(look.types), "unjudged": list(look.unjudged), "heap": to_json(look.heap)}
+    data = {name: getattr(snapshot, name) for name in snapshot.__dataclass_fields__ if name != "heap"}
+    gaining = {"containers": [row_to_json(row) for row in snapshot.containers]}
+    return {
+        **data,
+        **gaining,
+        "types": dict(snapshot.types),
+        "unjudged": list(snapshot.unjudged),
+        "heap": to_json(snapshot.heap),
+    }
 
 
 def prepare_folder(folder: Path, force: bool) -> None:
@@ -199,5 +205,5 @@ def _remove_run(folder: Path) -> None:
         of_process = re.fullmatch(r"(rank|process)_\d{4,}", path.name) is not None
         if path.is_dir() and not path.is_symlink() and (of_process or path.name in ("logs", INTERIM)):
             shutil.rmtree(path)
-        elif of_process or path.name in ("run.json", "findings.json", "report.html", SUPPRESSIONS, ASKED):
+        elif of_process or path.name in ("run.json", "findings.json", "report.html", SUPPRESSIONS, REQUEST_FILE):
             path.unlink()

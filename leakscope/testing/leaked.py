@@ -68,12 +68,12 @@ class check_leaked_tensors(watch):
         super().__exit__(kind, error, trace)
         leaked.findings, leaked.run = self.findings, self.run
         if leaked:
-            warnings.warn(f"{len(leaked)} tensors were found in the garbage.{self._told()}", stacklevel=2)
+            warnings.warn(f"{len(leaked)} tensors were found in the garbage.{self._listed()}", stacklevel=2)
         elif self.findings.verdict == Verdict.INCONCLUSIVE and not self._not_inspected:  # that was warned of
             warnings.warn(f"the block was not judged: {self.findings.why}", stacklevel=2)
         del self._leaked
 
-    def _told(self) -> str:
+    def _listed(self) -> str:
         from leakscope.report.text.page import render_in_test
 
         some = replace(self.findings, findings=self.findings.findings[: self._limit])

@@ -36,7 +36,7 @@ class LiveTensors:
     """Number of storages; tensors and their views share one."""
     bytes: int
     """Bytes of all storages, each counted once."""
-    _look: HeapSnapshot = field(kw_only=True)
+    _snapshot: HeapSnapshot = field(kw_only=True)
     _memory: tuple[Any, ...] = field(kw_only=True)
     """Weak references to the storages, which keep their addresses from being reused."""
 
@@ -51,9 +51,9 @@ class LiveTensors:
 
         """
         known = set(before._memory)
-        places = self._look.heap.storages.tolist()
+        places = self._snapshot.heap.storages.tolist()
         added = [place for place, memory in zip(places, self._memory, strict=True) if memory not in known]
-        alive = live_memory(self._look.heap, only=added, hides=self._look.hides)
+        alive = live_memory(self._snapshot.heap, only=added, hides=self._snapshot.hides)
         return AddedTensors(alive, more=self.count - before.count)
 
     def __str__(self) -> str:
@@ -118,15 +118,15 @@ def live_tensors() -> LiveTensors:
     if why := why_no_snapshot():
         raise LeakscopeError(why)
     from leakscope.heap.garbage import Watched
-    from leakscope.heap.snapshot import look
+    from leakscope.heap.snapshot import take_heap_snapshot
 
     watched: Watched = []
-    seen = look(0, Occasion.BLOCK, watched=watched)
+    seen = take_heap_snapshot(0, Occasion.BLOCK, watched=watched)
     heap = seen.heap
     return LiveTensors(
         count=sum(len(heap.of_kind(kind)) for kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER)),
         storages=len(heap.storages),
         bytes=int(heap.bytes[heap.storages].sum()),
-        _look=seen,
+        _snapshot=seen,
         _memory=tuple(memory for memory, _ in watched),
     )

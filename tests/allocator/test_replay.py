@@ -43,11 +43,11 @@ def test_memory_is_freed_on_completion(read: Read) -> None:
 def test_ghosts_and_unknown_frees_count_from_the_start(read: Read) -> None:
     trace = [event("alloc", 1, 100), event("free_completed", 9, 40), event("alloc", 2, 10)]
     blocks = segment(block(1, 512, requested=100), block(513, 512, requested=7), block(1025, 512, "inactive"))
-    told = read(snapshot([blocks, segment(block(2, 512, requested=10))], trace))
-    played = replay(told, 0)
+    reported = read(snapshot([blocks, segment(block(2, 512, requested=10))], trace))
+    played = replay(reported, 0)
     assert played.ghost_bytes == 7
     assert played.curve.tolist() == [147, 107, 117]
-    report = device_of(told)
+    report = device_of(reported)
     assert (report.history, report.unknown_frees, report.ghost_blocks) == ("partial", 1, 1)
     assert (report.peak_bytes, report.peak_event) == (147, 0)
     assert {entry.site.where: entry.bytes for entry in report.peak_sites} == {
@@ -65,21 +65,21 @@ def test_skipped_completions_fall_back_to_requests(read: Read) -> None:
         event("alloc", 2, 5),
         event("free_requested", 2, 5),
     ]
-    told = read(snapshot([segment(block(1, 512, requested=30))], trace))
-    played = replay(told, 0)
+    reported = read(snapshot([segment(block(1, 512, requested=30))], trace))
+    played = replay(reported, 0)
     assert played.freed_by == "free_requested"
     assert played.traced_curve.tolist() == [100, 0, 30, 35, 30]
     assert not len(played.pending)
-    assert device_of(told).notes
+    assert device_of(reported).notes
 
 
 def test_without_releases_reuse_and_final_blocks_decide(read: Read) -> None:
     trace = [event("alloc", 1, 100), event("alloc", 2, 7), event("alloc", 1, 50), event("alloc", 3, 1)]
-    told = read(snapshot([segment(block(1, 512, requested=50))], trace))
-    played = replay(told, 0)
+    reported = read(snapshot([segment(block(1, 512, requested=50))], trace))
+    played = replay(reported, 0)
     assert played.sizes[played.live].tolist() == [50]
     assert played.unmatched == 0
-    assert device_of(told).notes
+    assert device_of(reported).notes
 
 
 Step = tuple[int, int, bool]
@@ -136,10 +136,10 @@ def test_reserved_memory_is_alive_or_idle_at_every_event(
         else:
             state = "inactive" if dies else "active_allocated"
             left.append(segment(block(low, bytes_, state), block(low + bytes_, 32 * MIB - bytes_, "inactive")))
-    told = read_bytes("made", pickle.dumps(snapshot(left, trace)))
-    played, its = replay(told, 0), told.traces[0]
+    reported = read_bytes("made", pickle.dumps(snapshot(left, trace)))
+    played, its = replay(reported, 0), reported.traces[0]
     at = data.draw(st.integers(0, len(trace) - 1))
-    room = room_at(told, played, its, at)
+    room = room_at(reported, played, its, at)
     assert room is not None
     reserved = int(played.reserved_curve[at])
     assert room.idle_bytes + int(played.curve[at]) == reserved == sum(row.reserved_bytes for row in room.pools)

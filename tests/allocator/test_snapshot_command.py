@@ -32,8 +32,8 @@ def test_a_run_folder_gives_the_newest_snapshot_of_each_rank(tmp_path: Path) -> 
         folder = tmp_path / f"rank_{rank:04d}"
         folder.mkdir(exist_ok=True)
         written(folder / f"{name}.pickle", training(10, keeps=rank == 1))
-    told = CliRunner().invoke(main, ["snapshot", str(tmp_path), "--as", "json"])
-    snapshots = json.loads(told.stdout)["snapshots"]
+    result = CliRunner().invoke(main, ["snapshot", str(tmp_path), "--as", "json"])
+    snapshots = json.loads(result.stdout)["snapshots"]
     assert [(report["rank"], report["name"]) for report in snapshots] == [
         (0, "cuda_step_000012.pickle"),
         (1, "cuda_last_000012.pickle"),
@@ -69,18 +69,18 @@ def test_page_is_escaped_and_reaches_for_nothing_outside(tmp_path: Path) -> None
 
 def test_command_prints_writes_and_refuses(leaking: Path, tmp_path: Path) -> None:
     runner = CliRunner()
-    told = runner.invoke(main, ["snapshot", str(leaking)])
-    assert (told.exit_code, told.stdout.split(":")[0]) == (0, "leaks")
-    told = runner.invoke(main, ["snapshot", str(leaking), "--as", "html", "-o", str(tmp_path / "page.html")])
-    assert (told.exit_code, told.stdout) == (0, "")
+    result = runner.invoke(main, ["snapshot", str(leaking)])
+    assert (result.exit_code, result.stdout.split(":")[0]) == (0, "leaks")
+    result = runner.invoke(main, ["snapshot", str(leaking), "--as", "html", "-o", str(tmp_path / "page.html")])
+    assert (result.exit_code, result.stdout) == (0, "")
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
-    told = runner.invoke(main, ["snapshot", str(leaking), str(leaking), "--compare", "--as", "json"])
-    assert json.loads(told.stdout)["comparison"]["sites"] == []
+    result = runner.invoke(main, ["snapshot", str(leaking), str(leaking), "--compare", "--as", "json"])
+    assert json.loads(result.stdout)["comparison"]["sites"] == []
     for wrong in (
         [str(tmp_path / "none")],
         [str(leaking), "--compare"],
         [str(leaking), "-o", str(tmp_path / "no" / "x")],
     ):
-        told = runner.invoke(main, ["snapshot", *wrong])
-        assert told.exit_code == 2
-        assert told.stderr.startswith("leakscope: ") and told.stderr.count("\n") == 1
+        result = runner.invoke(main, ["snapshot", *wrong])
+        assert result.exit_code == 2
+        assert result.stderr.startswith("leakscope: ") and result.stderr.count("\n") == 1

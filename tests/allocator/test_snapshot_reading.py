@@ -50,8 +50,8 @@ def test_fields_of_newer_torch_are_read_of_each_event(read: Read) -> None:
 
 def test_forward_frames_stand_in_for_a_backward_without_python(read: Read) -> None:
     forward = ['  File "/home/me/net.py", line 31, in forward\n', "    return self.linear(x)\n"]
-    told = read(snapshot([], [event("alloc", 1, 512, frames=[], forward_frames=forward)] * 2))
-    assert told.stacks[told.traces[0].stack[0]] == (("backward of forward", "/home/me/net.py", 31),)
+    reported = read(snapshot([], [event("alloc", 1, 512, frames=[], forward_frames=forward)] * 2))
+    assert reported.stacks[reported.traces[0].stack[0]] == (("backward of forward", "/home/me/net.py", 31),)
 
 
 def test_bare_segment_list_gzip_and_viewer_page(tmp_path: Path) -> None:
@@ -92,12 +92,12 @@ def test_cpp_pickler_layout_is_read() -> None:
 def test_legacy_blocks_take_address_and_stack_from_where_2_0_wrote_them(read: Read) -> None:
     history = [{"addr": 512, "real_size": 900, "frames": TRAIN}, {"addr": 0, "real_size": 7, "frames": OTHER}]
     blocks = [{"size": 512, "state": "inactive"}, {"size": 1024, "state": "active_allocated", "history": history}]
-    told = read(
+    reported = read(
         [{"device": 0, "address": 0, "total_size": 1536, "stream": 0, "segment_type": "small", "blocks": blocks}]
     )
-    assert told.blocks.address.tolist() == [0, 512]
-    assert told.blocks.requested.tolist() == [512, 900]
-    assert told.stacks[told.blocks.stack[1]][1].line == 12
+    assert reported.blocks.address.tolist() == [0, 512]
+    assert reported.blocks.requested.tolist() == [512, 900]
+    assert reported.stacks[reported.blocks.stack[1]][1].line == 12
 
 
 WITHOUT_LINE = frame("a.py", "x", "f")  # type: ignore[arg-type]

@@ -71,8 +71,8 @@ def test_the_rank_that_keeps_more_is_named(tmp_path: Path) -> None:
     plain, more = training(10, keeps=False), training(10, keeps=True)
     files = [written(tmp_path, f"rank_{rank:04}/cuda.pickle", more if rank == 2 else plain) for rank in (2, 0, 1)]
     report = examine(files)
-    assert [told.rank for told in report.snapshots] == [0, 1, 2]
-    assert [told.name for told in report.snapshots] == [f"rank_000{rank}/cuda.pickle" for rank in range(3)]
+    assert [reported.rank for reported in report.snapshots] == [0, 1, 2]
+    assert [reported.name for reported in report.snapshots] == [f"rank_000{rank}/cuda.pickle" for rank in range(3)]
     growth, excess = report.judgement.concerns
     assert (growth.kind, growth.rank) == ("growth", 2)
     assert (excess.kind, excess.rank, excess.bytes, excess.of_bytes) == ("rank-excess", 2, 20 << 20, 0)
@@ -258,7 +258,7 @@ def test_streams_pools_and_regions_have_peaks_of_their_own(read: Read) -> None:
     ]
     device = device_of(read(snapshot([pool], trace, notes=notes)))
     assert [(peak.stream, peak.peak_bytes, peak.event) for peak in device.streams] == [(0, 612, 1), (7, 40, 4)]
-    assert [(told.pool, told.peak_bytes) for told in device.pools] == [((1, 0), 612)]
+    assert [(reported.pool, reported.peak_bytes) for reported in device.pools] == [((1, 0), 612)]
     assert [(region.name, region.times, region.peak_bytes, region.left_bytes) for region in device.regions] == [
         ("block N", 2, 552, -40)
     ]

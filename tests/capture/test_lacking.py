@@ -44,7 +44,7 @@ for step in range(8):
     print(loss.item())
 raise ValueError("the end")
 """
-LOOKED_AT = {"budget": 1.0, "lifetimes": False}
+EVERY_STEP = {"budget": 1.0, "lifetimes": False}
 """As many looks as there can be."""
 UNSEEN = {"budget": 0.0, "warmup": 8}
 """None, as each takes half a second: all steps are of the warm-up."""
@@ -88,8 +88,8 @@ class Ranks:
         path.write_text(script)
         words: list[str] = []
         if options:
-            asked = Options.of({"script": str(path), "folder": folder, "warmup": 1, **options})
-            words = asked.to_words()
+            options_given = Options.of({"script": str(path), "folder": folder, "warmup": 1, **options})
+            words = options_given.to_words()
             about = {"command": ["script.py"], "ranks": 1, "leakscope": __version__, "warmup": 1, "min_bytes": 65536}
             write_run(folder, about)
         ask = {"folder": str(folder), "script": str(path), "hidden": list(hidden), "words": words}
@@ -108,8 +108,8 @@ class Ranks:
         """A rank whose torch lacks what is hidden."""
         status, folder = self._ask(script, hidden, **options)
         run = read_run(folder)
-        told = [(folder / name).read_text() for name in ("stdout.txt", "stderr.txt")]
-        return Recorded(status, *told, run, judge(run))
+        reported = [(folder / name).read_text() for name in ("stdout.txt", "stderr.txt")]
+        return Recorded(status, *reported, run, judge(run))
 
 
 @pytest.fixture(scope="module")
@@ -146,11 +146,11 @@ def test_the_script_runs_unchanged_and_a_note_names_what_is_missing(
 
 def test_without_sight_of_cpp_no_figure_is_given(ranks: Ranks) -> None:
     hidden = [private.path for private in TABLE if private.part in (RecordingPart.NATIVE, RecordingPart.SPARSE)]
-    recorded = ranks.run(LEAKING, hidden, **LOOKED_AT)
+    recorded = ranks.run(LEAKING, hidden, **EVERY_STEP)
     assert recorded.findings.verdict in (Verdict.INCONCLUSIVE, Verdict.LEAKS)
-    assert all(look.hides for look in recorded.run.ranks[0].looks)
+    assert all(snapshot.hides for snapshot in recorded.run.ranks[0].heap_snapshots)
     cuts = [finding.cut for finding in recorded.findings.findings if finding.cut is not None]
-    assert [cut.told_bytes for cut in cuts] == [None] * len(cuts)
+    assert [cut.reported_bytes for cut in cuts] == [None] * len(cuts)
     text = render(recorded.run, recorded.findings)
     assert "would be freed" not in text
     assert "cutting this frees" not in text

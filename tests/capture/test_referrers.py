@@ -13,7 +13,7 @@ import leakscope
 from leakscope.errors import LeakscopeError
 
 
-class Telling:
+class Recording:
     """Records every access."""
 
     asked: list[str]
@@ -41,18 +41,18 @@ def test_what_only_autograd_knows_is_drawn_in_its_colour() -> None:
 
 
 def test_no_code_of_the_objects_runs_and_nothing_is_collected() -> None:
-    telling = Telling()
-    kept = [telling]
+    recording = Recording()
+    kept = [recording]
     seen: list[str] = []
     gc.collect()
     gc.disable()
     gc.callbacks.append(lambda phase, _info: seen.append(phase))
     try:
-        dot = str(leakscope.draw(telling))
+        dot = str(leakscope.draw(recording))
     finally:
         gc.callbacks.pop()
         gc.enable()
-    assert object.__getattribute__(telling, "asked") == []
+    assert object.__getattribute__(recording, "asked") == []
     assert not seen
     assert "Telling object" in dot
     assert kept
@@ -70,9 +70,9 @@ def test_it_is_drawn_by_dot(tmp_path: Path) -> None:
     assert repr(picture) == f"Picture of {picture.objects} objects"
     with pytest.raises(LeakscopeError, match="unknown image format"):
         picture.draw(tmp_path / "box.xyz")
-    ways = leakscope.holders(box[0])
-    assert ways.draw(tmp_path / "ways.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in ways._repr_html_()
+    paths = leakscope.holders(box[0])
+    assert paths.draw(tmp_path / "ways.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in paths._repr_html_()
 
 
 @pytest.mark.process  # looking for `dot` starts one

@@ -111,11 +111,11 @@ def test_objects_that_workers_copy_by_reading_are_reported(tmp_path: Path) -> No
     assert finding.facts.where.startswith("tests/capture/test_workers.py:")
     loader = loader_of(profiler)
     assert copied(loader) == finding.retained_bytes
-    told, outside = finding.retained_bytes, sum(seen[-1]) - sum(least[-1])
-    assert told == pytest.approx(outside, rel=0.1)
+    reported, outside = finding.retained_bytes, sum(seen[-1]) - sum(least[-1])
+    assert reported == pytest.approx(outside, rel=0.1)
     assert loader.unique_bytes == pytest.approx(max(map(sum, seen)), rel=0.1)
     assert not [f for f in without.findings.findings if f.rule == RuleName.WORKER_COPIES]
-    assert copied(loader_of(without)) < told / 10
+    assert copied(loader_of(without)) < reported / 10
 
 
 class Caching(Dataset[Any]):
@@ -146,11 +146,11 @@ def test_a_cache_of_a_worker_is_reported(tmp_path: Path) -> None:
     cache = named["self.cache of Caching"]
     assert cache.cut.where.startswith("tests/capture/test_workers.py:") and cache.facts.workers == WORKERS
     assert cache.facts.items_per_batch == STEPS and cache.facts.item == "Tensor"
-    told = sum(f.bytes_per_step for f in named.values())
+    reported = sum(f.bytes_per_step for f in named.values())
     steps = slice(4, len(seen) - 6)  # workers are some batches ahead, and done before the last steps
     outside = [sum(each) for each in seen][steps]
     grown = (outside[-1] - outside[0]) / (len(outside) - 1)
-    assert told == pytest.approx(grown, rel=0.25)
+    assert reported == pytest.approx(grown, rel=0.25)
     assert not SEEN, "it is the workers' alone"
 
 

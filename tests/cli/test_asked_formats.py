@@ -66,21 +66,21 @@ def test_formats_on_stdout_are_reserved() -> None:
 
 def test_files_are_written_and_failures_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, findings = examples.leaking()
-    asked = parse_formats([f"json={tmp_path / 'f.json'}", f"sarif={tmp_path / 'gone' / 'x'}"])
-    failed = write_files(asked, run, findings)
+    requested = parse_formats([f"json={tmp_path / 'f.json'}", f"sarif={tmp_path / 'gone' / 'x'}"])
+    failed = write_files(requested, run, findings)
     assert failed == (f"cannot write {tmp_path / 'gone' / 'x'}: No such file or directory",)
     assert (tmp_path / "f.json").read_text().startswith("{")
     assert capsys.readouterr().err == f"leakscope: json: {tmp_path / 'f.json'}\n"
-    form = stdout_format(asked)
+    form = stdout_format(requested)
     assert form is not None and form.name == "text"
 
 
 @pytest.mark.process
 def test_report_writes_several_at_once(tmp_path: Path) -> None:
     page, log = tmp_path / "page.html", tmp_path / "log.sarif"
-    told = CliRunner().invoke(main, ["report", RUN, "--as", f"html={page}", "--as", f"sarif={log}", "--as", "junit"])
-    assert told.exit_code == 0, told.output
-    assert told.stdout.startswith("<?xml") and page.read_text().startswith("<!") and log.read_text().startswith("{")
+    result = CliRunner().invoke(main, ["report", RUN, "--as", f"html={page}", "--as", f"sarif={log}", "--as", "junit"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("<?xml") and page.read_text().startswith("<!") and log.read_text().startswith("{")
     for words in (["--as", "pdf"], ["--as", f"json={tmp_path / 'gone' / 'x'}"], ["-o", str(tmp_path / "gone" / "x")]):
         wrong = CliRunner().invoke(main, ["report", "no_run", *words])
         assert wrong.exit_code == 2 and len(wrong.output.splitlines()) == 1 and "run.json" not in wrong.output

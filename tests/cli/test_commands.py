@@ -41,8 +41,13 @@ def test_options_before_the_script_are_leakscopes(
     line: str, ranks: int | None, steps: int | None, module: str | None, words: str
 ) -> None:
     context = run.make_context("run", line.split())
-    told = context.params
-    assert (told["ranks"], told["steps"], told["module"], told["words"]) == (ranks, steps, module, tuple(words.split()))
+    reported = context.params
+    assert (reported["ranks"], reported["steps"], reported["module"], reported["words"]) == (
+        ranks,
+        steps,
+        module,
+        tuple(words.split()),
+    )
 
 
 def test_an_unknown_option_before_the_script_is_refused() -> None:
@@ -149,7 +154,7 @@ def test_bad_input_gets_status_2_and_one_line_that_names_it(
 
 
 @pytest.mark.parametrize(
-    ("told", "typed", "judged"),
+    ("reported", "typed", "judged"),
     [
         ({}, "", (False, None)),
         ({}, "--ignore-library --fail-on-avoidable 64KiB", (True, 64 * 1024)),
@@ -160,7 +165,7 @@ def test_bad_input_gets_status_2_and_one_line_that_names_it(
     ids=str,
 )
 def test_a_run_is_judged_again_with_its_own_options_or_those_given(
-    told: dict[str, object], typed: str, judged: tuple[bool, int | None], tmp_path: Path
+    reported: dict[str, object], typed: str, judged: tuple[bool, int | None], tmp_path: Path
 ) -> None:
     from click.testing import CliRunner
     from leakscope_cli import main
@@ -168,18 +173,18 @@ def test_a_run_is_judged_again_with_its_own_options_or_those_given(
     import leakscope.findings
     from leakscope.run.writer import write_run
 
-    write_run(tmp_path / "seen", {"command": ["train.py"], "ranks": 1, "options": told})
-    asked: list[tuple[object, object]] = []
+    write_run(tmp_path / "seen", {"command": ["train.py"], "ranks": 1, "options": reported})
+    calls: list[tuple[object, object]] = []
 
     def judge(run: Run, ranks: Iterable[JudgedRank], policy: Policy) -> Findings:
-        asked.append((policy.ignore_library, policy.fail_on_avoidable))
+        calls.append((policy.ignore_library, policy.fail_on_avoidable))
         return judged_as_it_is(run, ranks, policy)
 
     judged_as_it_is = leakscope.findings.judge_together
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leakscope.findings, "judge_together", judge)
         assert CliRunner().invoke(main, ["report", *typed.split(), str(tmp_path / "seen")]).exit_code == 0
-    assert asked == [judged]
+    assert calls == [judged]
 
 
 LEAKY = """
@@ -205,19 +210,19 @@ def test_a_leaking_run_end_to_end(
     script(LEAKY.replace("losses.append(out)", "pass"), "clean.py")
     leaky = leakscope_process("run", "--json", "-q", "--steps", "6", "-o", "leaky", "train.py")
     assert leaky.returncode == 23, leaky.stderr
-    told = json.loads(leaky.stdout)
-    assert told["verdict"] == "leaks" and told["exit_status"] == 23 and told["run"]["steps"] == 6
+    data = json.loads(leaky.stdout)
+    assert data["verdict"] == "leaks" and data["exit_status"] == 23 and data["run"]["steps"] == 6
     assert leaky.stderr == "loss\n" * 5, "the rank's stdout goes to stderr, the stop is not shown"
-    finding = told["findings"][0]
+    finding = data["findings"][0]
     assert finding["rule"] == "step-growth" and "losses" in json.dumps(finding["trace"])
     assert abs(finding["bytes_per_step"] - (1 << 20)) < 0.1 * (1 << 20)
-    assert json.loads((tmp_path / "leaky" / "findings.json").read_text()) == told
+    assert json.loads((tmp_path / "leaky" / "findings.json").read_text()) == data
     assert "losses" in (tmp_path / "leaky" / "report.html").read_text()
 
     clean = leakscope("run", "--steps", "6", "-o", "clean", "clean.py")
     assert clean.returncode == 0 and "CLEAN" in clean.stdout
     assert "\nPage       clean/report.html, or as text" in clean.stdout
-    assert [known.pattern for known in baseline_of(tmp_path / "leaky")] == [f["fingerprint"] for f in told["findings"]]
+    assert [known.pattern for known in baseline_of(tmp_path / "leaky")] == [f["fingerprint"] for f in data["findings"]]
 
     text = leakscope("report", "leaky")
     assert text.returncode == 0 and "losses" in text.stdout

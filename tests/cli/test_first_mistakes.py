@@ -211,8 +211,8 @@ def test_a_step_function_is_refused_only_where_it_is_certainly_not_there(
     script.write_text(SOURCE)
     (tmp_path / "helper.py").write_text("class Loop(list): ...\ndef train_step(): ...\nbound = train_step\n")
     folders = [str(tmp_path), *sys.path]
-    told = missing_step_function(script, name, folders)
-    assert bool(told) is missing and near in told
+    reported = missing_step_function(script, name, folders)
+    assert bool(reported) is missing and near in reported
     for hidden in ("from loops import *\n", "exec('')\n", "globals()['x'] = 1\n"):
         script.write_text(SOURCE + hidden)
         assert missing_step_function(script, name, folders) == ""

@@ -32,25 +32,25 @@ def test_every_format_of_one_run(leakscope: Command, script: Write, tmp_path: Pa
     script(GROW, "my project/train it.py")
     files = {name: f"out.{name}" for name in ("html", "markdown", "sarif", "trace")}
     files["junit"] = "run/out.xml"  # in the folder of the run, which is not there yet
-    asked = [word for name, file in files.items() for word in ("--as", f"{name}={file}")]
-    done = leakscope("run", "-o", "run", "--no-lifetimes", *asked, "--as", "json", "my project/train it.py")
+    options = [word for name, file in files.items() for word in ("--as", f"{name}={file}")]
+    done = leakscope("run", "-o", "run", "--no-lifetimes", *options, "--as", "json", "my project/train it.py")
     assert done.returncode == 23, done.stderr
     (leak,) = json.loads(done.stdout)["findings"]
     assert "the script's own words" in done.stderr and "leakscope: sarif: out.sarif" in done.stderr
     assert leak["suggestion"] is None or leak["suggestion"]["where"].startswith("my project/train it.py:")
     assert leak["cut"]["references"][0]["added_at"] == ["my project/train it.py:11"]
 
-    told = {name: (tmp_path / file).read_text(encoding="utf-8") for name, file in files.items()}
-    sarif = json.loads(told["sarif"])
+    reported = {name: (tmp_path / file).read_text(encoding="utf-8") for name, file in files.items()}
+    sarif = json.loads(reported["sarif"])
     problems = [
         *sarif_rules.problems(sarif),
-        *junit_rules.problems(told["junit"]),
-        *markdown_rules.problems(told["markdown"]),
-        *trace_rules.problems(json.loads(told["trace"])),
+        *junit_rules.problems(reported["junit"]),
+        *markdown_rules.problems(reported["markdown"]),
+        *trace_rules.problems(json.loads(reported["trace"])),
     ]
     assert problems == []
     artifacts = [place["physicalLocation"]["artifactLocation"] for place in sarif_rules.locations(sarif)]
     assert {"uri": "my%20project/train%20it.py", "uriBaseId": "SRCROOT"} in artifacts
-    assert "kept.append(torch.randn(256, 256))" in told["markdown"] and "kept.append" in told["html"]
+    assert "kept.append(torch.randn(256, 256))" in reported["markdown"] and "kept.append" in reported["html"]
     text = leakscope("report", "run").stdout
     assert "kept.append(torch.randn(256, 256))" in text and "my project/train it.py:11" in " ".join(text.split())

@@ -49,13 +49,15 @@ def test_what_is_known_stays_known_and_what_was_not_seen_is_not_fixed(
     assert reported("base", "--baseline", "again")["verdict"] == "clean", "what was suppressed there is known here"
 
     (tmp_path / "known.txt").write_text("kept* until 2200-01-01  # issue 12\nview-hold\n")
-    told = reported("base", "--suppress", "known.txt")
-    by = told["suppressed"][0]["suppressed_by"]
+    reported_ones = reported("base", "--suppress", "known.txt")
+    by = reported_ones["suppressed"][0]["suppressed_by"]
     assert (by["reason"], by["until"], by["line"]) == ("issue 12", "2200-01-01", 1)
-    assert [unused["pattern"] for unused in told["unused_suppressions"]] == ["view-hold"]
+    assert [unused["pattern"] for unused in reported_ones["unused_suppressions"]] == ["view-hold"]
     (tmp_path / "known.txt").write_text("kept* until 2020-01-01\n")
-    told = reported("base", "--suppress", "known.txt")
-    assert told["verdict"] == "leaks" and [one["pattern"] for one in told["expired_suppressions"]] == ["kept*"]
+    reported_ones = reported("base", "--suppress", "known.txt")
+    assert reported_ones["verdict"] == "leaks" and [
+        one["pattern"] for one in reported_ones["expired_suppressions"]
+    ] == ["kept*"]
 
     for options, verdict in (((), "leaks"), (("--horizon", 1), "clean"), (("--min-bytes", "1 MB"), "clean")):
         assert reported("base", *options)["verdict"] == verdict, options

@@ -37,8 +37,8 @@ def test_without_any_it_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> N
         newest_run()
     with pytest.raises(SystemExit) as end:
         main(["report"], prog_name="leakscope")
-    told = capsys.readouterr().err
-    assert end.value.code == 2 and told.count("\n") == 1 and "no run found in leakscope_runs" in told
+    output = capsys.readouterr().err
+    assert end.value.code == 2 and output.count("\n") == 1 and "no run found in leakscope_runs" in output
 
 
 def test_which_one_it_is_is_said(capsys: pytest.CaptureFixture[str]) -> None:

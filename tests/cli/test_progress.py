@@ -25,7 +25,7 @@ def append(folder: Path, rank: int, *counted: int | None, begin: int = 1, end: s
 
 
 @pytest.mark.parametrize(
-    ("now", "told"),
+    ("now", "reported"),
     [
         (
             RunProgress(1240, int(3.2 * 1024) * MIB, 1.2 * MIB, 4),
@@ -37,8 +37,8 @@ def append(folder: Path, rank: int, *counted: int | None, begin: int = 1, end: s
         (RunProgress(9, None, None, 2, steps=4000), "step 9 of 4,000, 2 snapshots"),
     ],
 )
-def test_a_line_says_step_memory_and_looks(now: RunProgress, told: str) -> None:
-    assert str(now) == told
+def test_a_line_says_step_memory_and_looks(now: RunProgress, reported: str) -> None:
+    assert str(now) == reported
 
 
 def test_only_what_is_new_is_read_and_a_line_that_is_being_written_is_left(tmp_path: Path) -> None:
@@ -70,16 +70,16 @@ def test_rows_that_count_nothing_or_are_none_are_left(tmp_path: Path) -> None:
 
 def test_it_is_told_until_it_is_over(tmp_path: Path) -> None:
     append(tmp_path, 0, MIB)
-    over, told = threading.Event(), []
+    over, reported = threading.Event(), []
 
     def tell(now: RunProgress) -> None:
-        told.append(now)
+        reported.append(now)
         append(tmp_path, 0, MIB, begin=2)
-        if len(told) == 3:
+        if len(reported) == 3:
             over.set()
 
     poll_progress(ProgressReader(tmp_path, 2), over, 0.001, tell)
-    assert [now.step for now in told] == [1, 2, 3]
+    assert [now.step for now in reported] == [1, 2, 3]
 
 
 class Heard(io.StringIO):

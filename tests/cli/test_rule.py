@@ -29,10 +29,10 @@ def test_on_a_terminal_the_help_is_set_in_its_width(
     monkeypatch.setenv("COLUMNS", "70")
     monkeypatch.setenv("NO_COLOR", "1")
     main(["rule", "view-hold"], standalone_mode=False)
-    told = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
-    assert "# view-hold" not in told and "```" not in told
-    assert max(map(len, told.splitlines())) <= 70
-    assert "summaries.append(hidden[0].clone())" in told
+    output = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    assert "# view-hold" not in output and "```" not in output
+    assert max(map(len, output.splitlines())) <= 70
+    assert "summaries.append(hidden[0].clone())" in output
 
 
 def test_an_unknown_name_is_one_sentence_with_those_that_are_close() -> None:

@@ -114,8 +114,8 @@ def test_what_no_command_can_help_is_one_sentence(
     monkeypatch.setattr("leakscope.run.reader.open_run", fail)
     with pytest.raises(SystemExit) as end:
         main(["report", str(tmp_path)], prog_name="leakscope")
-    told = capsys.readouterr().err
-    assert end.value.code == 2 and sentence in told and told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert end.value.code == 2 and sentence in output and output.count("\n") == 1
 
 
 @pytest.mark.process

@@ -24,7 +24,7 @@ from leakscope.process.user_code import short
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import MemoryThere
 
-LOOKS_AT = (3, 5, 9, 10)
+SNAPSHOT_STEPS = (3, 5, 9, 10)
 MIN_BYTES = 512
 FLOAT = 4
 
@@ -93,7 +93,7 @@ class Watched:
     """What was said of several cases in one process."""
 
     findings: Findings
-    looks: tuple[HeapSnapshot, ...]
+    heap_snapshots: tuple[HeapSnapshot, ...]
     primes: dict[str, int]
 
     def of(self, name: str) -> list[Finding]:
@@ -102,13 +102,13 @@ class Watched:
 
     def about(self, finding: Finding) -> set[str]:
         """The cases whose tensors a finding counts."""
-        for look in reversed(self.looks):
-            indexes = [i for i in finding.storages.get(0, ()) if i < len(look.heap)]
+        for snapshot in reversed(self.heap_snapshots):
+            indexes = [i for i in finding.storages.get(0, ()) if i < len(snapshot.heap)]
             if (
-                sum(int(look.heap.bytes[i]) for i in indexes) == finding.retained_bytes
+                sum(int(snapshot.heap.bytes[i]) for i in indexes) == finding.retained_bytes
                 and len(indexes) == finding.count
             ):
-                sizes = [int(look.heap.bytes[i]) for i in indexes]
+                sizes = [int(snapshot.heap.bytes[i]) for i in indexes]
                 return {n for n, p in self.primes.items() if any(size and size % p == 0 for size in sizes)}
         return set()
 
@@ -122,13 +122,13 @@ def watch(names: Sequence[str], variant: str) -> Watched:
     primes = dict(zip(names, _primes(len(names), 1009), strict=True))
     cases = [CASES[name](primes[name]) for name in names]
     acts: list[Callable[[], None]] = [getattr(case, variant) for case in cases]
-    looks: list[HeapSnapshot] = []
+    snapshots: list[HeapSnapshot] = []
     try:
         for step in range(1, 11):
             for act in acts:
                 act()
-            if step in LOOKS_AT:
-                looks.append(heap.look(step, "step"))
+            if step in SNAPSHOT_STEPS:
+                snapshots.append(heap.take_heap_snapshot(step, "step"))
     finally:
         for case in cases:
             case.end()
@@ -138,14 +138,14 @@ def watch(names: Sequence[str], variant: str) -> Watched:
         for _ in range(12):  # a layer of grad nodes at a time
             if not gc.collect():
                 break
-    return Watched(judge(run_of(looks, 10)), tuple(looks), primes)
+    return Watched(judge(run_of(snapshots, 10)), tuple(snapshots), primes)
 
 
-def run_of(looks: Sequence[HeapSnapshot], steps: int, min_bytes: int | None = MIN_BYTES, memory: int = 0) -> Run:
+def run_of(snapshots: Sequence[HeapSnapshot], steps: int, min_bytes: int | None = MIN_BYTES, memory: int = 0) -> Run:
     """A recorded run of one rank with these looks, on a host with so much memory."""
     done = tuple(Step(k, 0.01, None, None) for k in range(1, steps + 1))
     there = (MemoryThere("the host's memory", memory),) if memory else ()
-    rank = Rank(0, done, tuple(looks), Ended("finished", 0, steps), host_memory=there)
+    rank = Rank(0, done, tuple(snapshots), Ended("finished", 0, steps), host_memory=there)
     return Run(("corpus",), (rank,), 1, "cpu", torch.__version__, "0", min_bytes=min_bytes, sources=kept_sources())
 
 

@@ -112,8 +112,8 @@ class SuspendedAsyncGenerators(HeldFrame):
             one.aclose().send(None)
 
 
-async def _upload(batch: torch.Tensor, told: asyncio.Event) -> float:
-    await told.wait()
+async def _upload(batch: torch.Tensor, event: asyncio.Event) -> float:
+    await event.wait()
     return float(batch.sum())
 
 
@@ -133,8 +133,8 @@ class WaitingTasks(HeldFrame):
     def clean(self) -> None:
         self._start(self.now)
 
-    def _start(self, told: asyncio.Event) -> None:
-        task = self.loop.create_task(_upload(self.tensor(), told))
+    def _start(self, event: asyncio.Event) -> None:
+        task = self.loop.create_task(_upload(self.tensor(), event))
         self.pending.add(task)
         task.add_done_callback(self.pending.discard)
         self.loop.run_until_complete(asyncio.sleep(0))

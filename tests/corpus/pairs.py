@@ -19,7 +19,7 @@ from corpus.case import CASES, FLOAT, Watched, load, watch
 from leakscope.findings.model import Finding
 from leakscope.findings.naming import any_item
 
-Told = tuple[object, ...]
+Reported = tuple[object, ...]
 
 
 def cases_of_pairs() -> list[str]:
@@ -38,12 +38,12 @@ def sampled(count: int, seed: int) -> list[tuple[str, str]]:
     return pairs[:count]
 
 
-def told(seen: Watched, name: str) -> list[Told]:
+def reported(seen: Watched, name: str) -> list[Reported]:
     """What is said of one case, but for what the other cases beside it change: its place among them."""
-    return sorted(map(_told, seen.of(name), [seen.primes[name]] * len(seen.of(name))), key=str)
+    return sorted(map(_reported, seen.of(name), [seen.primes[name]] * len(seen.of(name))), key=str)
 
 
-def _told(finding: Finding, prime: int) -> Told:
+def _reported(finding: Finding, prime: int) -> Reported:
     references = finding.cut.references if finding.cut is not None else ()
     return (
         finding.rule, finding.severity, finding.freed_by, finding.origin, finding.fingerprint, finding.collections,
@@ -57,7 +57,7 @@ def differs(pair: tuple[str, str], alone: Callable[[str], Watched]) -> Iterator[
     """How the findings of two cases together are not those of each; nothing where they are."""
     both = watch(pair, "leak")
     for name in pair:
-        expected, found = told(alone(name), name), told(both, name)
+        expected, found = reported(alone(name), name), reported(both, name)
         if expected != found:
             yield f"{' + '.join(pair)}: {name} alone {expected}, together {found}"
         together = [finding for finding in both.of(name) if both.about(finding) != {name}]
@@ -74,8 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     which.add_argument("--all", action="store_true", help="every pair")
     which.add_argument("--sample", type=int, default=40, metavar="N", help="so many (40)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (0)")
-    asked = parser.parse_args(arguments)
-    pairs = list(combinations(cases_of_pairs(), 2)) if asked.all else sampled(asked.sample, asked.seed)
+    options = parser.parse_args(arguments)
+    pairs = list(combinations(cases_of_pairs(), 2)) if options.all else sampled(options.sample, options.seed)
     alone = functools.cache(lambda name: watch([name], "leak"))
     wrong = 0
     for pair in pairs:

@@ -83,7 +83,7 @@ def around(file: str, line: str) -> str:
 
 def test_the_clean_variants_are_no_leaks(clean: Watched) -> None:
     assert (clean.findings.verdict, clean.findings.exit_status) == ("clean", 0)
-    found = judge(run_of(clean.looks, 10, min_bytes=None, memory=1 << 30)).findings
+    found = judge(run_of(clean.heap_snapshots, 10, min_bytes=None, memory=1 << 30)).findings
     assert [text_of(f) for f in (*clean.findings.findings, *found) if f.severity == "leak"] == []
 
 
@@ -97,7 +97,7 @@ def test_unintended_retention_is_a_leak_whatever_its_size_and_nothing_else_is_bl
     seen = leaks("GrowingList")
     assert (seen.findings.verdict, seen.findings.exit_status) == ("leaks", 23)
     assert [text_of(f) for f in seen.findings.findings if f.severity == "leak" and not seen.about(f)] == []
-    for finding in judge(run_of(seen.looks, 10, min_bytes=None, memory=1 << 50)).findings:
+    for finding in judge(run_of(seen.heap_snapshots, 10, min_bytes=None, memory=1 << 50)).findings:
         about = seen.about(finding)
         if about and CASES[next(iter(about))].rule not in PLAIN:
             assert finding.severity == "leak", text_of(finding)

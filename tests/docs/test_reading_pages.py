@@ -119,13 +119,13 @@ def test_a_wrong_page_is_told_what_happens(right: str, wrong: str, tmp_path: Pat
 
 @pytest.mark.process
 def test_a_page_whose_python_fails_or_whose_block_would_not_run_is_refused(tmp_path: Path, copies: Copies) -> None:
-    for name, page, said in (
+    for name, page, expected in (
         ("raises", "```python\n1 / 0\n```\n", "ZeroDivisionError"),
         ("untraced", "```yaml\na: 1\n```\n", "never runs"),
         ("unnamed", "```\nls\n```\n", "never runs"),
     ):
         (tmp_path / name).mkdir()
-        with pytest.raises(AssertionError, match=said):
+        with pytest.raises(AssertionError, match=expected):
             list(Walk(tmp_path / name, copies).through(blocks_of(page)))
 
 

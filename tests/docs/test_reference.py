@@ -18,16 +18,18 @@ GENERATED = re.compile(r"(?<=--docs-update -->\n).*", re.DOTALL)
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    told = re.findall(r"^::: leakscope\.(\w+)$", (PAGES / "reference" / "python.md").read_text(), re.MULTILINE)
-    assert sorted(told) == sorted({*leakscope.__all__} - {"__version__"})
+    documented = re.findall(r"^::: leakscope\.(\w+)$", (PAGES / "reference" / "python.md").read_text(), re.MULTILINE)
+    assert sorted(documented) == sorted({*leakscope.__all__} - {"__version__"})
 
 
 def test_the_architecture_lists_the_packages_with_the_question_that_each_asks() -> None:
     page = (PAGES / "architecture.md").read_text(encoding="utf-8")
-    said = {}
+    summaries = {}
     for path in (ROOT / "leakscope").glob("*/__init__.py"):
-        said[path.parent.name] = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()[0]
-    assert dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE)) == said
+        summaries[path.parent.name] = (
+            ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        ).splitlines()[0]
+    assert dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE)) == summaries
 
 
 def test_the_files_that_the_architecture_names_are_there() -> None:

@@ -71,11 +71,11 @@ def test_a_page_is_the_help_of_its_rule_with_outputs(rule: RuleName, request: py
     assert text.startswith(f"# {rule}\n\n{RULES[rule].text}\n\n")
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == SECTIONS
     assert all(typed(block) == block.text for block in blocks_of(text)), "the outputs are the page's"
-    told = with_outputs(text, page)
+    reported = with_outputs(text, page)
     if request.config.getoption("--docs-update", default=False):
-        (PAGES / "rules" / f"{rule}.md").write_text(told, encoding="utf-8")
+        (PAGES / "rules" / f"{rule}.md").write_text(reported, encoding="utf-8")
     else:
-        assert page == told, "--docs-update writes it into the page"
+        assert page == reported, "--docs-update writes it into the page"
 
 
 @pytest.mark.parametrize("rule", RuleName)

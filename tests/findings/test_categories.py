@@ -35,7 +35,7 @@ class Halves(torch.Tensor):
 
 
 def _categories() -> dict[str, int]:
-    seen = heap.look(1, "step")
+    seen = heap.take_heap_snapshot(1, "step")
     found = categories(seen.heap)
     assert set(found) == set(CATEGORIES)
     assert sum(found.values()) == seen.explained_bytes

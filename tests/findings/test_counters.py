@@ -15,19 +15,21 @@ from leakscope.run.model import Collection, Ended, HeapSnapshot, Rank, Step
 from leakscope.run.rows import EndKind, LifetimesUnjudged, Occasion
 
 
-def _rank(levels: list[float], looked_at: tuple[int, ...] = ()) -> Rank:
+def _rank(levels: list[float], snapshot_steps: tuple[int, ...] = ()) -> Rank:
     """Steps at whose ends so many MiB are counted."""
     steps = tuple(Step(k, 0.1, round(level * MIB), None) for k, level in enumerate(levels, 1))
-    looks = tuple(HeapSnapshot(k, Occasion.STEP, heap_from(""), None, 0) for k in looked_at)
-    return Rank(0, steps, looks, Ended(EndKind.FINISHED, 0, len(steps)))
+    snapshots = tuple(HeapSnapshot(k, Occasion.STEP, heap_from(""), None, 0) for k in snapshot_steps)
+    return Rank(0, steps, snapshots, Ended(EndKind.FINISHED, 0, len(steps)))
 
 
-@given(taken=st.lists(st.booleans(), min_size=6, max_size=12), looked_at=st.sets(st.integers(3, 10), max_size=4))
-def test_what_a_few_steps_take_and_let_go_of_is_no_growth(taken: list[bool], looked_at: set[int]) -> None:
+@given(taken=st.lists(st.booleans(), min_size=6, max_size=12), snapshot_steps=st.sets(st.integers(3, 10), max_size=4))
+def test_what_a_few_steps_take_and_let_go_of_is_no_growth(taken: list[bool], snapshot_steps: set[int]) -> None:
     """As threads do that come and go, on a busy machine: 4.37 MiB each."""
     half = len(taken) // 2
     assume(any(taken[:half]))
-    rank = _rank([94, 98, *(102.5 if there else 98.13 for there in taken)], looked_at=tuple(sorted(looked_at)))
+    rank = _rank(
+        [94, 98, *(102.5 if there else 98.13 for there in taken)], snapshot_steps=tuple(sorted(snapshot_steps))
+    )
     for rate in (counted_rate(rank, 2), rate_at_end(rank, 2)):
         assert rate is not None
         assert rate <= 0
@@ -39,7 +41,7 @@ def test_what_a_few_steps_take_and_let_go_of_is_no_growth(taken: list[bool], loo
 def test_a_growth_that_goes_on_is_told_of_however_few_steps_there_are(
     each: float, steps: int, noise: list[float]
 ) -> None:
-    rank = _rank([100 + each * (k + noise[k]) for k in range(steps)], looked_at=(3, 5))
+    rank = _rank([100 + each * (k + noise[k]) for k in range(steps)], snapshot_steps=(3, 5))
     rate = rate_at_end(rank, 2)
     assert rate is not None
     assert 0.5 * each * MIB < rate < 1.5 * each * MIB
@@ -78,18 +80,18 @@ def test_the_garbage_of_the_start_hides_no_growth() -> None:
         assert rate(_watched(levels), 2) != 0.25 * MIB
 
 
-@pytest.mark.parametrize(("steps", "told"), [(5, False), (6, True)])
-def test_three_rises_after_warmup_tell_a_rate(steps: int, told: bool) -> None:
+@pytest.mark.parametrize(("steps", "reported"), [(5, False), (6, True)])
+def test_three_rises_after_warmup_tell_a_rate(steps: int, reported: bool) -> None:
     rank = _rank([100 + k for k in range(steps)])
-    assert (counted_rate(rank, 2) is not None) is told
+    assert (counted_rate(rank, 2) is not None) is reported
 
 
 @pytest.mark.parametrize(("undisturbed", "rate"), [(6, 1.0), (5, 3.0)])
 def test_looked_at_steps_are_left_out_where_six_others_are_left(undisturbed: int, rate: float) -> None:
     """Those after a heap snapshot rise by 5 MiB more."""
-    looked_at = tuple(range(3, 3 + 7))
-    rises = [0, 0, 0, *(5 for _ in looked_at), *(1 for _ in range(undisturbed))]
-    rank = _rank([100 + sum(rises[: k + 1]) for k in range(len(rises))], looked_at=looked_at)
+    snapshot_steps = tuple(range(3, 3 + 7))
+    rises = [0, 0, 0, *(5 for _ in snapshot_steps), *(1 for _ in range(undisturbed))]
+    rank = _rank([100 + sum(rises[: k + 1]) for k in range(len(rises))], snapshot_steps=snapshot_steps)
     counted = counted_rate(rank, 2)
     assert counted is not None
     assert (counted == MIB) is (rate == 1.0)
@@ -111,11 +113,11 @@ def test_each_stretch_of_a_steady_growth_has_a_quarter_of_the_median(slow: float
 def test_levels_of_few_steps_have_risen_by_half_of_the_rate(step: float, rate: float) -> None:
     """Rises of 1 MiB at the steps that are left, falls at the others, which follow heap snapshots."""
     levels, size = [100.0], 100.0
-    looked_at = tuple(range(2, 13, 2))
+    snapshot_steps = tuple(range(2, 13, 2))
     for number in range(2, 15):
         size += 1.0 if number % 2 == 0 else 2 * step - 1.0
         levels.append(size)
-    counted = counted_rate(_rank(levels, looked_at=looked_at), 0)
+    counted = counted_rate(_rank(levels, snapshot_steps=snapshot_steps), 0)
     assert counted is not None
     assert abs(counted / MIB - rate) < 0.1
 
@@ -128,8 +130,8 @@ def test_a_growth_at_each_step_rises_in_three_of_four(rising: int, each: bool) -
     assert not rose_each_step(_rank(levels), 1, 10, 2.1 * MIB)
 
 
-@pytest.mark.parametrize(("last", "told"), [(1.25, True), (1.24, False)])
-def test_steps_that_take_a_quarter_longer_are_slower(last: float, told: bool) -> None:
+@pytest.mark.parametrize(("last", "reported"), [(1.25, True), (1.24, False)])
+def test_steps_that_take_a_quarter_longer_are_slower(last: float, reported: bool) -> None:
     rank = _rank([100.0] * 40)
     slower = replace(rank, steps=tuple(replace(s, seconds=last if s.number > 20 else 1.0) for s in rank.steps))
-    assert step_times(slower, 2) == ((1.0, last) if told else None)
+    assert step_times(slower, 2) == ((1.0, last) if reported else None)

@@ -34,7 +34,9 @@ def only(heap: Heap = GROWING, **more: object) -> Finding:
 
 def with_end(one: Rank, step: int, heap: str) -> Run:
     """A run with a last snapshot of which the step is not judged."""
-    return run_of(replace(one, looks=(*one.looks, HeapSnapshot(step, "end", heap_from(heap), None, 0))))
+    return run_of(
+        replace(one, heap_snapshots=(*one.heap_snapshots, HeapSnapshot(step, "end", heap_from(heap), None, 0)))
+    )
 
 
 def test_growth_every_few_steps_is_spread_over_all_of_them() -> None:
@@ -61,7 +63,9 @@ def test_growth_of_half_its_rate_up_to_the_end_is_confirmed_against_the_counters
 
 def test_a_rank_without_steps_is_judged_by_the_snapshots_of_its_peers() -> None:
     one = rank(at=(3, 5, 9, 9))
-    peer = replace(one, steps=(), looks=tuple(replace(look, occasion="peer") for look in one.looks))
+    peer = replace(
+        one, steps=(), heap_snapshots=tuple(replace(snapshot, occasion="peer") for snapshot in one.heap_snapshots)
+    )
     assert judge(run_of(peer, rank(lambda _: GROWING(1), 1))).verdict == "leaks"
 
 
@@ -303,15 +307,19 @@ def test_a_gap_while_shapes_are_new_at_each_snapshot_is_a_note() -> None:
 def test_counts_of_two_devices_make_no_gap() -> None:
     """The script put its accelerator to use after two snapshots: until then the host's bytes were counted."""
     one = gap(STEPS, (10, 12, 40, 60))
-    looks = (replace(look, counted_on="cpu" if look.step < 9 else "cuda") for look in one.looks)
-    assert judge(run_of(replace(one, looks=tuple(looks)))).findings == ()
+    snapshots = (
+        replace(snapshot, counted_on="cpu" if snapshot.step < 9 else "cuda") for snapshot in one.heap_snapshots
+    )
+    assert judge(run_of(replace(one, heap_snapshots=tuple(snapshots)))).findings == ()
 
 
 def test_a_recording_that_ended_before_its_script_is_not_judged_clean() -> None:
     whole = rank(lambda _: GROWING(2))
     lost = replace(whole, recording_ended=(RecordingEnded(10, "RuntimeError: no such thing"),))
-    seen_to_the_end = replace(lost, looks=(*lost.looks, replace(lost.looks[-1], occasion="end")))
-    growing_on = replace(lost, looks=rank().looks)
+    seen_to_the_end = replace(
+        lost, heap_snapshots=(*lost.heap_snapshots, replace(lost.heap_snapshots[-1], occasion="end"))
+    )
+    growing_on = replace(lost, heap_snapshots=rank().heap_snapshots)
     verdicts = [judge(run_of(one)).verdict for one in (whole, lost, seen_to_the_end, growing_on)]
     assert verdicts == ["clean", "inconclusive", "clean", "leaks"]
     of_ranks = [judge(run_of(one)).ranks[0].verdict for one in (whole, lost, seen_to_the_end)]

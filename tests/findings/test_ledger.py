@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.heap_text import heap_from
 
 from leakscope.findings.counters import counted_rate, rate_at_end
-from leakscope.findings.growth import MIN_LOOKS
+from leakscope.findings.growth import MIN_SNAPSHOTS
 from leakscope.findings.judge import Policy, judge
 from leakscope.findings.model import Findings, LineKind, Reason, Why, by_kind, grown_of, totals
 from leakscope.run.model import Collection, Ended, HeapSnapshot, Rank, Run, Step
@@ -74,20 +74,20 @@ def _memory(tensor: str, size: int) -> str:
     return f"tensor {tensor} -> storage -> storage {tensor} {size}"
 
 
-def history(parts: Sequence[Part], looked_at: Sequence[int], steps: int, noise: Sequence[int] = ()) -> Run:
+def history(parts: Sequence[Part], snapshot_steps: Sequence[int], steps: int, noise: Sequence[int] = ()) -> Run:
     """A run of some steps, each counted and some looked at."""
 
     def counted(step: int) -> int:
         return BASE + sum(part.bytes_at(step) for part in parts) + (noise[step % len(noise)] if noise else 0)
 
-    def look(step: int) -> HeapSnapshot:
+    def snapshot(step: int) -> HeapSnapshot:
         heap = heap_from("".join(part.text_at(step, f"p{k}") for k, part in enumerate(parts)))
         return HeapSnapshot(step, Occasion.STEP, heap, counted(step), int(heap.bytes[heap.storages].sum()))
 
     rank = Rank(
         0,
         tuple(Step(step, 0.1, counted(step), None) for step in range(1, steps + 1)),
-        tuple(look(step) for step in looked_at),
+        tuple(snapshot(step) for step in snapshot_steps),
         Ended(EndKind.FINISHED, 0, steps),
     )
     return Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0", warmup=WARMUP, min_bytes=FLOOR)
@@ -101,7 +101,7 @@ PARTS = st.lists(
     ),
     max_size=4,
 )
-LOOKS = st.sets(st.integers(WARMUP + 1, 16), max_size=7).map(sorted)
+SNAPSHOT_STEPS = st.sets(st.integers(WARMUP + 1, 16), max_size=7).map(sorted)
 NOISE = st.lists(st.integers(0, 16 * KIB), max_size=5)
 
 
@@ -109,27 +109,27 @@ NOISE = st.lists(st.integers(0, 16 * KIB), max_size=5)
     derandomize=True, deadline=None, max_examples=30, phases=(Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.too_slow],
 )  # fmt: skip
-@given(parts=PARTS, looked_at=LOOKS, noise=NOISE)
-@example(parts=[Part("once", 256 * KIB)], looked_at=[3, 5, 7, 9, 13, 16], noise=[])
-@example(parts=[Part("names", 256 * KIB)], looked_at=[3, 5, 9, 13], noise=[])
-def test_no_sentence_contradicts_the_table(parts: list[Part], looked_at: list[int], noise: list[int]) -> None:
-    run = history(parts, looked_at, 16, noise)
+@given(parts=PARTS, snapshot_steps=SNAPSHOT_STEPS, noise=NOISE)
+@example(parts=[Part("once", 256 * KIB)], snapshot_steps=[3, 5, 7, 9, 13, 16], noise=[])
+@example(parts=[Part("names", 256 * KIB)], snapshot_steps=[3, 5, 9, 13], noise=[])
+def test_no_sentence_contradicts_the_table(parts: list[Part], snapshot_steps: list[int], noise: list[int]) -> None:
+    run = history(parts, snapshot_steps, 16, noise)
     findings = judge(run)
     adds_up(run, findings)
     balanced_where_clean(run, findings)
-    goes_on = [part for part in parts if part.how in LEAKS and part.size > KIB]
+    growing = [part for part in parts if part.how in LEAKS and part.size > KIB]
     if findings.verdict == "leaks":
-        assert goes_on
-    if goes_on:
-        sure = len(looked_at) >= MIN_LOOKS and any(part.how in ("list", "garbage") for part in goes_on)
+        assert growing
+    if growing:
+        sure = len(snapshot_steps) >= MIN_SNAPSHOTS and any(part.how in ("list", "garbage") for part in growing)
         assert findings.verdict in (("leaks",) if sure else ("leaks", "inconclusive"))
 
 
 def adds_up(run: Run, findings: Findings) -> None:
-    looks = run.ranks[0].looks
+    snapshots = run.ranks[0].heap_snapshots
     intervals = findings.ledgers[0]
-    assert [(i.from_step, i.to_step) for i in intervals] == [(a.step, b.step) for a, b in pairwise(looks)]
-    for interval, before, after in zip(intervals, looks, looks[1:], strict=False):
+    assert [(i.from_step, i.to_step) for i in intervals] == [(a.step, b.step) for a, b in pairwise(snapshots)]
+    for interval, before, after in zip(intervals, snapshots, snapshots[1:], strict=False):
         assert interval.counted_bytes == (after.counted_bytes or 0) - (before.counted_bytes or 0)
         assert sum(line.bytes for line in interval.lines) == interval.counted_bytes
         assert sum(by_kind(interval.lines).values()) == interval.counted_bytes
@@ -170,24 +170,31 @@ def test_garbage_that_is_made_every_step_and_freed_late_does_not_grow(how: str) 
 def test_the_counters_of_all_steps_correct_what_three_looks_show() -> None:
     run = history([Part("native", 20 * KIB)], (3, 9, 16), 16)
     rank = run.ranks[0]
-    looks = tuple(replace(look, counted_bytes=(look.counted_bytes or 0) + look.step * 600 * KIB) for look in rank.looks)
-    found = judge(replace(run, ranks=(replace(rank, looks=looks),)))
+    snapshots = tuple(
+        replace(snapshot, counted_bytes=(snapshot.counted_bytes or 0) + snapshot.step * 600 * KIB)
+        for snapshot in rank.heap_snapshots
+    )
+    found = judge(replace(run, ranks=(replace(rank, heap_snapshots=snapshots),)))
     assert found.verdict != "leaks" and not [f for f in found.findings if f.bytes_per_step > 20 * KIB]
 
 
-@pytest.mark.parametrize("looked_at", [(3, 5, 7, 9), (3, 4, 5, 7)])
+@pytest.mark.parametrize("snapshot_steps", [(3, 5, 7, 9), (3, 4, 5, 7)])
 @pytest.mark.parametrize("each", [0, 256])
 def test_levels_that_another_thread_moves_are_no_growth_that_the_snapshots_do_not_see(
-    looked_at: tuple[int, ...], each: int
+    snapshot_steps: tuple[int, ...], each: int
 ) -> None:
     """A thread releases 228 KiB before or after the end of a step; three rises of ten steps are undisturbed."""
-    run = history([Part("native", each * KIB)], looked_at, 10, [k * KIB for k in (300, 228, 0, 0, 0, 0, 0, 0, 90, 180)])
+    run = history(
+        [Part("native", each * KIB)], snapshot_steps, 10, [k * KIB for k in (300, 228, 0, 0, 0, 0, 0, 0, 90, 180)]
+    )
     (one,) = run.ranks
     watched = tuple(LifetimesUnjudged(step=step, why="") for step in (5, 6))
-    looks = tuple(replace(look, counted_bytes=BASE + each * look.step * KIB) for look in one.looks)
-    rank = replace(one, looks=looks, lifetimes=watched)
+    snapshots = tuple(
+        replace(snapshot, counted_bytes=BASE + each * snapshot.step * KIB) for snapshot in one.heap_snapshots
+    )
+    rank = replace(one, heap_snapshots=snapshots, lifetimes=watched)
     assert (rate_at_end(rank, WARMUP) or 0) >= FLOOR
-    is_clean = not each and looked_at[-1] == 9
+    is_clean = not each and snapshot_steps[-1] == 9
     assert (judge(replace(run, ranks=(rank,))).verdict == "clean") == is_clean
 
 
@@ -197,18 +204,21 @@ def test_a_snapshot_that_counts_more_hides_no_growth_of_the_counters(high: int, 
     run = history([Part("native", 100 * KIB)], (3, 5, 7, 9), steps)
     (one,) = run.ranks
     for other in (0, -1):  # the first snapshot counts more, or the last one less
-        looks = list(one.looks)
-        looks[other] = replace(
-            looks[other], counted_bytes=(looks[other].counted_bytes or 0) + (1 + 2 * other) * high * KIB
+        snapshots = list(one.heap_snapshots)
+        snapshots[other] = replace(
+            snapshots[other], counted_bytes=(snapshots[other].counted_bytes or 0) + (1 + 2 * other) * high * KIB
         )
-        assert judge(replace(run, ranks=(replace(one, looks=tuple(looks)),))).verdict != "clean"
+        assert judge(replace(run, ranks=(replace(one, heap_snapshots=tuple(snapshots)),))).verdict != "clean"
 
 
 @pytest.mark.parametrize(("beside", "reason"), [(4096, Reason.HIDDEN), (4095, Reason.SUPPRESSED)])
 def test_what_torch_hides_is_asked_of_what_is_not_suppressed_alone(beside: int, reason: Reason) -> None:
     run = history([Part("list", 256 * KIB), Part("native", beside)], (3, 5, 9, 13), 16)
     (one,) = run.ranks
-    run = replace(run, ranks=(replace(one, looks=tuple(replace(look, hides=True) for look in one.looks)),))
+    run = replace(
+        run,
+        ranks=(replace(one, heap_snapshots=tuple(replace(snapshot, hides=True) for snapshot in one.heap_snapshots)),),
+    )
     assert isinstance(why := judge(run, Policy(suppress=["step-growth"])).why, Why)
     assert why.reason == reason
 
@@ -219,9 +229,9 @@ def test_growth_is_told_from_what_any_process_moves_by(size: int, reason: Reason
     assert why.reason == reason
 
 
-@pytest.mark.parametrize(("looked_at", "reason"), [((3, 5, 9), Reason.NOTHING_GREW), ((3, 9), Reason.DAMAGED)])
-def test_a_damaged_look_matters_where_those_left_are_too_few(looked_at: tuple[int, ...], reason: Reason) -> None:
-    whole, run = (history([Part("still", KIB)], looked, 16) for looked in ((3, 5, 9), looked_at))
+@pytest.mark.parametrize(("snapshot_steps", "reason"), [((3, 5, 9), Reason.NOTHING_GREW), ((3, 9), Reason.DAMAGED)])
+def test_a_damaged_look_matters_where_those_left_are_too_few(snapshot_steps: tuple[int, ...], reason: Reason) -> None:
+    whole, run = (history([Part("still", KIB)], steps_seen, 16) for steps_seen in ((3, 5, 9), snapshot_steps))
     (one,) = run.ranks
     damaged = replace(one, number=1, damaged=("heap_step_00007.npz",))
     run = replace(run, ranks=(*whole.ranks, damaged), expected_ranks=2)
@@ -237,7 +247,7 @@ def test_what_leaks_hold_at_the_end_and_when_memory_is_full_are_forecast() -> No
     assert isinstance(near, Why) and isinstance(far, Why)
     assert (near.bytes, near.bytes_at_end, near.full_at_step) == (9 << 20, 60 << 20, 100)
     assert (far.bytes_at_end, far.full_at_step) == (60 << 20, 0)  # more than 20 times as far as was seen
-    (look, *_) = one.looks
-    taken = replace(room[0], used_bytes=(look.counted_bytes or 0) + (20 << 20))
+    (snapshot, *_) = one.heap_snapshots
+    taken = replace(room[0], used_bytes=(snapshot.counted_bytes or 0) + (20 << 20))
     why = judge(replace(run, ranks=(replace(one, host_memory=(taken,)),))).why
     assert isinstance(why, Why) and why.full_at_step == 80, "other processes have 20 MiB of it"

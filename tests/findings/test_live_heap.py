@@ -269,12 +269,14 @@ def test_what_is_kept_is_named_and_counted_once() -> None:
 
 
 def test_memory_that_a_tensor_has_as_well_is_the_tensors() -> None:
-    before = array_bytes(heap.look(1, "step"))
+    before = array_bytes(heap.take_heap_snapshot(1, "step"))
     _rows.extend([_array(), _array()])
     over = torch.from_numpy(_rows[0])
-    assert array_bytes(heap.look(1, "step")) - before == SIZE
+    assert array_bytes(heap.take_heap_snapshot(1, "step")) - before == SIZE
     del over
-    assert array_bytes(heap.look(1, "step")) - before == 2 * SIZE, "and arrays of earlier snapshots are not counted"
+    assert array_bytes(heap.take_heap_snapshot(1, "step")) - before == 2 * SIZE, (
+        "and arrays of earlier snapshots are not counted"
+    )
 
 
 class Collecting(torch.optim.LBFGS):
@@ -306,16 +308,16 @@ def test_a_known_history_is_a_note_and_what_else_an_optimizer_collects_is_a_leak
         for _ in range(3):
             kept[-1]()
 
-    looks = []
+    snapshots = []
     for step in range(1, 6 + 1):
         for act in (*acts, pile_up):
             act()
         if step >= 6 - 2:
-            looks.append(heap.look(step, "step"))
+            snapshots.append(heap.take_heap_snapshot(step, "step"))
     steps = tuple(Step(k, 0.01, None, None) for k in range(1, 7))
-    rank = Rank(0, steps, tuple(looks), Ended("finished", 0, 6))
+    rank = Rank(0, steps, tuple(snapshots), Ended("finished", 0, 6))
     found = judge(run_of(rank, min_bytes=256)).findings
-    sizes = looks[-1].heap.bytes
+    sizes = snapshots[-1].heap.bytes
 
     def about(floats: int) -> list[Finding]:
         return [f for f in found if any(sizes[s] == 4 * floats for s in f.storages.get(0, ()))]

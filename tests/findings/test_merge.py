@@ -113,10 +113,10 @@ def test_every_field_has_a_way_in_which_it_is_merged() -> None:
 def test_a_merged_cut_frees_what_all_free_and_is_told_where_all_are() -> None:
     (one,) = found_in(lambda count: parents(count, 0, MIB))
     assert one.cut is not None
-    other = replace(one, retained_bytes=1, cut=replace(one.cut, frees_bytes=5, after_gc=True, is_told=False))
+    other = replace(one, retained_bytes=1, cut=replace(one.cut, frees_bytes=5, after_gc=True, is_exact=False))
     merged = merge_findings([one, other, replace(other, cut=None)]).cut
     assert merged is not None and merged.references == one.cut.references
-    assert (merged.frees_bytes, merged.after_gc, merged.is_told) == (one.cut.frees_bytes + 5, True, False)
+    assert (merged.frees_bytes, merged.after_gc, merged.is_exact) == (one.cut.frees_bytes + 5, True, False)
 
 
 def test_what_two_ranks_found_is_summed() -> None:

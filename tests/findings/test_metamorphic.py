@@ -65,7 +65,7 @@ def judged(*ranks: Rank) -> Findings:
     return judge(run_of(*ranks))
 
 
-def told(findings: Findings) -> Mapping[str, tuple[object, ...]]:
+def reported(findings: Findings) -> Mapping[str, tuple[object, ...]]:
     """What is said of each leak, by its fingerprint."""
     return {f.fingerprint: _of(f) for f in findings.findings if f.severity == "leak"}
 
@@ -85,9 +85,9 @@ def leaks(kinds: Sequence[str], least: int) -> st.SearchStrategy[list[Leak]]:
 @settings(max_examples=10, deadline=None)
 @given(leaks((*UNINTENDED, *PLAIN), 64 << 10), st.sampled_from((*UNINTENDED, *PLAIN)))
 def test_a_leak_ten_times_as_large_beside_it_hides_none(some: list[Leak], kind: str) -> None:
-    alone = told(judged(rank_with(some)))
+    alone = reported(judged(rank_with(some)))
     largest = max(leak.size for leak in some)
-    beside = told(judged(rank_with([*some, Leak(kind, "beside", 10 * largest)])))
+    beside = reported(judged(rank_with([*some, Leak(kind, "beside", 10 * largest)])))
     assert alone and all(beside.get(name) == what for name, what in alone.items())
     assert len(beside) == len(alone) + 1
 
@@ -97,14 +97,14 @@ def test_a_leak_ten_times_as_large_beside_it_hides_none(some: list[Leak], kind: 
 def test_the_order_of_ranks_changes_nothing(some: list[Leak], others: list[Leak]) -> None:
     one = judged(rank_with(some, 0), rank_with(others, 1))
     other = judged(rank_with(others, 0), rank_with(some, 1))
-    assert told(one) == told(other)
+    assert reported(one) == reported(other)
     assert [one.ranks[k].verdict for k in (0, 1)] == [other.ranks[k].verdict for k in (1, 0)]
 
 
 @settings(max_examples=6, deadline=None)
 @given(leaks((*UNINTENDED, *PLAIN), 64 << 10))
 def test_a_leak_on_two_ranks_is_one_finding_of_twice_the_bytes(some: list[Leak]) -> None:
-    one, two = told(judged(rank_with(some))), told(judged(rank_with(some, 0), rank_with(some, 1)))
+    one, two = reported(judged(rank_with(some))), reported(judged(rank_with(some, 0), rank_with(some, 1)))
     assert one.keys() == two.keys()
     assert all(two[name][3] == 2 * one[name][3] for name in one)  # type: ignore[operator]
 

@@ -22,11 +22,11 @@ def judged(**files: Sequence[Mapping[str, Any]]) -> tuple[AlsoGrows, ...]:
 
 
 def descriptors(counts: Sequence[int]) -> tuple[AlsoGrows, ...]:
-    told = [
+    reported = [
         {"step": step, "descriptors": {"pipe": 4, "socket to node0:80": count}, "most_descriptors": 1024}
         for step, count in zip(STEPS, counts, strict=True)
     ]
-    return judged(counts=told)
+    return judged(counts=reported)
 
 
 def test_a_trend_is_told_with_what_grows_and_the_limit() -> None:
@@ -65,9 +65,9 @@ def test_what_comes_and_goes_is_not_told_though_each_stretch_ends_a_little_highe
 
 
 def test_too_few_countings_tell_nothing() -> None:
-    told = [{"step": step, "descriptors": {"pipe": 10 * step}} for step in (1, 2, 3, 6, 9)]
-    assert judged(counts=told) == ()
-    assert len(judged(counts=[*told, {"step": 12, "descriptors": {"pipe": 120}}])) == 1
+    reported = [{"step": step, "descriptors": {"pipe": 10 * step}} for step in (1, 2, 3, 6, 9)]
+    assert judged(counts=reported) == ()
+    assert len(judged(counts=[*reported, {"step": 12, "descriptors": {"pipe": 120}}])) == 1
 
 
 def compiled(functions: int, times: int, over_limit: bool = False) -> Mapping[str, Any]:

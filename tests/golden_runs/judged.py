@@ -40,8 +40,8 @@ def _until(run: Run, last: int) -> Run:
 
     def cut_short(rank: Rank) -> Rank:
         steps = tuple(step for step in rank.steps if step.number <= last)
-        looks = tuple(look for look in rank.looks if look.step <= last)
-        return replace(rank, steps=steps, looks=looks, ended=Ended(EndKind.KILLED, -9, last))
+        snapshots = tuple(snapshot for snapshot in rank.heap_snapshots if snapshot.step <= last)
+        return replace(rank, steps=steps, heap_snapshots=snapshots, ended=Ended(EndKind.KILLED, -9, last))
 
     return _of_ranks(run, cut_short)
 
@@ -53,7 +53,7 @@ def _of_ranks(run: Run, change: Callable[[Rank], Rank]) -> Run:
 def _uncounted(rank: Rank) -> Rank:
     return replace(
         rank, steps=tuple(replace(step, counted_bytes=None) for step in rank.steps),
-        looks=tuple(replace(look, counted_bytes=None) for look in rank.looks),
+        heap_snapshots=tuple(replace(snapshot, counted_bytes=None) for snapshot in rank.heap_snapshots),
     )  # fmt: skip
 
 
@@ -69,23 +69,32 @@ def _flat(rank: Rank) -> Rank:
 def _far_apart(rank: Rank) -> Rank:
     """Nineteen steps that nobody saw before each."""
     steps = tuple(replace(step, number=20 * step.number) for step in rank.steps)
-    return replace(rank, steps=steps, looks=tuple(replace(look, step=20 * look.step) for look in rank.looks))
+    return replace(
+        rank,
+        steps=steps,
+        heap_snapshots=tuple(replace(snapshot, step=20 * snapshot.step) for snapshot in rank.heap_snapshots),
+    )
 
 
 def _with_occasion(rank: Rank, occasion: Occasion, last: int = 0) -> Rank:
     """Its looks at steps, or the last of them, as if another occasion had brought them about."""
-    judged = [look for look in rank.looks if look.occasion == Occasion.STEP][-last:]
+    judged = [snapshot for snapshot in rank.heap_snapshots if snapshot.occasion == Occasion.STEP][-last:]
     changed = tuple(
-        replace(look, occasion=occasion) if any(look is one for one in judged) else look for look in rank.looks
+        replace(snapshot, occasion=occasion) if any(snapshot is one for one in judged) else snapshot
+        for snapshot in rank.heap_snapshots
     )
-    return replace(rank, looks=changed)
+    return replace(rank, heap_snapshots=changed)
 
 
 VARIANTS: dict[str, Callable[[Run], Run]] = {
     "killed after step 5": lambda run: _until(run, 5),
     "killed after step 7": lambda run: _until(run, 7),
-    "every second look": lambda run: _of_ranks(run, lambda rank: replace(rank, looks=rank.looks[::2])),
-    "the last look alone": lambda run: _of_ranks(run, lambda rank: replace(rank, looks=rank.looks[-1:])),
+    "every second look": lambda run: _of_ranks(
+        run, lambda rank: replace(rank, heap_snapshots=rank.heap_snapshots[::2])
+    ),
+    "the last look alone": lambda run: _of_ranks(
+        run, lambda rank: replace(rank, heap_snapshots=rank.heap_snapshots[-1:])
+    ),
     "nothing counted": lambda run: _of_ranks(run, _uncounted),
     "counted bytes that come to rest": lambda run: _of_ranks(run, _flat),
     "steps far apart": lambda run: _of_ranks(run, _far_apart),
@@ -126,7 +135,7 @@ def varied(run: Run) -> Any:
 
 def held(run: Run) -> Any:
     """What holds the memory of the last heap, and the paths to its largest tensor."""
-    graph = max(run.ranks[0].looks, key=lambda look: look.step).heap
+    graph = max(run.ranks[0].heap_snapshots, key=lambda snapshot: snapshot.step).heap
     tensors = [r.holder for s in graph.storages.tolist() for r in map(graph.reference, graph.into(s).tolist())]
     if not tensors:
         return {}

@@ -9,7 +9,7 @@ import pytest
 
 from golden_runs.judged import NAMES, differences, expected, judged, recorded
 from leakscope.findings.facts import RuleName
-from leakscope.findings.grouping import judged_looks
+from leakscope.findings.grouping import judged_snapshots
 from leakscope.findings.judge import judge
 from leakscope.graph.retained import freed_by_walk, freed_with_gc
 from leakscope.graph.serialize import from_json, is_same, to_json
@@ -29,7 +29,7 @@ def test_a_cut_frees_what_a_walk_over_the_heap_says(name: str) -> None:
         if finding.rule == RuleName.DIST_AUTOGRAD_CONTEXT:
             continue  # what leaving a context frees is held by native code as well
         (rank,) = (rank for rank in run.ranks if rank.number in finding.ranks)
-        graph = judged_looks(rank, run.warmup_of(rank))[-1].heap
+        graph = judged_snapshots(rank, run.warmup_of(rank))[-1].heap
         cut = np.asarray(sorted(index for _, index in finding.cut_in), dtype=np.int64)
         freed = freed_with_gc(graph, cut) if finding.cut.after_gc else freed_by_walk(graph, cut)
         storages = list(finding.storages[rank.number])
@@ -38,5 +38,5 @@ def test_a_cut_frees_what_a_walk_over_the_heap_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES[::8])
 def test_a_heap_is_read_as_it_was_written(name: str) -> None:
-    for look in (look for rank in recorded(name).ranks for look in rank.looks):
-        assert is_same(from_json(json.loads(json.dumps(to_json(look.heap)))), look.heap)
+    for snapshot in (snapshot for rank in recorded(name).ranks for snapshot in rank.heap_snapshots):
+        assert is_same(from_json(json.loads(json.dumps(to_json(snapshot.heap)))), snapshot.heap)

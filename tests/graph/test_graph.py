@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from support.heap_text import heap_from, way_text
+from support.heap_text import heap_from, path_text
 
 from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind, build
 from leakscope.graph.retained import bytes_freed, dominators, freed_by_walk, freed_storages, freed_without, passing
@@ -88,7 +88,7 @@ def test_a_cycle_is_freed_by_the_reference_that_closes_it() -> None:
     graph = heap_from(CYCLE)
     cycles = find_cycles(graph)
     (way,) = [smallest_cycle(graph, cycles, 0)]
-    assert way_text(graph, 0, way) == "function walk closure walk -> function walk"
+    assert path_text(graph, 0, way) == "function walk closure walk -> function walk"
     assert cut(graph, *way) == 64
     assert smallest_cycle(graph, cycles, 1) == []
 

@@ -54,11 +54,11 @@ def found(folder: Path, *words: str) -> list[Any]:
     command = [sys.executable, "-m", "leakscope", "run", "-q", "--no-lifetimes", "-o", "run", *words]
     folder.mkdir()
     subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=200)
-    told = json.loads((folder / "run" / "findings.json").read_text())
-    ended = {rank: (end["kind"], end["steps"]) for rank, end in told["run"]["ended"].items()}
+    data = json.loads((folder / "run" / "findings.json").read_text())
+    ended = {rank: (end["kind"], end["steps"]) for rank, end in data["run"]["ended"].items()}
     assert ended == {"0": ("finished", 12), "1": ("finished", 12)}
-    leaks = [finding for finding in told["findings"] if finding["severity"] == "leak"]
-    return [told["verdict"], *((f["rule"], f["fingerprint"], f["retained_bytes"], f["ranks"]) for f in leaks)]
+    leaks = [finding for finding in data["findings"] if finding["severity"] == "leak"]
+    return [data["verdict"], *((f["rule"], f["fingerprint"], f["retained_bytes"], f["ranks"]) for f in leaks)]
 
 
 def test_of_accelerate_launch(tmp_path: Path) -> None:

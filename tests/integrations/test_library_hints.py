@@ -19,7 +19,7 @@ from torchmetrics.classification import BinaryAUROC
 from transformers import DynamicCache
 
 import leakscope
-from leakscope.findings.known_leaks import saying_of
+from leakscope.findings.known_leaks import package_advice_for
 
 pytestmark = pytest.mark.integrations
 
@@ -134,9 +134,11 @@ def findings_of(**steps: Callable[[int], object]) -> Any:
 
 def test_what_each_package_keeps_is_told_in_its_own_words() -> None:
     findings = findings_of(**{kind: make() for kind, (make, _) in LEAKING.items()})
-    said = [saying_of(finding) for finding in findings.findings]
-    told = {kind for kind, (_, word) in LEAKING.items() if any(saying and word in saying.cure for saying in said)}
-    assert told == set(LEAKING), str(findings)
+    messages = [package_advice_for(finding) for finding in findings.findings]
+    reported = {
+        kind for kind, (_, word) in LEAKING.items() if any(saying and word in saying.cure for saying in messages)
+    }
+    assert reported == set(LEAKING), str(findings)
 
 
 def test_what_they_say_to_do_helps() -> None:

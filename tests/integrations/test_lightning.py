@@ -118,9 +118,9 @@ def test_the_loggers_of_the_trainer_tell_it(tmp_path: Path, monkeypatch: pytest.
     wandb = WandbLogger(save_dir=tmp_path, offline=True)
     board, table = TensorBoardLogger(tmp_path, name="board"), CSVLogger(tmp_path, name="table")
     leaks_in("graph", logger=[board, table, wandb], log_every_n_steps=5)
-    told = EventAccumulator(board.log_dir).Reload()
-    assert told.Scalars("leakscope/leaks")[0].value == 1
-    [text] = told.Tensors("leakscope/report/text_summary")
+    reported = EventAccumulator(board.log_dir).Reload()
+    assert reported.Scalars("leakscope/leaks")[0].value == 1
+    [text] = reported.Tensors("leakscope/report/text_summary")
     assert b"trainer.model.losses" in text.tensor_proto.string_val[0]
     rows = list(csv.DictReader((Path(table.log_dir) / "metrics.csv").open()))
     assert [row["leakscope/leaks"] for row in rows if row["leakscope/leaks"]] == ["1.0"] and len(rows) > 1
@@ -135,8 +135,8 @@ def test_a_training_that_raises_raises_its_own_error_and_is_judged(caplog: pytes
     with caplog.at_level(logging.INFO, "leakscope"), pytest.raises(ZeroDivisionError):
         fit(Net("graph", "raises"), callback)
     assert callback.findings is not None and callback.findings.verdict == "leaks"
-    [told] = [record for record in caplog.records if record.name == "leakscope"]
-    assert "trainer.model.losses" in told.getMessage()
+    [reported] = [record for record in caplog.records if record.name == "leakscope"]
+    assert "trainer.model.losses" in reported.getMessage()
 
 
 def test_an_error_of_ours_is_a_warning_and_the_training_goes_on(

@@ -25,7 +25,7 @@ def steps_of(reported: Any) -> int:
     return len(findings.run.ranks[0].steps)
 
 
-def told(callback: LeakCallback) -> Any:
+def findings_of(callback: LeakCallback) -> Any:
     assert callback.findings is not None
     return callback.findings
 
@@ -34,15 +34,15 @@ def told(callback: LeakCallback) -> Any:
 def test_what_a_trainer_keeps_is_found_and_named_from_the_trainer(tmp_path: Path, what: str) -> None:
     callback = LeakCallback(budget=1.0, min_bytes="1 KiB")
     train(tmp_path, what, callback)
-    assert told(callback).verdict == "leaks", str(told(callback))
-    cuts = [finding.cut.written for finding in told(callback).findings if finding.severity == "leak"]
-    assert cuts == ["trainer.kept"], str(told(callback))
+    assert findings_of(callback).verdict == "leaks", str(findings_of(callback))
+    cuts = [finding.cut.written for finding in findings_of(callback).findings if finding.severity == "leak"]
+    assert cuts == ["trainer.kept"], str(findings_of(callback))
 
 
 def test_adapters_never_deleted_are_told_with_how_to_delete_them(tmp_path: Path) -> None:
     callback = LeakCallback(budget=1.0, min_bytes="1 KiB")
     train(tmp_path, "", callback, AddsAdapters(), wrap=lora, eval_strategy="steps", eval_steps=1)
-    [finding] = [finding for finding in told(callback).findings if finding.severity == "leak"]
+    [finding] = [finding for finding in findings_of(callback).findings if finding.severity == "leak"]
     assert finding.cut.written.startswith("trainer.model.") and "lora_" in finding.cut.written
     assert "delete_adapter" in advice(finding)
 
@@ -50,9 +50,9 @@ def test_adapters_never_deleted_are_told_with_how_to_delete_them(tmp_path: Path)
 def test_a_training_that_keeps_nothing_is_clean_and_its_trainer_is_let_go(tmp_path: Path) -> None:
     callback = LeakCallback(budget=1.0)
     trainer = train(tmp_path, "", callback, gradient_accumulation_steps=2)
-    assert told(callback).verdict == "clean", str(told(callback))
+    assert findings_of(callback).verdict == "clean", str(findings_of(callback))
     # a step of the optimizer is one, whatever the batches whose gradients it takes
-    assert len(told(callback).run.ranks[0].steps) == trainer.state.global_step == 12
+    assert len(findings_of(callback).run.ranks[0].steps) == trainer.state.global_step == 12
     gone = weakref.ref(trainer), weakref.ref(trainer.model)
     del trainer
     gc.collect()

@@ -19,13 +19,13 @@ def test_without_lightning_its_callback_says_what_to_install(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("said", "rank"), [({}, (0, 1)), ({"RANK": "1", "WORLD_SIZE": "2"}, (1, 2)), ({"WORLD_SIZE": "2"}, (0, 2))]
+    ("variables", "rank"), [({}, (0, 1)), ({"RANK": "1", "WORLD_SIZE": "2"}, (1, 2)), ({"WORLD_SIZE": "2"}, (0, 2))]
 )
 def test_a_rank_is_what_a_launcher_said(
-    said: dict[str, str], rank: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    variables: dict[str, str], rank: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in said.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert rank_and_world() == rank

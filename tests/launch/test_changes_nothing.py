@@ -49,11 +49,11 @@ def test_losses_gradients_and_the_process_are_as_without_leakscope(
     (rank,) = read_run(tmp_path).ranks
     assert outcome.status == 0 and not rank.notes
     assert capfd.readouterr().out == plain
-    assert [look.step for look in rank.looks if look.occasion != "peak"] == [3, 5, 7, 9, 11], (
+    assert [snapshot.step for snapshot in rank.heap_snapshots if snapshot.occasion != "peak"] == [3, 5, 7, 9, 11], (
         "one step is one call of the first optimizer"
     )
     assert len(rank.steps) == 11
-    made = [place for look in rank.looks for place in look.heap.made_at.values()]
+    made = [place for snapshot in rank.heap_snapshots for place in snapshot.heap.made_at.values()]
     assert all(place.startswith("train.py:") for place in made)
 
 
@@ -102,7 +102,9 @@ def test_no_mode_and_no_subclass_sees_calls_of_ours(
     plain = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout
     launch(Options(script=str(path), folder=tmp_path))
     (rank,) = read_run(tmp_path).ranks
-    assert any(look.occasion == "peak" for look in rank.looks) and any(look.heap.made_at for look in rank.looks)
+    assert any(snapshot.occasion == "peak" for snapshot in rank.heap_snapshots) and any(
+        snapshot.heap.made_at for snapshot in rank.heap_snapshots
+    )
     heard = capfd.readouterr().out
     assert [line.split(" at 0x")[0] for line in heard.splitlines()] == [
         line.split(" at 0x")[0] for line in plain.splitlines()

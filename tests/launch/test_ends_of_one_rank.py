@@ -48,11 +48,13 @@ def test_a_run_stops_after_the_steps_asked_for(script: Write, tmp_path: Path, mo
     outcome, rank = run(tmp_path / "run", path, steps=5)
     assert outcome.status == 0
     assert (rank.ended.how, rank.ended.status, rank.ended.steps) == ("stopped", 0, 5)
-    looks = [(look.step, look.occasion) for look in rank.looks if look.occasion != "peak"]
-    assert looks == [(3, "step"), (4, "step"), (5, "last")]
+    snapshots = [(snapshot.step, snapshot.occasion) for snapshot in rank.heap_snapshots if snapshot.occasion != "peak"]
+    assert snapshots == [(3, "step"), (4, "step"), (5, "last")]
     assert rank.gc_diff is not None
     assert (tmp_path / "done").exists(), "the script's own clean-up runs"
-    assert "train.py:14 <module> (aten::ones)" in {p for look in rank.looks for p in look.heap.made_at.values()}
+    assert "train.py:14 <module> (aten::ones)" in {
+        p for snapshot in rank.heap_snapshots for p in snapshot.heap.made_at.values()
+    }
 
 
 def test_a_script_that_swallows_the_stop_is_ended(script: Write, tmp_path: Path) -> None:

@@ -57,7 +57,11 @@ def test_a_killed_rank_is_named_and_its_peer_is_not_blamed(
     assert (outcome.status, outcome.failed) == (137, 1)
     assert ranks[1].ended.how == "killed" and ranks[1].ended.status == 137 and ranks[1].ended.steps == 4
     assert ranks[0].ended.how in ("raised", "killed") and ranks[0].ended.status != 0
-    assert [look.step for look in ranks[0].looks] == [3] == [look.step for look in ranks[1].looks]
+    assert (
+        [snapshot.step for snapshot in ranks[0].heap_snapshots]
+        == [3]
+        == [snapshot.step for snapshot in ranks[1].heap_snapshots]
+    )
     last = ranks[1].final_operation
     assert last is not None and last.direction == "allreduce", "readable after SIGKILL"
     noise = [line for line in capfd.readouterr().err.splitlines() if "elastic" in line or "=====" in line]

@@ -51,7 +51,7 @@ while True:
     assert outcome.status == 0
     assert rank.clocks == (StepsBy(ClockKind.CALL, "Linear"), StepsBy(ClockKind.OPTIMIZER, "Adam", since=4))
     assert rank.ended.steps == 4 + 8 and recorded.warmup_of(rank) == 4 + 2
-    assert [look.step for look in rank.looks][-4:] == [4 + 3, 4 + 5, 4 + 7, 4 + 8]
+    assert [snapshot.step for snapshot in rank.heap_snapshots][-4:] == [4 + 3, 4 + 5, 4 + 7, 4 + 8]
     assert judge(recorded).verdict == "clean", "what the evaluation kept was there before the training"
 
 
@@ -93,7 +93,9 @@ def test_a_rank_without_an_optimizer_follows_the_one_that_has_it(script: Write, 
     assert outcome.status == 0
     assert (owner.ended.steps, owner.clock) == (6, StepsBy(ClockKind.OPTIMIZER, "SGD"))
     assert (follower.ended.steps, follower.clocks) == (0, ())
-    assert {look.occasion for look in follower.looks} == {"peer"} and follower.looks[-1].step == 6
+    assert {snapshot.occasion for snapshot in follower.heap_snapshots} == {"peer"} and follower.heap_snapshots[
+        -1
+    ].step == 6
 
 
 def test_ranks_without_any_optimizer_step_together(script: Write, tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ while True:
     outcome, recorded = run(tmp_path / "run", script(PAIR + text), ranks=2, steps=6)
 
     def outcome_of(rank: Rank) -> tuple[object, ...]:
-        return rank.ended.how, rank.ended.steps, rank.clock, [look.step for look in rank.looks]
+        return rank.ended.how, rank.ended.steps, rank.clock, [snapshot.step for snapshot in rank.heap_snapshots]
 
     assert outcome.status == 0
     assert outcome_of(recorded.ranks[0]) == outcome_of(recorded.ranks[1])

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.runs.asked import TRAINING, at_step_20, job, let_go_on, losses, until
+from support.runs.asked import TRAINING, at_step_20, job, losses, release_job, until
 
-from leakscope.run.live import ask, last_answer, live_ranks
+from leakscope.run.live import last_answer, live_ranks, request_snapshot
 from leakscope.run.reader import read_run
 
 pytestmark = pytest.mark.process
@@ -37,9 +37,9 @@ def test_a_running_rank_answers_at_the_end_of_a_step_and_is_unchanged(
     train, run = script(TRAINING), tmp_path / "run"
     with job(tmp_path, train) as started:
         at_step_20(tmp_path)
-        let_go_on(tmp_path)
+        release_job(tmp_path)
         until(lambda: steps_of(run / "rank_0000") > UNREQUESTED)
-        assert [ask(run), ask(run)] == [1, 2]
+        assert [request_snapshot(run), request_snapshot(run)] == [1, 2]
         answer = until(lambda: last_answer(run / "rank_0000"))
         assert (answer.asked, answer.occasion, answer.stacks) == (2, "step", ())
         inspected = leakscope("inspect", "run")
@@ -55,7 +55,7 @@ def test_a_running_rank_answers_at_the_end_of_a_step_and_is_unchanged(
     assert again.returncode == 2 and again.stderr.startswith("leakscope: the run in run has ended")
     plain = subprocess.Popen([sys.executable, train.name], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     at_step_20(tmp_path)
-    let_go_on(tmp_path)
+    release_job(tmp_path)
     assert (plain.communicate(timeout=60)[0], plain.returncode) == (losses(tmp_path) + "\n", 3)
 
 
@@ -64,9 +64,9 @@ def test_two_ranks_answer_after_the_same_step(script: Write, tmp_path: Path) -> 
         processes = [at_step_20(tmp_path, rank) for rank in range(2)]
         assert [rank.process and rank.process.number for rank in live_ranks(tmp_path / "run")] == processes
         for rank in range(2):
-            let_go_on(tmp_path, rank)
+            release_job(tmp_path, rank)
         until(lambda: steps_of(tmp_path / "run/rank_0001") > UNREQUESTED)
-        ask(tmp_path / "run")
+        request_snapshot(tmp_path / "run")
         answers = [until(lambda rank=rank: last_answer(tmp_path / f"run/rank_000{rank}")) for rank in range(2)]
         (tmp_path / "enough").touch()
         assert started.wait(60) == 3
@@ -86,23 +86,23 @@ print("opened", ctypes.PyDLL(None).open(b"go_on_0", os.O_RDONLY) > 2)  # no othe
 def test_native_code_that_holds_the_gil_is_not_waited_for(script: Write, tmp_path: Path, leakscope: Command) -> None:
     with job(tmp_path, script(STUCK)) as started:
         at_step_20(tmp_path)
-        told = leakscope("inspect", "run", "--timeout", 0.5)
-        let_go_on(tmp_path)
+        result = leakscope("inspect", "run", "--timeout", 0.5)
+        release_job(tmp_path)
         assert started.wait(60) == 0
-    assert told.returncode == 2
-    assert "rank 0" in told.stderr and told.stdout.startswith("Verdict  INCONCLUSIVE")
+    assert result.returncode == 2
+    assert "rank 0" in result.stderr and result.stdout.startswith("Verdict  INCONCLUSIVE")
     assert "opened True" in (tmp_path / "told").read_text()
 
 
 def test_an_unfinished_step_is_inspected(script: Write, tmp_path: Path, leakscope: Command) -> None:
     with job(tmp_path, script(TRAINING)) as started:
         at_step_20(tmp_path)
-        told = leakscope("inspect", "run")
-        assert told.returncode == 0, told.stderr
+        result = leakscope("inspect", "run")
+        assert result.returncode == 0, result.stderr
         answer = last_answer(tmp_path / "run/rank_0000")
         run = read_run(tmp_path / "run")
         (tmp_path / "enough").touch()
-        let_go_on(tmp_path)
+        release_job(tmp_path)
         assert started.wait(60) == 3
     assert answer is not None
     assert (answer.step, answer.occasion) == (20, "asked")

@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from support.runs.asked import TRAINING, at_step_20, job, let_go_on
+from support.runs.asked import TRAINING, at_step_20, job, release_job
 
 from leakscope.run.live import RecordingProcess, this_process
 from leakscope.run.status import status_of
@@ -69,7 +69,7 @@ def test_a_terminal_is_refreshed_until_ctrl_c(script: Write, tmp_path: Path) -> 
         process = at_step_20(tmp_path)
         wide = {**os.environ, "COLUMNS": "140"}
         once = subprocess.run(command, cwd=tmp_path, env=wide, capture_output=True, text=True, timeout=60, check=True)
-        told = json.loads(subprocess.check_output([*command, "--json"], cwd=tmp_path, timeout=60))
+        data = json.loads(subprocess.check_output([*command, "--json"], cwd=tmp_path, timeout=60))
         terminal, ours = pty.openpty()
         env = {**os.environ, "TERM": "xterm", "COLUMNS": "140"}
         watching = subprocess.Popen([*command, "--every", "0.1"], cwd=tmp_path, stdout=ours, stderr=ours, env=env)
@@ -84,12 +84,12 @@ def test_a_terminal_is_refreshed_until_ctrl_c(script: Write, tmp_path: Path) -> 
         os.close(terminal)
         assert watching.wait(60) == 0
         (tmp_path / "enough").touch()
-        let_go_on(tmp_path)
+        release_job(tmp_path)
         assert started.wait(60) == 3
     assert b"\x1b[" in shown and b"Traceback" not in shown
     assert "running, step 20" in once.stdout
-    (rank,) = told["ranks"]
-    assert (told["goes_on"], rank["state"], rank["step"], rank["process"]) == (True, "running", 20, process)
+    (rank,) = data["ranks"]
+    assert (data["goes_on"], rank["state"], rank["step"], rank["process"]) == (True, "running", 20, process)
     assert rank["bytes_per_step"] > 100_000
     after = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     assert "finished" in after.stdout and "exited" in after.stdout

@@ -99,10 +99,10 @@ def test_where_a_loop_runs_a_coroutine_function_is_refused_with_what_to_write() 
     asyncio.run(main(later, lambda: later()))  # noqa: PLW0108 - which is no coroutine function
     assert trainer.losses == []
 
-    async def as_told() -> leakscope.Result:
+    async def as_reported() -> leakscope.Result:
         return await asyncio.to_thread(leakscope.check, trainer.later, 3, args=[torch.ones(256)])
 
-    assert asyncio.run(as_told()).verdict == "leaks"
+    assert asyncio.run(as_reported()).verdict == "leaks"
 
 
 def generate() -> Generator[int, None, None]:

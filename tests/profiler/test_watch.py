@@ -40,7 +40,7 @@ def test_each_call_of_a_decorated_function_is_watched_and_what_it_returns_is_no_
     assert double.__doc__ == "Twice the values." and list(inspect.signature(double).parameters) == ["values", "leaks"]
     double(torch.ones(8))  # what is not known of the process, other tests' objects among it, is learnt after this one
     assert double(torch.ones(8)).sum() == 16
-    assert watched.findings.verdict == "clean" and not watched.run.ranks[0].looks, "it returns what is held"
+    assert watched.findings.verdict == "clean" and not watched.run.ranks[0].heap_snapshots, "it returns what is held"
     double(torch.ones(8), leaks=True)
     assert left(watched.findings) == CYCLE
     failing = leakscope.watch(fail=True)(leave_a_cycle)

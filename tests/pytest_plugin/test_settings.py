@@ -54,9 +54,9 @@ def test_every_option_has_a_key_in_the_ini_file(pytester: pytest.Pytester) -> No
 def test_options_go_before_keys_and_patterns_add_up(pytester: pytest.Pytester) -> None:
     pytester.makeini(INI)
     options = ("allowance=0", "ignore=x", "ignore=y", "baseline=other.json", "baseline-update")
-    said = settings_of(pytester.parseconfigure(*(f"--leakscope-{option}" for option in options)))
-    assert said.allowance == 0 and said.ignore == ("torch*", "ab12cd34", "x", "y")
-    assert said.baseline == Path(pytester.path, "other.json") and said.baseline_update
+    settings = settings_of(pytester.parseconfigure(*(f"--leakscope-{option}" for option in options)))
+    assert settings.allowance == 0 and settings.ignore == ("torch*", "ab12cd34", "x", "y")
+    assert settings.baseline == Path(pytester.path, "other.json") and settings.baseline_update
 
 
 def test_a_folder_of_tests_is_no_size(pytester: pytest.Pytester) -> None:

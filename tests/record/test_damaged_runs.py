@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.damage.fuzzing import fuzz_apart
 from support.damage.mutations import IN_ITS_PLACE, put_back
-from support.damage.small_run import LOOKS, STEPS, write_small_run
+from support.damage.small_run import SNAPSHOT_STEPS, STEPS, write_small_run
 
 from leakscope.findings import judge
 from leakscope.report import FORMATS
@@ -103,9 +103,11 @@ def test_a_run_with_damaged_files_is_never_clean(damaged: Damage) -> None:
         read = damaged(f"rank_0000/{name}.jsonl", with_value({"line": 2, "at": [], "value": None}))
     quiet = read.ranks[0]
     assert quiet.damaged == ("wire.jsonl", "contexts.jsonl")
-    looks = tuple(replace(quiet.looks[0], step=step) for step in LOOKS)
+    snapshots = tuple(replace(quiet.heap_snapshots[0], step=step) for step in SNAPSHOT_STEPS)
     steps = tuple(replace(quiet.steps[0], number=n) for n in range(1, STEPS + 1))
-    quiet = replace(quiet, looks=looks, steps=steps, operations=(), contexts=(), final_operation=None, clocks=())
+    quiet = replace(
+        quiet, heap_snapshots=snapshots, steps=steps, operations=(), contexts=(), final_operation=None, clocks=()
+    )
     whole = replace(quiet, damaged=())
 
     def verdict(*ranks: Rank) -> Verdict:
@@ -134,5 +136,5 @@ def test_fuzzed_runs_raise_nothing_but_errors_of_ours(run: str, with_support: di
     """A few hundred of the same damages each time; `python -m support.damage.fuzzing` makes more."""
     fuzzed = fuzz_apart(run, 3.0, with_support)
     assert fuzzed.failures == []
-    assert fuzzed.told > fuzzed.refused and fuzzed.damaged
+    assert fuzzed.reported > fuzzed.refused and fuzzed.damaged
     assert fuzzed.peak_bytes < MAX_BYTES

@@ -95,16 +95,16 @@ def test_the_folded_path_keeps_every_hop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made_at", "told"),
+    ("made_at", "reported"),
     [
         ("train.py:20 main (aten::mm)", ("train.py:20 main (aten::mm)", "line 20")),
         ("train.py:5 main", None),
         ("", None),
     ],
 )
-def test_the_allocation_site_is_given_where_no_line_shows_it(made_at: str, told: tuple[str, str] | None) -> None:
+def test_the_allocation_site_is_given_where_no_line_shows_it(made_at: str, reported: tuple[str, str] | None) -> None:
     finding = replace(leak(CutReference(".seen", "train.py:4")), made_at=(made_at,) if made_at else ())
-    assert finding_on_page(RUN, finding).made_elsewhere == told
+    assert finding_on_page(RUN, finding).made_elsewhere == reported
 
 
 @pytest.mark.process

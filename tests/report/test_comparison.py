@@ -20,8 +20,8 @@ KIB = 1024
 
 
 def judged(*findings: Finding, name: str = "train.py", verdict: Verdict | None = None, folder: str = "") -> Judged:
-    said = verdict or (Verdict.LEAKS if findings else Verdict.CLEAN)
-    return Judged(run(rank(0), rank(1), command=(name,), folder=folder), Findings(said, "why it is so", 0, findings))
+    message = verdict or (Verdict.LEAKS if findings else Verdict.CLEAN)
+    return Judged(run(rank(0), rank(1), command=(name,), folder=folder), Findings(message, "why it is so", 0, findings))
 
 
 def changed() -> RunComparison:

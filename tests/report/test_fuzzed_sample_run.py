@@ -13,6 +13,6 @@ SECONDS = 4.0
 @pytest.mark.process
 def test_nothing_but_a_sentence_comes_of_a_damaged_sample(with_support: dict[str, str]) -> None:
     """As `tests/record/test_fuzzed_small_run.py` does it."""
-    told = fuzz_apart(str(SAMPLES / "p2p_pipeline" / "stage-backward-cycle"), SECONDS, with_support)
-    assert told.failures == []
-    assert told.told > told.refused and told.damaged
+    reported = fuzz_apart(str(SAMPLES / "p2p_pipeline" / "stage-backward-cycle"), SECONDS, with_support)
+    assert reported.failures == []
+    assert reported.reported > reported.refused and reported.damaged

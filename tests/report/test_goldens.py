@@ -76,7 +76,7 @@ def test_how_a_run_ended(golden: Callable[[str, str], None]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "seen", "said"),
+    ("held", "seen", "expected"),
     [
         (5, ((0, 3, 2), (0, 9, 5)), "at the last snapshot"),
         (26, ((0, 3, 26), (0, 9, 2)), "at the largest snapshot"),
@@ -85,13 +85,13 @@ def test_how_a_run_ended(golden: Callable[[str, str], None]) -> None:
         (7, ((0, 9, 2), (1, 9, 5)), "at the last snapshot"),
     ],
 )
-def test_the_snapshot_of_the_bytes_is_named(held: int, seen: tuple[tuple[int, int, int], ...], said: str) -> None:
+def test_the_snapshot_of_the_bytes_is_named(held: int, seen: tuple[tuple[int, int, int], ...], expected: str) -> None:
     """Garbage is counted at the snapshot with most of it: the program's gc may have run before the last one."""
     sightings = tuple(Sighting(rank, step, size * examples.MIB) for rank, step, size in seen)
     finding = replace(
         examples.cycle_finding(), retained_bytes=held * examples.MIB, sightings=sightings, bytes_per_step=0.0
     )
-    assert held_text(finding) == f"{held}.00 MiB retained in 6 storages {said}"
+    assert held_text(finding) == f"{held}.00 MiB retained in 6 storages {expected}"
 
 
 def test_growth_a_step_is_of_one_device() -> None:

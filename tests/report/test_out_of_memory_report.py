@@ -34,7 +34,7 @@ def heap(cache: int, weight: int = 2) -> Any:
     return found
 
 
-def look(step: int, occasion: str, cache: int, weight: int = 2) -> HeapSnapshot:
+def heap_snapshot(step: int, occasion: str, cache: int, weight: int = 2) -> HeapSnapshot:
     graph = heap(cache, weight)
     return HeapSnapshot(step, occasion, graph, None, int(graph.bytes.sum()))
 
@@ -44,11 +44,20 @@ def run_out(weight: int = 2, cache: int = 7) -> Run:
     ended = Ended("raised", 1, 6, error="RuntimeError: can't allocate memory")
     failed = AllocationFailure(step=6, time=5.0, error="No.", wanted_bytes=512 * MIB, at="train.py:9 main")
     ranks = (
-        Rank(0, examples.steps(7, MIB, 0), (look(3, "step", 0), look(5, "step", 0)), Ended("raised", 1, 7)),
+        Rank(
+            0,
+            examples.steps(7, MIB, 0),
+            (heap_snapshot(3, "step", 0), heap_snapshot(5, "step", 0)),
+            Ended("raised", 1, 7),
+        ),
         Rank(
             1,
             examples.steps(6, MIB, 0),
-            (look(3, "step", 3, weight), look(5, "step", 5, weight), look(6, "memory", cache, weight)),
+            (
+                heap_snapshot(3, "step", 3, weight),
+                heap_snapshot(5, "step", 5, weight),
+                heap_snapshot(6, "memory", cache, weight),
+            ),
             ended,
             allocation_failures=(failed,),
         ),

@@ -12,7 +12,7 @@ from leakscope.findings.model import Cut, CutReference, Finding, Hop, Suggestion
 from leakscope.report.excerpt import LineMark, excerpts, folded_trace, source_line
 from leakscope.report.finding_text import suspects
 from leakscope.report.rendering import cells, cleaned, laid_out, wrapped
-from leakscope.report.text.page import LISTED, TOLD, render
+from leakscope.report.text.page import IN_FULL, LISTED, render
 from leakscope.run.reader import read_run
 
 CLEAN, LEAKING = 25, 40
@@ -60,9 +60,9 @@ def test_the_first_of_many_leaks_are_printed_in_full_and_the_others_take_a_line(
     run, findings = examples.leaking()
     many = tuple(replace(examples.growth_finding(), fingerprint=f"{n:08x}") for n in range(LISTED + 10))
     text = render(run, replace(findings, findings=many))
-    assert text.count("<- cut here") == TOLD
+    assert text.count("<- cut here") == IN_FULL
     assert all(f"[{n:08x}]" in text for n in range(LISTED))
-    assert f"[{LISTED:08x}]" not in text and len(text.splitlines()) < TOLD * 25 + LISTED + 25
+    assert f"[{LISTED:08x}]" not in text and len(text.splitlines()) < IN_FULL * 25 + LISTED + 25
 
 
 def marked(added_at: tuple[str, ...] = (), edit: str = "", cut: str = "train.py:1") -> Finding:

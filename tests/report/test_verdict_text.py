@@ -60,8 +60,10 @@ def test_leaks_that_the_first_cut_fixes_are_counted() -> None:
         ((inner, both), 18, ""),
         ((both, elsewhere), 36, ""),  # indexes are of one snapshot of one rank
     ):
-        said = first_cut(found)
-        assert f"frees {freed}.00 MiB" in said and (f"fixes {fixes}" in said if fixes else "fixes" not in said), said
+        message = first_cut(found)
+        assert f"frees {freed}.00 MiB" in message and (
+            f"fixes {fixes}" in message if fixes else "fixes" not in message
+        ), message
 
 
 def test_a_clean_verdict_names_what_keeps_growing() -> None:

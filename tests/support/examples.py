@@ -46,7 +46,7 @@ def steps(count: int, start: int, growth: int, peak: bool = False) -> tuple[Step
     )
 
 
-def look(step: int, explained: int, counted: int, unjudged: tuple[str, ...] = ()) -> HeapSnapshot:
+def heap_snapshot(step: int, explained: int, counted: int, unjudged: tuple[str, ...] = ()) -> HeapSnapshot:
     return HeapSnapshot(
         step=step, occasion="step", heap=build([], []), counted_bytes=counted, explained_bytes=explained, objects=139,
         stopped_seconds=0.21, seconds=0.24, unjudged=unjudged,
@@ -61,12 +61,14 @@ def rank(
     operations: tuple[CommOperation, ...] = (),
     notes: tuple[str, ...] = (),
 ) -> Rank:
-    looked = tuple(look(s, 4 * MIB + growth * s, 200 * MIB + growth * s) for s in (3, 5, 9, 11) if s <= count)
+    snapshots = tuple(
+        heap_snapshot(s, 4 * MIB + growth * s, 200 * MIB + growth * s) for s in (3, 5, 9, 11) if s <= count
+    )
     diff = GcDiff((0, 64 * KIB, 704 * KIB, 0), 2, (0.0001, 0.002, 0.03, 0.03), 768 * KIB)
     return Rank(
         number=number,
         steps=steps(count, 200 * MIB, growth),
-        looks=looked,
+        heap_snapshots=snapshots,
         ended=ended or Ended("stopped", 0, count, log=f"logs/rank_{number}.log"),
         gc_diff=diff if count >= 12 and growth else None,
         notes=notes,
@@ -234,12 +236,12 @@ def comm_operations(step_count: int = 4, microbatches: int = 4, late: bool = Tru
 
 def leaking() -> tuple[Run, Findings]:
     """Two ranks, a tensor cycle on both, a list that grows on rank 0, a library leak and a note."""
-    told = (cycle_finding(), growth_finding(), library_finding(), note_finding())
+    reported = (cycle_finding(), growth_finding(), library_finding(), note_finding())
     return run(rank(0, operations=comm_operations()), rank(1)), Findings(
         verdict="leaks",
         why="2 distinct leaks hold 3.00 MiB and grow by 256.00 KiB a step.",
         exit_status=23,
-        findings=told,
+        findings=reported,
         unjudged=(Unjudged("late-release", 0, "lifetimes were not recorded (--no-lifetimes)"),),
         ranks={0: summary(0, 3 * MIB), 1: summary(1, MIB)},
     )
@@ -288,7 +290,7 @@ def failed_as(ended: Ended) -> tuple[Run, Findings]:
 
 
 def no_step() -> tuple[Run, Findings]:
-    only = Rank(0, (), (look(0, 2 * MIB, 90 * MIB),), Ended("finished", 0, 0), notes=("no step was seen",))
+    only = Rank(0, (), (heap_snapshot(0, 2 * MIB, 90 * MIB),), Ended("finished", 0, 0), notes=("no step was seen",))
     return run(only), Findings(
         verdict="inconclusive",
         why="No step was seen: no optimizer of torch stepped.",
@@ -321,13 +323,13 @@ def hostile(bad: str = HOSTILE) -> tuple[Run, Findings]:
     only = Rank(
         0,
         steps(12, MIB, KIB),
-        (look(3, MIB, MIB, (bad,)),),
+        (heap_snapshot(3, MIB, MIB, (bad,)),),
         Ended("raised", 1, 12, error=bad + "\x00\x1b[2J", stack=(bad,), log=bad),
         notes=(bad,),
         operations=operations,
     )
     categories = {bad: MIB, "leaked": KIB}
-    told = Findings(
+    reported = Findings(
         verdict="leaks",
         why=bad,
         exit_status=1,
@@ -337,7 +339,7 @@ def hostile(bad: str = HOSTILE) -> tuple[Run, Findings]:
         listed=(AliveAtEnd(0, {bad: MIB}),),
         ranks={0: RankSummary(categories=categories, categories_by_step=((3, categories), (5, categories)))},
     )
-    return run(only, command=(bad,), device=bad, torch=bad, folder=bad, sources={f"{bad}.py": ("", "", bad)}), told
+    return run(only, command=(bad,), device=bad, torch=bad, folder=bad, sources={f"{bad}.py": ("", "", bad)}), reported
 
 
 ALL = {

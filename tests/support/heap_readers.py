@@ -39,10 +39,10 @@ def differences(objects: list[Any], *, counts: bool = True) -> list[str]:
             for column in fields(theirs):
                 if getattr(ours, column.name).tolist() != getattr(theirs, column.name).tolist():
                     found.append(f"dicts.{column.name}")
-    asked = np.concatenate([python.addresses, python.addresses + 8, python.firsts, np.array([0, -1, 1 << 62])])
-    if read.book.find(asked).tolist() != python.book.find(asked).tolist():
+    queries = np.concatenate([python.addresses, python.addresses + 8, python.firsts, np.array([0, -1, 1 << 62])])
+    if read.book.find(queries).tolist() != python.book.find(queries).tolist():
         found.append("find")
-    some = [*asked[:50].tolist(), -1, 1 << 80]
+    some = [*queries[:50].tolist(), -1, 1 << 80]
     if list(map(read.book.find_one, some)) != list(map(python.book.find_one, some)):
         found.append("find_one")
     read.untracked.clear()

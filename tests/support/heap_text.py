@@ -67,9 +67,9 @@ def _reference_kind(name: str) -> str:
     }.get(first, "attribute")
 
 
-def way_text(graph: HeapGraph, start: int, way: list[int]) -> str:
+def path_text(graph: HeapGraph, start: int, path: list[int]) -> str:
     """A way as text, for golden comparisons."""
     text = graph.object(start).label
-    for reference in map(graph.reference, way):
+    for reference in map(graph.reference, path):
         text += f" {reference.name} -> {graph.object(reference.held).label}"
     return text

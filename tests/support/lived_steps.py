@@ -39,7 +39,7 @@ class Lived:
         return self.peak.avoidable_bytes
 
     @property
-    def told(self) -> list[Finding]:
+    def reported(self) -> list[Finding]:
         """What the user's code could let go of."""
         return [finding for finding in self.findings if isinstance(finding.facts, LateReleaseFacts)]
 
@@ -47,25 +47,25 @@ class Lived:
 def watched(step: Callable[[], object], times: int = 8, min_bytes: int = 0) -> Lived:
     """`step` called until it has been told of, at most `times` times; a step ends where the call ends."""
     rows: list[Any] = []
-    looks: list[Any] = []
+    snapshots: list[Any] = []
     watch = LifetimeTracker(
-        0, lambda number, occasion: inspect(number, occasion, SnapshotContext(hidden=(watch, rows, looks)))
+        0, lambda number, occasion: inspect(number, occasion, SnapshotContext(hidden=(watch, rows, snapshots)))
     )
     patches = Patches()
     watch.install(patches, comm=False)
     try:
         for number in range(1, times + 1):
             step()
-            told = watch.boundary(number)
-            if told is not None:
-                rows += told.rows
-                looks += [told.snapshot] if told.snapshot else []
+            reported = watch.boundary(number)
+            if reported is not None:
+                rows += reported.rows
+                snapshots += [reported.snapshot] if reported.snapshot else []
                 break
     finally:
         watch.leave()
         watch.forget()
         patches.take_out()
-    rank = Rank(0, (), tuple(looks), Ended("finished", 0, times), lifetimes=tuple(rows))
+    rank = Rank(0, (), tuple(snapshots), Ended("finished", 0, times), lifetimes=tuple(rows))
     found = late_release_findings(rank, min_bytes, worth_share=0.001)  # what other tests keep alive is in the peak
     return Lived(rank, peak_of(rank), tuple(found), tuple(late_release_unjudged(rank)))
 

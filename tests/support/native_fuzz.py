@@ -123,15 +123,15 @@ def refused_costs(rng: Random) -> None:
     for _ in range(rng.randint(1, 5)):
         bad = rng.choice(each)
         bad[rng.randrange(len(bad))] = rng.choice((-1.0, -1e-300, float("nan"), float("-inf"), -1e9))
-    said = set()
+    errors_seen = set()
     for function in (native.walks().distances, _walks_fallback.distances):
         try:
             function(count, holder, held, each[0], starts, each[1])
         except ValueError as error:
-            said.add(str(error))
+            errors_seen.add(str(error))
         else:
             raise Fault("not refused", function, each)
-    check(len(said) == 1, said)
+    check(len(errors_seen) == 1, errors_seen)
 
 
 def hostile_walks(rng: Random) -> None:
@@ -319,11 +319,11 @@ def columns_fit(rng: Random, read: dict[str, Any]) -> None:
     book = read["book"]
     view = memoryview(read["addresses"])
     read.clear()
-    asked: list[Any] = [
+    queries: list[Any] = [
         view, view[: view.nbytes // 2], b"", b"123", np.arange(5), np.arange(6)[::2], np.zeros((2, 2), np.int64),
         np.arange(3, dtype=np.int32), memoryview(bytearray(17))[1:].cast("q"), None, 7, bytearray(24),
     ]  # fmt: skip
-    found = refused_or_answered(book.find, rng.choice(asked))
+    found = refused_or_answered(book.find, rng.choice(queries))
     check(found is None or memoryview(found).nbytes % 4 == 0, "find")
     for odd in (rng.randrange(-(2**70), 2**70), rng.choice((None, 1.5, "a", True, 0, -1, 2**64 - 1, 2**64))):
         refused_or_answered(book.find_one, odd)

@@ -106,8 +106,8 @@ def peak_rank(graph: HeapGraph, idle: Sequence[int], backward: bool = False) -> 
         )
         for s in idle
     ]  # fmt: skip
-    look = HeapSnapshot(5, Occasion.PEAK, graph, None, 0)
-    return Rank(0, (), (look,), Ended(EndKind.FINISHED, 0, 10), lifetimes=(step, *rows))
+    snapshot = HeapSnapshot(5, Occasion.PEAK, graph, None, 0)
+    return Rank(0, (), (snapshot,), Ended(EndKind.FINISHED, 0, 10), lifetimes=(step, *rows))
 
 
 def storages(heap: Heap, *names: str) -> list[int]:

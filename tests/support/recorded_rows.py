@@ -19,8 +19,8 @@ def rows(wire_last: Sequence[Line] | None = None, **files: Sequence[Line]) -> di
     """Fields of a `Rank`: what these lines are read as, by their file; `wire_last` is its file's one operation."""
     damage = Damage()
     with TemporaryDirectory() as folder:
-        for stem, told in files.items():
-            Path(folder, f"{stem}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
+        for stem, reported in files.items():
+            Path(folder, f"{stem}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in reported))
         read = read_rows(Path(folder), damage)
     assert not damage.notes(), damage.notes()
     final = [

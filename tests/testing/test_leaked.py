@@ -76,11 +76,11 @@ def leave_a_closure_as_pipelining_did() -> None:
 
 def run(check: Callable[..., Any], leak: Callable[[], object], *given: Any) -> tuple[list[Any], list[str]]:
     """(what the check yields, what it warns of)."""
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         with check(*given) as leaked:
             leak()
-    return leaked, [str(warning.message) for warning in told]
+    return leaked, [str(warning.message) for warning in reported]
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,11 @@ def run(check: Callable[..., Any], leak: Callable[[], object], *given: Any) -> t
 )
 def test_both_find_what_gc_sees(of_torch: Callable[..., Any], leak: Callable[[], None], count: int) -> None:
     theirs, _ = run(of_torch, leak, 0)
-    ours, told = run(check_leaked_tensors, leak, 0)
+    ours, reported = run(check_leaked_tensors, leak, 0)
     # torch's lists the tensors' gradients as well where Python has seen them
     assert bool(theirs) == bool(ours) and len(ours) >= count and (not count) == (not ours)
     assert all(type(tensor) is torch.Tensor for tensor in ours)
-    assert told == ([f"{len(ours)} tensors were found in the garbage."] if count else [])
+    assert reported == ([f"{len(ours)} tensors were found in the garbage."] if count else [])
 
 
 def test_the_cycle_is_named_and_the_number_of_findings_limited() -> None:
@@ -112,9 +112,9 @@ def test_an_uncollectable_cycle_is_found_once(
     of_torch: Callable[..., Any],
 ) -> None:
     theirs, silent = run(of_torch, leave_what_gc_never_sees)
-    ours, told = run(check_leaked_tensors, leave_what_gc_never_sees)
+    ours, reported = run(check_leaked_tensors, leave_what_gc_never_sees)
     assert (theirs, silent) == ([], [])
-    assert [tuple(tensor.shape) for tensor in ours].count((10,)) == 2 and "gc cannot free the cycle" in told[0]
+    assert [tuple(tensor.shape) for tensor in ours].count((10,)) == 2 and "gc cannot free the cycle" in reported[0]
     del ours
     assert run(check_leaked_tensors, lambda: None) == ([], [])
 

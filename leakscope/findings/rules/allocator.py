@@ -10,16 +10,16 @@ from leakscope.findings.facts import Facts, FreedBy, RuleName, Severity
 from leakscope.findings.growth import series
 from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.naming import fingerprint
-from leakscope.findings.oom import DeviceLook, caught, device_looks
+from leakscope.findings.oom import DeviceSnapshot, caught, device_snapshots
 from leakscope.findings.rules.rule import Rule
 from leakscope.run.model import HeapSnapshot, Rank
 from leakscope.run.rows import DeviceFigures
 from leakscope.units import bytes_text
 
 NAME = RuleName.ALLOCATOR
-_ABOVE_LEAST, _ABOVE_SHARE = 256 << 20, 0.25
-_PENDING_LEAST, _PENDING_SHARE = 1 << 20, 0.02
-_OUTSIDE_LEAST = 64 << 20
+_MIN_ABOVE, _ABOVE_SHARE = 256 << 20, 0.25
+_MIN_PENDING, _PENDING_SHARE = 1 << 20, 0.02
+_MIN_OUTSIDE = 64 << 20
 """Minimum growth outside the allocator to be reported. Heuristic."""
 _TWICE = 2
 """Minimum number of snapshots or steps for a report: one may be chance."""
@@ -135,11 +135,11 @@ class CaughtFacts(Facts):
         )
 
 
-def allocator_findings(rank: Rank, looks: Sequence[HeapSnapshot]) -> list[Finding]:
+def allocator_findings(rank: Rank, snapshots: Sequence[HeapSnapshot]) -> list[Finding]:
     """Notes on one rank's devices, from the counters of each step and from the snapshots."""
     rows = rank.device_steps
-    at = {(look.step, look.occasion) for look in looks}
-    joined = [found for found in device_looks(rank) if (found.step, found.occasion) in at]
+    at = {(snapshot.step, snapshot.occasion) for snapshot in snapshots}
+    joined = [found for found in device_snapshots(rank) if (found.step, found.occasion) in at]
     devices = sorted({figures.device for row in rows for figures in row.devices} | {found.device for found in joined})
     found_notes: list[Finding] = []
     for device in devices:
@@ -154,33 +154,33 @@ def allocator_findings(rank: Rank, looks: Sequence[HeapSnapshot]) -> list[Findin
     return found_notes + _passed_by(rank)
 
 
-def _above(rank: Rank, device: int, counted: Counted, looks: Sequence[DeviceLook]) -> list[Finding]:
+def _above(rank: Rank, device: int, counted: Counted, snapshots: Sequence[DeviceSnapshot]) -> list[Finding]:
     """Reserved far above the maximum in use: what the end of a step leaves free is needed again, this never was."""
     if not counted:
         return []
     step, last = counted[-1]
     most = max(max(figures.peak, figures.active) for _, figures in counted)
     over = last.reserved - most
-    if over < max(_ABOVE_LEAST, _ABOVE_SHARE * last.reserved):
+    if over < max(_MIN_ABOVE, _ABOVE_SHARE * last.reserved):
         return []
-    facts = ReservedFacts(device, last.reserved, most, looks[-1].private if looks else 0)
+    facts = ReservedFacts(device, last.reserved, most, snapshots[-1].private if snapshots else 0)
     return [_note("reserved", rank, facts, over, ((step, over),))]
 
 
-def _pending(rank: Rank, device: int, looks: Sequence[DeviceLook]) -> list[Finding]:
+def _pending(rank: Rank, device: int, snapshots: Sequence[DeviceSnapshot]) -> list[Finding]:
     """Dead tensors kept by another stream, snapshot after snapshot."""
-    seen = [(k.step, k.pending) for k in looks if k.pending >= max(_PENDING_LEAST, _PENDING_SHARE * k.reserved)]
-    if len(seen) < _TWICE or seen[-1][0] != looks[-1].step:
+    seen = [(k.step, k.pending) for k in snapshots if k.pending >= max(_MIN_PENDING, _PENDING_SHARE * k.reserved)]
+    if len(seen) < _TWICE or seen[-1][0] != snapshots[-1].step:
         return []
-    made_at = tuple(site.where for site in looks[-1].pending_sites)
+    made_at = tuple(site.where for site in snapshots[-1].pending_sites)
     return [_note("pending", rank, PendingFacts(device, seen[-1][1]), seen[-1][1], seen, made_at=made_at)]
 
 
-def _outside(rank: Rank, device: int, looks: Sequence[DeviceLook]) -> list[Finding]:
+def _outside(rank: Rank, device: int, snapshots: Sequence[DeviceSnapshot]) -> list[Finding]:
     """Growing device memory that torch has not reserved."""
-    known = [k for k in looks if k.outside is not None]
+    known = [k for k in snapshots if k.outside is not None]
     line = series([k.step for k in known], {k.step: k.outside or 0 for k in known})
-    if not line.grew_lately or line.total < _OUTSIDE_LEAST:
+    if not line.grew_lately or line.total < _MIN_OUTSIDE:
         return []
     seen = [(step, size - line.bytes[0]) for step, size in zip(line.steps, line.bytes, strict=True)]
     return [_note("outside", rank, OutsideFacts(device, line.per_step), seen[-1][1], seen, line.per_step)]

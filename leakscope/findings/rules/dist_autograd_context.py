@@ -19,7 +19,7 @@ from leakscope.run.rows import ContextsAtStep
 _LINES_TO_JUDGE = 3
 """Consecutive rows of `contexts.jsonl` with more open contexts, from which contexts count as never closed."""
 CUT = "the open context"
-_PLACES_TOLD = 3
+_MAX_PLACES = 3
 """Maximum lines named in a sentence. Heuristic."""
 
 
@@ -37,7 +37,7 @@ class OpenContextsFacts(Facts):
 
     def title_for(self, _: Finding) -> str:
         """Number of open contexts, and the lines that opened them."""
-        where = f", opened at {', '.join(self.issued_at[:_PLACES_TOLD])}" if self.issued_at else ""
+        where = f", opened at {', '.join(self.issued_at[:_MAX_PLACES])}" if self.issued_at else ""
         many = "s" if self.count != 1 else ""
         return f"{self.count} distributed autograd context{many} (DistAutogradContext) left open{where}"
 
@@ -51,7 +51,7 @@ class OpenContextsFacts(Facts):
 
     def preface(self) -> str:
         """Where contexts were opened, and their workers."""
-        places = f"Opened at {', '.join(self.opened_at[:_PLACES_TOLD])}. " if self.opened_at else ""
+        places = f"Opened at {', '.join(self.opened_at[:_MAX_PLACES])}. " if self.opened_at else ""
         return places + (f"Workers: {', '.join(map(str, self.workers))}. " if self.workers else "")
 
 
@@ -88,7 +88,7 @@ class EmptyContextsFacts(Facts):
 
     def title_for(self, _: Finding) -> str:
         """Number of open contexts, and the lines that opened them."""
-        at = f", opened at {', '.join(self.opened_at[:_PLACES_TOLD])}" if self.opened_at else ""
+        at = f", opened at {', '.join(self.opened_at[:_MAX_PLACES])}" if self.opened_at else ""
         return f"{self.count} distributed autograd contexts left open, without gradients{at}"
 
     def advice_for(self, _: Finding) -> str:

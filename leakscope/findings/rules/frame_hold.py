@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import Facts, RuleName
-from leakscope.findings.growth import MIN_LOOKS
+from leakscope.findings.growth import MIN_SNAPSHOTS
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.rule import Match, Rule, ToCut
 from leakscope.graph.model import Object, ObjectKind, ReferenceKind, RootKind
@@ -128,7 +128,7 @@ def _applies(candidate: Candidate) -> bool:
 
 
 def _piles_up(candidate: Candidate) -> bool:
-    more = len(candidate.roots) >= MIN_LOOKS and all(a < b for a, b in pairwise(candidate.roots))
+    more = len(candidate.roots) >= MIN_SNAPSHOTS and all(a < b for a, b in pairwise(candidate.roots))
     return more and candidate.objects[0].root == RootKind.FRAME
 
 

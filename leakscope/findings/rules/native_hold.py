@@ -10,7 +10,7 @@ from leakscope.findings.facts import Facts, FreedBy, RuleName, Severity
 from leakscope.findings.growth import series
 from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.naming import fingerprint
-from leakscope.findings.oom import DeviceLook, device_looks
+from leakscope.findings.oom import DeviceSnapshot, device_snapshots
 from leakscope.findings.rules.rule import Match, Rule, ToCut
 from leakscope.graph.model import ObjectKind, RootKind
 from leakscope.run.model import HeapSnapshot, Rank
@@ -131,17 +131,19 @@ def _facts(candidate: Candidate, _cut: ToCut) -> NativeFacts:
     return NativeFacts(candidate.objects[0].label, candidate.objects[0].unexplained)
 
 
-_MOST_SITES = 6
+_MAX_SITES = 6
 """Maximum allocation sites reported for native blocks. Heuristic."""
 
 
-def native_findings(rank: Rank, looks: Sequence[HeapSnapshot], min_bytes: int) -> list[Finding] | None:
+def native_findings(rank: Rank, snapshots: Sequence[HeapSnapshot], min_bytes: int) -> list[Finding] | None:
     """A native-hold finding if blocks without a storage grow at every snapshot; None if none were joined.
 
     Blocks joined by address need no estimate of a gap.
     """
     joined = [
-        found for found in device_looks(rank) if (found.step, found.occasion) in {(k.step, k.occasion) for k in looks}
+        found
+        for found in device_snapshots(rank)
+        if (found.step, found.occasion) in {(k.step, k.occasion) for k in snapshots}
     ]
     if not joined:
         return None
@@ -152,7 +154,7 @@ def native_findings(rank: Rank, looks: Sequence[HeapSnapshot], min_bytes: int) -
         return []
     before, after = _of_sites(at[steps[0]]), _of_sites(at[steps[-1]])
     grown = sorted(((after[where] - before.get(where, 0), where) for where in after), reverse=True)
-    made_at = tuple(where for more, where in grown if more > 0)[:_MOST_SITES]
+    made_at = tuple(where for more, where in grown if more > 0)[:_MAX_SITES]
     return [
         Finding(
             rule=RuleName.NATIVE_HOLD,
@@ -172,10 +174,10 @@ def native_findings(rank: Rank, looks: Sequence[HeapSnapshot], min_bytes: int) -
     ]
 
 
-def _of_sites(looks: Sequence[DeviceLook]) -> dict[str, int]:
+def _of_sites(snapshots: Sequence[DeviceSnapshot]) -> dict[str, int]:
     total: dict[str, int] = {}
-    for look in looks:
-        for site in look.sites:
+    for snapshot in snapshots:
+        for site in snapshot.sites:
             total[site.where] = total.get(site.where, 0) + site.bytes
     return total
 

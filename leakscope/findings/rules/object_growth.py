@@ -90,10 +90,10 @@ def _gained_text(facts: ObjectFacts) -> str:
     return f"attributes ({gained})" if facts.collects == Collects.ATTRIBUTES else gained
 
 
-def make_of_objects(one: JudgedCandidate, looks: Sequence[HeapSnapshot]) -> None:
-    """Change what the rules for tensors made of a candidate of objects; `looks` are its snapshots."""
+def make_of_objects(one: JudgedCandidate, snapshots: Sequence[HeapSnapshot]) -> None:
+    """Change what the rules for tensors made of a candidate of objects; `snapshots` are its snapshots."""
     candidate = one.candidate
-    by_step = {look.step: look for look in looks}
+    by_step = {snapshot.step: snapshot for snapshot in snapshots}
     gained = {step: _gained(by_step[step], storages) for step, storages in candidate.storages_at.items()}
     last = by_step[candidate.step]
     rows = [row_of(last, storage) for storage in candidate.group.storages]
@@ -115,19 +115,21 @@ def make_of_objects(one: JudgedCandidate, looks: Sequence[HeapSnapshot]) -> None
     one.cut = one.cut and replace(one.cut, frees_bytes=one.cut.frees_bytes + of_last)
 
 
-def counted_series(candidate: Candidate, looks: Sequence[HeapSnapshot]) -> tuple[int, ...]:
+def counted_series(candidate: Candidate, snapshots: Sequence[HeapSnapshot]) -> tuple[int, ...]:
     """The candidate's bytes at each snapshot, as `counted_of` returns them."""
     at = candidate.storages_at
-    return tuple(sum(counted_of(look, row_of(look, s)) for s in at.get(look.step, ())) for look in looks)
+    return tuple(
+        sum(counted_of(snapshot, row_of(snapshot, s)) for s in at.get(snapshot.step, ())) for snapshot in snapshots
+    )
 
 
-def _gained(look: HeapSnapshot, storages: Sequence[int]) -> int:
-    return sum(row_of(look, storage).gained for storage in storages)
+def _gained(snapshot: HeapSnapshot, storages: Sequence[int]) -> int:
+    return sum(row_of(snapshot, storage).gained for storage in storages)
 
 
-def _earlier(look: HeapSnapshot, storages: Sequence[int]) -> int:
+def _earlier(snapshot: HeapSnapshot, storages: Sequence[int]) -> int:
     """Bytes of what the containers had when first seen: not part of the growth, but freed by a cut."""
-    return sum(row_of(look, storage).earlier_bytes for storage in storages)
+    return sum(row_of(snapshot, storage).earlier_bytes for storage in storages)
 
 
 def _per_step(line: Series, gained: Mapping[int, int]) -> float:

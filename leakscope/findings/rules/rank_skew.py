@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from leakscope.findings.candidates import Candidate, made_at
-from leakscope.findings.categories import HOST, looks_after_steps
+from leakscope.findings.categories import HOST, snapshots_after_steps
 from leakscope.findings.facts import Facts, FreedBy, RuleName, Severity
 from leakscope.findings.grouping import ReferenceKey, group_storages, is_model
 from leakscope.findings.growth import Series
@@ -89,8 +89,8 @@ def held_at_last(rank: Rank) -> dict[int, int] | None:
     """Bytes of each reachable group at a rank's last snapshot, by a digest of its key, since ranks by the thousand are
     compared; None without a snapshot.
     """
-    look = _last_look(rank)
-    return None if look is None else {_digest(g.key): g.bytes for g in group_storages(look.heap) if not g.freed}
+    snapshot = _last_snapshot(rank)
+    return None if snapshot is None else {_digest(g.key): g.bytes for g in group_storages(snapshot.heap) if not g.freed}
 
 
 def _digest(key: ReferenceKey) -> int:
@@ -122,29 +122,31 @@ def _holder(run: Run, rank: int, peers: _Peers) -> Finding | None:
     """The holder of most of what a rank holds and its peers do not, without the model."""
     from leakscope.findings.build import judge_candidate  # offers the group to all rules, including this one
 
-    look = next((_last_look(r) for r in run.ranks if r.number == rank), None)
-    if look is None:
+    snapshot = next((_last_snapshot(r) for r in run.ranks if r.number == rank), None)
+    if snapshot is None:
         return None
     groups = {
         group.key: group
-        for group in group_storages(look.heap)
+        for group in group_storages(snapshot.heap)
         if not group.freed
-        and not is_model(look.heap, group)
-        and (not look.heap.device or any(s in look.heap.device for s in group.storages))
+        and not is_model(snapshot.heap, group)
+        and (not snapshot.heap.device or any(s in snapshot.heap.device for s in group.storages))
     }
     over = {key: group.bytes - peers.usually(key, group.bytes) for key, group in groups.items()}
     most = max(over, key=lambda key: over[key], default=None)
     if most is None or over[most] <= 0:
         return None
     group = groups[most]
-    made = made_at([(look.heap, group.storages)])
-    alone = Candidate(rank, look.step, look.heap, group, Series((look.step,), (group.bytes,)), 0.0, False, made_at=made)
+    made = made_at([(snapshot.heap, group.storages)])
+    alone = Candidate(
+        rank, snapshot.step, snapshot.heap, group, Series((snapshot.step,), (group.bytes,)), 0.0, False, made_at=made
+    )
     return judge_candidate(alone, Thresholds(run.min_bytes)).finding
 
 
-def _last_look(rank: Rank) -> HeapSnapshot | None:
-    looks = looks_after_steps(rank)
-    return looks[-1] if looks else None
+def _last_snapshot(rank: Rank) -> HeapSnapshot | None:
+    snapshots = snapshots_after_steps(rank)
+    return snapshots[-1] if snapshots else None
 
 
 def _model(summary: RankSummary) -> int:
@@ -168,7 +170,9 @@ def _named(rank: int, findings: Sequence[Finding]) -> int:
 
 
 def _finding(run: Run, rank: int, peers: _Peers, over: int, held: int, expected: int) -> Finding:
-    step = next((look.step for r in run.ranks if r.number == rank and (look := _last_look(r)) is not None), 0)
+    step = next(
+        (snapshot.step for r in run.ranks if r.number == rank and (snapshot := _last_snapshot(r)) is not None), 0
+    )
     holder = _holder(run, rank, peers)
     largest = (holder.cut.written or holder.cut.reference) if holder is not None and holder.cut is not None else ""
     return Finding(

@@ -131,7 +131,7 @@ def _facts(candidate: Candidate, _cut: ToCut) -> GraphFacts:
     )
 
 
-_TELLING = 0.5
+_MIN_SHARE = 0.5
 """Minimum share of a finding's growth from which its grad nodes are reported with it. Heuristic."""
 
 
@@ -155,7 +155,7 @@ def report_with_tensors(nodes: Sequence[JudgedCandidate], tensors: Sequence[Judg
             graph.is_reported = graph.severity == Severity.LEAK or isinstance(graph.facts, GraphFacts)
             continue
         graph.is_reported = False
-        if graph.bytes_per_step >= _TELLING * same.bytes_per_step or _decides(graph, same):
+        if graph.bytes_per_step >= _MIN_SHARE * same.bytes_per_step or _decides(graph, same):
             _attach(graph, same)
 
 

@@ -13,13 +13,13 @@ from leakscope.findings.rules.rule import Rule
 from leakscope.findings.workers import Life, lives_of
 from leakscope.graph.model import ObjectKind
 from leakscope.run.model import Rank
-from leakscope.run.rows import GrowingInWorker, WorkerLook, WorkersStarted
+from leakscope.run.rows import GrowingInWorker, WorkerSnapshot, WorkersStarted
 from leakscope.units import bytes_text, plural
 
 NAME = RuleName.WORKER_GROWTH
-_LOOKS = 3
+_SNAPSHOTS = 3
 """Minimum samples with growth, as for the rank itself."""
-_LOOKS_OF_EMPTIED = 6
+_SNAPSHOTS_OF_EMPTIED = 6
 """Minimum samples with growth if items were also removed. Heuristic: the number of items of a container that is emptied
 occasionally rises over three samples by chance one time in six, over six one time in 720.
 """
@@ -95,13 +95,13 @@ class _WorkerContainer:
     rows: tuple[GrowingInWorker, ...]
 
     @property
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Whether it gained in each part of its lifetime, in enough samples."""
         begin, length = self.batches[0], self.batches[-1] - self.batches[0]
         ends = (begin + length * part / _THIRDS for part in range(_THIRDS + 1))
         marks = [next(k for k, batches in enumerate(self.batches) if batches >= end) for end in ends]
         items = [self.rows[mark].items for mark in marks]
-        if len(self.rows) < (_LOOKS_OF_EMPTIED if self._kept < 1 else _LOOKS):
+        if len(self.rows) < (_SNAPSHOTS_OF_EMPTIED if self._kept < 1 else _SNAPSHOTS):
             return False
         if any(after.items < before.items for before, after in pairwise(self.rows)):
             return False  # it has been emptied: more was added than is kept
@@ -135,16 +135,16 @@ class _WorkerContainer:
 
 def worker_growth_findings(rank: Rank, min_bytes: int) -> list[Finding]:
     """One finding for each container that workers of a loader keep filling, and one for unexplained memory."""
-    looks = [row for row in rank.loader_workers if isinstance(row, WorkerLook)]
+    snapshots = [row for row in rank.loader_workers if isinstance(row, WorkerSnapshot)]
     found = []
     for loader, lives in lives_of(rank).items():
         again = sum(isinstance(row, WorkersStarted) and row.loader == loader for row in rank.loader_workers) > 1
-        of_loader = [look for look in looks if look.loader == loader]
-        life = max(lives, key=lambda life: sum(_bytes(look) for look in _last_of_each(of_loader, life)))
-        of_life = [look for look in of_loader if look.life == life.started.life]
+        of_loader = [snapshot for snapshot in snapshots if snapshot.loader == loader]
+        life = max(lives, key=lambda life: sum(_bytes(snapshot) for snapshot in _last_of_each(of_loader, life)))
+        of_life = [snapshot for snapshot in of_loader if snapshot.life == life.started.life]
         named = [
             finding
-            for name in dict.fromkeys((row.owner, row.written) for look in of_life for row in look.grown)
+            for name in dict.fromkeys((row.owner, row.written) for snapshot in of_life for row in snapshot.grown)
             if (finding := _named(rank.number, life, _lines(of_life, name), name, min_bytes, again)) is not None
         ]
         found += named
@@ -154,25 +154,25 @@ def worker_growth_findings(rank: Rank, min_bytes: int) -> list[Finding]:
     return found
 
 
-def _last_of_each(looks: Iterable[WorkerLook], life: Life) -> Iterable[WorkerLook]:
-    return {look.worker: look for look in looks if look.life == life.started.life}.values()
+def _last_of_each(snapshots: Iterable[WorkerSnapshot], life: Life) -> Iterable[WorkerSnapshot]:
+    return {snapshot.worker: snapshot for snapshot in snapshots if snapshot.life == life.started.life}.values()
 
 
-def _bytes(look: WorkerLook) -> int:
-    return sum(row.bytes for row in look.grown)
+def _bytes(snapshot: WorkerSnapshot) -> int:
+    return sum(row.bytes for row in snapshot.grown)
 
 
-def _lines(looks: Sequence[WorkerLook], name: tuple[str, str]) -> list[_WorkerContainer]:
+def _lines(snapshots: Sequence[WorkerSnapshot], name: tuple[str, str]) -> list[_WorkerContainer]:
     """The container in each worker in which it keeps growing."""
     seen: dict[int, list[tuple[int, GrowingInWorker]]] = {}
-    for look in looks:
-        for row in look.grown:
+    for snapshot in snapshots:
+        for row in snapshot.grown:
             if (row.owner, row.written) == name:
-                seen.setdefault(look.worker, []).append((look.batches, row))
+                seen.setdefault(snapshot.worker, []).append((snapshot.batches, row))
     lines = (_WorkerContainer(*map(tuple, zip(*each, strict=True))) for each in seen.values())
-    last = {look.worker: look.batches for look in looks}
+    last = {snapshot.worker: snapshot.batches for snapshot in snapshots}
     of_workers = zip(seen, lines, strict=True)
-    return [line for worker, line in of_workers if line.goes_on and line.batches[-1] == last[worker]]
+    return [line for worker, line in of_workers if line.continues and line.batches[-1] == last[worker]]
 
 
 def _named(

@@ -100,21 +100,21 @@ class CallGraph:
             )
         return self._of[id(scope)]
 
-    def ways(self, one: FoundNode, deep: int = _DEEPEST) -> list[tuple[FoundNode, ...]]:
+    def call_chains(self, one: FoundNode, deep: int = _DEEPEST) -> list[tuple[FoundNode, ...]]:
         """A line, the call of its function, the call of that function and so on, up to the module; for each caller."""
         callers = self.of(one.scope)[:_MOST] if deep and one.scope.outer is not None else ()
         if not callers:
             return [(one,)]
-        return [(one, *way) for call in callers for way in self.ways(call, deep - 1)][:_MOST]
+        return [(one, *chain) for call in callers for chain in self.call_chains(call, deep - 1)][:_MOST]
 
-    def is_followed(self, way: Sequence[FoundNode]) -> bool:
+    def is_followed(self, chain: Sequence[FoundNode]) -> bool:
         """Whether a call chain leads to the module: otherwise a library, thread or callback may be the caller."""
-        return way[-1].scope.outer is None
+        return chain[-1].scope.outer is None
 
 
-def loops_of(way: Sequence[FoundNode]) -> list[tuple[ast.stmt, Scope]]:
+def loops_of(chain: Sequence[FoundNode]) -> list[tuple[ast.stmt, Scope]]:
     """The loops in which a line runs through this call chain, innermost first."""
-    return [(loop, one.scope) for one in way for loop in reversed(one.loops)]
+    return [(loop, one.scope) for one in chain for loop in reversed(one.loops)]
 
 
 def _may_be(node: ast.expr, reader: Scope, scope: Scope) -> bool:
@@ -306,8 +306,8 @@ class _Search:
         )
         self._named = frozenset(range(1, self._place + 2))
         """Positions of what is released with everything below it when its name is rebound."""
-        self._adding = [way for store in stores for way in self._calls.ways(store.found)]
-        self._often = dict(loops[0] for way in self._adding if (loops := loops_of(way)))
+        self._adding = [chain for store in stores for chain in self._calls.call_chains(store.found)]
+        self._often = dict(loops[0] for chain in self._adding if (loops := loops_of(chain)))
         """The loops that add something in each iteration, with their scopes."""
 
     def emptyings(self) -> Iterator[Emptying]:
@@ -327,30 +327,35 @@ class _Search:
             if kept is not None:  # `x = [*x[-9:], new]`
                 yield Emptying(f"{one.scope.file}:{one.statement.lineno}", bound=kept, is_for_all=False)
             return
-        ways = self._calls.ways(one)
-        if not any(self._runs_as_often(way) for way in ways) or kept is not None:
-            yield from (found for way in ways if self._runs_between(way) for found in self._by_way(way, whole, kept))
+        call_chains = self._calls.call_chains(one)
+        if not any(self._runs_as_often(chain) for chain in call_chains) or kept is not None:
+            yield from (
+                found
+                for chain in call_chains
+                if self._runs_between(chain)
+                for found in self._by_chain(chain, whole, kept)
+            )
 
-    def _runs_as_often(self, way: Sequence[FoundNode]) -> bool:
+    def _runs_as_often(self, chain: Sequence[FoundNode]) -> bool:
         """Whether each iteration of an adding loop removes something: what grows nevertheless is not bounded by it."""
-        in_loop = any(loop in self._often for loop, _ in loops_of(way))
-        return in_loop and not any(True for each in way for _ in self._tests(each))
+        in_loop = any(loop in self._often for loop, _ in loops_of(chain))
+        return in_loop and not any(True for each in chain for _ in self._tests(each))
 
-    def _runs_between(self, way: Sequence[FoundNode]) -> bool:
+    def _runs_between(self, chain: Sequence[FoundNode]) -> bool:
         """Whether it runs again between additions: in a loop that also adds. What a library calls, or what adds through
         a library, may.
         """
-        if any(self._is_at_the_end(one) or one.scope.name.rpartition(".")[2] in _BEGINS for one in way):
+        if any(self._is_at_the_end(one) or one.scope.name.rpartition(".")[2] in _BEGINS for one in chain):
             return False
-        if not self._calls.is_followed(way):
+        if not self._calls.is_followed(chain):
             return True
         followed = [adding for adding in self._adding if self._calls.is_followed(adding)]
         around = {loop for adding in followed for loop, _ in loops_of(adding)}
-        mine = [loop for loop, _ in loops_of(way)]
+        mine = [loop for loop, _ in loops_of(chain)]
         if any(loop in around for loop in mine):
             return True
         # a hook or callback adds: through any other call in the loop
-        own = {one.node for one in way}
+        own = {one.node for one in chain}
         others = (node for loop in mine for node in ast.walk(loop) if isinstance(node, ast.Call) and node not in own)
         return len(followed) < len(self._adding) and any(True for _ in others)
 
@@ -360,11 +365,11 @@ class _Search:
             isinstance(node, ast.Try) and below in node.finalbody for below, node in pairwise(self._parents(one))
         )
 
-    def _by_way(self, way: Sequence[FoundNode], whole: bool, kept: int | None) -> Iterator[Emptying]:
+    def _by_chain(self, chain: Sequence[FoundNode], whole: bool, kept: int | None) -> Iterator[Emptying]:
         """A line that removes something, by its enclosing tests, for one call chain."""
-        one = way[0]
+        one = chain[0]
         where = f"{one.scope.file}:{getattr(one.node, 'lineno', one.statement.lineno)}"
-        tests = [(test, each.scope) for each in way for test in self._tests(each)]
+        tests = [(test, each.scope) for each in chain for test in self._tests(each)]
         if any(isinstance(test, ast.ExceptHandler) for test, _ in tests):
             return
         under = [(test, scope) for test, scope in tests if isinstance(test, ast.expr)]
@@ -642,7 +647,7 @@ class _Search:
             if name in (*scope.parameters, *scope.keywords) or _is_handed_out(scope, name):
                 continue
             calls = self._calls.of(scope)
-            if calls and all(loops_of(way) for call in calls for way in self._calls.ways(call)):
+            if calls and all(loops_of(chain) for call in calls for chain in self._calls.call_chains(call)):
                 where = calls[0].scope.file + f":{calls[0].statement.lineno}"
                 yield Emptying(where, every=self._length_of_adding_loop(), is_decided=not shared)
 
@@ -684,8 +689,8 @@ def _is_absent(target: ast.expr, test: ast.expr, holds: bool) -> bool:
         return (any if whole else all)(_is_absent(target, part, holds) for part in test.values)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         is_none = isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None
-        tells = isinstance(test.ops[0], (ast.Is, ast.Eq) if holds else (ast.IsNot, ast.NotEq))
-        if is_none and tells:
+        is_decisive = isinstance(test.ops[0], (ast.Is, ast.Eq) if holds else (ast.IsNot, ast.NotEq))
+        if is_none and is_decisive:
             return _is_absent(target, test.left, False)
         return isinstance(test.ops[0], ast.NotIn if holds else ast.In) and _names(target, test.left)
     if holds:
@@ -773,10 +778,10 @@ def _items(finding: Finding) -> tuple[int, float]:
     assert finding.cut is not None
     place, trace = on_trace(finding, finding.cut.references[0])
     label = next((hop.object for hop in trace[place or 0 :] if hop.kind == ObjectKind.CONTAINER), "")
-    told = _ITEMS.search(label)
-    if told is None:
+    match = _ITEMS.search(label)
+    if match is None:
         return -1, 0.0
-    items = int(told[1].replace(",", ""))
+    items = int(match[1].replace(",", ""))
     if isinstance(finding.facts, WorkerGrowthFacts):
         return items, finding.facts.items_per_batch / max(finding.facts.workers, 1)
     return items, items * finding.bytes_per_step / max(finding.retained_bytes, 1)

@@ -150,7 +150,7 @@ _ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant, ast.Li
 """Expressions that take a method call without parentheses."""
 
 
-_MOST_LINES = 12
+_MAX_LINES = 12
 """Maximum lines of one edit. Heuristic: more would be a rewrite of the program."""
 
 
@@ -182,7 +182,7 @@ def with_texts(parsed: ParsedFile, texts: Mapping[ast.AST, str]) -> Suggestion |
     """
     nodes = sorted(texts, key=lambda node: (getattr(node, "lineno", 0), getattr(node, "col_offset", 0)))
     first, last = (int(getattr(node, "lineno", 0)) for node in (nodes[0], nodes[-1]))
-    if last - first >= _MOST_LINES or any(
+    if last - first >= _MAX_LINES or any(
         getattr(node, "end_lineno", 0) != getattr(node, "lineno", 0) for node in nodes
     ):
         return None
@@ -238,7 +238,7 @@ def with_lines_around(
 ) -> Suggestion | None:
     """The lines of some statements, with `prefix` before the first and further lines after the last."""
     end = last.end_lineno or last.lineno
-    if end > len(parsed.lines) or end - first.lineno >= _MOST_LINES:
+    if end > len(parsed.lines) or end - first.lineno >= _MAX_LINES:
         return None
     if parsed.lines[first.lineno - 1].encode()[: first.col_offset].strip():
         return None
@@ -258,7 +258,7 @@ def without(parsed: ParsedFile, statement: ast.stmt, rest: str = "") -> Suggesti
     neighbours = [s for s in block if s is not statement and s.lineno <= last and (s.end_lineno or 0) >= first]
     line = parsed.lines[first - 1].encode()
     starts, ends = not line[: statement.col_offset].strip(), statement.end_col_offset or 0
-    if not neighbours and starts and last - first < _MOST_LINES:
+    if not neighbours and starts and last - first < _MAX_LINES:
         before = textwrap.dedent("\n".join(parsed.lines[first - 1 : last])).strip()
         comment = parsed.lines[last - 1].encode()[ends:].decode(errors="replace") if rest not in ("", "pass") else ""
         return Suggestion(f"{parsed.name}:{first}", before, (rest + comment).rstrip())
@@ -392,7 +392,7 @@ def _of_reference(
     for store in stores if place is not None else ():
         parsed = sources.file(store.found.scope.file)
         case = StoreCase(finding, trace, place or 0, store, parsed, sources) if parsed is not None else None
-        if case is not None and _is_mended(case):
+        if case is not None and _is_fixed(case):
             continue
         edit = _edit(case) if case is not None else None
         is_edit = edit is not None and any(one.before != one.after for one in edit.places)
@@ -509,7 +509,7 @@ def _chain(value: ast.expr) -> set[str]:
     return names
 
 
-def _is_mended(case: StoreCase) -> bool:
+def _is_fixed(case: StoreCase) -> bool:
     """Whether a line already stores a copy, or a value without graph or traceback, as the edit would."""
     value = case.value
     if not isinstance(value, ast.Call):
@@ -693,7 +693,7 @@ def _of_the_last(case: StoreCase) -> Suggestion | None:
     )
     if gains is None or not adds or _reads_by_name(case.parsed):
         return None
-    back = case.uses.looks_back()
+    back = case.uses.items_from_end()
     if back and gains.object.startswith("deque"):
         return _with_maxlen(case, back)
     if not gains.object.startswith("list"):
@@ -737,7 +737,7 @@ def _evicting(case: StoreCase) -> Suggestion | None:
         and isinstance(test.ops[0], ast.NotIn)
         and (ast.unparse(test.left), ast.unparse(test.comparators[0])) == (key, ast.unparse(store.target))
     )
-    if not missing or not text or not case.uses.only_asked_for(key) or _reads_by_name(case.parsed):
+    if not missing or not text or not case.uses.only_read_by_key(key) or _reads_by_name(case.parsed):
         return None
     edit = with_lines_after(case.parsed, statement, "")
     evict = f"if len({text}) >= {_ENTRIES}: {text}.pop(next(iter({text})))"

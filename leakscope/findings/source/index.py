@@ -14,7 +14,7 @@ from leakscope.graph.model import ObjectKind
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_MOST_NODES = 400_000
+_MAX_NODES = 400_000
 """Maximum nodes of a file that is analysed: only generated files have more."""
 
 
@@ -144,7 +144,7 @@ def parse(name: str, text: str) -> ParsedFile | None:
     scopes, found = [module], []
     reads: dict[str, list[tuple[ast.expr, Scope]]] = {}
     waiting: list[tuple[ast.AST, Scope, ast.stmt | None, tuple[ast.stmt, ...]]] = [(tree, module, None, ())]
-    for _ in range(_MOST_NODES):
+    for _ in range(_MAX_NODES):
         if not waiting:
             break
         node, scope, statement, loops = waiting.pop()

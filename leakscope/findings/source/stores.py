@@ -322,8 +322,8 @@ def where_handed_on(trace: Sequence[Hop], sources: Sources) -> tuple[Store, ...]
     """The calls that pass the referent to `weakref.finalize`, an event loop, `atexit` or a timer; only those that name
     the function on the trace, if it has one.
     """
-    said = " ".join(f"{hop.type} {hop.name} {hop.object}" for hop in trace)
-    names = next((calls for marks, calls in _HANDED_TO if marks.search(said)), ())
+    labels = " ".join(f"{hop.type} {hop.name} {hop.object}" for hop in trace)
+    names = next((calls for marks, calls in _HANDED_TO if marks.search(labels)), ())
     calls = [
         Store(one, How.ADDS, one.node.func, tuple(_given(one.node)), last_name(one.node.func))
         for name in names
@@ -708,7 +708,7 @@ def _fitting(stores: list[Store], place: int, meaning: Meaning) -> list[Store]:
     name = held.name.rpartition(".")[2] if held.kind in _NAMED else class_of(held)
     named = [s for s in stores if name and any(name in map(last_name, _names(value)) for value in s.values)]
     if meaning.in_cycle:  # its constructor is known there
-        named = named or [s for s in stores if _goes_on(s, place, meaning)]
+        named = named or [s for s in stores if _leads_on(s, place, meaning)]
     if held.kind == ObjectKind.NATIVE:  # a text, a number: what makes a weak reference may make it as well
         return named or stores
     ends = {"ref", "WeakMethod", "proxy", "with_traceback", "str", "repr"}
@@ -719,7 +719,7 @@ def _fitting(stores: list[Store], place: int, meaning: Meaning) -> list[Store]:
     return named or whole or stores
 
 
-def _goes_on(store: Store, place: int, meaning: Meaning) -> bool:
+def _leads_on(store: Store, place: int, meaning: Meaning) -> bool:
     """Whether the stored value is the next object of the trace."""
     after = meaning.everywhere(frozenset({(place if store.gains is None else store.gains) + 1}))
     return any(meaning.of(value, store.found.scope) & after for value in store.values)

@@ -133,13 +133,13 @@ class Uses:
         """
         return any(self._is_differentiated(read) for read in self._all())
 
-    def only_asked_for(self, key: str) -> bool:
+    def only_read_by_key(self, key: str) -> bool:
         """Whether a dict is only read by one key: its other entries are never used."""
         for read in self._all():
             above = next(iter(self._above(read.node, read.tree)), None)
             item = isinstance(above, ast.Subscript) and above.value is read.node and ast.unparse(above.slice) == key
-            asked = isinstance(above, ast.Compare) and isinstance(above.ops[0], (ast.In, ast.NotIn))
-            if not (item and isinstance(getattr(above, "ctx", None), (ast.Load, ast.Store))) and not asked:
+            is_test = isinstance(above, ast.Compare) and isinstance(above.ops[0], (ast.In, ast.NotIn))
+            if not (item and isinstance(getattr(above, "ctx", None), (ast.Load, ast.Store))) and not is_test:
                 return False
         return bool(self._starts)
 
@@ -165,7 +165,7 @@ class Uses:
     def _containers(self) -> Iterator[_Read]:
         return (read for read in self._all() if not read.is_item)
 
-    def looks_back(self) -> int | None:
+    def items_from_end(self) -> int | None:
         """Maximum number of last items that are read, as `x[-1]` and `x[-9:]`; None if others may be."""
         most = 0
         for read in self._containers():

@@ -73,7 +73,7 @@ def places() -> list[tuple[Any, str, Any]]:
     return [place for place in found if not hasattr(place[2].__wrapped__, "__wrapped__")]
 
 
-def told() -> dict[str, str]:
+def variables() -> dict[str, str]:
     """The variables that a followed process adds to the environment."""
     return {VARIABLE: _run["folder"] + os.pathsep + sys.prefix, "PYTHONPATH": SITE} if _run["folder"] else {}
 
@@ -124,10 +124,10 @@ def _words_of_python(program: str, words: list[str]) -> list[str] | None:
         start = stream.read(256)
     if not start.startswith(b"#!"):
         return None
-    said = os.fsdecode(start[2:].split(b"\n")[0]).split()
-    if said and os.path.basename(said[0]) == "env" and len(said[1:]) == 1:
-        said = [_found(said[1])]
-    return [*said[1:], program, *words] if said and _is_this_python(said[0]) else None
+    interpreter = os.fsdecode(start[2:].split(b"\n")[0]).split()
+    if interpreter and os.path.basename(interpreter[0]) == "env" and len(interpreter[1:]) == 1:
+        interpreter = [_found(interpreter[1])]
+    return [*interpreter[1:], program, *words] if interpreter and _is_this_python(interpreter[0]) else None
 
 
 def _reads_path(words: list[str]) -> bool:
@@ -170,7 +170,7 @@ def _environment(environment: Mapping[Any, Any] | None) -> dict[bytes, bytes]:
     given = os.environb if environment is None else environment
     all_of_it = {os.fsencode(key): os.fsencode(value) for key, value in given.items()}
     path = all_of_it.get(b"PYTHONPATH")
-    all_of_it |= {key.encode(): os.fsencode(value) for key, value in told().items()}
+    all_of_it |= {key.encode(): os.fsencode(value) for key, value in variables().items()}
     if path is not None:
         all_of_it[b"PYTHONPATH"] += os.fsencode(os.pathsep) + path
     return all_of_it

@@ -9,7 +9,7 @@ _OURS = sys.modules[__name__]
 
 def _take_out() -> str:
     """Restore environment and path; return the variable's value."""
-    told = os.environ.pop("LEAKSCOPE_FOLLOW", "")
+    value = os.environ.pop("LEAKSCOPE_FOLLOW", "")
     first, colon, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
     if first == _HERE:
         if colon:
@@ -18,11 +18,11 @@ def _take_out() -> str:
             del os.environ["PYTHONPATH"]
     if _HERE in sys.path:
         sys.path.remove(_HERE)
-    return told
+    return value
 
 
-def _begin(told: str) -> None:
-    folder, _, prefix = told.partition(os.pathsep)
+def _begin(value: str) -> None:
+    folder, _, prefix = value.partition(os.pathsep)
     if not folder or prefix != sys.prefix:  # another environment, which may not have leakscope
         return
     sys.path.insert(0, _HERE)

@@ -68,7 +68,7 @@ def match_live(live: LiveSnapshot, peak: StepPeak, table: StorageTable) -> None:
     """Match the storages of the peak snapshot with records; those without one are unseen. Find the variables that are
     not read again.
     """
-    graph = live.look.heap
+    graph = live.snapshot.heap
     peak.unread = list(_unread(live))
     for index in graph.storages.tolist():
         record = table.alive.get(int(address_of_storage(storage_object(live.objects[index]))))
@@ -101,7 +101,7 @@ def _note_shared(live: LiveSnapshot, table: StorageTable) -> None:
 
 def _unread(live: LiveSnapshot) -> Iterator[tuple[int, str]]:
     """Variables that lead to memory, of the user's running functions and of the script while it runs as `__main__`."""
-    graph, objects = live.look.heap, live.objects
+    graph, objects = live.snapshot.heap, live.objects
     frames = {id(objects[index]): index for index in graph.of_kind(ObjectKind.FRAME).tolist()}
     scripts = {id(objects[index]): index for index in graph.of_kind(ObjectKind.NAMESPACE).tolist()}
     for frame in running_frames():

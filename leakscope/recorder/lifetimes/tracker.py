@@ -387,7 +387,7 @@ class LifetimeTracker:
         begin_peak(peak, self._table)
         try:
             with self._inspect(self._step + 1, Occasion.PEAK) as live:
-                self._peak_snapshot = live.look
+                self._peak_snapshot = live.snapshot
                 match_live(live, peak, self._table)
         except Exception as error:  # reported as a note: an internal error must not fail the user's script
             if is_the_scripts(error):
@@ -533,7 +533,7 @@ class PeakWatch(LifetimeTracker):
         found, returned = [], 0
         try:
             with inspect(0, Occasion.PEAK) as live:
-                heap = live.look.heap
+                heap = live.snapshot.heap
                 for index in heap.storages.tolist():
                     storage = storage_object(live.objects[index])
                     record = alive.get(int(address_of_storage(storage)))

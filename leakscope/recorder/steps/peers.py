@@ -76,7 +76,7 @@ class RankStateFile:
         """Mark this rank as taking a snapshot during the block, and clear the mark in any case: peers
         may wait for it.
         """
-        return Block(partial(self.update, activity=Activity.LOOKING), partial(self.update, activity=Activity.RUNNING))
+        return Block(partial(self.update, activity=Activity.SNAPSHOT), partial(self.update, activity=Activity.RUNNING))
 
     def _write(self) -> None:
         if not self._is_open:
@@ -237,7 +237,7 @@ class Peers:
 
     def any_taking_snapshot(self) -> bool:
         """Whether any rank is taking a snapshot, including this one."""
-        return any(state.activity == Activity.LOOKING for state in self._file.states())
+        return any(state.activity == Activity.SNAPSHOT for state in self._file.states())
 
     def wait_at_last_step(self) -> None:
         """Hold this rank at its last step briefly until its peers have reached theirs: they may need it to continue."""
@@ -271,7 +271,7 @@ class Peers:
         failing = self.failing()
         if failing >= 0:
             # both at once: the failing rank waits for no rank that has answered and takes no snapshot
-            self._file.update(answered=True, activity=Activity.LOOKING)
+            self._file.update(answered=True, activity=Activity.SNAPSHOT)
             try:
                 self._answer(failing)
             except BaseException:
@@ -296,7 +296,7 @@ class Peers:
     def _answered(self) -> bool:
         others = [state for rank, state in enumerate(self._file.states()) if rank != self._rank]
         return all(
-            (state.answered and state.activity != Activity.LOOKING) or state.activity >= Activity.ENDED
+            (state.answered and state.activity != Activity.SNAPSHOT) or state.activity >= Activity.ENDED
             for state in others
         )
 

@@ -14,13 +14,13 @@ from leakscope.process.watchdog import stacks_of_threads
 from leakscope.run.live import NAME as PROCESS
 from leakscope.run.live import about_this_process, request_count
 from leakscope.run.rows import Answer, Occasion
-from leakscope.run.writer import ASKED, RankFolder
+from leakscope.run.writer import REQUEST_FILE, RankFolder
 from leakscope.shield import contextmanager
 
 FIRST_SNAPSHOTS = (1, 3, 5, 7)
 """Steps after warm-up at whose end the first snapshots are taken, or later if they cost too much."""
 _NEEDED = 3
-"""Minimum snapshots to judge growth (findings/growth.py, MIN_LOOKS)."""
+"""Minimum snapshots to judge growth (findings/growth.py, MIN_SNAPSHOTS)."""
 _AT_ONCE_S = 4.0
 """Seconds that the snapshots needed for a verdict may take regardless of the budget, so that a short run has one.
 Heuristic.
@@ -169,7 +169,7 @@ class SnapshotRequests:
         """`snapshot` takes a snapshot once no other is in progress; `write_about` writes what else a reader of the run
         needs.
         """
-        self._file = options.folder / ASKED
+        self._file = options.folder / REQUEST_FILE
         self._source = options.source
         self._rank, self._collections = rank, collections
         self._write_about, self._snapshot = write_about, snapshot
@@ -203,7 +203,7 @@ class SnapshotRequests:
             stacks = stacks_of_threads()
             self._stacks = stacks if self._source else without_source(stacks)
             with self._collections.suspended():
-                self._snapshot(step, Occasion.ASKED)
+                self._snapshot(step, Occasion.REQUESTED)
 
     @contextmanager
     def answering(self, step: int, occasion: Occasion) -> Iterator[None]:

@@ -75,13 +75,13 @@ class RankExit:
         finally:
             leave_now(0)
 
-    def orphaned(self, steps: Callable[[], int], looking: _thread.LockType, comm: CommMonitor | None) -> None:
+    def orphaned(self, steps: Callable[[], int], snapshot_lock: _thread.LockType, comm: CommMonitor | None) -> None:
         """Record that leakscope's own process is gone; the script may continue until this process ends.
 
-        A snapshot in progress, which holds `looking`, is written first.
+        A snapshot in progress, which holds `snapshot_lock`, is written first.
         """
-        if looking.acquire(timeout=_SNAPSHOT_TIMEOUT_S):
-            looking.release()
+        if snapshot_lock.acquire(timeout=_SNAPSHOT_TIMEOUT_S):
+            snapshot_lock.release()
         if comm is not None:
             comm.write_all()
         self.write_about()
@@ -163,10 +163,10 @@ class MissingStepWarning:
         function: str | None,
         processes: OwnProcesses,
         patience_s: float = _PATIENCE_S,
-        say: Callable[[str], None] = write_to_stderr,
+        report: Callable[[str], None] = write_to_stderr,
     ) -> None:
         """`function` is that of `--step-function`; `processes` are those that the script starts."""
-        self._function, self._processes, self._patience_s, self._say = function, processes, patience_s, say
+        self._function, self._processes, self._patience_s, self._report = function, processes, patience_s, report
         self._began = CLOCK.monotonic()
         self._over = False
 
@@ -177,7 +177,7 @@ class MissingStepWarning:
         if self._over or CLOCK.monotonic() - self._began < self._patience_s:
             return
         self._over = True
-        self._say(_sentence(self._function, self._patience_s, self._processes.count))
+        self._report(_sentence(self._function, self._patience_s, self._processes.count))
 
 
 def _sentence(function: str | None, seconds: float, processes: int) -> str:

@@ -191,7 +191,7 @@ def _cut(cut: Cut) -> dict[str, Any]:
             }
             for reference in cut.references
         ],
-        "frees_bytes": cut.frees_bytes if cut.is_told else None,
+        "frees_bytes": cut.frees_bytes if cut.is_exact else None,
         "measured_bytes": cut.proved_bytes,
         "after_gc": cut.after_gc,
     }

@@ -161,7 +161,7 @@ def _cut(finding: Finding) -> str:
 
 
 def _frees(finding: Finding) -> str:
-    size = None if finding.cut is None else finding.cut.told_bytes
+    size = None if finding.cut is None else finding.cut.reported_bytes
     return "" if size is None else bytes_text(size)
 
 

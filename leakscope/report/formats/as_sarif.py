@@ -97,7 +97,7 @@ BASES: Mapping[str, Any] = {
     ROOT: {"description": {"text": "The root of the repository, or the working folder of a run in none."}},
     PACKAGES: {"description": {"text": "The folder in which Python packages are installed."}},
 }
-_MOST_RELATED = 100
+_MAX_RELATED = 100
 """Maximum related places of one finding: code scanning takes 1,000 (docs.github.com, SARIF support for
 code scanning).
 """
@@ -126,7 +126,7 @@ def related_locations(run: Run, finding: Finding) -> list[dict[str, Any]]:
     ]
     return [
         {"id": number, **_location(line), "message": {"text": text}}
-        for number, (line, text) in enumerate(places_of[:_MOST_RELATED], 1)
+        for number, (line, text) in enumerate(places_of[:_MAX_RELATED], 1)
     ]
 
 

@@ -20,7 +20,7 @@ from leakscope.run.rows import CommOperation, Occasion
 _Event = dict[str, Any]
 MICROSECOND = 1e6
 """Microseconds per second."""
-_WITHIN = (Occasion.PEAK, Occasion.MEMORY, Occasion.OOM, Occasion.ASKED)
+_WITHIN = (Occasion.PEAK, Occasion.MEMORY, Occasion.OOM, Occasion.REQUESTED)
 """Occasions of snapshots within a step, whose duration includes them."""
 _Issued = Mapping[int, Sequence[float]]
 """Step, mapped to the times at which operations were issued in it, in order."""
@@ -41,7 +41,7 @@ class Interval:
 def steps_and_snapshots(rank: Rank) -> tuple[Interval, ...]:
     """All steps of a rank and the snapshots after them, without overlaps; then the snapshots within steps."""
     after: dict[int, list[HeapSnapshot]] = {}
-    for snapshot in rank.looks:
+    for snapshot in rank.heap_snapshots:
         if snapshot.occasion not in _WITHIN:
             after.setdefault(snapshot.step, []).append(snapshot)
     placed: list[Interval] = []
@@ -54,7 +54,7 @@ def steps_and_snapshots(rank: Rank) -> tuple[Interval, ...]:
     for snapshot in (snapshot for rest in after.values() for snapshot in rest):  # of steps whose line is lost
         placed.append(_snapshot(snapshot, placed[-1].end if placed else 0.0))
     steps = {one.step: one for one in placed if not one.is_snapshot}
-    within = [snapshot for snapshot in rank.looks if snapshot.occasion in _WITHIN and snapshot.step in steps]
+    within = [snapshot for snapshot in rank.heap_snapshots if snapshot.occasion in _WITHIN and snapshot.step in steps]
     issued = _issued(rank) if within else {}
     return (*_apart(placed), *(_inside(snapshot, steps[snapshot.step], issued) for snapshot in within))
 

@@ -135,7 +135,7 @@ def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: S
     if not points:
         return None
     base = 0 if absolute else points[0][1]
-    leaking = [f for f in findings.leaks if f.cut is not None and f.cut.told_bytes and rank.number in f.ranks]
+    leaking = [f for f in findings.leaks if f.cut is not None and f.cut.reported_bytes and rank.number in f.ranks]
     summary = findings.ranks.get(rank.number)
     kinds = dict(summary.categories_by_step) if summary is not None else {}
     if summary is not None and snapshots:
@@ -176,14 +176,14 @@ def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: S
 
 def _snapshots(rank: Rank) -> list[HeapSnapshot]:
     """Snapshots at the end of a step, of the device counted last; the later of two at one step."""
-    found = [snapshot for snapshot in rank.looks if snapshot.occasion in _STEP_ENDS]
+    found = [snapshot for snapshot in rank.heap_snapshots if snapshot.occasion in _STEP_ENDS]
     return list({each.step: each for each in found if each.counted_on == found[-1].counted_on}.values())
 
 
 def _freed_at(finding: Finding, rank: int, step: int, on_device: bool) -> float:
     """Bytes that the cut of a leak would have freed at a snapshot: as found there, else extrapolated."""
     assert finding.cut is not None
-    share = min((finding.cut.told_bytes or 0) / max(finding.retained_bytes, 1), 1.0)
+    share = min((finding.cut.reported_bytes or 0) / max(finding.retained_bytes, 1), 1.0)
     if on_device:
         share *= 1 - finding.host_bytes / max(finding.retained_bytes, 1)
     seen = {s.step: s.bytes for s in finding.sightings if s.rank == rank}

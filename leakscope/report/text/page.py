@@ -222,11 +222,11 @@ def _notes_of_ranks(run: Run, groups: tuple[RankGroup, ...]) -> list[str]:
     return [*texts[:SHOWN], *([f"and {plural(len(texts) - SHOWN, 'more note')}"] if len(texts) > SHOWN else [])]
 
 
-TOLD = 3
+IN_FULL = 3
 """Number of leaks shown in short, half a screen each (heuristic); the rest get one line."""
 LISTED = 20
 """Maximum number of leaks listed (heuristic)."""
-LEAST_IN_TEST = 12
+MIN_IN_TEST = 12
 """Number of consecutive hops from which on a failing test hides them (heuristic: half a screen)."""
 HEADINGS = {
     "leak": "Leaks",
@@ -250,13 +250,13 @@ def _brief(run: Run, findings: Findings, page: str) -> Iterator[Line]:
     groups = rank_groups(run, findings)
     alike = [group.ranks for group in groups]
     yield from (*verdict_lines(run, findings, alike), "")
-    for number, finding in enumerate(distinct[:TOLD], 1):
+    for number, finding in enumerate(distinct[:IN_FULL], 1):
         yield from (*brief_finding_lines(run, finding, number), "")
-    for number, finding in enumerate(distinct[TOLD:LISTED], TOLD + 1):
+    for number, finding in enumerate(distinct[IN_FULL:LISTED], IN_FULL + 1):
         yield Cropped(f"{number}. {bytes_text(finding.retained_bytes)} [{finding.fingerprint}] {title(finding)}")
     if len(distinct) > LISTED:
         yield f"and {plural(len(distinct) - LISTED, 'smaller leak')}"
-    if len(distinct) > TOLD:
+    if len(distinct) > IN_FULL:
         yield ""
     yield from closing_lines(run, findings, groups, page)
     yield from ("", *small_print(run, findings, verbose=False, groups=alike))
@@ -283,9 +283,9 @@ def render_in_test(run: Run, findings: Findings) -> str:
     lines: list[Line] = []
     if distinct:
         lines += [*field_lines("Next", f"{first_cut(distinct)}."), ""]
-    lines += _section(run, "leak", distinct, whole=True, least=LEAST_IN_TEST)
+    lines += _section(run, "leak", distinct, whole=True, least=MIN_IN_TEST)
     lines += _aside(run, findings, whole=False)
-    for text in (text for rank in run.ranks for snapshot in rank.looks for text in snapshot.unjudged):
+    for text in (text for rank in run.ranks for snapshot in rank.heap_snapshots for text in snapshot.unjudged):
         lines += wrapped(text, "- ", "  ")
     return text_page(lines)
 

@@ -82,11 +82,11 @@ def interrupted(path: Path, folder: Path, how: str) -> tuple[int, str, float]:
         began = time.monotonic()
         os.killpg(running.pid, signal.SIGINT)
         try:
-            told = running.communicate(timeout=60)[0]
+            output = running.communicate(timeout=60)[0]
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
-    return running.returncode, " ".join(told.split()), time.monotonic() - began
+    return running.returncode, " ".join(output.split()), time.monotonic() - began
 
 
 def hanging(lasts: list[Path]) -> bool:
@@ -100,10 +100,10 @@ def hanging(lasts: list[Path]) -> bool:
 
 
 def test_ctrl_c_reports_which_rank_waited_for_which(script: Callable[[str], Path], tmp_path: Path) -> None:
-    status, told, seconds = interrupted(script(SCRIPT), tmp_path / "run", "both")
+    status, output, seconds = interrupted(script(SCRIPT), tmp_path / "run", "both")
     assert status == 130
     assert seconds < 20  # the launcher alone needs 30 to end two ranks that are stuck in native code
-    assert "send #3 to rank 1" in told and "never sent by rank 0: recv #1" in told
+    assert "send #3 to rank 1" in output and "never sent by rank 0: recv #1" in output
     for rank, function in ((0, "exchange"), (1, "spoil")):
         ended = json.loads((tmp_path / "run" / f"rank_{rank:04d}" / "ended.json").read_text())
         assert ended["status"] == 130 and any(function in line for line in ended["stack"]), ended

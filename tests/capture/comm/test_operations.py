@@ -211,11 +211,11 @@ def test_what_was_said_last_is_read_back(
     channel = Channel("send", peer, tag, "default")
     last.update(operation(channel, 3, "a longer line than the next: train.py:1 forward"), WAITED)
     last.update(operation(channel, 4, line), WAITED)
-    told = unpack(path.read_bytes())
+    reported = unpack(path.read_bytes())
     last.close()
     rest = {"direction": "send", "peer": peer, "tag": tag, "bytes": 4096, "group": "default", "issued_at": line}
     numbers = {"state": "waited", "newest": False, "id": 4, "nth": 7, "step": 5, "microbatch": 2, "issued": 0.25}
-    assert (to_json(told) == {**numbers, **rest}) if told is not None else len(line) > 200
+    assert (to_json(reported) == {**numbers, **rest}) if reported is not None else len(line) > 200
     last.update(operation(channel, 5, line), WAITED)  # another thread that waits on is not disturbed
 
 
@@ -228,21 +228,21 @@ def test_the_newest_operation_is_marked_until_another_is_told_of(tmp_path: Path)
         assert issued is not None, log.why
         return issued
 
-    def told() -> tuple[int, str, bool]:
+    def reported() -> tuple[int, str, bool]:
         last = unpack((tmp_path / "rank_0000" / NAME).read_bytes())
         assert last is not None
         return last.id, last.state, last.newest
 
     sent, received = issue("send"), issue("recv")
-    assert told() == (2, "issued", True)
+    assert reported() == (2, "issued", True)
     log.waiting([received])
-    assert told() == (2, "waits", True)
+    assert reported() == (2, "waits", True)
     log.waiting([sent])
-    assert told() == (1, "waits", False)
+    assert reported() == (1, "waits", False)
     log.waited([sent])
-    assert told() == (1, "waited", False)
+    assert reported() == (1, "waited", False)
     issue("send")
-    assert told() == (3, "issued", True)
+    assert reported() == (3, "issued", True)
 
 
 @pytest.mark.parametrize("left", [b"", b"x", b"\xff" * SIZE, b"waits\0\0\0" + b"\1" * 8 + bytes(SIZE - 16), NO_ROW])

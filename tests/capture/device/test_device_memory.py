@@ -17,8 +17,8 @@ import torch
 from support.devices.fake_device import AUTOGRAD, State, block, device_module, natives, segment
 from support.devices.fake_device_memory import FakeDeviceMemory, of_tensors
 
-from leakscope.findings.oom import DeviceLook, device_looks
-from leakscope.heap.snapshot import SnapshotContext, look
+from leakscope.findings.oom import DeviceSnapshot, device_snapshots
+from leakscope.heap.snapshot import SnapshotContext, take_heap_snapshot
 from leakscope.memory_snapshot.model import Frame
 from leakscope.process.guard import Guard
 from leakscope.process.patches import Patches
@@ -126,10 +126,10 @@ FAR = 0x7F00_0000_0000
 HELD, GARBAGE = 1 << 20, 3 << 20
 
 
-def recorded(at: FakeDeviceMemory, path: Path) -> tuple[DeviceLook, ...]:
+def recorded(at: FakeDeviceMemory, path: Path) -> tuple[DeviceSnapshot, ...]:
     at.folder.close()
     write_run(path, {"command": ["train.py"], "ranks": 1})
-    return device_looks(read_run(path).ranks[0])
+    return device_snapshots(read_run(path).ranks[0])
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_active_bytes_are_held_for_gc_native_or_pending(
             ),
             segment(block(FAR, 8192), device=1),
         )
-        seen = at.look(3)
+        seen = at.take_snapshot(3)
         (zero, one) = recorded(at, tmp_path)
     finally:
         gc.enable()
@@ -180,7 +180,7 @@ def test_a_lazy_clone_is_joined_and_stays_lazy(fake_device: Make, kept: list[tor
     at = fake_device()
     at.module.use()
     at.state.snapshot["segments"] = of_tensors(kept[1:], segment(block(torch._C._data_address(clone), HELD)))
-    at.look(3)
+    at.take_snapshot(3)
     assert torch._C._is_cow_tensor(clone) and torch._C._data_address(clone) == torch._C._data_address(kept[0])
 
 
@@ -190,7 +190,7 @@ def test_nothing_is_joined_for_a_script_that_records_itself(
     at = fake_device(wanted="always")
     at.module.use()
     at.module.memory._record_memory_history()
-    at.look(3)
+    at.take_snapshot(3)
     at.memory.step(3, 1.0)
     at.folder.close()
     assert at.state.called("snapshot") == at.state.called("segments") == 0, (
@@ -204,17 +204,17 @@ def test_files_are_kept_where_something_was_found(fake_device: Make, tmp_path: P
     at.module.use()
     gc.collect()
     for step, counted in ((3, 10 << 20), (5, 10 << 20), (7, 10 << 20)):
-        at.look(step, counted=counted)
+        at.take_snapshot(step, counted=counted)
     assert not list(tmp_path.glob("rank_0000/*.pickle")), "nothing grew"
     for step in range(9, 19):
-        at.look(step, counted=(step + 10) << 20)
+        at.take_snapshot(step, counted=(step + 10) << 20)
     names = sorted(path.name for path in tmp_path.glob("rank_0000/*.pickle"))
     assert names == [f"cpu_step_{step:06d}.pickle" for step in (9, 16, 17, 18)], "the first and the newest"
     with open(tmp_path / "rank_0000" / names[0], "rb") as stream:
         assert pickle.load(stream) == at.state.snapshot
     never = FakeDeviceMemory(tmp_path / "never", wanted="never")
     never.module.use()
-    never.look(3), never.memory.step(3, 1.0)
+    never.take_snapshot(3), never.memory.step(3, 1.0)
     assert not list(tmp_path.glob("never/rank_0000/*.pickle")) and never.state.calls == []
 
 
@@ -240,7 +240,7 @@ def test_nothing_of_a_snapshot_is_kept_once_it_is_written(fake_device: Make) -> 
     mark = "known by this"
     at.state.snapshot[mark] = 1
     reader = at.memory.block_reader()
-    look(3, "step", SnapshotContext(hidden=(at,), blocks=reader))
+    take_heap_snapshot(3, "step", SnapshotContext(hidden=(at,), blocks=reader))
     whole = [obj for obj in gc.get_objects() if type(obj) is dict and mark in obj and obj is not at.state.snapshot]
     assert whole == [] and at.state.called("snapshot") == 1
 

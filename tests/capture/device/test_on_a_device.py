@@ -15,7 +15,7 @@ from support.pages.blocks import blocks_of, commands_of
 from support.pages.comparison import agree
 from support.pages.walk import patch
 
-from leakscope.findings.oom import DeviceLook, device_looks
+from leakscope.findings.oom import DeviceSnapshot, device_snapshots
 from leakscope.run.model import Rank
 from leakscope.run.reader import read_run
 from leakscope.run.rows import Elsewhere
@@ -82,8 +82,8 @@ def train(runs: Runs, device: Kind) -> Callable[..., tuple[subprocess.CompletedP
 Train = Callable[..., tuple["subprocess.CompletedProcess[str]", Path]]
 
 
-def printed(told: subprocess.CompletedProcess[str], word: str) -> list[str]:
-    return [line.removeprefix(word).strip() for line in told.stdout.splitlines() if line.startswith(word)]
+def printed(result: subprocess.CompletedProcess[str], word: str) -> list[str]:
+    return [line.removeprefix(word).strip() for line in result.stdout.splitlines() if line.startswith(word)]
 
 
 def recorded(folder: Path) -> Rank:
@@ -94,17 +94,17 @@ def recorded(folder: Path) -> Rank:
 def test_history_is_on_while_the_device_is_used_and_losses_and_peaks_are_as_without_leakscope(
     train: Train, runs: Runs, device: Kind
 ) -> None:
-    told, folder = train("--snapshot", "always", "--lifetimes")
-    states = [printed(told, word) for word in ("used by import", "recording in use", "recording at exit")]
+    result, folder = train("--snapshot", "always", "--lifetimes")
+    states = [printed(result, word) for word in ("used by import", "recording in use", "recording at exit")]
     assert states == [["False"], ["True"], ["False"]]
-    (report, *_) = recorded(folder).snapshots
+    (report, *_) = recorded(folder).memory_snapshots
     (seen, *_) = report.devices
     assert seen.history in ("complete", "partial") and seen.events > 100
     assert seen.ghost_blocks == 0, "recording began with the first allocation"
     assert any(entry.site.where.startswith("train.py:") for entry in seen.end_sites)
     plain = runs.plain(written(device), env=tuple(device.env.items()))
-    assert printed(told, "loss") == printed(plain, "loss") and len(printed(plain, "loss")) == 12
-    assert printed(told, "peak") == printed(plain, "peak")
+    assert printed(result, "loss") == printed(plain, "loss") and len(printed(plain, "loss")) == 12
+    assert printed(result, "peak") == printed(plain, "peak")
 
 
 def test_a_script_that_uses_no_device_gets_no_context_and_may_fork(
@@ -124,13 +124,16 @@ def test_a_script_that_uses_no_device_gets_no_context_and_may_fork(
             os._exit(0)
         print("child", os.waitpid(child, 0)[1], flush=True)
     """)
-    told = leakscope("run", "-q", "-o", "run", "train.py", timeout=300, env=device.env)
-    words = [printed(told, word) for word in ("used", "in the child", "child")]
-    assert words == [["False"], ["2.0"], ["0"]], told.stderr
+    result = leakscope("run", "-q", "-o", "run", "train.py", timeout=300, env=device.env)
+    words = [printed(result, word) for word in ("used", "in the child", "child")]
+    assert words == [["False"], ["2.0"], ["0"]], result.stderr
 
 
-def adds_up(looks: Iterable[DeviceLook]) -> bool:
-    return all(look.held + look.waiting + look.native + look.pending == look.active for look in looks)
+def adds_up(snapshots: Iterable[DeviceSnapshot]) -> bool:
+    return all(
+        snapshot.held + snapshot.waiting + snapshot.native + snapshot.pending == snapshot.active
+        for snapshot in snapshots
+    )
 
 
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True"], ids=["plain segments", "expandable segments"])
@@ -138,26 +141,30 @@ def test_every_active_byte_of_a_training_step_is_accounted_for(train: Train, dev
     if settings and device.name != "cuda":
         pytest.skip("CUDA's allocator alone has expandable segments")
     env = {"PYTORCH_CUDA_ALLOC_CONF": settings} if settings else {}
-    told, folder = train("--no-lifetimes", inside="kept.append(hidden.detach())", env=env)
-    assert told.returncode == 23, told.stdout + told.stderr
+    result, folder = train("--no-lifetimes", inside="kept.append(hidden.detach())", env=env)
+    assert result.returncode == 23, result.stdout + result.stderr
     rank = recorded(folder)
-    looks = [look for look in device_looks(rank) if look.occasion == "step"]
-    assert looks and adds_up(device_looks(rank))
-    for look in looks:
-        row = next(r for r in rank.device_blocks if (r.step, r.occasion) == (look.step, look.occasion))
+    snapshots = [snapshot for snapshot in device_snapshots(rank) if snapshot.occasion == "step"]
+    assert snapshots and adds_up(device_snapshots(rank))
+    for snapshot in snapshots:
+        row = next(r for r in rank.device_blocks if (r.step, r.occasion) == (snapshot.step, snapshot.occasion))
         parameters = 4 * (512 * 512 * 2 + 512 * 2)
-        (heap,) = (seen for seen in rank.looks if (seen.step, seen.occasion) == (look.step, look.occasion))
+        (heap,) = (
+            seen for seen in rank.heap_snapshots if (seen.step, seen.occasion) == (snapshot.step, snapshot.occasion)
+        )
         assert heap.counted_on == device.name and heap.counted_bytes is not None, "host memory is not counted"
-        assert look.held >= 3 * parameters + look.step * 256 * 512 * 4, "parameters, two moments, and what is kept"
-        (counters,) = [r for r in rank.device_steps if r.step == look.step]
-        assert [figures.active for figures in counters.devices] == [look.active], "nothing was allocated in between"
+        assert snapshot.held >= 3 * parameters + snapshot.step * 256 * 512 * 4, (
+            "parameters, two moments, and what is kept"
+        )
+        (counters,) = [r for r in rank.device_steps if r.step == snapshot.step]
+        assert [figures.active for figures in counters.devices] == [snapshot.active], "nothing was allocated in between"
         named = [storage for storage in row.storage if storage >= 0]
         assert len(named) == len(set(named)) and all(heap.heap.object(k).kind == "storage" for k in named)
         assert row.elsewhere == Elsewhere(storages=0, bytes=0)
         # the workspaces of cuBLAS, one a thread and up to 32 MiB, are the only memory of this script that no tensor has
-        assert look.native <= 256 << 20 and look.outside is not None and look.outside > 0
-    told_findings = json.loads((folder / "findings.json").read_text())["findings"]
-    (kept,) = [f for f in told_findings if f["severity"] == "leak" and f["origin"] == "application"]
+        assert snapshot.native <= 256 << 20 and snapshot.outside is not None and snapshot.outside > 0
+    reported_findings = json.loads((folder / "findings.json").read_text())["findings"]
+    (kept,) = [f for f in reported_findings if f["severity"] == "leak" and f["origin"] == "application"]
     assert any(place.startswith("train.py:") for place in kept["allocated_at"]), (
         "from the allocator's stacks or the watched step"
     )
@@ -197,8 +204,8 @@ def test_a_batch_on_the_device_is_released_late(
 ) -> None:
     """The peak is in backward, on a thread of autograd's; the variable is one of the thread that waits for it."""
     script(LATE.replace("{name}", device.name))
-    told = leakscope("run", "-o", "run", "train.py", timeout=300, env=device.env)
-    assert told.returncode == 0, told.stdout + told.stderr
+    result = leakscope("run", "-o", "run", "train.py", timeout=300, env=device.env)
+    assert result.returncode == 0, result.stdout + result.stderr
     findings = json.loads((tmp_path / "run" / "findings.json").read_text())["findings"]
     assert "leak" not in {finding["severity"] for finding in findings}
     (idle,) = [finding for finding in findings if finding["rule"] == "idle-memory"]
@@ -215,16 +222,16 @@ def test_memory_that_runs_out_is_recorded_before_the_stack_unwinds(train: Train,
     inside = """ballast = torch.empty(64 << 20, dtype=torch.uint8, device=device)
         len(kept) < 4 or torch.empty(1 << 30, dtype=torch.uint8, device=device)
         kept.append(1)"""
-    told, folder = train("--no-lifetimes", before=LIMIT, inside=inside)
-    assert told.returncode == 1 and "OutOfMemoryError" in told.stderr
+    result, folder = train("--no-lifetimes", before=LIMIT, inside=inside)
+    assert result.returncode == 1 and "OutOfMemoryError" in result.stderr
     rank = recorded(folder)
-    assert [look.occasion for look in rank.looks if look.occasion in ("oom", "memory")] == ["oom"]
+    assert [snapshot.occasion for snapshot in rank.heap_snapshots if snapshot.occasion in ("oom", "memory")] == ["oom"]
     (row,) = rank.device_failures
     assert row.wanted_bytes == 1 << 30 and row.looked and row.at.startswith("train.py:") and row.at.endswith(" forward")
     assert (folder / "rank_0000" / f"{device.name}_oom_{row.step:06d}.pickle").exists()
-    (seen,) = rank.snapshots[0].devices
+    (seen,) = rank.memory_snapshots[0].devices
     assert [failure.requested_bytes for failure in seen.out_of_memory] == [1 << 30]
-    assert "ballast in forward()" in told.stdout
+    assert "ballast in forward()" in result.stdout
 
 
 def test_the_page_on_the_allocator_shows_what_happens(script: Write, leakscope: Command, device: Kind) -> None:
@@ -237,5 +244,5 @@ def test_the_page_on_the_allocator_shows_what_happens(script: Write, leakscope: 
         elif block.language == "diff":
             patch(path, block.text)
         for command in commands_of(block.text) if block.language == "text" else ():
-            told = leakscope(*command.words.split()[1:], timeout=300, env=device.env).stdout
-            assert agree(command.output, told.splitlines()), told
+            result = leakscope(*command.words.split()[1:], timeout=300, env=device.env).stdout
+            assert agree(command.output, result.splitlines()), result

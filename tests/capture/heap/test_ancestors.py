@@ -91,7 +91,7 @@ def _whole(heap: Heap, pruned: PrunedHeap) -> Unreachable:
 def test_garbage_is_the_same_on_the_ancestors(
     heap: Heap, levels: int, tracked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(liveness, "MOST_LEVELS", levels)
+    monkeypatch.setattr(liveness, "MAX_LEVELS", levels)
     pruned, _ = _pruned(heap)
     whole = _whole(heap, pruned)
     found = find_unreachable(heap.references, heap.refcounts, pruned)

@@ -16,13 +16,13 @@ import torch
 from leakscope.findings import judge
 from leakscope.findings.model import Finding
 from leakscope.heap.growth import Gains
-from leakscope.heap.snapshot import SnapshotContext, look
+from leakscope.heap.snapshot import SnapshotContext, take_heap_snapshot
 from leakscope.process.user_code import is_users
 from leakscope.report.finding_text import title
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run
 from leakscope.run.rows import EndKind, GainingContainer
 
-LOOKS = (3, 5, 7, 9)
+SNAPSHOT_STEPS = (3, 5, 7, 9)
 NEAR = 0.05
 """Share by which measured bytes may differ from what tracemalloc counts: what a list has in reserve."""
 
@@ -70,7 +70,7 @@ STORIES: dict[str, tuple[Callable[[dict[str, Any], int], object], str, str]] = {
 class Lived:
     """All stories, lived in one process at once."""
 
-    looks: tuple[HeapSnapshot, ...]
+    heap_snapshots: tuple[HeapSnapshot, ...]
     findings: dict[str, Finding]
     """By how the holder is written."""
     traced: dict[str, float]
@@ -80,8 +80,8 @@ class Lived:
 @pytest.fixture(scope="module")
 def lived() -> Lived:
     traced = _traced()
-    looks = _live()
-    return Lived(looks, _findings(looks), traced)
+    snapshots = _live()
+    return Lived(snapshots, _findings(snapshots), traced)
 
 
 def _traced() -> dict[str, float]:
@@ -89,17 +89,17 @@ def _traced() -> dict[str, float]:
     held: dict[str, Any] = {"texts": [], "trainer": Trainer(), "plain": {}, "logs": []}
     traced: dict[str, list[int]] = collections.defaultdict(list)
     tracemalloc.start()
-    for step in range(1, max(LOOKS) + 1):
+    for step in range(1, max(SNAPSHOT_STEPS) + 1):
         for name, (once, *_) in STORIES.items():
             before = tracemalloc.get_traced_memory()[0]
             once(held, step)
             traced[name].append(tracemalloc.get_traced_memory()[0] - before)
     tracemalloc.stop()
-    return {name: sum(sizes[LOOKS[0] :]) / len(sizes[LOOKS[0] :]) for name, sizes in traced.items()}
+    return {name: sum(sizes[SNAPSHOT_STEPS[0] :]) / len(sizes[SNAPSHOT_STEPS[0] :]) for name, sizes in traced.items()}
 
 
 def _live() -> tuple[HeapSnapshot, ...]:
-    gains, looks = Gains(), []
+    gains, snapshots = Gains(), []
     texts: list[str] = []
     trainer = Trainer()
     plain: dict[int, str] = {}
@@ -109,24 +109,24 @@ def _live() -> tuple[HeapSnapshot, ...]:
     bounded: dict[int, str] = {}
     words: list[str] = []
     held = {"texts": texts, "trainer": trainer, "plain": plain, "logs": logs}
-    for step in range(1, max(LOOKS) + 1):
+    for step in range(1, max(SNAPSHOT_STEPS) + 1):
         for once, *_ in STORIES.values():
             once(held, step)
         floats.append(step * 0.1)
         newest.append(_text(step, 90_000))
         bounded[step] = _text(step, 90_000)
         bounded.pop(step - 3, None)
-        if step <= LOOKS[1]:
+        if step <= SNAPSHOT_STEPS[1]:
             words.extend(_text(step, 10_000 + k) for k in range(20))
         batch = [float(step + k) for k in range(4000 * step)]  # a new list each step, at the address of the last
         del batch
-        if step in LOOKS:
-            looks.append(look(step, "step", SnapshotContext(hidden=(gains, looks), gains=gains)))
-    return tuple(looks)
+        if step in SNAPSHOT_STEPS:
+            snapshots.append(take_heap_snapshot(step, "step", SnapshotContext(hidden=(gains, snapshots), gains=gains)))
+    return tuple(snapshots)
 
 
-def _findings(looks: tuple[HeapSnapshot, ...]) -> dict[str, Finding]:
-    rank = Rank(0, (), tuple(replace(one, counted_bytes=None) for one in looks), Ended(EndKind.FINISHED, 0, 9))
+def _findings(snapshots: tuple[HeapSnapshot, ...]) -> dict[str, Finding]:
+    rank = Rank(0, (), tuple(replace(one, counted_bytes=None) for one in snapshots), Ended(EndKind.FINISHED, 0, 9))
     run = Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0.1.0", warmup=2, min_bytes=16 * 1024)
     return {finding.subject.partition(" in ")[0]: finding for finding in judge(run).findings}
 
@@ -153,7 +153,7 @@ def test_no_object_is_kept_alive() -> None:
     before = [gc.get_referrers(texts) and len(gc.get_referrers(texts))]
     for step in range(3):
         texts.append(_text(step, 5_000))
-        look(step, "step", SnapshotContext(hidden=(gains,), gains=gains))
+        take_heap_snapshot(step, "step", SnapshotContext(hidden=(gains,), gains=gains))
 
     assert len(gc.get_referrers(texts)) == before[0]
     assert not {type(held) for held in gc.get_referents(gains._of)} - {int, type(next(iter(gains._of.values())))}
@@ -172,6 +172,6 @@ def test_a_cache_of_ours_gains_nothing_and_that_of_the_user_does() -> None:
         for k in range(200):
             is_users(f"/no/such/folder/{step}/{k}.py")
             theirs(f"{step} {k} " + "x" * 100)
-        found += look(step, "step", SnapshotContext(gains=gains, hidden=(gains,))).containers
+        found += take_heap_snapshot(step, "step", SnapshotContext(gains=gains, hidden=(gains,))).containers
     assert is_users.cache_info().currsize >= 600
     assert [container.items for container in found] == [400, 600]

@@ -84,8 +84,8 @@ def test_a_snapshot_beside_a_backward_reports_what_it_has_not_read(monkeypatch: 
     monkeypatch.setattr(autograd, "_PATIENCE_S", 0.0)
     kept = node_that_saves()
     with another_thread_runs_a_backward():
-        beside = heap.look(1, "step")
-    after = heap.look(2, "step")
+        beside = heap.take_heap_snapshot(1, "step")
+    after = heap.take_heap_snapshot(2, "step")
     assert beside.hides and autograd.UNREAD in beside.unjudged
     assert not after.hides and autograd.UNREAD not in after.unjudged and kept is not None
 
@@ -182,7 +182,7 @@ def test_every_reference_to_a_pack_hook_is_counted() -> None:
 
     with saved_tensors_hooks(packs_with_heavy, unpack):
         losses = [leaf().exp().tanh().sum() for _ in range(3)]
-    assert _unexplained(heap.look(1, "step").heap, "packs_with_heavy") == [0]
+    assert _unexplained(heap.take_heap_snapshot(1, "step").heap, "packs_with_heavy") == [0]
     assert losses
 
 
@@ -191,10 +191,10 @@ def test_a_snapshot_leaves_no_node_behind() -> None:
     later = made.exp()
     made.register_hook(lambda grad: grad * later)
     del made
-    heap.look(1, "step")
+    heap.take_heap_snapshot(1, "step")
     alive = []
     for step in (2, 3):
         types = collections.Counter(type(one).__name__ for one in gc.get_objects())
         alive.append([types[name] for name in ("OrderedDict", "RemovableHandle", "DelayedError")])
-        heap.look(step, "step")
+        heap.take_heap_snapshot(step, "step")
     assert alive[0] == alive[1] and alive[0][0] > 0

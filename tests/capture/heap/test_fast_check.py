@@ -16,7 +16,7 @@ from corpus.left_behind import GARBAGE, KEPT
 import leakscope
 from leakscope.findings.model import Findings
 from leakscope.heap.fast_check import RetentionCheck, WeakIdSet
-from leakscope.heap.snapshot import SnapshotContext, look
+from leakscope.heap.snapshot import SnapshotContext, take_heap_snapshot
 
 load()
 GARBAGE_OF_CORPUS = [name for name, case in CASES.items() if case.freed_by != "program"]
@@ -35,7 +35,7 @@ def ready() -> RetentionCheck:
         garbage = [obj for obj in gc.get_objects() if id(obj) in ONE.doubtful or ONE._garbage.has(obj)]
         ONE._garbage = WeakIdSet(garbage)
         garbage.clear()
-        ONE.looked_before({})
+        ONE.set_baseline({})
     assert checked_before(ONE)
     return ONE
 
@@ -95,7 +95,7 @@ def test_a_block_within_its_allowance_needs_no_snapshot() -> None:
         GARBAGE["list_of_itself"]()()
     with leakscope.watch(allowance=1000) as more:
         GARBAGE["list_of_itself"]()()
-    assert (small.findings.verdict, small.run.ranks[0].looks) == ("clean", ())
+    assert (small.findings.verdict, small.run.ranks[0].heap_snapshots) == ("clean", ())
     assert more.findings.verdict == "leaks"
 
 
@@ -108,7 +108,7 @@ def test_known_garbage_needs_no_other_snapshot() -> None:
         pass
     with leakscope.watch() as again:
         GARBAGE["hook_over_its_tensor"]()()
-    assert not clean.run.ranks[0].looks
+    assert not clean.run.ranks[0].heap_snapshots
     assert leaky.findings.findings[0].retained_bytes == again.findings.findings[0].retained_bytes
 
 
@@ -116,7 +116,7 @@ def test_a_known_path_needs_no_other_snapshot(check: RetentionCheck) -> None:
     """The way is known by then, to other tensors of the same list as well."""
     block = KEPT["of_the_module"]()
     held(check, block)
-    look(0, "block", SnapshotContext(explained=check.learn))
+    take_heap_snapshot(0, "block", SnapshotContext(explained=check.learn))
     assert held(check, block)
 
 
@@ -145,8 +145,10 @@ def test_the_fast_check_finds_what_snapshots_find(monkeypatch: pytest.MonkeyPatc
         looked = found()
     assert asked.verdict == looked.verdict == "leaks"
     assert len(asked.findings) > 8
-    told = [sorted((f.rule, f.fingerprint, f.retained_bytes, f.freed_by) for f in x.findings) for x in (asked, looked)]
-    assert told[0] == told[1]
+    reported = [
+        sorted((f.rule, f.fingerprint, f.retained_bytes, f.freed_by) for f in x.findings) for x in (asked, looked)
+    ]
+    assert reported[0] == reported[1]
 
 
 def test_nothing_is_kept_alive_and_no_tensor_has_a_weak_reference() -> None:

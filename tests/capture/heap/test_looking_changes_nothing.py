@@ -126,7 +126,7 @@ def test_no_code_of_the_user_is_called() -> None:
         for step in range(3):
             list.append(rows, Proxy("x" * 9_000 + str(step)))
             dict.__setitem__(table, HostileKey(), torch.ones(3))
-            seen = heap.look(step, "step", SnapshotContext(gains=gains, hidden=(gains,)))
+            seen = heap.take_heap_snapshot(step, "step", SnapshotContext(gains=gains, hidden=(gains,)))
     finally:
         _WATCHING.clear()
     assert _CALLED == []
@@ -145,7 +145,7 @@ def test_nothing_is_kept_alive() -> None:
         owner.made = torch.ones(300, requires_grad=True).exp()
         first = StorageWeakRef(owner.tensor.untyped_storage())
         second = StorageWeakRef(owner.made.untyped_storage())
-        seen = heap.look(1, "step")
+        seen = heap.take_heap_snapshot(1, "step")
         return weakref.ref(owner), weakref.ref(owner.tensor), first, second, seen
 
     owner, tensor, first, second, seen = step()
@@ -154,9 +154,9 @@ def test_nothing_is_kept_alive() -> None:
 
 
 def test_a_snapshot_leaves_no_garbage() -> None:
-    heap.look(1, "step")
+    heap.take_heap_snapshot(1, "step")
     gc.collect()
-    seen = heap.look(2, "step")
+    seen = heap.take_heap_snapshot(2, "step")
     assert gc.collect() == 0 and seen.heap is not None
 
 
@@ -172,7 +172,7 @@ def test_the_state_of_the_process_is_as_found() -> None:
     for enabled in (True, False):
         (gc.enable if enabled else gc.disable)()
         before = state()
-        heap.look(1, "step")
+        heap.take_heap_snapshot(1, "step")
         assert state() == before
     gc.disable()
 
@@ -186,7 +186,7 @@ def test_a_failing_snapshot_restores_everything(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(heap, "find_liveness", fails)
     with pytest.raises(MemoryError):
-        heap.look(1, "step")
+        heap.take_heap_snapshot(1, "step")
     assert gc.isenabled()
     assert sys.getswitchinterval() == interval
 
@@ -200,7 +200,7 @@ def test_no_unpack_hook_runs_and_nothing_is_recomputed() -> None:
 
     with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.detach(), unpack):
         made = torch.ones(3, requires_grad=True).exp()
-    heap.look(1, "step")
+    heap.take_heap_snapshot(1, "step")
     assert unpacked == []
     made.sum().backward()
     assert unpacked == [1]
@@ -212,7 +212,7 @@ from leakscope.heap import snapshot as heap
 state = torch.ones(1, requires_grad=True)
 for _ in range(60_000):
     state = state * 1.0
-seen = heap.look(1, "step")
+seen = heap.take_heap_snapshot(1, "step")
 assert len(seen.heap.of_kind("grad node")) >= 60_000
 del state, seen
 """

@@ -163,21 +163,27 @@ def leaf() -> torch.Tensor:
 
 def zoo() -> list[tuple[str, Any, Callable[[Any], State]]]:
     """(name, object, how its state is read)."""
-    plain, asked, half = (Plain(tensor=torch.ones(3), more=[torch.ones(3)]) for _ in range(3))
-    asked.__dict__  # noqa: B018
+    plain, with_dict, half = (Plain(tensor=torch.ones(3), more=[torch.ones(3)]) for _ in range(3))
+    with_dict.__dict__  # noqa: B018
     del half.tensor
     bare, custom = leaf().exp(), Doubled.apply(leaf())
-    told, hooked, loose = leaf().exp(), leaf().exp(), leaf().exp()
-    told.grad_fn.metadata["tensor"] = torch.ones(3)  # type: ignore[union-attr]
+    with_metadata, hooked, loose = leaf().exp(), leaf().exp(), leaf().exp()
+    with_metadata.grad_fn.metadata["tensor"] = torch.ones(3)  # type: ignore[union-attr]
     hooked.grad_fn.register_hook(lambda *_, held=HELD: None)  # type: ignore[union-attr]
     loose.register_hook(functools.partial(lambda held, grad: grad, torch.ones(3)))
-    nodes = {"bare": bare, "custom": custom, "with metadata": told, "with a hook": hooked, "of a tensor hook": loose}
+    nodes = {
+        "bare": bare,
+        "custom": custom,
+        "with metadata": with_metadata,
+        "with a hook": hooked,
+        "of a tensor hook": loose,
+    }
     started, fresh = generated(torch.ones(3)), generated(torch.ones(3))
     next(started)
     bound = functools.partial(annotated, torch.ones(3))
     return [
         ("values inline", plain, of_instance),
-        ("a dict made", asked, of_instance),
+        ("a dict made", with_dict, of_instance),
         ("an attribute deleted", half, of_instance),
         ("a tensor", torch.ones(3), of_instance),
         ("a tensor of a class", torch.ones(3).as_subclass(type("Sub", (torch.Tensor,), {})), of_instance),
@@ -197,8 +203,8 @@ def zoo() -> list[tuple[str, Any, Callable[[Any], State]]]:
 
 
 def inspect_twice() -> HeapGraph:
-    graph = heap.look(1, "step").heap
-    heap.look(2, "step", SnapshotContext(explained=lambda found: None))
+    graph = heap.take_heap_snapshot(1, "step").heap
+    heap.take_heap_snapshot(2, "step", SnapshotContext(explained=lambda found: None))
     return graph
 
 

@@ -89,22 +89,22 @@ ODD: dict[str, tuple[Callable[[], Any], int]] = {
 }
 
 
-def _look() -> HeapSnapshot:
+def _take() -> HeapSnapshot:
     watched: Watched = []
-    look = heap.look(1, "last", watched=watched)
-    assert len(watched) == len(look.heap.storages)
-    assert sum(categories(look.heap).values()) == look.explained_bytes
-    return look
+    snapshot = heap.take_heap_snapshot(1, "last", watched=watched)
+    assert len(watched) == len(snapshot.heap.storages)
+    assert sum(categories(snapshot.heap).values()) == snapshot.explained_bytes
+    return snapshot
 
 
 @pytest.mark.usefixtures("nothing_collected")
 def test_the_memory_of_each_is_counted_once_and_a_look_at_all_of_them_loses_nothing_else() -> None:
     for make, _ in ODD.values():
         make()  # what torch makes at the first use of a kind stays
-    before = _look().explained_bytes
+    before = _take().explained_bytes
     plain = torch.ones(12345)
     kept = [make() for make, _ in ODD.values()]
-    seen = _look()
+    seen = _take()
     assert seen.explained_bytes - before == sum(own for _, own in ODD.values()) + 4 * plain.numel()
     assert [seen.heap.strings[k] for k in seen.heap.label].count("Tensor float32[12345]") == 1
     assert len(kept) == len(ODD)
@@ -120,7 +120,7 @@ def test_what_a_sparse_tensor_was_made_of_is_held_by_it_alone(layout: str) -> No
         return compressed(pointers, indexes, values, (1011, 1011))
 
     kept = [make()]
-    graph = _look().heap
+    graph = _take().heap
     (sparse,) = (k for k in range(len(graph)) if graph.object(k).label == "Tensor float32[1011, 1011]")
     sizes = {1012 * LONG, 1011 * LONG, 2 * 1011 * LONG, 1011 * FLOAT}
     parts = [int(storage) for storage in graph.storages if graph.bytes[storage] in sizes]

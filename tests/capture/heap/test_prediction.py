@@ -226,10 +226,10 @@ def test_garbage_is_freed_when_predicted(many: list[Plan]) -> None:
     with without_automatic_gc():
         heaps = [(plan, Seen()) for plan in many]
         roots = [build(plan, seen) for plan, seen in heaps]
-        _compare(heaps, heap.look(1, "step").heap)
+        _compare(heaps, heap.take_heap_snapshot(1, "step").heap)
         assert roots is not None
         del roots
-        graph = heap.look(2, "step").heap
+        graph = heap.take_heap_snapshot(2, "step").heap
         for plan, seen in heaps:
             # An object array in a cycle with arrays alone is seen by nobody: what it holds is said to be held natively.
             if "array" not in plan.kinds:
@@ -238,9 +238,9 @@ def test_garbage_is_freed_when_predicted(many: list[Plan]) -> None:
 
 
 def _compare(heaps: list[tuple[Plan, Seen]], graph: HeapGraph) -> None:
-    told = [predicted(graph, seen) for _, seen in heaps]
+    reported = [predicted(graph, seen) for _, seen in heaps]
     done = happen([seen for _, seen in heaps])
-    for (plan, _), expected, real in zip(heaps, told, done, strict=True):
+    for (plan, _), expected, real in zip(heaps, reported, done, strict=True):
         event(f"immortal: {any(IMMORTAL in counts for counts in expected.values())}")
         event(f"garbage: {any(k > 0 for counts in expected.values() for k in counts)}")
         assert _alive_for_ever(expected) == real, plan
@@ -254,17 +254,17 @@ def test_a_cut_frees_the_predicted_bytes_without_collection(many: list[Plan]) ->
         seen = Seen()
         plans_with_roots = [plan for plan in many if plan.roots]
         roots = [build(plan, seen) for plan in plans_with_roots]
-        graph = heap.look(1, "step").heap
+        graph = heap.take_heap_snapshot(1, "step").heap
         outer = _held_by(graph, "local roots")
         for k, plan in enumerate(plans_with_roots):
             inner = [int(graph.held[r]) for r in graph.out_of(outer).tolist() if graph.reference(r).name == f"[{k}]"]
             cut = [r for own in inner for r in graph.out_of(own).tolist() if graph.reference(r).name == "[0]"]
-            said = bytes_freed(graph, np.asarray(cut, dtype=np.int64)) if cut else 0
+            counts_found = bytes_freed(graph, np.asarray(cut, dtype=np.int64)) if cut else 0
             before = seen.alive()
             roots[k][0] = None
             done = sum(size * gone for size, gone in (before - seen.alive()).items())
             event(f"freed: {done > 0}")
-            assert said == done, plan
+            assert counts_found == done, plan
 
 
 def _held_by(graph: HeapGraph, name: str) -> int:

@@ -16,7 +16,7 @@ import leakscope
 from leakscope.findings import judge
 from leakscope.graph.model import RootKind
 from leakscope.heap.autograd import operands_of, own_memory
-from leakscope.heap.snapshot import SnapshotContext, look
+from leakscope.heap.snapshot import SnapshotContext, take_heap_snapshot
 from leakscope.recorder.verify_cut import verify_cuts
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
@@ -76,7 +76,7 @@ def test_a_callback_of_a_library_is_a_root_of_its_own_kind() -> None:
     [finding] = profiler.findings.findings
     assert finding.cut is not None
     assert "on_step_end" not in finding.cut.references[0].written
-    heap = profiler.run.ranks[0].looks[-1].heap
+    heap = profiler.run.ranks[0].heap_snapshots[-1].heap
     kinds = {heap.object(k).name.rpartition(".")[2]: heap.object(k).root for k in heap.roots.tolist()}
     assert kinds["on_step_end"] == RootKind.CALLBACK
     assert RootKind.CALLBACK not in (kinds.get("fit"), kinds.get("train_step"))
@@ -88,8 +88,8 @@ def test_an_unusable_root_is_refused(roots: dict[str, object]) -> None:
         leakscope.Profiler(roots=roots)
 
 
-LOOKED_AT = (4, 6, 8)
-LAST = LOOKED_AT[-1]
+SNAPSHOT_STEPS = (4, 6, 8)
+LAST = SNAPSHOT_STEPS[-1]
 SIZE = 1 << 20
 Trained = Callable[[], torch.Tensor]
 pytestmark = pytest.mark.skipif(
@@ -112,22 +112,24 @@ def in_a_generator(step: Trained) -> None:
 
 @pytest.mark.process
 def test_a_list_held_by_the_stack_of_a_loop_is_cut_at_its_variable() -> None:
-    looks: list[HeapSnapshot] = []
+    snapshots: list[HeapSnapshot] = []
     answers: dict[str, int | str] = {}
     number = 0
 
     def run(proved: Mapping[str, int | str]) -> Run:
         steps = tuple(Step(n, 0.1, None, None) for n in range(1, number + 1))
-        rank = Rank(0, steps, tuple(looks), Ended("stopped", 0, number), proved=proved)
+        rank = Rank(0, steps, tuple(snapshots), Ended("stopped", 0, number), proved=proved)
         return Run(("train.py",), (rank,), 1, "cpu", "", "")
 
     def step() -> torch.Tensor:
         nonlocal number
         number += 1
         if number == LAST:
-            answers.update(verify_cuts(run({}), run({}).ranks[0], number, SnapshotContext(hidden=(looks,))))
-        if number in LOOKED_AT:
-            looks.append(look(number, "last" if number == LAST else "step", SnapshotContext(hidden=(looks,))))
+            answers.update(verify_cuts(run({}), run({}).ranks[0], number, SnapshotContext(hidden=(snapshots,))))
+        if number in SNAPSHOT_STEPS:
+            snapshots.append(
+                take_heap_snapshot(number, "last" if number == LAST else "step", SnapshotContext(hidden=(snapshots,)))
+            )
         return torch.ones(SIZE // 4)
 
     in_a_generator(step)

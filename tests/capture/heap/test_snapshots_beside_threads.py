@@ -111,8 +111,8 @@ def test_another_thread_does_not_change_a_snapshot(
     made = {make: (size, make(size)) for make, size in zip(FREED, SIZES, strict=False)}
     with monkeypatch.context() as patched:
         patched.setattr(heap, "is_alone", lambda: True)
-        alone = heap.look(1, "step")
-    seen = heap.look(1, "step")
+        alone = heap.take_heap_snapshot(1, "step")
+    seen = heap.take_heap_snapshot(1, "step")
     assert seen.unjudged == alone.unjudged
     graph = seen.heap
     for make, (size, _) in made.items():
@@ -140,7 +140,7 @@ def test_a_tuple_that_is_being_made_is_read(reader: None, monkeypatch: pytest.Mo
 
     def step(number: int) -> torch.Tensor:
         if number == 3:
-            seen.append(heap.look(number, "step").heap)
+            seen.append(heap.take_heap_snapshot(number, "step").heap)
         return torch.ones(700 + number)
 
     assert len(tuple(step(number) for number in range(12))) == 12
@@ -167,7 +167,7 @@ def test_another_thread_may_go_on_filling_a_tuple(reader: None) -> None:
     thread.start()
     kept = (torch.ones(431), torch.ones(432))
     try:
-        graph = heap.look(1, "step").heap
+        graph = heap.take_heap_snapshot(1, "step").heap
     finally:
         going.clear()
         thread.join()
@@ -222,17 +222,17 @@ ALIVE, LEAKED, KEPT = 5001, 5002, 5003
 
 
 def test_garbage_is_found_beside_threads_that_allocate(reader: None, nothing_collected: None) -> None:
-    of_others = _garbage(heap.look(0, "step").heap)
+    of_others = _garbage(heap.take_heap_snapshot(0, "step").heap)
     leaked = _Node()
     leaked.me, leaked.tensor = leaked, torch.ones(LEAKED)  # type: ignore[attr-defined]
     del leaked
     kept = {"tensor": torch.ones(KEPT)}
     churning = [_Churning(), _Churning()]
     with churning[0], churning[1]:
-        seen = [heap.look(number, "step") for number in (1, 2)]
-    for look in seen:
-        assert _garbage(look.heap) - of_others == {4 * LEAKED: 1}, look.unjudged
-        assert {4 * KEPT, 4 * ALIVE} <= set(look.heap.bytes.tolist())
+        seen = [heap.take_heap_snapshot(number, "step") for number in (1, 2)]
+    for snapshot in seen:
+        assert _garbage(snapshot.heap) - of_others == {4 * LEAKED: 1}, snapshot.unjudged
+        assert {4 * KEPT, 4 * ALIVE} <= set(snapshot.heap.bytes.tolist())
     assert not churning[0].errors + churning[1].errors
     assert kept
 
@@ -250,6 +250,6 @@ def test_a_run_goes_on_after_a_snapshot_that_timed_out(tmp_path: Path, monkeypat
             with profiler.step():
                 model(torch.randn(2, 8)).sum().backward()
     (rank,) = profiler.run.ranks
-    assert len(rank.steps) == 8 and not rank.looks
+    assert len(rank.steps) == 8 and not rank.heap_snapshots
     assert any("timed out" in note for note in rank.notes)
     assert profiler.findings.verdict.value == "inconclusive"

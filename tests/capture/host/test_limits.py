@@ -56,7 +56,10 @@ def test_a_near_limit_is_reported_before_an_allocation_fails(
     assert "RLIMIT_DATA" in near.limit
     assert 0.75 * near.limit_bytes <= near.used_bytes <= near.limit_bytes
     assert 5 < near.step < failed.step
-    assert [look.step for look in rank.looks if look.occasion == "memory"] == [near.step, failed.step]
+    assert [snapshot.step for snapshot in rank.heap_snapshots if snapshot.occasion == "memory"] == [
+        near.step,
+        failed.step,
+    ]
     held = [text for text in run_text(judge(read_run(tmp_path / "run")).out_of_memory) if ": kept" in text]
     sizes = [int(re.findall(r"in (\d+) storages", text)[0]) for text in held]
     assert sizes[0] == failed.step - 1, "as many storages as the list held, the failure first"

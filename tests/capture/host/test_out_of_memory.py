@@ -58,12 +58,12 @@ def test_the_error_reaches_the_script_unchanged_and_is_reported_with_its_holders
     (failed,) = run.ranks[0].allocation_failures
     assert (failed.step, failed.at) == (2, "train.py:10 forward")
     assert "hidden in forward()" in run_text(judge(run).out_of_memory)[2]
-    (look,) = [look for look in run.ranks[0].looks if look.occasion == "memory"]
-    objects = [look.heap.object(k) for k in range(len(look.heap))]
+    (snapshot,) = [snapshot for snapshot in run.ranks[0].heap_snapshots if snapshot.occasion == "memory"]
+    objects = [snapshot.heap.object(k) for k in range(len(snapshot.heap))]
     frames = {o.label: o.where for o in objects if o.kind == "frame"}
     assert set(frames) == {"frame of main", "frame of forward"}
     assert all(where.startswith("train.py:") for where in frames.values())
-    assert "RuntimeError exception" in {look.heap.object(k).label for k in look.heap.roots.tolist()}
+    assert "RuntimeError exception" in {snapshot.heap.object(k).label for k in snapshot.heap.roots.tolist()}
     assert not [o.type for o in objects if o.type.startswith("leakscope")]
 
 

@@ -79,7 +79,7 @@ def test_what_backward_needs_is_in_use() -> None:
     assert idle_bytes(watched(step)) == []
     kept = watched(lambda: step(retain=True))
     assert kept.avoidable == pytest.approx(BIG, rel=0.05)
-    assert "retain_graph=True" in advice(kept.told[0])
+    assert "retain_graph=True" in advice(kept.reported[0])
 
 
 class Wrapped(torch.Tensor):
@@ -147,7 +147,7 @@ def test_what_a_library_holds_is_not_the_users() -> None:
     lived = watched(step)
     assert lived.avoidable < KIB
     assert [one.by for one in lived.peak.idle if one.row.bytes >= BIG] == ["library"]  # type: ignore[union-attr]
-    assert lived.told == []
+    assert lived.reported == []
 
 
 def test_module_path_and_phase_are_recorded() -> None:

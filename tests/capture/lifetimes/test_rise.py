@@ -47,8 +47,8 @@ def test_a_rise_above_the_limit_has_names() -> None:
         total = torch.ones(MIB)
         del batch, total
     assert peak.is_over and peak.rise is not None
-    told = rise_text(peak.rise)
-    assert "6.00 MiB" in told and "batch in test_a_rise" in told and "(aten::ones)" in told
+    text = rise_text(peak.rise)
+    assert "6.00 MiB" in text and "batch in test_a_rise" in text and "(aten::ones)" in text
 
 
 def losses_of(net: torch.nn.Module) -> list[torch.Tensor]:

@@ -74,7 +74,7 @@ def what_is_wrong(plain: str, script: str, folder: str, status: int, name: str =
     if len(ours) != 1 or not ours[0].endswith(tuple(words)):
         yield ours
     findings = judge(recorded)
-    looked = any(look.occasion == Occasion.END for look in rank.looks)
+    has_last = any(snapshot.occasion == Occasion.END for snapshot in rank.heap_snapshots)
     reason = findings.why.reason if isinstance(findings.why, Why) else None
-    if not looked and (findings.verdict, reason) != (Verdict.INCONCLUSIVE, Reason.RECORDING_ENDED):
+    if not has_last and (findings.verdict, reason) != (Verdict.INCONCLUSIVE, Reason.RECORDING_ENDED):
         yield findings.why

@@ -114,13 +114,13 @@ def test_a_snapshot_passes_on_an_error_of_a_signal_handler(tmp_path: Path, monke
         signal.raise_signal(signal.SIGINT)
 
     recorder = Recorder(Options(folder=tmp_path, by_hand=True, warmup=0, budget=1.0))
-    monkeypatch.setattr("leakscope.recorder.snapshots.look_at_heap", interrupted)
+    monkeypatch.setattr("leakscope.recorder.snapshots.take_heap_snapshot", interrupted)
     with handled(signal.SIGINT, too_slow), pytest.raises(TooSlow):
         for _ in range(3):
             recorder.boundary()
     assert not recorder.patches.guard.lost
     assert recorder._rank_state.mine.activity == Activity.RUNNING
-    recorder.finish(lambda steps: Ended(EndKind.FINISHED, 0, steps), look=False)
+    recorder.finish(lambda steps: Ended(EndKind.FINISHED, 0, steps), with_snapshot=False)
     assert list(tmp_path.rglob("notes.jsonl")) == []
 
 

@@ -69,7 +69,7 @@ for _ in range(5):
     most.append(recorder.patches.names)
 from leakscope.run.rows import EndKind
 from leakscope.run.model import Ended
-recorder.finish(lambda steps: Ended(EndKind.FINISHED, 0, steps), look=False)
+recorder.finish(lambda steps: Ended(EndKind.FINISHED, 0, steps), with_snapshot=False)
 after = survey()
 changed = [name for name in before.keys() | after.keys() if name == "lists" and before[name] != after[name]
            or name != "lists" and before.get(name) is not after.get(name)]

@@ -154,5 +154,5 @@ def test_a_script_that_replaces_functions_is_recorded(
     assert done.stdout.startswith(text), done.stdout
     assert "recording ended" not in done.stderr
     (rank,) = read_run(tmp_path / "run").ranks
-    assert len(rank.steps) == STEPS and len(rank.looks) >= 3
+    assert len(rank.steps) == STEPS and len(rank.heap_snapshots) >= 3
     assert not [note for note in rank.notes if "failed" in note]

@@ -122,7 +122,7 @@ originals = dict(before)
 dist.init_process_group = (lambda *_: None)  # the user's own, under one name
 before["torch.distributed", "init_process_group"] = dist.init_process_group
 execv = os.execv
-recorder.finish(lambda steps: Ended(EndKind.FINISHED, 0, steps), look=False)
+recorder.finish(lambda steps: Ended(EndKind.FINISHED, 0, steps), with_snapshot=False)
 assert patches.take_out()
 after = standing()
 json.dump({

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.findings import judge
-from leakscope.heap.snapshot import look
+from leakscope.heap.snapshot import take_heap_snapshot
 from leakscope.recorder.verify_cut import _in_child, verify_cuts
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Run, Step
 
@@ -83,7 +83,7 @@ def no_automatic_gc() -> Iterator[None]:
 
 def proved(leak: Leak) -> list[tuple[str, int, int | None, str]]:
     """(rule, predicted bytes, proved bytes, why not proved) of each leak that ten steps make."""
-    layer, keeper, looks = nn.Linear(64, 64), Keeper(), []
+    layer, keeper, snapshots = nn.Linear(64, 64), Keeper(), []
 
     def step() -> None:
         leak(keeper, torch.tanh(layer(torch.randn(512, 64))))
@@ -91,15 +91,15 @@ def proved(leak: Leak) -> list[tuple[str, int, int | None, str]]:
     for number in range(1, 11):
         step()
         if number in (3, 5, 9, 10):
-            looks.append(look(number, "last" if number == 10 else "step"))
+            snapshots.append(take_heap_snapshot(number, "last" if number == 10 else "step"))
     steps = tuple(Step(number, 0.1, None, None) for number in range(1, 11))
 
     def rank(seen: list[HeapSnapshot]) -> Rank:
         return Rank(0, steps, tuple(seen), Ended("stopped", 0, 10))
 
-    run = Run(("train.py",), (rank(looks),), 1, "cpu", "", "", min_bytes=4096)
-    answers = verify_cuts(run, rank(looks[:-1]), 10)
-    found = judge(replace(run, ranks=(replace(rank(looks), proved=answers),)))
+    run = Run(("train.py",), (rank(snapshots),), 1, "cpu", "", "", min_bytes=4096)
+    answers = verify_cuts(run, rank(snapshots[:-1]), 10)
+    found = judge(replace(run, ranks=(replace(rank(snapshots), proved=answers),)))
     return [
         (f.rule, f.cut.frees_bytes, f.cut.proved_bytes, f.cut.unproved) for f in found.findings if f.cut is not None
     ]

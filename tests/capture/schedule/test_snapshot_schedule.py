@@ -146,7 +146,7 @@ def test_the_answer_to_a_failing_rank_is_announced_before_the_snapshot(tmp_path:
     failing.update(failed=True)
     peers.answer_on_watchdog_thread()  # a moment later, at a poll point, it answers
     peers.answer_if_one_failed()
-    assert seen == [(1, True, Activity.LOOKING)]
+    assert seen == [(1, True, Activity.SNAPSHOT)]
     for file in (mine, failing):
         file.close()
 

@@ -87,7 +87,7 @@ class Pipeline:
     def compute(self) -> None:
         self.now += COMPUTING * (1 + 0.2 * (len(self.operations) % 3))
 
-    def told(self) -> list[tuple[int, int]]:
+    def reported(self) -> list[tuple[int, int]]:
         turns = turns_of(self.operations)
         return [(turns[o.id].turn, turns[o.id].tensor) for o in self.operations]
 
@@ -121,7 +121,7 @@ def test_one_forward_one_backward(pipeline: Pipeline, count: int, warmup: int, l
             if backward:
                 pipeline.compute()
         pipeline.wait()
-    assert pipeline.told() == pipeline.truth
+    assert pipeline.reported() == pipeline.truth
 
 
 @given(PIPELINES, st.integers(3, 8), st.booleans())
@@ -136,7 +136,7 @@ def test_all_forwards_then_all_backwards(pipeline: Pipeline, count: int, lazy: b
             if not lazy:
                 pipeline.wait()
     pipeline.wait()
-    assert pipeline.told() == pipeline.truth
+    assert pipeline.reported() == pipeline.truth
 
 
 @given(PIPELINES, st.integers(2, 4), st.integers(2, 3))
@@ -148,14 +148,14 @@ def test_interleaved_stages(pipeline: Pipeline, count: int, chunks: int) -> None
         pipeline.compute()
         pipeline.exchange(("send", 2, turn))
         pipeline.wait()
-    assert pipeline.told() == pipeline.truth
+    assert pipeline.reported() == pipeline.truth
 
 
 def test_what_goes_under_one_tag_goes_together_where_each_turn_has_its_own() -> None:
     pipeline = Pipeline(2, True, Tags.MICROBATCHES, blocking=False, lines=False)
     for turn in range(4):
         pipeline.exchange(("send", 1, turn))  # all at once: only the tag tells
-    assert pipeline.told() == pipeline.truth
+    assert pipeline.reported() == pipeline.truth
 
 
 def test_peers_groups_directions_and_steps_are_counted_apart() -> None:

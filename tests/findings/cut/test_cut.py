@@ -115,10 +115,10 @@ def test_no_fewer_references_free_it(pairs: list[tuple[int, int]], having: set[i
             assert cut is None or cut.frees_bytes < group.bytes
             continue
         assert cut is not None and len(cut.references) == fewest
-        told = [r for reference in cut.references for r in reference.indexes]
-        assert set(told) <= set(inner)
-        assert _frees(graph, group, told) == cut.frees_bytes == group.bytes
-        assert all(_frees(graph, group, some) < group.bytes for some in combinations(told, len(told) - 1))
+        reported = [r for reference in cut.references for r in reference.indexes]
+        assert set(reported) <= set(inner)
+        assert _frees(graph, group, reported) == cut.frees_bytes == group.bytes
+        assert all(_frees(graph, group, some) < group.bytes for some in combinations(reported, len(reported) - 1))
 
 
 def test_a_large_knot_takes_few_walks(monkeypatch: pytest.MonkeyPatch) -> None:

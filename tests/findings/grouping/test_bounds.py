@@ -143,8 +143,8 @@ def test_what_is_in_host_memory_is_not_acquitted_by_what_the_device_counts() -> 
         return replace(graph, device={weight: "cuda:0"})
 
     rank = rank_of(heap, last=LAST, counted=(at_rest := lambda step: min(step, 9) * MIB), seen=at_rest)
-    looks = tuple(replace(look, counted_on="cuda", explained_bytes=8) for look in rank.looks)
-    rank = replace(rank, looks=looks, steps=tuple(replace(step, counted_on="cuda") for step in rank.steps))
+    snapshots = tuple(replace(snapshot, counted_on="cuda", explained_bytes=8) for snapshot in rank.heap_snapshots)
+    rank = replace(rank, heap_snapshots=snapshots, steps=tuple(replace(step, counted_on="cuda") for step in rank.steps))
     assert judge(run_of(rank)).verdict == "leaks"
 
 
@@ -174,7 +174,7 @@ def test_two_lists_that_are_emptied_together_are_no_leaks(counted: Callable[[int
 def test_growth_that_too_few_snapshots_saw_is_inconclusive() -> None:
     found = judged(lambda step: growing()((step + 3) // 4))
     assert (found.verdict, found.exit_status) == ("inconclusive", 0)
-    assert (found.why.reason, found.why.detail) == (Reason.TOO_FEW_LOOKS, "train.kept")
+    assert (found.why.reason, found.why.detail) == (Reason.TOO_FEW_SNAPSHOTS, "train.kept")
 
 
 def test_what_one_cut_frees_is_one_finding() -> None:

@@ -25,7 +25,9 @@ def rank_with(kind: str, freed: str = "") -> Rank:
         return "".join(lines.format(k=k, kind=kind, memory=memory, size=MIB) for k in range(step))
 
     rank = rank_of(heap, last=9)
-    return replace(rank, looks=(*rank.looks[:-1], replace(rank.looks[-1], occasion=Occasion.LAST)))
+    return replace(
+        rank, heap_snapshots=(*rank.heap_snapshots[:-1], replace(rank.heap_snapshots[-1], occasion=Occasion.LAST))
+    )
 
 
 def only(rank: Rank) -> Finding:
@@ -34,7 +36,7 @@ def only(rank: Rank) -> Finding:
 
 
 def measured(rank: Rank, frees: bool) -> Rank:
-    heap = rank.looks[-1].heap
+    heap = rank.heap_snapshots[-1].heap
     gone = tuple(heap.storages.tolist()) if frees else ()
     size = len(gone) * MIB
     return replace(rank, gc_diff=GcDiff((0, 0, size, 0), int(frees), (0.0,) * 4, 9 * MIB, Occasion.LAST, gone))
@@ -88,6 +90,6 @@ def test_garbage_that_full_collections_leave_is_never_freed(
 def test_memory_that_has_become_less_is_told_as_freed() -> None:
     rank = rank_with("native")
     counted = {3: 104, 5: 105, 7: 107, 9: 109}
-    looks = tuple(replace(look, counted_bytes=counted[look.step] * MIB) for look in rank.looks)
-    grown = grown_of(0, judge(run_of(replace(rank, looks=looks))).ledgers[0])
+    snapshots = tuple(replace(snapshot, counted_bytes=counted[snapshot.step] * MIB) for snapshot in rank.heap_snapshots)
+    grown = grown_of(0, judge(run_of(replace(rank, heap_snapshots=snapshots))).ledgers[0])
     assert grown is not None and by_kind(grown.lines)[LineKind.UNATTRIBUTED] == -MIB

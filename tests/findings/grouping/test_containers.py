@@ -273,7 +273,7 @@ def test_what_is_a_names_in_one_run_alone_is_masked(name: str, masked: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "reported"),
     [
         (("weight", "bias"), ["train.history"]),
         (("rnn.weight_ih_l0", "rnn.bias_ih_l0", "scale"), ["train.history"]),
@@ -281,8 +281,8 @@ def test_what_is_a_names_in_one_run_alone_is_masked(name: str, masked: str) -> N
         (("class_weight", "bias_error"), ["train.history['bias_error']", "train.history['class_weight']"]),
     ],
 )
-def test_the_names_of_a_modules_parameters_are_data(keys: Sequence[str], told: list[str]) -> None:
-    assert cuts(judged(tensors(lambda _: keys, lambda step: step * MIB))) == told
+def test_the_names_of_a_modules_parameters_are_data(keys: Sequence[str], reported: list[str]) -> None:
+    assert cuts(judged(tensors(lambda _: keys, lambda step: step * MIB))) == reported
 
 
 A_NODE = 500

@@ -123,5 +123,5 @@ def test_what_leaks_held_at_the_end_is_extrapolated_by_the_counters() -> None:
         run = _run(growing(), counted=lambda step, rate=rate: round((50 + rate * step) * MIB))
         why = judge(run).why
         assert (why.bytes, why.bytes_at_end) == (9 * MIB, round((9 + more) * MIB))
-    ends_with_look = replace(run, ranks=(replace(run.ranks[0], steps=run.ranks[0].steps[:9]),))
-    assert judge(ends_with_look).why.bytes_at_end == 0
+    ends_with_snapshot = replace(run, ranks=(replace(run.ranks[0], steps=run.ranks[0].steps[:9]),))
+    assert judge(ends_with_snapshot).why.bytes_at_end == 0

@@ -9,15 +9,15 @@ from leakscope.findings.growth import Series, series
 ITEM = 1 << 20
 
 
-def _looks(steps: int) -> tuple[int, ...]:
+def _snapshot_steps(steps: int) -> tuple[int, ...]:
     """The judged snapshots of a `--steps` run."""
     return tuple(sorted({3, 5, 7, 9, steps - 1, steps}))
 
 
 def _every(period: int, first: int, steps: int) -> Series:
     """One item every `period` steps, from step `first` on."""
-    looks = _looks(steps)
-    return Series(looks, tuple(ITEM * len(range(first, look + 1, period)) for look in looks))
+    steps_seen = _snapshot_steps(steps)
+    return Series(steps_seen, tuple(ITEM * len(range(first, snapshot + 1, period)) for snapshot in steps_seen))
 
 
 @pytest.mark.parametrize("period", [2, 3, 4, 5, 8, 10])
@@ -64,10 +64,10 @@ def test_items_of_a_period_are_alike(second: float, fits: bool) -> None:
     assert bool(line._periods) is fits
 
 
-@pytest.mark.parametrize(("last", "told"), [(43, True), (44, False)])
-def test_a_period_is_looked_for_within_forty_steps(last: int, told: bool) -> None:
+@pytest.mark.parametrize(("last", "reported"), [(43, True), (44, False)])
+def test_a_period_is_looked_for_within_forty_steps(last: int, reported: bool) -> None:
     line = Series((3, 5, 7, 9, last), (0, 0, 0, ITEM, ITEM * 4))
-    assert bool(line._periods) is told
+    assert bool(line._periods) is reported
 
 
 @pytest.mark.parametrize(("slow", "steady"), [(25, True), (24, False)])

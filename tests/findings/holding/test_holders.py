@@ -120,14 +120,14 @@ TWICE = """
 """
 
 
-def ways_of(graph: HeapGraph, name: str = "x", most: int = 12) -> ReferencePaths:
+def paths_of(graph: HeapGraph, name: str = "x", most: int = 12) -> ReferencePaths:
     storage = next(s for s in graph.of_kind(ObjectKind.STORAGE).tolist() if graph.object(s).label == f"storage {name}")
     tensor = int(graph.holder[graph.into(storage)[0]])
     return paths_to(graph, tensor, most)
 
 
 def test_each_way_is_written_as_code_with_what_autograd_holds() -> None:
-    ways = ways_of(heap_from(TWICE))
+    ways = paths_of(heap_from(TWICE))
     assert [way.written for way in ways.ways] == [
         "train: cache['x']",
         "main(): trainer.losses[2]",
@@ -138,7 +138,7 @@ def test_each_way_is_written_as_code_with_what_autograd_holds() -> None:
 
 def test_the_shortest_way_by_each_reference_comes_first() -> None:
     many = "\n".join(f"frame f{k} -> local t -> object trainer" for k in range(20))
-    ways = ways_of(heap_from(TWICE + many), most=3)
+    ways = paths_of(heap_from(TWICE + many), most=3)
     assert len({way.links[-2].name for way in ways.ways}) == 3
     assert ways.more == 20
 
@@ -147,7 +147,7 @@ def test_ways_without_number_are_not_all_counted() -> None:
     rungs = [f"list r{k} -> [{side}] -> list r{k + 1}" for k in range(14) for side in (0, 1)]
     graph = heap_from("\n".join(["frame main -> local r -> list r0", *rungs, "list r14 -> [0] -> tensor x",
                                  "tensor x -> storage -> storage x 8"]))  # fmt: skip
-    ways = ways_of(graph)
+    ways = paths_of(graph)
     assert not ways.all_counted
     assert len(ways.ways) == 12
 
@@ -160,7 +160,7 @@ def test_of_equally_long_paths_that_of_the_first_reference_comes_first() -> None
         list b -> [0] -> tensor x
         tensor x -> storage -> storage x 8
     """)
-    assert [way.written for way in ways_of(graph).ways] == ["m: a[0]", "m: b[0]"]
+    assert [way.written for way in paths_of(graph).ways] == ["m: a[0]", "m: b[0]"]
 
 
 def test_garbage_is_no_way_but_is_told() -> None:
@@ -171,7 +171,7 @@ def test_garbage_is_no_way_but_is_told() -> None:
         object node -> .kept -> tensor x
     """
     )
-    ways = ways_of(graph)
+    ways = paths_of(graph)
     assert len(ways.ways) == 3
     assert ways.of_garbage
 
@@ -181,13 +181,13 @@ def test_a_tensor_that_native_code_holds_too_has_that_way_as_well() -> None:
         frame main -> local x -> native x
         native x -> storage -> storage x 8
     """)
-    assert [way.written for way in ways_of(graph).ways] == ["main(): x", "native code (native x)"]
+    assert [way.written for way in paths_of(graph).ways] == ["main(): x", "native code (native x)"]
 
 
 def test_the_shortest_way_is_told_however_long() -> None:
     chain = [f"node n{k} -> .next_functions[0] -> node n{k + 1}" for k in range(400)]
     last = ["node n400 -> saved self -> tensor x", "tensor x -> storage -> storage x 8"]
-    ways = ways_of(heap_from("\n".join(["frame main -> local loss -> node n0", *chain, *last])))
+    ways = paths_of(heap_from("\n".join(["frame main -> local loss -> node n0", *chain, *last])))
     assert [way.written for way in ways.ways] == ["main(): loss.next_functions[0] (400 times), saved self"]
     assert not ways.all_counted
 
@@ -248,10 +248,10 @@ def test_outputs_and_the_last_error_are_the_sessions(notebook: HeapGraph) -> Non
 def test_memory_is_named_by_the_program_before_the_session(notebook: HeapGraph) -> None:
     alive = live_memory(notebook)
     assert {held.letting_go.error_names for held in alive.lines if held.letting_go} == {("last_value",)}
-    told = [(held.name, held.kept, held.where) for held in alive.lines]
-    assert ("x", RetentionKind.PROGRAM, "") in told
-    assert ("Out[3], _, _3", RetentionKind.OUTPUT, "In[3]") in told
-    assert any(kept == RetentionKind.ERROR and "acts" in name for name, kept, _ in told)
+    reported = [(held.name, held.kept, held.where) for held in alive.lines]
+    assert ("x", RetentionKind.PROGRAM, "") in reported
+    assert ("Out[3], _, _3", RetentionKind.OUTPUT, "In[3]") in reported
+    assert any(kept == RetentionKind.ERROR and "acts" in name for name, kept, _ in reported)
     assert alive.bytes == 207 == sum(held.bytes for held in alive.lines)
 
 

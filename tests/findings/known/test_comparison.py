@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.examples import growth_finding, look, rank, run
+from support.examples import growth_finding, heap_snapshot, rank, run
 
 from leakscope.findings.comparison import Change, Judged, RunComparison, compare
 from leakscope.findings.model import Finding, Findings, Sighting
@@ -71,7 +71,8 @@ def test_a_run_that_could_not_be_judged_never_passes(verdicts: tuple[str, str]) 
 
 @pytest.mark.parametrize("other", [
     rank(1, ended=Ended(EndKind.KILLED, 137, 5)), rank(1, ended=Ended(EndKind.HUNG, 1, 5)), rank(1, count=4),
-    replace(rank(1), looks=(look(3, 0, 0), look(5, 0, 0))), replace(rank(1), damaged=("ended.json",)), rank(2),
+    replace(rank(1), heap_snapshots=(heap_snapshot(3, 0, 0), heap_snapshot(5, 0, 0))),
+    replace(rank(1), damaged=("ended.json",)), rank(2),
 ])  # fmt: skip
 def test_a_leak_of_a_rank_that_was_not_judged_is_not_fixed(other: Rank) -> None:
     found = compare(judged(leak(ranks=(0, 1)), leak("b")), judged(leak("b"), ranks=(rank(0), other)))
@@ -82,7 +83,7 @@ def test_a_leak_of_a_rank_that_was_not_judged_is_not_fixed(other: Rank) -> None:
 
 
 def test_a_leak_that_began_after_the_last_look_is_not_fixed() -> None:
-    short = (replace(rank(0), looks=tuple(look(step, 0, 0) for step in (3, 4, 5, 6))),)
+    short = (replace(rank(0), heap_snapshots=tuple(heap_snapshot(step, 0, 0) for step in (3, 4, 5, 6))),)
     found = compare(judged(leak(first=9)), judged(ranks=short))
     assert changes(found) == {"a": "not_seen"}
     assert found.leaks[0].unseen is not None and found.leaks[0].unseen.until == 6
@@ -141,12 +142,12 @@ RUNS = st.builds(
 @settings(max_examples=40, deadline=None)
 def test_each_leak_of_both_runs_is_told_once(base: Judged, new: Judged, worse: float) -> None:
     found = compare(base, new, worse)
-    told = [leak for change in Change for leak in found.of(change)]
-    assert list(found.leaks) == told
+    reported = [leak for change in Change for leak in found.of(change)]
+    assert list(found.leaks) == reported
     for side, name in ((base, "base"), (new, "new")):
         leaks = [f for f in side.findings.findings if f.severity == "leak"]
         for leak in leaks:
-            assert sum(getattr(one, name) is leak for one in told) == 1
+            assert sum(getattr(one, name) is leak for one in reported) == 1
     for change in Change:
         sizes = [one.largest for one in found.of(change)]
         assert sizes == sorted(sizes, reverse=True)

@@ -43,8 +43,8 @@ def run(**bytes_a_step: int) -> Run:
         return "".join(growing(name, size)(step) for name, size in bytes_a_step.items() if name != "native")
 
     rank = rank_of(heap, at=(3, 5, 9, 13), last=16, counted=counted, seen=counted)
-    looks = tuple(replace(s, explained_bytes=int(s.heap.bytes[s.heap.storages].sum())) for s in rank.looks)
-    return run_of(replace(rank, looks=looks), started="2027-01-31T10:00:00Z")
+    snapshots = tuple(replace(s, explained_bytes=int(s.heap.bytes[s.heap.storages].sum())) for s in rank.heap_snapshots)
+    return run_of(replace(rank, heap_snapshots=snapshots), started="2027-01-31T10:00:00Z")
 
 
 def names(pattern: str, finding: Finding = FINDING) -> bool:
@@ -78,15 +78,15 @@ def test_a_file_has_a_pattern_a_line_with_its_last_day_and_its_reason() -> None:
     )
 
 
-@pytest.mark.parametrize(("line", "said"), [
+@pytest.mark.parametrize(("line", "expected"), [
     ("*", "would suppress every leak"), ("* *", "suppress every leak"), ("until 2027-01-31", "suppress every leak"),
     ("a until", "invalid date"), ("a until 2027-02-30", "invalid date; write `a until 2027-01-31`"),
     ("a until 20270131", "invalid date"), ("a until 2027-01-31 until 2027-01-31", "invalid date"),
 ])  # fmt: skip
-def test_a_line_that_cannot_be_taken_is_told_with_file_and_number(line: str, said: str) -> None:
-    with pytest.raises(LeakscopeError, match="line 2: ") as told:
+def test_a_line_that_cannot_be_taken_is_told_with_file_and_number(line: str, expected: str) -> None:
+    with pytest.raises(LeakscopeError, match="line 2: ") as raised:
         suppressions_in(f"step-growth\n{line}\n", "known.txt")
-    assert said in str(told.value) and str(told.value).startswith("known.txt, line 2: ")
+    assert expected in str(raised.value) and str(raised.value).startswith("known.txt, line 2: ")
 
 
 @pytest.mark.parametrize(("until", "verdict"), [("2027-01-30", "leaks"), ("2027-01-31", "clean"), ("", "clean")])
@@ -105,20 +105,20 @@ def test_what_names_nothing_is_told_but_not_of_a_baseline_or_of_a_run_that_was_n
     found = judge(recorded)
     assert found.unused == (gone,)
     (rank,) = recorded.ranks
-    assert judge(replace(recorded, ranks=(replace(rank, looks=rank.looks[:1]),))).unused == ()
+    assert judge(replace(recorded, ranks=(replace(rank, heap_snapshots=rank.heap_snapshots[:1]),))).unused == ()
 
 
 def test_a_note_of_the_baseline_that_has_become_a_leak_is_new() -> None:
     recorded = run(losses=256 * KIB)
     (leak,) = judge(recorded).findings
     for severity, verdict in (("note", "leaks"), ("leak", "clean")):
-        told = {"findings": [{"fingerprint": leak.fingerprint, "severity": severity}]}
-        assert judge(replace(recorded, suppressions=known_before(told, "base"))).verdict == verdict
+        reported = {"findings": [{"fingerprint": leak.fingerprint, "severity": severity}]}
+        assert judge(replace(recorded, suppressions=known_before(reported, "base"))).verdict == verdict
 
 
 def test_a_baseline_knows_what_was_suppressed_there() -> None:
-    told = {"findings": [], "suppressed": [{"fingerprint": "b41c07e2", "severity": "leak"}]}
-    assert known_before(told, "base") == (Suppression("b41c07e2", source="base", is_baseline=True),)
+    reported = {"findings": [], "suppressed": [{"fingerprint": "b41c07e2", "severity": "leak"}]}
+    assert known_before(reported, "base") == (Suppression("b41c07e2", source="base", is_baseline=True),)
 
 
 @given(

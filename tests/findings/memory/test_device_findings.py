@@ -27,9 +27,9 @@ def test_a_device_that_was_emptied_is_still_what_is_counted(monkeypatch: pytest.
     monkeypatch.setattr(device, "find", lambda: SimpleNamespace(kind="cuda"))
     monkeypatch.setattr(device, "read_figures", lambda found: next(answers))
     counter = device.Counter()
-    told = [(counter.read().bytes, counter.device) for _ in range(5)]
-    assert told[0][1] == "cpu" and (told[0][0] or 0) > 0, "not put to use yet: the host is counted"
-    assert told[1:] == [(5 * MIB, "cuda"), (0, "cuda"), (None, "cuda"), (5 * MIB, "cuda")]
+    reported = [(counter.read().bytes, counter.device) for _ in range(5)]
+    assert reported[0][1] == "cpu" and (reported[0][0] or 0) > 0, "not put to use yet: the host is counted"
+    assert reported[1:] == [(5 * MIB, "cuda"), (0, "cuda"), (None, "cuda"), (5 * MIB, "cuda")]
 
 
 def heap() -> HeapGraph:
@@ -66,9 +66,9 @@ def failure(step: int, looked: bool = False, at: str = "train.py:41 forward") ->
 
 
 def rank(blocks_at: list[dict[str, Any]] | None = None, **files: Any) -> Rank:
-    looks = tuple(HeapSnapshot(step, "step", heap(), 8 * MIB, 8 * MIB) for step in STEPS)
+    snapshots = tuple(HeapSnapshot(step, "step", heap(), 8 * MIB, 8 * MIB) for step in STEPS)
     steps = tuple(Step(k, 0.1, 8 * MIB, None) for k in range(1, 10))
-    return Rank(0, steps, looks, Ended("finished", 0, 9), **rows(device_blocks=blocks_at or (), **files))
+    return Rank(0, steps, snapshots, Ended("finished", 0, 9), **rows(device_blocks=blocks_at or (), **files))
 
 
 def of_rule(one: Rank, rule: str) -> list[Finding]:
@@ -85,12 +85,14 @@ def test_blocks_without_a_storage_that_grow_are_native_hold_with_their_place() -
 def test_the_ledger_of_a_device_adds_up_with_its_blocks() -> None:
     on_device = replace(heap(), device={0: "cuda:0", 1: "cuda:0"})
     one = rank([blocks(step, native=step * MIB, pending=MIB) for step in STEPS])
-    looks = tuple(
-        replace(look, heap=on_device, counted_on="cuda", counted_bytes=(8 + look.step) * MIB + look.step % 7)
-        for look in one.looks
+    snapshots = tuple(
+        replace(
+            snapshot, heap=on_device, counted_on="cuda", counted_bytes=(8 + snapshot.step) * MIB + snapshot.step % 7
+        )
+        for snapshot in one.heap_snapshots
     )
     steps = tuple(replace(s, counted_on="cuda", counted_bytes=(8 + s.number) * MIB) for s in one.steps)
-    found = judge(run_of(replace(one, looks=looks, steps=steps)))
+    found = judge(run_of(replace(one, heap_snapshots=snapshots, steps=steps)))
     for interval in found.ledgers[0]:
         assert interval.counted_on == "cuda" and sum(line.bytes for line in interval.lines) == interval.counted_bytes
         assert by_kind(interval.lines)[LineKind.BLOCKS] == 2 * MIB
@@ -99,9 +101,9 @@ def test_the_ledger_of_a_device_adds_up_with_its_blocks() -> None:
 
 def test_a_gap_is_not_guessed_where_the_blocks_are_known() -> None:
     grown = rank([blocks(step, native=MIB) for step in STEPS])
-    looks = tuple(replace(look, counted_bytes=look.step * 100 * MIB) for look in grown.looks)
+    snapshots = tuple(replace(snapshot, counted_bytes=snapshot.step * 100 * MIB) for snapshot in grown.heap_snapshots)
     steps = tuple(replace(step, counted_bytes=step.number * 100 * MIB) for step in grown.steps)
-    grown = replace(grown, looks=looks, steps=steps)
+    grown = replace(grown, heap_snapshots=snapshots, steps=steps)
     assert of_rule(grown, "native-hold") == []
     assert of_rule(replace(grown, device_blocks=()), "native-hold") != []
 
@@ -138,5 +140,9 @@ def test_what_is_usual_is_no_note(one: Rank) -> None:
 
 def test_a_snapshot_at_a_failure_that_was_caught_is_no_failure() -> None:
     one = rank([blocks(8, MIB, occasion="oom")], device_out_of_memory=[failure(2), failure(8, looked=True)])
-    caught = replace(one, looks=(*one.looks, HeapSnapshot(8, "oom", heap(), 8 * MIB, 8 * MIB)), allocation_failures=())
+    caught = replace(
+        one,
+        heap_snapshots=(*one.heap_snapshots, HeapSnapshot(8, "oom", heap(), 8 * MIB, 8 * MIB)),
+        allocation_failures=(),
+    )
     assert judge(run_of(caught)).out_of_memory == ()

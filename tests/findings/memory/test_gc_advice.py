@@ -30,8 +30,10 @@ def rank_of(
     collections: tuple[Collection, ...] = (), diff: GcDiff | None = None, objects: tuple[int, ...] = ()
 ) -> Rank:
     steps = tuple(Step(number, 0.1, None, None, collections) for number in range(1, 11))
-    looks = tuple(HeapSnapshot(3 + k, "step", build([], []), None, 0, objects=count) for k, count in enumerate(objects))
-    return Rank(0, steps, looks, Ended("finished", 0, 10), gc_diff=diff)
+    snapshots = tuple(
+        HeapSnapshot(3 + k, "step", build([], []), None, 0, objects=count) for k, count in enumerate(objects)
+    )
+    return Rank(0, steps, snapshots, Ended("finished", 0, 10), gc_diff=diff)
 
 
 def advice(rank: Rank, *findings: Finding) -> dict[type[RunFacts], RunFacts]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.heap_text import heap_from, way_text
+from support.heap_text import heap_from, path_text
 
 from leakscope.findings.build import judge_candidate
 from leakscope.findings.candidates import Candidate
@@ -71,16 +71,16 @@ def test_a_fingerprint_has_the_name_only_where_types_do_not_tell_two_given_objec
     heap = heap_from(HELD_TWICE + "object Trainer -> .teacher -> network Net2")
     net, other = index_of(heap, "Net"), index_of(heap, "Net2")
 
-    def said(given: dict[int, str]) -> str:
+    def expected(given: dict[int, str]) -> str:
         named = replace(heap, given=given)
         path = paths_from_roots(named).path_to(named, int(named.storages[0]))
         return ReferenceKey.of_path(named, net, path).fingerprint
 
-    assert said({net: "trainer.model"}) == said({net: "model"})
+    assert expected({net: "trainer.model"}) == expected({net: "model"})
     alike = replace(heap, type=np.where(np.arange(len(heap)) == other, heap.type[net], heap.type))
     assert alike.object(net).type == alike.object(other).type
     heap = alike
-    assert said({net: "model", other: "teacher"}) != said({net: "teacher", other: "model"})
+    assert expected({net: "model", other: "teacher"}) != expected({net: "teacher", other: "model"})
 
 
 @pytest.mark.parametrize(
@@ -229,4 +229,4 @@ def test_a_root_of_the_user_precedes_a_frame_of_a_library(where: str, first: str
     graph = replace(graph, strings=(*graph.strings, where), where=lines)
     (storage,) = graph.storages.tolist()
     ways = paths_from_roots(graph)
-    assert way_text(graph, ways.start_of(graph, storage), ways.path_to(graph, storage)).startswith(first)
+    assert path_text(graph, ways.start_of(graph, storage), ways.path_to(graph, storage)).startswith(first)

@@ -15,7 +15,7 @@ from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import HopStatus, Origin
 from leakscope.findings.grouping import group_storages
 from leakscope.findings.growth import series
-from leakscope.findings.known_leaks import SAYINGS, known_leak, passed, saying_of
+from leakscope.findings.known_leaks import PACKAGE_ADVICE, known_leak, package_advice_for, passed
 from leakscope.findings.library import origin_of
 from leakscope.findings.model import Finding, Hop
 from leakscope.findings.naming import as_expression, line_of
@@ -248,20 +248,24 @@ def trace_of(text: str) -> tuple[Hop, ...]:
 def test_a_package_says_what_to_write_instead(case: str) -> None:
     text, word = CASES[case]
     finding = replace(leak(), trace=trace_of(text))
-    saying = saying_of(finding)
+    saying = package_advice_for(finding)
     assert saying is not None and word in saying.cure, passed(finding.trace)
-    assert saying_of(replace(finding, origin=Origin.LIBRARY)) is None
+    assert package_advice_for(replace(finding, origin=Origin.LIBRARY)) is None
 
 
 @pytest.mark.parametrize("text", OTHERS)
 def test_names_of_the_user_s_own_say_nothing(text: str) -> None:
-    assert saying_of(replace(leak(), trace=trace_of(text))) is None
+    assert package_advice_for(replace(leak(), trace=trace_of(text))) is None
 
 
 def test_every_saying_is_tried_and_says_where_it_is_from() -> None:
-    said: Sequence[object] = [saying_of(replace(leak(), trace=trace_of(text))) for text, _ in CASES.values()]
-    assert {id(saying) for saying in said} == {id(saying) for saying in SAYINGS}
-    assert all(saying.source and saying.cure.endswith(".") and not saying.what.endswith(".") for saying in SAYINGS)
+    messages: Sequence[object] = [
+        package_advice_for(replace(leak(), trace=trace_of(text))) for text, _ in CASES.values()
+    ]
+    assert {id(saying) for saying in messages} == {id(saying) for saying in PACKAGE_ADVICE}
+    assert all(
+        saying.source and saying.cure.endswith(".") and not saying.what.endswith(".") for saying in PACKAGE_ADVICE
+    )
 
 
 @pytest.mark.parametrize(

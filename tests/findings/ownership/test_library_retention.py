@@ -22,7 +22,7 @@ STEPS = (3, 5, 9, 10)
 def judged(*heaps: HeapGraph, occasion: str = "step") -> list[Finding]:
     at = STEPS[: len(heaps)]
     rank = rank_of(lambda step: heaps[at.index(step)], at=at, last=10)
-    rank = replace(rank, looks=tuple(replace(look, occasion=occasion) for look in rank.looks))
+    rank = replace(rank, heap_snapshots=tuple(replace(snapshot, occasion=occasion) for snapshot in rank.heap_snapshots))
     return list(judge(run_of(rank)).findings)
 
 

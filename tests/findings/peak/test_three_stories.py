@@ -121,7 +121,7 @@ def test_story(story: Callable[[bool], Callable[[], None]], truth: int, holder: 
     leaky, cured = story(False), story(True)
     lived = watched(leaky)
     assert lived.avoidable == pytest.approx(truth, rel=0.05)
-    (finding,) = lived.told
+    (finding,) = lived.reported
     assert finding.cut is not None and finding.cut.written == holder
     assert finding.cut.frees_bytes == pytest.approx(truth, rel=0.05)
     assert finding.cut.where.endswith(f"test_three_stories.py:{_line_of(line)}")

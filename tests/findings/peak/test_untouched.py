@@ -31,9 +31,9 @@ def rank_of(heap: Heap, untouched: Sequence[str], unread: Sequence[tuple[str, st
     graph = heap.graph()
     rank = peak_rank(graph, ())
     step = next(row for row in rank.lifetimes if isinstance(row, WatchedStep))
-    told = tuple((heap.objects[holder].index, name) for holder, name in unread)
+    reported = tuple((heap.objects[holder].index, name) for holder, name in unread)
     rows = tuple(UntouchedStorage(storage) for storage in storages(heap, *untouched))
-    watched: Rank = replace(rank, lifetimes=(replace(step, unread=told, **changes), *rows))
+    watched: Rank = replace(rank, lifetimes=(replace(step, unread=reported, **changes), *rows))
     return watched
 
 
@@ -134,4 +134,4 @@ def test_what_grows_is_told_as_a_leak_alone() -> None:
 
 def test_where_no_step_was_watched_nothing_is_said() -> None:
     rank = rank_of(main_with("ckpt"), ["ckpt"], [("main", "local ckpt")])
-    assert idle_findings(replace(rank, lifetimes=()), 0) == idle_findings(replace(rank, looks=()), 0) == []
+    assert idle_findings(replace(rank, lifetimes=()), 0) == idle_findings(replace(rank, heap_snapshots=()), 0) == []

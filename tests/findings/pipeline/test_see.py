@@ -111,5 +111,5 @@ def test_what_torchs_stage_keeps_is_pointed_to_install_where_that_lets_go_of_it(
     reference: str, name: str | None
 ) -> None:
     kept = replace(examples.growth_finding(), trace=(Hop("stage", STAGE, "instance", "", "leaked", reference),))
-    told = see(kept, by_hand=False)
-    assert (told and told.name) == name
+    reported = see(kept, by_hand=False)
+    assert (reported and reported.name) == name

@@ -10,7 +10,7 @@ from support import examples
 from support.heap_text import heap_from
 
 from leakscope.findings.candidates import CounterEvidence as GrowthCourse
-from leakscope.findings.candidates import _by_counters, _has_stopped, _telling_look, _to_the_end, course
+from leakscope.findings.candidates import _by_counters, _has_stopped, _representative_step, _to_the_end, course
 from leakscope.findings.capacity import AtEnd, at_end_of_run
 from leakscope.findings.categories import garbage_of
 from leakscope.findings.counters import CountKind, also_grows
@@ -83,19 +83,19 @@ def test_a_rank_without_a_snapshot_has_no_garbage_and_no_model() -> None:
 @pytest.mark.parametrize(("bytes_", "step"), [((4, 8, 4), 9), ((4, 9, 4), 5)])
 def test_a_group_that_gc_has_just_emptied_is_judged_where_it_was_largest(bytes_: tuple[int, ...], step: int) -> None:
     graph = heap_from("")
-    look = HeapSnapshot(3, "step", graph, None, 0)
-    groups = {at: (look, SimpleNamespace(bytes=size)) for at, size in zip((3, 5, 9), bytes_, strict=True)}
-    assert _telling_look(groups) == step  # type: ignore[arg-type]
+    snapshot = HeapSnapshot(3, "step", graph, None, 0)
+    groups = {at: (snapshot, SimpleNamespace(bytes=size)) for at, size in zip((3, 5, 9), bytes_, strict=True)}
+    assert _representative_step(groups) == step  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("full", "told"), [(2000, 2000), (2100, 0)])
-def test_a_forecast_reaches_twenty_times_as_far_as_the_run(full: int, told: int) -> None:
+@pytest.mark.parametrize(("full", "reported"), [(2000, 2000), (2100, 0)])
+def test_a_forecast_reaches_twenty_times_as_far_as_the_run(full: int, reported: int) -> None:
     rank = replace(rank_of(*range(100)), host_memory=(MemoryThere("the host's memory", (99 + full - 100) * MIB),))
     leak = replace(
         examples.cycle_finding(), freed_by=FreedBy.PROGRAM, bytes_per_step=1.0 * MIB, retained_bytes=9 * MIB,
         sightings=(Sighting(0, 9, 9 * MIB),),
     )  # fmt: skip
-    assert at_end_of_run(examples.run(rank), [leak]) == AtEnd(100 * MIB, told)
+    assert at_end_of_run(examples.run(rank), [leak]) == AtEnd(100 * MIB, reported)
 
 
 def test_descriptors_of_a_kind_that_was_not_there_count_from_none() -> None:
@@ -136,4 +136,4 @@ def test_counters_of_another_device_acquit_nothing() -> None:
     assert course(rank, line, MIB) == GrowthCourse.STOPPED
     *steps, last = rank.steps
     moved = replace(rank, steps=(*steps, replace(last, counted_on="cuda")))
-    assert course(moved, line, MIB) == GrowthCourse.WENT_ON
+    assert course(moved, line, MIB) == GrowthCourse.CONTINUED

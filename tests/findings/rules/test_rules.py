@@ -37,14 +37,14 @@ def gained(sizes: Sequence[float], heap: str = IN_A_LIST, counted: float | None 
         count, size = int(of[step] // 100), of[step] * KIB
         return (GainingContainer(1, count, count, round(size), round(size * (counted or 0)), "str"),) if size else ()
 
-    looks = tuple(
+    snapshots = tuple(
         replace(
-            look, containers=rows(look.step),
-            counted_bytes=None if counted is None else (50 << 20) + round(of[look.step] * KIB * counted),
+            snapshot, containers=rows(snapshot.step),
+            counted_bytes=None if counted is None else (50 << 20) + round(of[snapshot.step] * KIB * counted),
         )
-        for look in rank.looks
+        for snapshot in rank.heap_snapshots
     )  # fmt: skip
-    return judge(run_of(replace(rank, looks=looks), warmup=2))
+    return judge(run_of(replace(rank, heap_snapshots=snapshots), warmup=2))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.rules.worker_growth import WorkerGrowthFacts, worker_growth_findings
 from leakscope.run.model import Ended, Rank
-from leakscope.run.rows import EndKind, GrowingInWorker, WorkerLook, WorkerMemory, WorkersRead, WorkersStarted
+from leakscope.run.rows import EndKind, GrowingInWorker, WorkerMemory, WorkerSnapshot, WorkersRead, WorkersStarted
 
 KIB = 1024
 BATCHES = (2, 4, 8, 12, 16, 20, 24)
@@ -29,12 +29,12 @@ def found_in(
         WorkersRead(10 * at, 0, 1, tuple(WorkerMemory(k, 0, 0, size + k, 0) for k in range(count)))
         for at, size in enumerate(own)
     ]
-    looks = [
-        WorkerLook(0, 1, k, batches, (row,) if row.gained else ())
+    snapshots = [
+        WorkerSnapshot(0, 1, k, batches, (row,) if row.gained else ())
         for k, rows in enumerate(workers)
         for batches, row in zip(BATCHES, rows, strict=True)
     ]
-    rank = Rank(0, (), (), Ended(EndKind.FINISHED, 0, 90), loader_workers=(*started, *reads, *looks))
+    rank = Rank(0, (), (), Ended(EndKind.FINISHED, 0, 90), loader_workers=(*started, *reads, *snapshots))
     return worker_growth_findings(rank, min_bytes)
 
 

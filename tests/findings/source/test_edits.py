@@ -329,14 +329,14 @@ def test_items_of_other_kinds_make_the_edit_test_the_type() -> None:
     found = finding(LOSSES, 0)
     mixed = replace(found, trace=(found.trace[0], replace(found.trace[1], others=3), *found.trace[2:]))
     text = "import torch\n" + loop("losses = []", "losses.append(loss)")
-    told = edit(mixed, train=text)
-    assert told is not None
-    assert told.after == "losses.append(loss.detach() if isinstance(loss, torch.Tensor) else loss)"
+    edited = edit(mixed, train=text)
+    assert edited is not None
+    assert edited.after == "losses.append(loss.detach() if isinstance(loss, torch.Tensor) else loss)"
     assert edit(mixed, train=text.removeprefix("import torch\n")) is None
     assert edit(mixed, train=text.replace("append(loss)", "append(net(step))")) is None
     sometimes = text.replace("losses.append", "if step: loss = None\n        losses.append")
     of_source = edit(found, train=sometimes)
-    assert of_source is not None and of_source.after == told.after
+    assert of_source is not None and of_source.after == edited.after
 
 
 def test_what_backward_reads_of_ctx_is_edited_with_it() -> None:
@@ -368,8 +368,8 @@ def test_what_a_caller_does_with_an_error_decides_its_edit(use: str, edited: str
     found = edit(finding(ERRORS, 0), train=text)
     assert found is not None and found.after == f"errors.append({edited})"
     facts = FrameFacts(LocalsHolder.EXCEPTION, "ValueError exception", 1, False, "", "", "errors")
-    told = with_lines(finding(ERRORS, 0, facts=facts), Sources(kept(train=text))).facts
-    assert isinstance(told, FrameFacts) and told.is_text == (edited == "str(error)")
+    reported = with_lines(finding(ERRORS, 0, facts=facts), Sources(kept(train=text))).facts
+    assert isinstance(reported, FrameFacts) and reported.is_text == (edited == "str(error)")
 
 
 KEPT = "frame main train.py:2 -> local kept\nlist -> [i]\ntensor float32[4] -> storage\nstorage s"
@@ -482,18 +482,18 @@ def test_each_of_two_holders_has_its_edit_or_there_is_none() -> None:
     second = CutReference("local best", "", "best", path=hops(LOSSES.replace("losses", "best")), indexes=(7,))
     path = (replace(second.path[0], references=(7,)), *second.path[1:])
     both = replace(found, cut=replace(found.cut, references=(*found.cut.references, replace(second, path=path))))
-    told = edit(both, train=text)
-    assert told is not None
-    assert [one.where for one in told.places] == ["train.py:5", "train.py:6"]
-    assert [one.after for one in told.places] == ["losses.append(loss.item()); k = 1", "best.append(loss.item())"]
+    edited = edit(both, train=text)
+    assert edited is not None
+    assert [one.where for one in edited.places] == ["train.py:5", "train.py:6"]
+    assert [one.after for one in edited.places] == ["losses.append(loss.item()); k = 1", "best.append(loss.item())"]
     assert edit(both, train=text.replace("best.append(loss)", "best.extend(make())")) is None
 
 
 def test_each_line_that_adds_has_its_edit_or_there_is_none() -> None:
     lines = "losses.append(loss)\n        losses.append({})"
-    told = edit(finding(LOSSES, 0), train=loop("losses = []", lines.format("net(1)")))
-    assert told is not None
-    assert [one.after for one in told.places] == ["losses.append(loss.item())", "losses.append(net(1).item())"]
+    edited = edit(finding(LOSSES, 0), train=loop("losses = []", lines.format("net(1)")))
+    assert edited is not None
+    assert [one.after for one in edited.places] == ["losses.append(loss.item())", "losses.append(net(1).item())"]
     mended = edit(finding(LOSSES, 0), train=loop("losses = []", lines.format("loss.detach()")))
     assert mended is not None and [one.after for one in mended.places] == ["losses.append(loss.item())"]
     assert edit(finding(LOSSES, 0), train=loop("losses = []", lines.format("*make()"))) is None

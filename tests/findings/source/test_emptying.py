@@ -35,10 +35,10 @@ OF_LOCAL = """
     tensor float32[8] -> storage
     storage s
 """
-Told = list[tuple[str, int | None, int | None, bool]]
+Reported = list[tuple[str, int | None, int | None, bool]]
 
 
-def emptied(trace: str, place: int, text: str) -> Told:
+def emptied(trace: str, place: int, text: str) -> Reported:
     """(source line, bound, period, whether it is decided) of each line that empties what the cut names."""
     found, sources = finding(trace, place), Sources(kept(train=text))
     assert found.cut is not None
@@ -71,7 +71,7 @@ Trainer().fit()
 """
 
 
-def trainer(before: str = "", after: str = "", end: str = "pass", epoch: str = "", name: str = "finish") -> Told:
+def trainer(before: str = "", after: str = "", end: str = "pass", epoch: str = "", name: str = "finish") -> Reported:
     text = TRAINER.format(before=before or "pass", after=after or "pass", end=end, epoch=epoch or "pass", name=name)
     return emptied(OF_OBJECT, 1, text)
 
@@ -244,11 +244,11 @@ def settled(text: str, items: int, steps: int, last: int = 9, **more: object) ->
 
 
 def test_what_is_filling_is_a_note_that_says_how_many_steps_would_show_it() -> None:
-    told = settled("if len(self.rows) > 40: self.rows.clear()", items=9, steps=9)
-    assert told.severity == Severity.NOTE
-    assert isinstance(told.settled_by, EmptiedLater)
-    assert (told.settled_by.where, told.settled_by.bound, told.settled_by.steps) == ("train.py:9", 40, 41)
-    assert told.suggestion is None
+    reported = settled("if len(self.rows) > 40: self.rows.clear()", items=9, steps=9)
+    assert reported.severity == Severity.NOTE
+    assert isinstance(reported.settled_by, EmptiedLater)
+    assert (reported.settled_by.where, reported.settled_by.bound, reported.settled_by.steps) == ("train.py:9", 40, 41)
+    assert reported.suggestion is None
 
 
 def test_what_has_grown_past_its_bound_is_a_leak() -> None:

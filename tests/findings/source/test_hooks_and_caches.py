@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from findings.source.traces import edit, finding, told
+from findings.source.traces import edit, finding, reported
 
 from leakscope.findings.facts import FreedBy
 from leakscope.findings.rules.uncollectable_cycle import ClosedBy, UncollectableFacts
@@ -26,7 +26,7 @@ def test_hooks_that_a_factory_makes_are_told_where_it_is_called() -> None:
         def step(weight):
             weight.register_hook(scaled(torch.ones(4)))
     """
-    assert told(finding(trace, 1), train=text) == ["weight.register_hook(scaled(torch.ones(4)))"]
+    assert reported(finding(trace, 1), train=text) == ["weight.register_hook(scaled(torch.ones(4)))"]
 
 
 def test_a_default_argument_is_told_in_its_function() -> None:
@@ -41,7 +41,7 @@ def test_a_default_argument_is_told_in_its_function() -> None:
         def keep(row, rows=[]):
             rows.append(row)
     """
-    assert told(finding(trace, 2), train=text) == ["rows.append(row)"]
+    assert reported(finding(trace, 2), train=text) == ["rows.append(row)"]
 
 
 def test_the_one_line_that_sets_hooks_for_saved_tensors_is_told_where_they_close_a_cycle() -> None:
@@ -56,8 +56,8 @@ def test_the_one_line_that_sets_hooks_for_saved_tensors_is_told_where_they_close
                 return torch.sigmoid(x)
     """
     found = finding(trace, 1, freed_by=FreedBy.NEVER, facts=UncollectableFacts(ClosedBy.PACK_HOOK, None))
-    assert told(found, train=text) == ["with saved_tensors_hooks(pack, unpack):"]
-    assert told(found, train=text, other=text) == []
+    assert reported(found, train=text) == ["with saved_tensors_hooks(pack, unpack):"]
+    assert reported(found, train=text, other=text) == []
     assert edit(found, train=text) is None, "the pack hook is not in the file"
 
 
@@ -78,7 +78,7 @@ def test_what_a_pack_hook_returns_is_the_line_to_edit(pack: str, line: str, edit
     """
     text = f"def pack(t):\n    {pack}\n\ndef forward(x):\n    with saved_tensors_hooks(pack, unpack):\n        net(x)"
     found = finding(trace, 1, freed_by=FreedBy.NEVER, facts=UncollectableFacts(ClosedBy.PACK_HOOK, None))
-    lines = told(found, train=text)
+    lines = reported(found, train=text)
     assert (lines[0], lines[-1]) == (line, "with saved_tensors_hooks(pack, unpack):")
     edit_of = edit(found, train=text)
     assert (edit_of.after if edit_of is not None else None) == edited

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from findings.source.traces import finding, kept, told
+from findings.source.traces import finding, kept, reported
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -58,7 +58,7 @@ def test_what_is_added_to_a_local_of_the_function(line: str) -> None:
             history = []
             history.append(make())
     """
-    assert told(finding(LIST_OF_MAIN, 0), train=text) == [line]
+    assert reported(finding(LIST_OF_MAIN, 0), train=text) == [line]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_is_added_to_an_attribute_in_the_methods_of_its_class(line: str) ->
             def keep(self, x):
                 {line}
     """
-    assert told(finding(LIST_OF_OBJECT, 1), train=text) == [line]
+    assert reported(finding(LIST_OF_OBJECT, 1), train=text) == [line]
 
 
 def test_methods_of_base_and_subclass_are_the_objects_too() -> None:
@@ -107,7 +107,7 @@ def test_methods_of_base_and_subclass_are_the_objects_too() -> None:
             def keep_else(self, x):
                 self.history.insert(0, x)
     """
-    assert told(finding(LIST_OF_OBJECT, 1), train=text) == ["self.history.append(x)", "self.history.extend(x)"]
+    assert reported(finding(LIST_OF_OBJECT, 1), train=text) == ["self.history.append(x)", "self.history.extend(x)"]
 
 
 def test_an_alias_and_a_parameter_are_followed() -> None:
@@ -125,7 +125,7 @@ def test_an_alias_and_a_parameter_are_followed() -> None:
         def elsewhere(rows):
             rows.append(net())
     """
-    assert told(finding(LIST_OF_MAIN, 0), train=text) == ["rows.append(net())", "log.append(first())"]
+    assert reported(finding(LIST_OF_MAIN, 0), train=text) == ["rows.append(net())", "log.append(first())"]
 
 
 def test_a_global_is_filled_in_its_module_and_where_it_is_imported() -> None:
@@ -157,7 +157,7 @@ def test_a_global_is_filled_in_its_module_and_where_it_is_imported() -> None:
         ROWS.append(net())
     """
     expected = ["ROWS.append(x)", "log.ROWS.append(net())", "rows.insert(0, net())"]
-    assert told(finding(trace, 0), log=log, use=use, other=other) == expected
+    assert reported(finding(trace, 0), log=log, use=use, other=other) == expected
 
 
 def test_numbers_texts_and_empty_things_hold_no_tensor() -> None:
@@ -174,7 +174,7 @@ def test_numbers_texts_and_empty_things_hold_no_tensor() -> None:
                 history.append([])
                 history.append(loss)
     """
-    assert told(finding(LIST_OF_MAIN, 0), train=text) == ["history.append(loss)"]
+    assert reported(finding(LIST_OF_MAIN, 0), train=text) == ["history.append(loss)"]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_numbers_texts_and_empty_things_hold_no_tensor() -> None:
     ],
 )
 def test_nothing_is_told_that_is_not_shown(text: str) -> None:
-    assert told(finding(LIST_OF_MAIN, 0), train=text) == []
+    assert reported(finding(LIST_OF_MAIN, 0), train=text) == []
 
 
 def test_each_file_is_read_once_and_only_if_it_names_what_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +249,7 @@ def test_what_is_handed_to_a_registry_of_pythons_own_is_told_where_it_is_handed_
             batch = batch * 2
             {line}
     """
-    assert told(finding(trace + "\nstorage s", 0), train=text) == [line]
+    assert reported(finding(trace + "\nstorage s", 0), train=text) == [line]
 
 
 def test_a_second_attribute_of_the_same_object_is_filled_at_its_own_line() -> None:
@@ -277,4 +277,4 @@ def test_items_of_another_key_are_not_those_that_grow() -> None:
             history["train"].append(net())
             history["val"].append(net())
     """
-    assert told(finding(trace, 1), train=text) == ['history["val"].append(net())']
+    assert reported(finding(trace, 1), train=text) == ['history["val"].append(net())']

@@ -68,7 +68,7 @@ CLOSED = """
 
 
 @pytest.mark.parametrize(
-    ("trace", "text", "where", "told_at"),
+    ("trace", "text", "where", "expected_at"),
     [
         (SUM, SUMMED, "train.py:6", "train.py:4"),
         (SUM, SUMMED, "train.py:4", "train.py:4"),
@@ -80,12 +80,12 @@ CLOSED = """
         (CLOSURE, CALLED, "train.py:2", "train.py:2"),
     ],
 )
-def test_a_tensor_is_cut_where_it_is_bound(trace: str, text: str, where: str, told_at: str) -> None:
+def test_a_tensor_is_cut_where_it_is_bound(trace: str, text: str, where: str, expected_at: str) -> None:
     found = finding(trace, 0, freed_by=FreedBy.GC if trace == CLOSURE else FreedBy.PROGRAM)
     assert found.cut is not None
     cut = replace(found.cut, references=(replace(found.cut.references[0], where=where),))
     after = with_lines(replace(found, cut=cut), Sources(kept(train=text)))
-    assert after.cut is not None and after.cut.where == told_at and after.fingerprint == found.fingerprint
+    assert after.cut is not None and after.cut.where == expected_at and after.fingerprint == found.fingerprint
 
 
 def test_source_that_cannot_be_read_costs_the_lines_and_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +124,9 @@ STASH = """
 
 def named(found: Finding, text: str) -> tuple[str, str, str]:
     """(as it is written, its line, what the finding is about) with a source."""
-    told = with_lines(found, Sources(kept(train=text)))
-    assert told.cut is not None
-    return told.cut.written, told.cut.where, told.subject
+    reported = with_lines(found, Sources(kept(train=text)))
+    assert reported.cut is not None
+    return reported.cut.written, reported.cut.where, reported.subject
 
 
 def of(trace: str, place: int, written: str, where: str = "") -> Finding:

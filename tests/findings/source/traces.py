@@ -32,13 +32,13 @@ def hops(text: str) -> tuple[Hop, ...]:
     return tuple(_hop(*line.partition(" -> ")[::2]) for line in map(str.strip, text.strip().splitlines()))
 
 
-def _hop(said: str, reference: str) -> Hop:
-    kind, *words = said.split()
+def _hop(words_of_hop: str, reference: str) -> Hop:
+    kind, *words = words_of_hop.split()
     mark = int(kind.partition("*")[2]) if "*" in kind else None
     kind = kind.partition("*")[0]
     where = next((word for word in words if ".py:" in word), "")
     name = next((word for word in words if word != where), kind)
-    label = f"Tensor {name}" if kind in ("tensor", "parameter") else said
+    label = f"Tensor {name}" if kind in ("tensor", "parameter") else words_of_hop
     word = ObjectKind({**_KINDS, **_MORE}[kind])
     return Hop(label, _TYPES.get(kind, name), word, where, HopStatus.LEAKED, reference, index=mark, name=name)
 
@@ -47,18 +47,18 @@ def finding(text: str, *places: int, freed_by: FreedBy = FreedBy.PROGRAM, **fiel
     """A finding with this trace, whose cut is the references at these places of it."""
     trace = hops(text)
     cut = Cut(tuple(CutReference(trace[k].reference, "", f"{trace[k].reference}", trace=k) for k in places), 1 << 20)
-    told = {
+    reported = {
         "rule": "step-growth", "facts": StaticText("it grows"), "fingerprint": "00000000", "severity": Severity.LEAK,
         "freed_by": freed_by, "retained_bytes": 1 << 20, "bytes_per_step": 1e5, "trace": trace, "cut": cut,
     } | fields  # fmt: skip
-    return Finding(**told)
+    return Finding(**reported)
 
 
 def kept(**files: str) -> dict[str, tuple[str, ...]]:
     return {f"{name}.py": tuple(textwrap.dedent(text).strip("\n").splitlines()) for name, text in files.items()}
 
 
-def told(found: Finding, **files: str) -> list[str]:
+def reported(found: Finding, **files: str) -> list[str]:
     """The source lines that are told for the first reference of the cut."""
     sources = kept(**files)
     assert found.cut is not None

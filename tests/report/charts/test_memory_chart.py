@@ -27,7 +27,7 @@ from leakscope.report.html.chart_data import (
 )
 from leakscope.report.ranks import RankGroup, rank_reports
 from leakscope.run.model import Rank
-from leakscope.run.rows import DeviceBlocks, LayoutAtLook
+from leakscope.run.rows import DeviceBlocks, LayoutAtSnapshot
 from leakscope.verdict import Verdict
 
 
@@ -67,10 +67,10 @@ def test_the_cut_lowers_the_line_by_the_sightings_of_each_snapshot() -> None:
     assert drawn.saved == 11 * MIB
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_there_is_no_such_line_without_a_known_effect_of_the_cut(told: bool) -> None:
+@pytest.mark.parametrize("reported", [False, True])
+def test_there_is_no_such_line_without_a_known_effect_of_the_cut(reported: bool) -> None:
     (one,) = (leak(0, 9 * MIB, (3, MIB), (11, 9 * MIB)),)
-    unknown = replace(one, cut=Cut((CutReference("[i]"),), MIB, is_told=False)) if told else replace(one, cut=None)  # type: ignore[type-var]
+    unknown = replace(one, cut=Cut((CutReference("[i]"),), MIB, is_exact=False)) if reported else replace(one, cut=None)  # type: ignore[type-var]
     drawn = memory(examples.rank(0), findings_of(unknown))
     assert drawn.would_be == () and drawn.cuts == 0
 
@@ -152,7 +152,7 @@ def on_device(growth: int, outside: tuple[int, int] = (GIB, GIB), devices: int =
     for step, other in zip((3, 11), outside, strict=True):
         reserved, active = 2 * GIB, GIB + growth * step
         layout = [
-            LayoutAtLook(device, reserved, active, active, 0, 0, 0, 0, driver=(8 * GIB - reserved - other, 8 * GIB))
+            LayoutAtSnapshot(device, reserved, active, active, 0, 0, 0, 0, driver=(8 * GIB - reserved - other, 8 * GIB))
             for device in range(devices)
         ]
         rows.append(DeviceBlocks(step, "step", "cuda", (), (), (), (), (), (), tuple(layout)))  # type: ignore[arg-type]
@@ -168,9 +168,9 @@ def test_a_device_is_full_where_the_peak_reaches_what_is_left_of_it() -> None:
 
 
 def test_nothing_is_forecast_without_the_capacity() -> None:
-    told = on_device(64 * MIB)
-    unasked = tuple(replace(row, layout=(replace(row.layout[0], driver=None),)) for row in told.device_blocks)
-    assert full_at(replace(told, device_blocks=unasked), 2) is None
-    assert full_at(replace(told, device_blocks=()), 2) is None
+    reported = on_device(64 * MIB)
+    unasked = tuple(replace(row, layout=(replace(row.layout[0], driver=None),)) for row in reported.device_blocks)
+    assert full_at(replace(reported, device_blocks=unasked), 2) is None
+    assert full_at(replace(reported, device_blocks=()), 2) is None
     assert full_at(on_device(64 * MIB, devices=2), 2) is None
     assert full_at(on_device(64 * MIB, outside=(GIB, 2 * GIB)), 2) is None, "others fill it as well"

@@ -56,7 +56,7 @@ def test_the_schema_is_one_and_lets_no_key_pass_that_it_does_not_name() -> None:
 def test_the_words_of_the_schema_are_those_of_the_code() -> None:
     defs = SCHEMA["$defs"]
     finding, hop = defs["finding"]["properties"], defs["hop"]["properties"]
-    for words, told in (
+    for words, reported in (
         (SCHEMA["properties"]["verdict"], Verdict),
         (finding["origin"], Origin),
         (finding["severity"], Severity),
@@ -64,7 +64,7 @@ def test_the_words_of_the_schema_are_those_of_the_code() -> None:
         (hop["kind"], ObjectKind),
         (hop["status"], HopStatus),
     ):
-        assert words["enum"] == [str(word) for word in told]
+        assert words["enum"] == [str(word) for word in reported]
     assert defs["interval"]["properties"]["lines"]["required"] == [str(kind) for kind in LineKind]
     ended = defs["run"]["properties"]["ended"]["additionalProperties"]["properties"]["kind"]["enum"]
     assert {*ended} == {str(kind) for kind in EndKind}
@@ -80,10 +80,10 @@ def test_every_sample_run_fits(run: str) -> None:
 
 
 def test_a_key_more_or_less_does_not_fit() -> None:
-    told = json.loads(FORMATS["json"](*examples.leaking()))
-    assert problems(json.dumps({**told, "more": 1})) and problems(json.dumps({**told, "format": 1}))
-    del told["findings"][0]["cut"]["references"][0]["trace_index"]
-    assert problems(json.dumps(told))
+    data = json.loads(FORMATS["json"](*examples.leaking()))
+    assert problems(json.dumps({**data, "more": 1})) and problems(json.dumps({**data, "format": 1}))
+    del data["findings"][0]["cut"]["references"][0]["trace_index"]
+    assert problems(json.dumps(data))
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

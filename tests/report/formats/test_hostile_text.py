@@ -51,15 +51,15 @@ TEXT = st.one_of(
 
 
 def all_problems(run: Run, findings: Findings) -> list[str]:
-    told = {name: FORMATS[name](run, findings) for name in ("text", "json", "sarif", "junit", "markdown", "trace")}
-    for each in told.values():
+    reported = {name: FORMATS[name](run, findings) for name in ("text", "json", "sarif", "junit", "markdown", "trace")}
+    for each in reported.values():
         assert "\x1b" not in each and "\x00" not in each and "\u202e" not in each
     return [
-        *(str(error) for error in _SCHEMA.iter_errors(json.loads(told["json"]))),
-        *sarif_rules.problems(json.loads(told["sarif"])),
-        *junit_rules.problems(told["junit"]),
-        *markdown_rules.problems(told["markdown"]),
-        *trace_rules.problems(json.loads(told["trace"])),
+        *(str(error) for error in _SCHEMA.iter_errors(json.loads(reported["json"]))),
+        *sarif_rules.problems(json.loads(reported["sarif"])),
+        *junit_rules.problems(reported["junit"]),
+        *markdown_rules.problems(reported["markdown"]),
+        *trace_rules.problems(json.loads(reported["trace"])),
     ]
 
 

@@ -62,8 +62,8 @@ def test_without_dot_the_source_can_be_written(monkeypatch: pytest.MonkeyPatch) 
 def test_report_draws_the_selected_finding(tmp_path: Path) -> None:
     files = [f"{name}={tmp_path / name}" for name in ("dot", "svg", "png")]
     words = [word for file in files for word in ("--as", file)]
-    told = CliRunner().invoke(main, ["report", RUN, *words, "--finding", "1"])
-    assert told.exit_code == 0, told.output
+    result = CliRunner().invoke(main, ["report", RUN, *words, "--finding", "1"])
+    assert result.exit_code == 0, result.output
     assert (tmp_path / "png").read_bytes().startswith(b"\x89PNG") and (tmp_path / "svg").read_text().startswith("<svg")
     alone = CliRunner().invoke(main, ["report", RUN, "--as", "dot", "--finding", "1"])
     assert alone.stdout == (tmp_path / "dot").read_text()

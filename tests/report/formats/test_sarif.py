@@ -70,28 +70,28 @@ def test_a_suppression_carries_its_reason() -> None:
     run, findings = examples.leaking()
     by = Suppression("step-growth", "the cache, issue 12", "2027-01-31", "known.txt", 3)
     known = replace(findings.findings[1], suppressed_by=by)
-    told = replace(findings, findings=findings.findings[:1], suppressed=(known,), unused=(by,))
-    first, second = sarif(run, told)["runs"][0]["results"]
+    reported = replace(findings, findings=findings.findings[:1], suppressed=(known,), unused=(by,))
+    first, second = sarif(run, reported)["runs"][0]["results"]
     assert first["suppressions"] == []
     (suppression,) = second["suppressions"]
     assert suppression["status"] == "accepted" and "the cache, issue 12" in suppression["justification"]
-    assert '<skipped message="' in FORMATS["junit"](run, told)
-    data = json.loads(FORMATS["json"](run, told))
-    said = {
+    assert '<skipped message="' in FORMATS["junit"](run, reported)
+    data = json.loads(FORMATS["json"](run, reported))
+    entry = {
         "pattern": "step-growth",
         "reason": "the cache, issue 12",
         "until": "2027-01-31",
         "file": "known.txt",
         "line": 3,
     }
-    assert data["suppressed"][0]["suppressed_by"] == said and data["unused_suppressions"] == [said]
+    assert data["suppressed"][0]["suppressed_by"] == entry and data["unused_suppressions"] == [entry]
     assert data["findings"][0]["suppressed_by"] is None and data["expired_suppressions"] == []
 
 
 def test_rules_have_their_texts() -> None:
-    told = sarif(*examples.leaking())["runs"][0]["tool"]["driver"]["rules"]
-    assert ("tensor-cycle", "TensorCycle") in [(rule["id"], rule["name"]) for rule in told]
-    for rule in told:
+    reported = sarif(*examples.leaking())["runs"][0]["tool"]["driver"]["rules"]
+    assert ("tensor-cycle", "TensorCycle") in [(rule["id"], rule["name"]) for rule in reported]
+    for rule in reported:
         known = rule_named(rule["id"])
         assert rule["shortDescription"]["text"] == known.text
         assert rule["help"]["text"] == f"{known.text}\n\n{known.why}\n\n{known.cure}"

@@ -25,18 +25,18 @@ def by_copies(copies: Copies, folder: Path) -> Callable[[Options], Outcome]:
     """
 
     def launched(options: Options) -> Outcome:
-        asked, answered = folder / "options", folder / "outcome"
-        asked.write_bytes(pickle.dumps(options))
-        done = copies.run([str(asked), str(answered)], Path.cwd(), dict(os.environ), TIMEOUT_S, __file__)
+        request, answer = folder / "options", folder / "outcome"
+        request.write_bytes(pickle.dumps(options))
+        done = copies.run([str(request), str(answer)], Path.cwd(), dict(os.environ), TIMEOUT_S, __file__)
         os.write(1, done.stdout.encode())
         os.write(2, done.stderr.encode())
         assert done.returncode == 0, done.stderr
-        outcome: Outcome = pickle.loads(answered.read_bytes())
+        outcome: Outcome = pickle.loads(answer.read_bytes())
         return outcome
 
     return launched
 
 
 if __name__ == "__main__":
-    asked, answered = map(Path, sys.argv[1:])
-    answered.write_bytes(pickle.dumps(launch(pickle.loads(asked.read_bytes()))))
+    request, answer = map(Path, sys.argv[1:])
+    answer.write_bytes(pickle.dumps(launch(pickle.loads(request.read_bytes()))))

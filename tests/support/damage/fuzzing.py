@@ -33,20 +33,20 @@ from leakscope.verdict import Verdict
 from support.damage.mutations import damage, put_back
 from support.damage.small_run import write_small_run
 
-MOST_S = 20.0
+MAX_S = 20.0
 """Seconds for one run; the whole one takes a tenth of one."""
-MOST_BYTES = 4 << 30
+MAX_BYTES = 4 << 30
 """Address space of the process: numpy's and matplotlib's threads reserve one of them."""
 PAGES = 12
 """One run in so many is told as a page too, which takes longest."""
 
 
 @dataclass
-class Told:
+class Reported:
     """What came of it."""
 
     runs: int = 0
-    told: int = 0
+    reported: int = 0
     refused: int = 0
     damaged: int = 0
     """Runs of which something was left out."""
@@ -56,7 +56,7 @@ class Told:
 
 
 class TooLong(BaseException):
-    """It took longer than `MOST_S`."""
+    """It took longer than `MAX_S`."""
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def _limited() -> Iterator[None]:
         raise TooLong
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, MOST_S)
+    signal.setitimer(signal.ITIMER_REAL, MAX_S)
     try:
         yield
     finally:
@@ -73,9 +73,9 @@ def _limited() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def fuzz(run: str, seed: int, seconds: float, count: int, only: int | None = None) -> Told:
+def fuzz(run: str, seed: int, seconds: float, count: int, only: int | None = None) -> Reported:
     """Damage a run again and again, in so many ways or for so long."""
-    told = Told()
+    reported = Reported()
     end = time.monotonic() + seconds
     with TemporaryDirectory() as name:
         folder = Path(name, "run")
@@ -91,10 +91,10 @@ def fuzz(run: str, seed: int, seconds: float, count: int, only: int | None = Non
             if time.monotonic() > end:
                 break
             done = damage(folder, whole, Random(f"{seed}:{number}"))
-            _try(folder, f"{seed}:{number} {done}", verdict, number % PAGES == 0, told)
+            _try(folder, f"{seed}:{number} {done}", verdict, number % PAGES == 0, reported)
             put_back(folder, whole, [text.partition(":")[0] for text in done])
-    told.peak_bytes = peak_bytes()
-    return told
+    reported.peak_bytes = peak_bytes()
+    return reported
 
 
 def peak_bytes() -> int:
@@ -103,48 +103,48 @@ def peak_bytes() -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
-def _try(folder: Path, done: str, verdict: Verdict, with_page: bool, told: Told) -> None:
+def _try(folder: Path, done: str, verdict: Verdict, with_page: bool, reported: Reported) -> None:
     """Read, judge and tell one run: nothing but a sentence may come of it."""
     began = time.process_time()
-    told.runs += 1
+    reported.runs += 1
     try:
         with _limited():
-            found = _tell(folder, with_page, told)
+            found = _tell(folder, with_page, reported)
         if {found, verdict} == {Verdict.CLEAN, Verdict.LEAKS}:
-            told.failures.append(f"{found}, not {verdict}: {done}")
+            reported.failures.append(f"{found}, not {verdict}: {done}")
     except LeakscopeError as error:
-        told.refused += 1
+        reported.refused += 1
         if "\n" in str(error) or len(str(error)) > 2000:
-            told.failures.append(f"no sentence: {done}: {error!r:.300}")
+            reported.failures.append(f"no sentence: {done}: {error!r:.300}")
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
         frames = [f for f in traceback.extract_tb(error.__traceback__) if "/leakscope/" in f.filename]
         at = f"{frames[-1].filename.rpartition('/leakscope/')[2]}:{frames[-1].lineno}" if frames else "nowhere"
-        told.failures.append(f"{type(error).__name__} at {at}: {done}: {error!s:.200}")
-    told.slowest_s = max(told.slowest_s, time.process_time() - began)
+        reported.failures.append(f"{type(error).__name__} at {at}: {done}: {error!s:.200}")
+    reported.slowest_s = max(reported.slowest_s, time.process_time() - began)
 
 
-def _tell(folder: Path, with_page: bool, told: Told) -> Verdict | None:
+def _tell(folder: Path, with_page: bool, reported: Reported) -> Verdict | None:
     """The verdict, where it must not be the opposite one: something was left out, and no look that shows an end."""
     run = read_run(folder, snapshots=True)
     findings = judge(run)
     for form in OWN:
         if with_page or form.name != "html":
             form.render(run, findings).encode()
-    told.told += 1
+    reported.reported += 1
     names = [*run.notes, *(name for rank in run.ranks for name in rank.damaged)]
-    told.damaged += bool(names)
-    fewer_looks = findings.verdict == Verdict.LEAKS and any(name.startswith("heap_") for name in names)
-    return None if fewer_looks or not names else findings.verdict
+    reported.damaged += bool(names)
+    fewer_snapshots = findings.verdict == Verdict.LEAKS and any(name.startswith("heap_") for name in names)
+    return None if fewer_snapshots or not names else findings.verdict
 
 
-def fuzz_apart(run: str, seconds: float, environment: Mapping[str, str]) -> Told:
+def fuzz_apart(run: str, seconds: float, environment: Mapping[str, str]) -> Reported:
     """The same in a process of its own, whose memory is bounded and which may be ended."""
     command = [sys.executable, "-m", "support.damage.fuzzing", run, "--seconds", str(seconds)]
-    limit = seconds + 3 * MOST_S
+    limit = seconds + 3 * MAX_S
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit, check=True)
-    return Told(**json.loads(answer.stdout))
+    return Reported(**json.loads(answer.stdout))
 
 
 def main() -> None:
@@ -155,10 +155,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--only", type=int)
-    asked = parser.parse_args()
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    told = fuzz(asked.run, asked.seed, asked.seconds, asked.count, asked.only)
-    json.dump(asdict(told), sys.stdout)
+    options = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
+    reported = fuzz(options.run, options.seed, options.seconds, options.count, options.only)
+    json.dump(asdict(reported), sys.stdout)
 
 
 if __name__ == "__main__":

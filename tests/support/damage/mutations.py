@@ -44,19 +44,19 @@ def _damage_one(folder: Path, name: str, whole: dict[str, bytes], random: Random
     if path.suffix not in (".json", ".jsonl") or random.random() < 0.2:
         return _with_bytes(path, data, random)
     if path.suffix == ".json":
-        value, told = _with_value(json.loads(data), random)
+        value, description = _with_value(json.loads(data), random)
         path.write_text(json.dumps(value))
-        return told
+        return description
     return _with_lines(path, data.splitlines(), random)
 
 
 def _with_lines(path: Path, lines: list[bytes], random: Random) -> str:
     place = random.randrange(len(lines))
-    told = f"line {place + 1} "
+    description = f"line {place + 1} "
     what = random.choice(("value", "value", "value", "value", "twice", "gone", "moved", "cut"))
     if what == "value":
-        value, said = _with_value(json.loads(lines[place]), random)
-        lines[place], told = json.dumps(value).encode(), told + said
+        value, change = _with_value(json.loads(lines[place]), random)
+        lines[place], description = json.dumps(value).encode(), description + change
     elif what == "cut":
         lines[place] = lines[place][: random.randrange(len(lines[place]) + 1)]
     else:
@@ -64,7 +64,7 @@ def _with_lines(path: Path, lines: list[bytes], random: Random) -> str:
         if what != "gone":
             lines.insert(random.randrange(len(lines) + 1), line)
     path.write_bytes(b"".join(line + b"\n" for line in lines))
-    return told if what == "value" else told + what
+    return description if what == "value" else description + what
 
 
 def _with_value(data: Any, random: Random) -> tuple[Any, str]:

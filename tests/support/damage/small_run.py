@@ -26,7 +26,7 @@ from leakscope.run.rows import (
     GainingContainer,
     GcFreeze,
     IdleStorage,
-    LayoutAtLook,
+    LayoutAtSnapshot,
     LifetimesUnjudged,
     LimitNear,
     MemoryThere,
@@ -45,7 +45,7 @@ from support.heap_text import heap_from
 from support.snapshots.building import training
 
 STEPS = 12
-LOOKS = (3, 5, 7, 9, 11)
+SNAPSHOT_STEPS = (3, 5, 7, 9, 11)
 MIB = 1 << 20
 SOURCE = """\
 import torch
@@ -84,11 +84,11 @@ def write_small_run(folder: Path, launcher_ended: bool = True) -> None:
         for step in range(1, STEPS + 1):
             collections = (Collection(2, 0.01, 400, 1024),) if step == 8 else ()
             rank.step(Step(step, 0.05, 64 * MIB + step * MIB, 66 * MIB, collections, kind))
-        for step in LOOKS:
-            rank.look(_look(step, Occasion.STEP, kind))
-        rank.look(_look(STEPS, Occasion.LAST, kind))
-        rank.look(_look(5, Occasion.PEAK, kind))
-        rank.look(_look(STEPS, Occasion.OOM if number else Occasion.END, kind))
+        for step in SNAPSHOT_STEPS:
+            rank.write_snapshot(_snapshot(step, Occasion.STEP, kind))
+        rank.write_snapshot(_snapshot(STEPS, Occasion.LAST, kind))
+        rank.write_snapshot(_snapshot(5, Occasion.PEAK, kind))
+        rank.write_snapshot(_snapshot(STEPS, Occasion.OOM if number else Occasion.END, kind))
         for row in (*_rows_of_all(), *(_device_rows() if number else _host_rows())):
             rank.append(row)
         rank.gc_diff(GcDiff((0, 4096, 65536, 0), 1, (0.001, 0.002, 0.03, 0.03), 69632))
@@ -108,7 +108,7 @@ def _end(number: int) -> Ended:
     return Ended(EndKind.RAISED, 1, STEPS, error=error, stack=("  File train.py, line 8",), at="train.py:8 train_step")
 
 
-def _look(step: int, occasion: Occasion, kind: str) -> HeapSnapshot:
+def _snapshot(step: int, occasion: Occasion, kind: str) -> HeapSnapshot:
     heap = _heap(step, kind)
     return HeapSnapshot(
         step=step,
@@ -120,7 +120,7 @@ def _look(step: int, occasion: Occasion, kind: str) -> HeapSnapshot:
         objects=100_000,
         stopped_seconds=0.1,
         seconds=0.2,
-        unjudged=("2 objects changed meanwhile",) if step == LOOKS[1] else (),
+        unjudged=("2 objects changed meanwhile",) if step == SNAPSHOT_STEPS[1] else (),
         peak_bytes=66 * MIB,
         counted_on=kind,
         containers=(
@@ -212,8 +212,8 @@ def _device_rows() -> Iterator[Row]:
              "stuck": 2 * MIB, "private": 0}  # fmt: skip
     for step in range(1, STEPS + 1):
         yield DeviceStep(step, "cuda", (figures,), (DeviceLayout(device=0, **plain),) if step % 4 == 0 else None)
-    looks = [*((step, Occasion.STEP) for step in LOOKS), (STEPS, Occasion.LAST)]
-    for step, occasion in looks:
+    snapshots = [*((step, Occasion.STEP) for step in SNAPSHOT_STEPS), (STEPS, Occasion.LAST)]
+    for step, occasion in snapshots:
         heap = _heap(step, "cuda")
         storages = heap.storages.tolist()
         yield DeviceBlocks(
@@ -221,7 +221,7 @@ def _device_rows() -> Iterator[Row]:
             bytes=(*(int(heap.bytes[s]) for s in storages), step * MIB, 512), device=(0,) * (len(storages) + 2),
             pending=(len(storages) + 1,), made_at=(*(0 for _ in storages), 1, 1),
             sites=("train.py:8 train_step", "train.py:4 <module>"),
-            layout=(LayoutAtLook(device=0, **plain, driver=(1 << 30, 8 << 30)),), file=step == LOOKS[-1],
+            layout=(LayoutAtSnapshot(device=0, **plain, driver=(1 << 30, 8 << 30)),), file=step == SNAPSHOT_STEPS[-1],
         )  # fmt: skip
     yield DeviceFailure(
         STEPS, "cuda", 0, wanted_bytes=2 << 30, limit_bytes=8 << 30, free_bytes=MIB, at="train.py:8 train_step",

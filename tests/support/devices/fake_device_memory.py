@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from leakscope.heap.snapshot import SnapshotContext, look
+from leakscope.heap.snapshot import SnapshotContext, take_heap_snapshot
 from leakscope.process.patches import Patches
 from leakscope.recorder.accelerator import Accelerator, described
 from leakscope.recorder.allocator_monitor import DeviceMemory
@@ -38,8 +38,10 @@ class FakeDeviceMemory:
     def _found(self) -> Accelerator:
         return described("cpu", self.module, (natives(self.state, "cpu"),))
 
-    def look(self, step: int, occasion: str = "step", counted: int = 0) -> HeapSnapshot:
+    def take_snapshot(self, step: int, occasion: str = "step", counted: int = 0) -> HeapSnapshot:
         hidden = (self, *self.memory.__dict__.values())
-        seen = look(step, occasion, SnapshotContext(counted, hidden=hidden, blocks=self.memory.block_reader()))
-        self.folder.look(seen)
+        seen = take_heap_snapshot(
+            step, occasion, SnapshotContext(counted, hidden=hidden, blocks=self.memory.block_reader())
+        )
+        self.folder.write_snapshot(seen)
         return seen

@@ -70,8 +70,8 @@ def run(folder: Path, script: str, options: dict[str, Any], planted: Planted) ->
 def be_the_rank(words: list[str], planted: Planted) -> None:
     """What a rank's process does."""
     main, mine = importlib.import_module("leakscope.recorder.__main__").main, os.getpid()
-    looks = importlib.import_module("leakscope.recorder.snapshots")
-    looks.look_at_heap, looks.inspect_heap = little_look, no_look
+    snapshots = importlib.import_module("leakscope.recorder.snapshots")
+    snapshots.take_heap_snapshot, snapshots.inspect_heap = little_snapshot, no_snapshot
     gc.freeze()
     try:
         sys.exit(main(words))
@@ -80,12 +80,12 @@ def be_the_rank(words: list[str], planted: Planted) -> None:
             Path("calls.json").write_text(json.dumps(planted.calls))
 
 
-def little_look(step: int, occasion: Occasion, *_: Any, **__: Any) -> HeapSnapshot:
+def little_snapshot(step: int, occasion: Occasion, *_: Any, **__: Any) -> HeapSnapshot:
     """In the place of half a second's work: what is planted is planted elsewhere."""
     return HeapSnapshot(step, occasion, heap_from("module train -> .x -> storage s 100"), None, 100)
 
 
-def no_look(*_: Any) -> NoReturn:
+def no_snapshot(*_: Any) -> NoReturn:
     """The same for the peak of a step."""
     raise LookupError("there is no heap snapshot at the peak")
 
@@ -95,23 +95,23 @@ def main(folder: Path, scripts: list[tuple[str, dict[str, Any]]]) -> None:
     for module in IMPORTED:
         importlib.import_module(module)
     users_sources()  # asks of every file whether it is the user's, which is then known
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     seen: set[str] = set()
     for script, options in scripts:
-        alone = folder / f"{len(told)}"
-        told.append({"script": script, "folder": str(alone), "status": run(alone, script, options, Planted())})
+        alone = folder / f"{len(reported)}"
+        reported.append({"script": script, "folder": str(alone), "status": run(alone, script, options, Planted())})
         calls = json.loads((alone / "calls.json").read_text())
         new = sorted(calls.keys() - seen)
         seen |= calls.keys()
         for turn, name in enumerate(new[::SHARE]):
             nth = min(calls[name], 1 + turn % LATER)
             error = ERRORS[turn % len(ERRORS)]
-            place = folder / f"{len(told)}"
+            place = folder / f"{len(reported)}"
             status = run(place, script, options, Planted(name, nth, error))
-            told.append(
+            reported.append(
                 {"script": script, "folder": str(place), "status": status, "name": name, "error": error.__name__}
             )
-    (folder / "told.json").write_text(json.dumps(told))
+    (folder / "told.json").write_text(json.dumps(reported))
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ LOG = {**_object("version runs", version={"const": "2.1.0"}, runs=_some(_RUN, 1)
 """The part of the standard's schema that a log of leakscope's uses."""
 _URI = re.compile(r"(?:[A-Za-z0-9._~/:@!$&'()*+,;=-]|%[0-9A-F]{2})+")
 """RFC 3986, without query and fragment."""
-_MOST_RESULTS, _MOST_STEPS, _MOST_RELATED, _MOST_TAGS = 5000, 10_000, 1000, 20
+_MAX_RESULTS, _MAX_STEPS, _MAX_RELATED, _MAX_TAGS = 5000, 10_000, 1000, 20
 """Of code scanning (docs.github.com, SARIF support for code scanning): 5,000 of the results are shown."""
 
 
@@ -111,9 +111,9 @@ def problems(log: Mapping[str, Any]) -> Iterator[str]:
         yield f"{error.json_path}: {error.message}"
     run = log["runs"][0]
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
-    if len(run["results"]) > _MOST_RESULTS or len(set(rules)) != len(rules):
+    if len(run["results"]) > _MAX_RESULTS or len(set(rules)) != len(rules):
         yield "too many results, or a rule twice"
-    if any(len(rule["properties"]["tags"]) > _MOST_TAGS for rule in run["tool"]["driver"]["rules"]):
+    if any(len(rule["properties"]["tags"]) > _MAX_TAGS for rule in run["tool"]["driver"]["rules"]):
         yield "too many tags"
     if len({"suppressions" in result for result in run["results"]}) > 1:
         yield "suppressions are of all results or of none (3.27.23)"
@@ -127,9 +127,9 @@ def _of_result(result: Mapping[str, Any], rules: list[str]) -> Iterator[str]:
     if rules[result["ruleIndex"]] != result["ruleId"]:
         yield f"{result['ruleId']} is not the rule of its index"
     related = [place["id"] for place in result.get("relatedLocations", [])]
-    if len(related) > _MOST_RELATED or len(set(related)) != len(related):
+    if len(related) > _MAX_RELATED or len(set(related)) != len(related):
         yield "too many related locations, or two with one id"
-    if any(len(flow["threadFlows"][0]["locations"]) > _MOST_STEPS for flow in result.get("codeFlows", [])):
+    if any(len(flow["threadFlows"][0]["locations"]) > _MAX_STEPS for flow in result.get("codeFlows", [])):
         yield "too many steps of a flow"
 
 

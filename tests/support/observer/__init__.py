@@ -28,10 +28,10 @@ class Observed:
 
 def observe(command: Sequence[str], script: Path, folder: Path, name: str, timeout_s: float) -> Observed:
     """Run a command, and read what the process of the script has left. Raises subprocess.TimeoutExpired."""
-    told = folder / name
+    reported = folder / name
     path = os.pathsep.join(part for part in (str(SITE), os.environ.get("PYTHONPATH", "")) if part)
     environment = os.environ | {
-        "OBSERVED": str(told),
+        "OBSERVED": str(reported),
         "OBSERVED_SCRIPT": str(script),
         "PYTHONPATH": path,
         "PYTHONHASHSEED": "0",
@@ -40,7 +40,7 @@ def observe(command: Sequence[str], script: Path, folder: Path, name: str, timeo
     run = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
     )
-    file = told.with_name(f"{name}.0")
+    file = reported.with_name(f"{name}.0")
     return Observed(run.returncode, run.stdout, json.loads(file.read_text()) if file.exists() else {})
 
 

@@ -60,7 +60,7 @@ def make(picture: Path, made: Path, words: str) -> None:
         page = started.new_page(viewport={"width": _WIDTH, "height": _HEIGHT}, color_scheme=scheme)
         page.goto(made.as_uri())
         page.screenshot(path=str(picture))
-    said = PngImagePlugin.PngInfo()
-    said.add_text(_WORDS, words)
+    metadata = PngImagePlugin.PngInfo()
+    metadata.add_text(_WORDS, words)
     with Image.open(picture) as image:
-        image.convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(picture, pnginfo=said, optimize=True)
+        image.convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(picture, pnginfo=metadata, optimize=True)

@@ -26,8 +26,8 @@ def _section(name: str, schema: Schema) -> Iterator[str]:
 def _rows(above: str, schema: Schema) -> Iterator[str]:
     for key, value in schema["properties"].items():
         name = f"{above}{key}"
-        told, optional = value.get("description", ""), "" if key in schema["required"] else " (may be missing)"
-        yield f"| `{name}` | {_kind(value)} | {told}{optional} |"
+        reported, optional = value.get("description", ""), "" if key in schema["required"] else " (may be missing)"
+        yield f"| `{name}` | {_kind(value)} | {reported}{optional} |"
         for suffix, inner in _inner(value):
             yield from _rows(f"{name}{suffix}", inner)
 

@@ -51,8 +51,8 @@ def job(folder: Path, script: Path, ranks: int = 1) -> Iterator[subprocess.Popen
         os.mkfifo(folder / f"at_20_{rank}")
         os.mkfifo(folder / f"go_on_{rank}")
     words = ["-m", "leakscope", "run", "-q", "--budget", "0", "-n", str(ranks), "-o", "run", script.name]
-    with open(folder / "told", "w") as told:
-        started = subprocess.Popen([sys.executable, *words], cwd=folder, stdout=told, stderr=told, text=True)
+    with open(folder / "told", "w") as reported:
+        started = subprocess.Popen([sys.executable, *words], cwd=folder, stdout=reported, stderr=reported, text=True)
     try:
         yield started
     finally:
@@ -66,7 +66,7 @@ def at_step_20(folder: Path, rank: int = 0) -> int:
     return int((folder / f"at_20_{rank}").read_text())
 
 
-def let_go_on(folder: Path, rank: int = 0) -> None:
+def release_job(folder: Path, rank: int = 0) -> None:
     (folder / f"go_on_{rank}").write_text("")
 
 

@@ -25,7 +25,7 @@ from support.examples import (
 
 KILLED, OUTLYING = 3, 6
 """Numbers of the rank that was killed, and of the one that holds far more than its peers."""
-LOOKS = (3, 5, 9, 11)
+SNAPSHOT_STEPS = (3, 5, 9, 11)
 
 
 @cache
@@ -46,7 +46,9 @@ def many(count: int) -> tuple[Run, Findings]:
             for number in range(count)
         },
         ledgers={
-            number: tuple(LedgerInterval(a, b, sum(line.bytes for line in kinds), kinds) for a, b in pairwise(LOOKS))
+            number: tuple(
+                LedgerInterval(a, b, sum(line.bytes for line in kinds), kinds) for a, b in pairwise(SNAPSHOT_STEPS)
+            )
             for number in range(0, count, 4)
         },
         gc_advice=tuple(
@@ -57,7 +59,9 @@ def many(count: int) -> tuple[Run, Findings]:
 
 
 def _seen(finding: Finding, ranks: Iterable[int]) -> Finding:
-    return replace(finding, sightings=tuple(Sighting(r, s, 128 * KIB * s + r % 5 * KIB) for r in ranks for s in LOOKS))
+    return replace(
+        finding, sightings=tuple(Sighting(r, s, 128 * KIB * s + r % 5 * KIB) for r in ranks for s in SNAPSHOT_STEPS)
+    )
 
 
 def _rank(number: int) -> Rank:

@@ -100,14 +100,14 @@ class Pipeline:
         def note(index: int, _module: Any, _args: Any, output: Tensor) -> None:
             made[index].append(StorageWeakRef(output.untyped_storage()))
 
-        def look(stage: Any, run: Any, microbatch: int) -> Any:
+        def inspect_stage(stage: Any, run: Any, microbatch: int) -> Any:
             if stage.stage_index in self.sent:
                 dead[stage.stage_index, microbatch] = made[stage.stage_index][microbatch].expired()
             return run(microbatch)
 
         handles = [self.blocks[index].register_forward_hook(partial(note, index)) for index in self.sent]
         for stage in self.stages:
-            stage._retrieve_recv_grads = partial(look, stage, stage._retrieve_recv_grads)
+            stage._retrieve_recv_grads = partial(inspect_stage, stage, stage._retrieve_recv_grads)
         try:
             yield dead
         finally:

@@ -14,8 +14,8 @@ def out_of_memory(size: int, free: int, stream: int = 0) -> Any:
     return event("oom", 0, size, device_free=free, stream=stream)
 
 
-def room_of(told: Snapshot) -> Room:
-    (device,) = analyse(told).devices
+def room_of(reported: Snapshot) -> Room:
+    (device,) = analyse(reported).devices
     (failure,) = device.out_of_memory
     assert failure.room is not None
     return failure.room
