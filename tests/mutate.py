@@ -62,7 +62,6 @@ EQUIVALENT: dict[str, str] = {
     "return next((value for finding in same if (value := getattr(finding, field))), getattr(same[0], field)) [0 => -1]":
         "all are empty",
     "return max(seen) - seen[0] if seen else 0 [0 => -1]": "it is in one of the lives",
-    "least = max(min_bytes, worth_share * step.peak_bytes, 1) [1 => 0]": "what is gone has a byte",
 }  # fmt: skip
 """Mutants that no test can tell from the original: the line, what is changed in it, and why."""
 
