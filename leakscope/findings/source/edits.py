@@ -567,6 +567,8 @@ def _not_kept(case: StoreCase) -> Suggestion | None:
     if len(calls) > 1:
         return None
     text = text_of(case.parsed, calls[0]) if calls else ""
+    if calls and isinstance(calls[0], ast.NamedExpr):  # a statement of its own needs parentheses
+        text = f"({text})" if text else ""
     return without(case.parsed, statement, text) if text or not calls else None
 
 
