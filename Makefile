@@ -22,11 +22,11 @@ PAIRS ?= --sample 200
 demo: $(READY)
 	$(BIN)/leakscope demo
 
-# What looks at its own process has one of its own, file by file; both lanes run whatever the other says.
+# Tests that inspect their own process get one each, file by file; both lanes run whatever the other reports.
 test: $(READY)
 	@status=0; \
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25 -m "not look and not integrations" || status=1; \
-	$(BIN)/python tests/look_lane.py || status=1; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25 -m "not inspect and not integrations" || status=1; \
+	$(BIN)/python tests/inspect_lane.py || status=1; \
 	exit $$status
 
 # The callbacks in the frameworks they are for, which have an environment of their own.

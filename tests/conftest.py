@@ -55,13 +55,13 @@ INSPECTING = (
 """Modules that inspect the whole process; so does a test module that imports `leakscope` or from these."""
 
 
-SECONDS = {"process": 8.0, "look": 1.0, "unit": 0.02}
+SECONDS = {"process": 8.0, "inspect": 1.0, "unit": 0.02}
 """Approximate duration of a test of each lane."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test with its lane: `process` if it or a fixture says so, else `look` by its imports, else `unit`.
+    """Mark each test with its lane: `process` if it or a fixture says so, else `inspect` by its imports, else `unit`.
 
     Tests that need the frameworks are in none. Workers take the longest files first.
     """
@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.process)
         if item.get_closest_marker("process") is None:
             inspects = item.get_closest_marker("no_tensor_leaks") or is_inspecting(getattr(item, "module", None))
-            item.add_marker(pytest.mark.look if inspects else pytest.mark.unit)
+            item.add_marker(pytest.mark.inspect if inspects else pytest.mark.unit)
     if hasattr(config, "workerinput"):
         takes: dict[Path, float] = defaultdict(float)
         for item in items:

@@ -103,12 +103,12 @@ def test_only_a_saved_tensor_owned_by_python_is_followed() -> None:
 
 DANGLING = """
     import torch
-    from leakscope.heap.snapshot import look
+    from leakscope.heap.snapshot import take_heap_snapshot
 
     x = torch.ones(300, requires_grad=True)
     kept = [x.exp().grad_fn._raw_saved_result for _ in range(200)]
     filled = [bytes(700 + k) for k in range(2000)]
-    assert len(look(1, "step").heap)
+    assert len(take_heap_snapshot(1, "step").heap)
 """
 
 

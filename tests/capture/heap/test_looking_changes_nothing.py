@@ -220,11 +220,11 @@ FIRST = """
 import sys
 import torch
 from leakscope.recorder.accelerator import Counter
-from leakscope.heap.snapshot import SnapshotContext, look
+from leakscope.heap.snapshot import SnapshotContext, take_heap_snapshot
 from leakscope.heap.growth import Gains
 counter, gains, loaded = Counter(), Gains(), set(sys.modules)
 before = counter.read().bytes
-look(1, "step", SnapshotContext(gains=gains))
+take_heap_snapshot(1, "step", SnapshotContext(gains=gains))
 assert not set(sys.modules) - loaded
 assert counter.read().bytes - before < 425 * 1024  # see leakscope/recorder/accelerator.py
 """

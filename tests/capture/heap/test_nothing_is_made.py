@@ -20,7 +20,7 @@ from leakscope.heap.snapshot import SnapshotContext
 from leakscope.process.raw_types import LAYOUT_IS_KNOWN
 
 pytestmark = [
-    pytest.mark.look,
+    pytest.mark.inspect,
     pytest.mark.skipif(not LAYOUT_IS_KNOWN, reason="not a build of CPython 3.11 to 3.13 with the GIL"),
 ]
 OLD = sys.version_info < (3, 12)

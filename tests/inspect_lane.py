@@ -1,6 +1,6 @@
 """Runs the tests that inspect their own process, each file in a process of its own.
 
-    python tests/look_lane.py [--beside N] [PYTEST OPTION...]
+    python tests/inspect_lane.py [--beside N] [PYTEST OPTION...]
 
 A heap snapshot describes all live objects of its process, which are far more in one that has collected and run the
 whole suite. The processes are forked from one that has imported pytest and torch. Prints the output of pytest for
@@ -26,7 +26,7 @@ from typing import IO, NoReturn
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-OPTIONS = ("-m", "look", "-o", "addopts=", "--import-mode=importlib", "-p", "no:asyncio", "-p", "no:anyio")
+OPTIONS = ("-m", "inspect", "-o", "addopts=", "--import-mode=importlib", "-p", "no:asyncio", "-p", "no:anyio")
 IMPORTED = (
     "numpy",
     "torch",
@@ -40,10 +40,10 @@ IMPORTED = (
 MAY_BE = re.compile(
     r"leakscope\.heap(\.snapshot|\.sweep| import)|leakscope\.recorder\.(recorder|lifetimes\.)|"
     r"leakscope\.(integrations|profiler|testing)|leakscope import .*(profiler|testing)|"
-    r"^import leakscope|heap_readers|lived_steps|native_fuzz|no_tensor_leaks|mark\.look",
+    r"^import leakscope|heap_readers|lived_steps|native_fuzz|no_tensor_leaks|mark\.inspect",
     re.MULTILINE,
 )
-"""Text without which a file has no test of the lane: see `LOOKING` in conftest.py, which decides."""
+"""Text without which a file has no test of the lane: see `INSPECTING` in conftest.py, which decides."""
 SLOWEST = 10
 """Files listed with their time at the end."""
 COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed)")
