@@ -54,7 +54,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 OPPOSITE = {"min": "max", "max": "min", "any": "all", "all": "any"}
 EQUIVALENT: dict[str, str] = {
     "return (counted[end].counted_bytes or 0) - (counted[start].counted_bytes or 0) [0 => 1]": "they are counted",
-    "counted = sum(next((snapshot.counted_bytes or 0 for snapshot in rank.heap_snapshots), 0) for rank in ranks) [0 => 1]":
+    "counted = sum(next((snapshot.counted_bytes or 0 for snapshot in rank.heap_snapshots), 0) for rank in ranks) [0 => 1]":  # noqa: E501
         "a byte in a forecast of steps",
     "return carried[0] if len(carried) == 1 else None [0 => -1]": "of one",
     "RULE = Rule(RuleName.FRAME_HOLD, HELP, Match(60, _applies, _facts), is_unintended=True) [60 => 61]":
