@@ -80,10 +80,10 @@ function addFilter() {
   const rule = element("select", { name: "rule" }, element("option", { value: "" }, "all rules"));
   rule.append(...rules.map((name) => element("option", { value: name }, name)));
   const rank = element("input", { type: "text", name: "rank", size: 8, placeholder: "0, 4-7" });
-  const said = element("output", {});
+  const shownCount = element("output", {});
   const form = element("form", { class: "filter", role: "search", "aria-label": "Filter findings and ranks" },
     element("label", {}, "text ", text), element("label", {}, "rule ", rule), element("label", {}, "rank ", rank),
-    element("button", { type: "reset" }, "clear"), said);
+    element("button", { type: "reset" }, "clear"), shownCount);
 
   function filter() {
     const wanted = text.value.trim().toLowerCase();
@@ -102,7 +102,7 @@ function addFilter() {
       row.classList.toggle("filtered", !kept);
     }
     if (narrowed || ranks) shown.forEach(unfold);
-    said.textContent = narrowed || ranks ? `${shown.length} of ${findings.length} findings` : "";
+    shownCount.textContent = narrowed || ranks ? `${shown.length} of ${findings.length} findings` : "";
   }
 
   form.addEventListener("input", filter);
