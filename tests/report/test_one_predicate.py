@@ -12,7 +12,7 @@ import pytest
 from support import ROOT, examples
 
 from leakscope.findings.facts import Origin, Severity
-from leakscope.findings.judge import judge
+from leakscope.findings.judge import Policy, judge
 from leakscope.findings.model import Findings
 from leakscope.report import FORMATS
 from leakscope.report.notebook import render as in_notebook
@@ -50,7 +50,7 @@ def unjudged_fails() -> Reported:
 def recorded(variant: str, **how: object) -> Callable[[], Reported]:
     def reported() -> Reported:
         run = read_run(ROOT / "sample_runs" / "p2p_pipeline" / variant)
-        return run, judge(run, **how)  # type: ignore[arg-type]
+        return run, judge(run, Policy(**how))  # type: ignore[arg-type]
 
     return reported
 

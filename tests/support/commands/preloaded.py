@@ -21,7 +21,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import FunctionType
 from typing import Any, NoReturn
 
 from leakscope import bootstrap
@@ -40,9 +39,11 @@ IMPORTED = (
     "matplotlib.figure",
     "graphviz",
     "jinja2",
+    "sympy",
+    "torch._dynamo",
     "torch.distributed.launcher.api",
 )
-"""With everything that these import, except `torch._dynamo`: see `without_dynamo`."""
+"""With everything that these import; an optimizer of torch imports `torch._dynamo`."""
 READ_AT_IMPORT = ("PYTHON", "TORCH", "PYTORCH", "OMP_", "MKL_", "LD_", "MALLOC_")
 """Beginnings of the names of variables that Python, torch and the C library read when they are loaded."""
 SET_FOR_RANKS = ("TORCHELASTIC_", "TORCH_NCCL_")
@@ -79,17 +80,17 @@ class Preloaded:
         With `together`, stderr is interleaved with stdout, as on a terminal.
         """
         self._calls += 1
-        outputs = [self._folder / f"{self._calls}.{name}" for name in ("stdout", "stderr")]
+        output_files = [self._folder / f"{self._calls}.{name}" for name in ("stdout", "stderr")]
         if together:
-            outputs[1].touch()
+            output_files[1].touch()
         ask = {
             "words": [program, *words],
             "folder": str(folder),
             "env": dict(env),
-            "outputs": [str(path) for path in outputs],
+            "output_files": [str(path) for path in output_files],
         }
         if together:
-            ask["outputs"] = [str(outputs[0])] * 2
+            ask["output_files"] = [str(output_files[0])] * 2
         os.write(self._asks, json.dumps(ask).encode() + b"\n")
         process = int(self._line(STARTS_S))
         try:
@@ -98,7 +99,7 @@ class Preloaded:
             os.kill(process, signal.SIGKILL)
             self._line(STARTS_S)
             raise
-        return subprocess.CompletedProcess([program, *words], status, *(path.read_text() for path in outputs))
+        return subprocess.CompletedProcess([program, *words], status, *(path.read_text() for path in output_files))
 
     def close(self) -> None:
         os.close(self._asks)
@@ -153,7 +154,6 @@ def serve(asks: int, answers: int) -> None:
     loaded_with = read_at_import(os.environ)
     for name in IMPORTED:
         importlib.import_module(name)
-    without_dynamo()
     gc.collect()
     os.write(answers, b"ready\n")
     with os.fdopen(asks) as lines:
@@ -165,29 +165,11 @@ def serve(asks: int, answers: int) -> None:
             os.write(answers, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
-def without_dynamo() -> None:
-    """Let optimizers run without importing `torch._dynamo`: it takes seconds, and doubles the heap of every snapshot.
-
-    They import it for a mark on some functions and for graph breaks, which matter to the compiler alone.
-    """
-    import torch  # not at the import of this module, which processes without torch import too
-
-    instead = {"torch._dynamo": "torch.compiler", "_dynamo": "compiler", "graph_break": "is_compiling"}
-    for function in gc.get_objects():
-        if type(function) is not FunctionType:
-            continue
-        code = function.__code__
-        if code.co_filename == torch._compile.__file__ and (wrapped := getattr(function, "__wrapped__", None)):
-            wrapped.__dynamo_disable = wrapped
-        elif code.co_filename == sys.modules["torch.optim.optimizer"].__file__ and "graph_break" in code.co_names:
-            function.__code__ = code.replace(co_names=tuple(instead.get(name, name) for name in code.co_names))
-
-
 def be_the_command(ask: dict[str, Any], loaded_with: dict[str, str], not_ours: Sequence[int]) -> NoReturn:
     """In the copy: do what `python -m leakscope`, or another program, does."""
     for number in not_ours:
         os.close(number)
-    for number, path in zip((1, 2), ask["outputs"], strict=True):
+    for number, path in zip((1, 2), ask["output_files"], strict=True):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
         os.dup2(file, number)
         os.close(file)
