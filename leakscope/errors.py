@@ -37,7 +37,7 @@ class LaunchFailed(LeakscopeError):
 class UnsupportedPython(LeakscopeError, ImportError):
     """Leakscope has not been run with the version or build of this Python.
 
-    An ImportError too: what looks at live objects cannot be imported there, and neither can its parts in C.
+    Also an ImportError: modules that inspect live objects cannot be imported there, nor can the C extensions.
     """
 
 
@@ -46,7 +46,7 @@ class UnsupportedTorch(LeakscopeError, ImportError):
 
 
 def unsupported_python() -> str:
-    """Why live objects of this Python are not looked at: one sentence; "" where they are.
+    """Why live objects of this Python are not inspected: one sentence; "" if they are.
 
     Reference counts and the layout of frames and instances differ between versions and builds, so that an answer from
     one that leakscope has not been run with may be wrong.
@@ -69,7 +69,7 @@ def unsupported_python() -> str:
 
 
 def check_python() -> None:
-    """Raises UnsupportedPython where live objects of this Python are not looked at."""
+    """Raises UnsupportedPython if live objects of this Python are not inspected."""
     if why := unsupported_python():
         raise UnsupportedPython(why)
 

@@ -194,7 +194,7 @@ class SharedContainers:
     def _shared(self, found: FoundContainer) -> Shared | None:
         kind = type(found.obj)
         base = tuple if kind is tuple else container_base(kind)
-        if kind is LRU_CACHE or base is None or "[" in found.place.written:  # what is inside is told with what it is in
+        if kind is LRU_CACHE or base is None or "[" in found.place.written:  # its items are reported with it
             return None
         key = id(found.obj), int(base.__len__(found.obj))
         if key not in self._known:

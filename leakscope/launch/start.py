@@ -196,7 +196,7 @@ def _outcome(
         except OSError as error:
             unwritable = error.strerror or str(error)
             outcome = collect_outcome(options.folder, codes, only, oom_kills, read_only=True)
-    except Unreadable:  # the script has removed it, and its own end is told all the same
+    except Unreadable:  # the script has removed it; its own end is reported all the same
         return outcome_of(of_main)
     return replace(outcome_of_main(found, of_main, outcome), unwritable=unwritable)
 

@@ -184,7 +184,7 @@ class MemoryHistory:
             if self.state == WAITING:
                 self._begin()
             self._started()
-        except Exception as error:  # noqa: BLE001 - told as a note: see above
+        except Exception as error:  # noqa: BLE001 - reported as a note: see above
             self.state = OVER if self.state == WAITING else self.state
             self._note(f"device memory is not recorded: {type(error).__name__}: {error}")
 

@@ -272,7 +272,7 @@ class DeviceFailures:
         self._busy = True
         try:
             self._record(device, wanted, limit, free)
-        except Exception as error:  # noqa: BLE001 - told as a note: see above
+        except Exception as error:  # noqa: BLE001 - reported as a note: see above
             self._note(f"the state when memory ran out was not recorded: {type(error).__name__}: {error}")
         finally:
             self._busy = False

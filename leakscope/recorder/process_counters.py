@@ -19,7 +19,7 @@ from leakscope.run.writer import RankFolder
 
 _FOLDER = "/proc/self/fd"
 _MAX_KINDS = 64
-"""Maximum kinds told apart; the rest together are `OTHERS`. Heuristic."""
+"""Maximum kinds with a line of their own; the others together are `OTHERS`. Heuristic."""
 _MAX_READ = 2048
 """Maximum descriptors whose kinds are read at a time. Heuristic: 20 ms on a slow system."""
 _MAX_SOCKETS = 256
