@@ -88,7 +88,7 @@ def test_commands_that_run_a_script_are_refused_and_others_are_not(
 
 USES = """
 import sysconfig
-import leakscope
+import leakscope, torch
 from leakscope.errors import LeakscopeError
 
 sysconfig.get_config_vars()["Py_GIL_DISABLED"] = 1
@@ -106,7 +106,7 @@ for use in (
 @pytest.mark.process
 def test_each_entry_of_the_api_is_refused() -> None:
     """In a process of its own: whether the modules that inspect live objects can be imported is decided once."""
-    done = subprocess.run([sys.executable, "-c", USES], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", USES], capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout.split() == ["True"] * 5, done.stderr
 
 
