@@ -54,7 +54,7 @@ def test_no_code_of_the_objects_runs_and_nothing_is_collected() -> None:
         gc.enable()
     assert object.__getattribute__(recording, "asked") == []
     assert not seen
-    assert "Telling object" in dot
+    assert "Recording object" in dot
     assert kept
     assert "objgraph" not in sys.modules or sys.modules["objgraph"].gc is gc
 
