@@ -11,7 +11,15 @@ from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import AliveAtEnd
 from leakscope.findings.model import RankSummary
 from leakscope.findings.peak import avoidable_peak_bytes
-from leakscope.graph.model import IMMORTAL, REFERENCE_KINDS, ROOTS, HeapGraph, ObjectKind, ReferenceKind, RootKind
+from leakscope.graph.model import (
+    IMMORTAL,
+    ROOTS,
+    TENSOR_KINDS,
+    HeapGraph,
+    ObjectKind,
+    ReferenceKind,
+    RootKind,
+)
 from leakscope.graph.walks import Mask, reachable
 from leakscope.run.model import HeapSnapshot, Rank
 from leakscope.run.rows import Occasion
@@ -43,10 +51,8 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
     Garbage is leaked, whatever it was before. With an accelerator in use, the other categories are of its memory.
     """
     n = len(graph)
-    kind = graph.reference_kind
-    code = {word: k for k, word in enumerate(REFERENCE_KINDS)}
     name = np.array(graph.strings, dtype=object)[graph.reference_name] if len(graph.holder) else np.zeros(0, object)
-    memory = (kind == code[ReferenceKind.MEMORY]) | _inner(graph, name)
+    memory = graph.is_reference_kind(ReferenceKind.MEMORY) | _inner(graph, name)
     masks: dict[str, Mask] = {}
     storages = graph.storages
 
@@ -58,21 +64,21 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
         tensors[graph.held[mask]] = True
         return over(tensors)
 
-    masks["parameter"] = over(_of(graph, ObjectKind.PARAMETER))
+    masks["parameter"] = over(graph.is_kind(ObjectKind.PARAMETER))
     masks["gradient"] = held_by(name == ".grad")
-    optimizers = graph.of_kind(ObjectKind.OPTIMIZER)
-    states = (name == ".state") & np.isin(graph.holder, optimizers)
+    states = (name == ".state") & graph.is_kind(ObjectKind.OPTIMIZER)[graph.holder]
+    items = graph.is_reference_kind(ReferenceKind.ITEM)
     through = reachable(
         n,
-        graph.holder[kind == code[ReferenceKind.ITEM]],
-        graph.held[kind == code[ReferenceKind.ITEM]],
+        graph.holder[items],
+        graph.held[items],
         graph.held[states],
     )
     masks["optimizer state"] = over(through)
-    masks["buffer"] = held_by(kind == code[ReferenceKind.BUFFER])
+    masks["buffer"] = held_by(graph.is_reference_kind(ReferenceKind.BUFFER))
     masks["leaked"] = np.isin(storages, list(leaked)) | (graph.freed[storages] != 0)
-    masks["activation held by a live graph"] = held_by(kind == code[ReferenceKind.SAVED])
-    masks["P2P or collective buffer"] = held_by(np.isin(graph.holder, graph.of_kind(ObjectKind.WORK))) | np.isin(
+    masks["activation held by a live graph"] = held_by(graph.is_reference_kind(ReferenceKind.SAVED))
+    masks["P2P or collective buffer"] = held_by(graph.is_kind(ObjectKind.WORK)[graph.holder]) | np.isin(
         storages, list(graph.comm_uses)
     )
     masks["input or label"] = over(_given(graph, name))
@@ -93,7 +99,7 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
 
 def _inner(graph: HeapGraph, name: np.ndarray[Any, np.dtype[np.object_]]) -> Mask:
     """References from a wrapper tensor (DTensor, nested or quantized) to its parts."""
-    tensor = _of(graph, ObjectKind.TENSOR) | _of(graph, ObjectKind.PARAMETER)
+    tensor = graph.is_kind(*TENSOR_KINDS)
     owns = np.zeros(len(graph), dtype=bool)
     owns[graph.holder[graph.is_reference_kind(ReferenceKind.MEMORY)]] = True
     attribute = graph.is_reference_kind(ReferenceKind.ATTRIBUTE) & (name != ".grad")
@@ -103,23 +109,17 @@ def _inner(graph: HeapGraph, name: np.ndarray[Any, np.dtype[np.object_]]) -> Mas
 
 def _given(graph: HeapGraph, name: np.ndarray[Any, np.dtype[np.object_]]) -> Mask:
     """Tensors that no operation made, named by a variable of a running function or the script, or in its batch."""
-    variables = _of(graph, ObjectKind.FRAME) | _of(graph, ObjectKind.NAMESPACE)
+    variables = graph.is_kind(ObjectKind.FRAME, ObjectKind.NAMESPACE)
     reached = np.zeros(len(graph), dtype=bool)
     reached[graph.held[variables[graph.holder]]] = True
     items = graph.is_reference_kind(ReferenceKind.ITEM)
-    containers = _of(graph, ObjectKind.CONTAINER)
+    containers = graph.is_kind(ObjectKind.CONTAINER)
     for _ in range(_BATCH_DEPTH):
         reached[graph.held[items & reached[graph.holder] & containers[graph.holder]]] = True
     made = np.zeros(len(graph), dtype=bool)
     made[graph.holder[name == ".grad_fn"]] = True
-    given: Mask = reached & _of(graph, ObjectKind.TENSOR) & ~made
+    given: Mask = reached & graph.is_kind(ObjectKind.TENSOR) & ~made
     return given
-
-
-def _of(graph: HeapGraph, kind: ObjectKind) -> Mask:
-    mask = np.zeros(len(graph), dtype=bool)
-    mask[graph.of_kind(kind)] = True
-    return mask
 
 
 def snapshots_after_steps(rank: Rank) -> list[HeapSnapshot]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, wraps
@@ -265,11 +265,11 @@ class HeapGraph:
 
     def is_kind(self, *kinds: ObjectKind) -> NDArray[np.bool_]:
         """Mask of the objects of these kinds."""
-        return np.isin(self.kind, [KINDS.index(kind) for kind in kinds])
+        return _is_any(self.kind, map(KINDS.index, kinds))
 
     def is_reference_kind(self, *kinds: ReferenceKind) -> NDArray[np.bool_]:
         """Mask of the references of these kinds."""
-        return np.isin(self.reference_kind, [REFERENCE_KINDS.index(kind) for kind in kinds])
+        return _is_any(self.reference_kind, map(REFERENCE_KINDS.index, kinds))
 
     @cached_property
     def storages(self) -> Ints:
@@ -305,6 +305,14 @@ class HeapGraph:
 OBJECT_COLUMNS = ("type", "kind", "label", "name", "where", "bytes", "size", "root", "freed", "unexplained")
 REFERENCE_COLUMNS = ("holder", "held", "reference_kind", "reference_name", "reference_where")
 """Names of the reference columns, as in files."""
+
+
+def _is_any(column: Ints, numbers: Iterable[int]) -> NDArray[np.bool_]:
+    """Mask of the rows with one of a few numbers; `np.isin` takes 70 times as long for one."""
+    mask = np.zeros(len(column), dtype=bool)
+    for number in numbers:
+        mask |= column == number
+    return mask
 
 
 def _grouped(keys: Ints, count: int) -> tuple[Ints, Ints]:

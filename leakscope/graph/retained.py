@@ -260,8 +260,3 @@ def _shown(graph: HeapGraph, by_native: Mask, on_cycle: Mask) -> Mask:
 def freed_storages(graph: HeapGraph, references: Ints, later: bool = False) -> Ints:
     """Storages that cutting these references would free; `later` as for `freed_without`."""
     return graph.storages[freed_without(graph, references, later)[graph.storages]]
-
-
-def bytes_freed(graph: HeapGraph, references: Ints) -> int:
-    """Return the bytes that cutting these references would free (retained size, not reachable size)."""
-    return int(graph.bytes[freed_storages(graph, references)].sum())

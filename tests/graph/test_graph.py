@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.heap_text import heap_from, path_text
 
 from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind, build
-from leakscope.graph.retained import bytes_freed, dominators, freed_by_walk, freed_storages, freed_without, passing
+from leakscope.graph.retained import dominators, freed_by_walk, freed_storages, freed_without, passing
 from leakscope.graph.serialize import from_json, is_same, to_json
 from leakscope.graph.walks import ReferrerIndex, find_cycles, in_rows, occurrences, smallest_cycle
 
@@ -67,7 +67,7 @@ def named(graph: HeapGraph, holder: str, name: str) -> int:
 
 
 def cut(graph: HeapGraph, *references: int) -> int:
-    return bytes_freed(graph, np.asarray(references, dtype=np.int64))
+    return int(graph.bytes[freed_storages(graph, np.asarray(references, dtype=np.int64))].sum())
 
 
 def test_reachable_is_not_retained() -> None:

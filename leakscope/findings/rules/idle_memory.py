@@ -154,9 +154,7 @@ def _unread(graph: HeapGraph, step: WatchedStep) -> Ints:
 
 def _entries(graph: HeapGraph, ended: Mask) -> Ints:
     """References by which a named object holds an exception, a traceback or the frame of a finished function."""
-    inside = ended.copy()
-    for kind in _OF_ERRORS:
-        inside[graph.of_kind(kind)] = True
+    inside = ended | graph.is_kind(*_OF_ERRORS)
     of_program = (RootKind.NONE, RootKind.MODULE, RootKind.FRAME, RootKind.CALLBACK)
     named = np.isin(graph.root, [ROOTS.index(root) for root in of_program])
     entries: Ints = np.flatnonzero((named & ~inside)[graph.holder] & inside[graph.held])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from leakscope.graph.model import IMMORTAL, HeapGraph
-from leakscope.graph.retained import bytes_freed
+from leakscope.graph.retained import freed_storages
 from leakscope.heap import snapshot as heap
 
 ROUNDS = 4
@@ -259,7 +259,8 @@ def test_a_cut_frees_the_predicted_bytes_without_collection(many: list[Plan]) ->
         for k, plan in enumerate(plans_with_roots):
             inner = [int(graph.held[r]) for r in graph.out_of(outer).tolist() if graph.reference(r).name == f"[{k}]"]
             cut = [r for own in inner for r in graph.out_of(own).tolist() if graph.reference(r).name == "[0]"]
-            counts_found = bytes_freed(graph, np.asarray(cut, dtype=np.int64)) if cut else 0
+            freed = freed_storages(graph, np.asarray(cut, dtype=np.int64))
+            counts_found = int(graph.bytes[freed].sum()) if cut else 0
             before = seen.alive()
             roots[k][0] = None
             done = sum(size * gone for size, gone in (before - seen.alive()).items())
