@@ -19,7 +19,6 @@ import click
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import Options
-from leakscope.report.rendering import WIDTH
 from leakscope.units import bytes_text, plural
 
 if TYPE_CHECKING:
@@ -160,7 +159,11 @@ def stdout_console() -> Console:
 def columns_of(console: Console) -> int:
     """Width of a report: that of the terminal within limits, else always the same."""
     on_terminal = console.file.isatty()
-    return min(max(console.width, NARROWEST), WIDEST) if on_terminal else WIDTH
+    if on_terminal:
+        return min(max(console.width, NARROWEST), WIDEST)
+    from leakscope.report.rendering import WIDTH  # not at start-up: reports import what a run is made of
+
+    return WIDTH
 
 
 def files_of(run: Run) -> dict[str, Path]:

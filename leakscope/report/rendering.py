@@ -11,9 +11,6 @@ from functools import cache
 from io import StringIO
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from leakscope.graph.model import HeapGraph
-from leakscope.run.model import ROWS, Rank, Step
-
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.segment import Segment
@@ -261,6 +258,9 @@ def _are_same(now: Collection[object], before: Collection[object]) -> bool:
 @cache
 def _fields_to_clean(kind: Any) -> tuple[str, ...]:
     """Names of the fields of a dataclass to clean."""
+    from leakscope.graph.model import HeapGraph  # numpy, which the command line does without until it reads a run
+    from leakscope.run.model import ROWS, Rank, Step
+
     if issubclass(kind, (HeapGraph, Step)) or not is_dataclass(kind):
         return ()
     left = ROWS if kind is Rank else frozenset()
