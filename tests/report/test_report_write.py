@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from leakscope_cli.outputs import render_format
 from support import examples
 
 from leakscope.errors import LeakscopeError
@@ -54,3 +55,15 @@ def test_an_installed_package_adds_a_format(tmp_path: Path, monkeypatch: pytest.
         FORMATS["gone"]
     with pytest.raises(KeyError):
         FORMATS["pdf"]
+
+
+@pytest.mark.parametrize("returned", ["1 / 0", "b'not text'"])
+def test_a_format_of_another_package_that_fails_is_one_error(returned: str) -> None:
+    class Broken:
+        name, suffix = "broken", ".broken"
+
+        def render(self, run: object, findings: object) -> str:
+            return eval(returned)  # type: ignore[no-any-return]
+
+    with pytest.raises(LeakscopeError, match="broken"):
+        render_format(Broken(), *examples.leaking())
