@@ -424,6 +424,7 @@ def test_a_cache_whose_entries_are_made_anew_takes_out_the_oldest(test: str, aft
         ("kept = {}", "kept.setdefault('a', []).append(out)", ""),
         ("kept = {}", "kept[step] = out", ""),
         ("kept = []", "kept.append(net(step))", "net(step)"),
+        ("kept = []", "kept.append(y := net(step))", "(y := net(step))"),
         ("kept = []", "kept.append((yield step))", "yield step"),
         ("kept = []", "kept.append((step, torch.randn(9)))", "torch.randn(9)"),
         ("kept = []", "kept.append((net(step), net(step)))", None),
