@@ -308,7 +308,7 @@ REFERENCE_COLUMNS = ("holder", "held", "reference_kind", "reference_name", "refe
 
 
 def _is_any(column: Ints, numbers: Iterable[int]) -> NDArray[np.bool_]:
-    """Mask of the rows with one of a few numbers; `np.isin` takes 70 times as long for one."""
+    """Mask of the rows with one of a few numbers, by comparison: `np.isin` is slower for so few."""
     mask = np.zeros(len(column), dtype=bool)
     for number in numbers:
         mask |= column == number
