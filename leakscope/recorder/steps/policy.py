@@ -19,18 +19,12 @@ from leakscope.shield import contextmanager
 
 FIRST_SNAPSHOTS = (1, 3, 5, 7)
 """Steps after warm-up at whose end the first snapshots are taken, or later if they cost too much."""
-_NEEDED = 3
-"""Minimum snapshots to judge growth (findings/growth.py, MIN_SNAPSHOTS)."""
 _AT_ONCE_S = 4.0
-"""Seconds that the snapshots needed for a verdict may take regardless of the budget, so that a short run has one.
-Heuristic.
+"""CPU seconds that the first snapshots may take regardless of the budget, so that a short run has a verdict. Four of
+360,000 objects took 1.6 to 2.3 s on two busy cores; where they reached the limit, the fourth depended on the machine.
 """
 _SHARE_AT_FIRST = 0.2
 """Additional share of the elapsed time for those snapshots: a job that dies after 20 s has a verdict. Heuristic."""
-_CHEAP_S = 3.0
-"""CPU seconds within which further snapshots are taken at once. Four of 360,000 objects took 1.6 to 2.3 s on two busy
-cores: at 2 the fourth depended on the machine's load.
-"""
 _SPACING_FACTOR = 1.25
 """Minimum factor between the step numbers of consecutive snapshots: a long run keeps few of them."""
 _MIN_RISE_BYTES = 1 << 20
@@ -102,8 +96,7 @@ class Schedule:
         return self._taken < len(FIRST_SNAPSHOTS) and step >= self.warmup + FIRST_SNAPSHOTS[self._taken]
 
     def _affords_first(self, elapsed: float) -> bool:
-        at_once = self._affords_verdict(elapsed) if self._taken < _NEEDED else self.worked + self._work <= _CHEAP_S
-        return at_once or self._is_within_budget(elapsed)
+        return self._affords_verdict(elapsed) or self._is_within_budget(elapsed)
 
     def _affords_verdict(self, elapsed: float) -> bool:
         return self.worked + self._work <= _AT_ONCE_S + _SHARE_AT_FIRST * elapsed
