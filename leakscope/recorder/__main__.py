@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from leakscope.bootstrap import own_imports
 from leakscope.options import Options
 from leakscope.originals import os, take
+from leakscope.overlay import install_overlay
 from leakscope.process import script_runner
 from leakscope.process.children import bootstrap_module, current_process, follow_children
 from leakscope.process.gc_control import no_automatic_gc
@@ -52,6 +53,7 @@ class _Rank:
     def prepare(self) -> tuple[CodeType, ModuleType]:
         """Compile the script and set up its `__main__`; wait for its `import torch`."""
         options, function = self.options, self.step_function
+        install_overlay(str(options.folder))
         if function is not None:
             self.guard.call("wait for the step function", function.install, self.patches)
         prepared = script_runner.prepare(

@@ -48,6 +48,8 @@ _put_in: list[tuple[Any, str, Any, Any]] = []
 def begin(folder: str) -> None:
     """Follow this process, which has just started, and its children."""
     _path[:] = sys.path
+    if os.path.exists(f"{folder}/overlay"):
+        _light("leakscope.overlay").install_overlay(folder)
     follow(folder)
     put_everywhere(*((made.__wrapped__, made) for _, _, made in places()))
     wait_for_torch()
