@@ -29,6 +29,7 @@ from leakscope.launch.outcome import (
     settled,
     sweep,
 )
+from leakscope.launch.repeat import LaunchRecord
 from leakscope.options import Options
 from leakscope.run.model import read_header
 from leakscope.run.multi_node import Job, job_here, machines, ranks_elsewhere
@@ -250,6 +251,7 @@ def _about_run(options: Options, outside: ExternalLauncher | None = None) -> dic
             "fail_on_inconclusive": options.fail_on_inconclusive,
             "ignore_library": options.ignore_library,
         },
+        "launch": LaunchRecord.of(options, tuple(interpreter_flags()), outside is not None).to_json(),
         **({"job": vars(job)} if options.world > 1 and job != Job() else {}),
         **several,
     }

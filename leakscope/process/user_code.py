@@ -375,16 +375,22 @@ def users_sources() -> dict[str, tuple[str, ...]]:
     In a notebook, of its cells as last run.
     """
     sources = {short(cell): tuple(line.rstrip("\n") for line in lines_of(cell)) for cell in newest_first()[:_MAX_FILES]}
-    for module in list(sys.modules.values()):
-        # the module's dict is read, not its attributes: a module may define __getattr__
-        namespace = module.__dict__ if type(module).__name__ == "module" else {}
-        filename = namespace.get("__file__")
-        if type(filename) is not str or not filename.endswith(".py") or not is_users(filename):
-            continue
+    for filename in _users_files():
         lines = lines_of(filename)
         if lines and len(lines) <= _MAX_LINES and len(sources) < _MAX_FILES:
             sources[short(filename)] = tuple(line.rstrip("\n") for line in lines)
     return sources
+
+
+def paths_of_sources() -> dict[str, str]:
+    """Real path of every imported file of the user, by the short name used for lines in a run."""
+    return {short(filename): os.path.realpath(filename) for filename in _users_files()}
+
+
+def _users_files() -> list[str]:
+    """Paths of the imported files of the user."""
+    files = dict.fromkeys(map(_file_of, list(sys.modules.values())))
+    return [filename for filename in files if filename.endswith(".py") and is_users(filename)]
 
 
 def without_source(stack: Sequence[str]) -> tuple[str, ...]:

@@ -259,6 +259,8 @@ class Run:
     options: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Lines of the user's source files, as of the end of the run."""
+    source_paths: Mapping[str, str] = field(default_factory=dict)
+    """Real paths of these files."""
     heap_reader: str = ""
     """The reader of the heap, `native`, `Python` or both; "" if it was not recorded."""
     notes: tuple[str, ...] = ()
@@ -328,14 +330,16 @@ def with_what_ranks_know(folder: Path, header: Mapping[str, Any]) -> dict[str, A
     """
     data = dict(header)
     sources: dict[str, Any] = {}
+    paths: dict[str, Any] = {}
     readers: set[str] = set()
     for path in sorted(folder.glob(f"rank_*/{NAME}")):
         try:
             about = read_json(path)
             known = {name: str(about[name]) for name in ("device", "torch", "heap_reader")}
             sources.update(about["sources"].items())
+            paths.update(about.get("source_paths", {}).items())
         except (Unreadable, AttributeError, KeyError, TypeError):
             continue
         readers.add(known.pop("heap_reader"))
         data = known | data
-    return {**data, "heap_reader": " and ".join(sorted(readers)), "sources": sources}
+    return {**data, "heap_reader": " and ".join(sorted(readers)), "sources": sources, "source_paths": paths}

@@ -99,7 +99,7 @@ _APART_S = 3600.0
 """Seconds between the starts of two machines, by their clocks, beyond which they count as two runs unless something
 else identifies them. Heuristic: torch's rendezvous waits ten minutes.
 """
-_KNOWN_BY_RANKS = ("device", "torch", "heap_reader", "sources")
+_KNOWN_BY_RANKS = ("device", "torch", "heap_reader", "sources", "source_paths")
 """Keys that each machine's launcher copied into its `run.json` from its ranks."""
 _LOGS = "logs"
 

@@ -359,6 +359,7 @@ def open_run(folder: Path, snapshots: bool = False) -> OpenRun:
         horizon=header.horizon,
         options=dict(_options(data.get("options", {}), damage)),
         sources=dict(_sources(data.get("sources", {}), damage)),
+        source_paths=_paths(data.get("source_paths", {}), damage),
         started=header.started,
         suppressions=damage.read(folder / SUPPRESSIONS, kept_suppressions, ()),
         repository=header.repository,
@@ -409,6 +410,13 @@ def _options(options: Any, damage: Damage) -> Iterator[tuple[str, object]]:
             yield name, value
         else:
             damage.of_part(_RUN, f"option {name[:40]!r}", "not a valid value")
+
+
+def _paths(paths: Any, damage: Damage) -> dict[str, str]:
+    if isinstance(paths, dict) and set(map(type, paths.values())) <= {str}:
+        return paths
+    damage.of_part(_RUN, "source_paths", "not a JSON object of paths")
+    return {}
 
 
 def _sources(sources: Any, damage: Damage) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -14,7 +14,7 @@ from leakscope.originals import _thread, os
 from leakscope.process.children import OwnProcesses
 from leakscope.process.guard import CLOCK, write_to_stderr
 from leakscope.process.raw_types import mro, type_dict
-from leakscope.process.user_code import users_sources, without_source
+from leakscope.process.user_code import paths_of_sources, users_sources, without_source
 from leakscope.process.watchdog import leave_now, stack_of_thread
 from leakscope.recorder.accelerator import Counter
 from leakscope.recorder.steps.detector import StepClock
@@ -105,6 +105,7 @@ class RankExit:
             "torch": str(torch.__version__),
             "heap_reader": heap_reader(),
             "sources": users_sources() if self.keep_source else {},
+            "source_paths": paths_of_sources() if self.keep_source else {},
             "job": vars(self.job),
         }
         self.folder.write("about.json", about)
