@@ -218,6 +218,8 @@ class Options:
     """Seconds for a rank to exit at the end of a run with `steps`."""
     process: str = ""
     """Name of the folder of a child process, which gets its rank later; "" for a process with a rank."""
+    checksums: bool = False
+    """Record a checksum of all parameters and gradients at each step, by which two runs are compared."""
     by_hand: bool = False
     """Steps are marked with `boundary()`: no optimizer ends one, and the script is never stopped."""
 

@@ -28,6 +28,7 @@ from leakscope.recorder.steps.inputs import StepInputs
 from leakscope.recorder.steps.peers import SNAPSHOT_TIMEOUT_S, Peers, RankStateFile, call_ahead_of_comm
 from leakscope.recorder.steps.policy import Schedule, SnapshotRequests
 from leakscope.recorder.steps.rank_exit import MissingStepWarning, RankExit, missing_step_hints
+from leakscope.recorder.training_state import TrainingStateRecorder
 from leakscope.run.model import Ended, Step
 from leakscope.run.rows import ClockKind, Occasion, StepsBy
 from leakscope.run.writer import RankFolder
@@ -197,6 +198,7 @@ class Recorder:
         self._watched_steps = WatchedSteps(options, self._folder, self._sites, self._device, self._lifetimes)
         self._loaders = LoaderWorkers(self._folder, self._schedule)
         self._inputs = StepInputs()
+        self._training = TrainingStateRecorder(self._folder, self._counter)
         self._switch = StepSourceSwitch(self._folder, self._schedule, self._watched_steps)
         self._no_step: MissingStepWarning | None = None
         self._clock: StepClock | None = None
@@ -228,6 +230,8 @@ class Recorder:
         self._device.failures.snapshot = lambda: self._pressure.snapshot_device_failure(self.steps)
         self._device.attach(self.patches)
         self._loaders.install(self.patches)
+        if options.checksums:
+            self._training.install(self.patches)
         if not options.by_hand:
             if options.step_function is not None:
                 self._switch.expect(options.step_function)
@@ -287,6 +291,7 @@ class Recorder:
 
     def _step(self) -> None:
         ended = CLOCK.perf_counter()
+        self._training.step_ended(self.steps + 1, None if self._clock is None else self._clock.called_module)
         counted = self._counter.read()
         peak, self._peak = (counted.peak if counted.peak != self._peak else None), counted.peak
         self.steps += 1
@@ -355,7 +360,8 @@ class Recorder:
             self._snapshot(step, Occasion.PEER)
 
     def _own_objects(self) -> tuple[object, ...]:
-        return (self, *self.__dict__.values(), self.__dict__, self.member.__dict__)
+        training = self._training.own_objects()
+        return (self, *self.__dict__.values(), self.__dict__, self.member.__dict__, *training)
 
     def is_over(self) -> bool:
         """Whether the run is over: this rank was told to stop, or all have taken their steps."""

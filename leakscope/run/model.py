@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         RecordingEnded,
         StartedProcess,
         StepsBy,
+        TrainingState,
         WorkersRow,
     )
 
@@ -204,6 +205,8 @@ class Rank:
     """Whether recording ended before the script."""
     counts: tuple[CountsAtStep, ...] = ()
     """Resources other than tensors, at some steps; empty in runs of the first versions."""
+    training: tuple[TrainingState, ...] = ()
+    """Checksums of the training at each step; empty without the option `checksums`."""
     memory_snapshots: tuple[SnapshotReport, ...] = ()
     """Analyses of the rank's newest allocator snapshots, if `read_run` was told to make them."""
 
@@ -217,7 +220,7 @@ ROWS = frozenset(
     (
         "operations", "final_operation", "contexts", "lifetimes", "device_steps", "device_blocks", "device_failures",
         "allocation_failures", "memory_shortages", "gc_freezes", "host_memory",
-        "loader_workers",
+        "loader_workers", "training",
     )
 )  # fmt: skip
 """Fields of a rank with rows of its files, which are many and contain text of the run."""

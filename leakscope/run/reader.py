@@ -62,6 +62,7 @@ from leakscope.run.rows import (
     StartedProcess,
     StepsBy,
     StorageLife,
+    TrainingState,
     UntouchedStorage,
     WatchedStep,
     from_json,
@@ -230,6 +231,7 @@ def read_rows(path: Path, damage: Damage) -> dict[str, Any]:
         "processes": rows(StartedProcess),
         "recording_ended": rows(RecordingEnded),
         "counts": rows(CountsAtStep),
+        "training": rows(TrainingState),
     }
 
 

@@ -131,10 +131,13 @@ Write = Callable[[Any], Any]
 
 _LEFT_OUT = "left out"
 _SIGNED = "signed"
+_REAL = "real"
 _EITHER = (UnionType, Union)
 
 Signed = Annotated[int, _SIGNED]
 """A 64-bit number, signed or unsigned; a plain `int` is a count, at most `LARGEST`."""
+Real = Annotated[float, _REAL]
+"""Any 64-bit float, also infinite or NaN, which is a string in JSON; a plain `float` is finite, at most `LARGEST`."""
 LARGEST = 1 << 60
 """Upper bound of all counts: an exbibyte, and in seconds the age of the universe."""
 LONGEST = 1 << 16
@@ -257,7 +260,17 @@ def _of_number(kind: type[int | float], least: int, most: int) -> Read:
     return number
 
 
+def _real(value: Any) -> float:
+    if value in _NOT_FINITE and type(value) is str:
+        return float(value)
+    return value if type(value) is float else _PLAIN[float](value)
+
+
+_NOT_FINITE = ("nan", "inf", "-inf")
+
+
 _PLAIN: Mapping[Any, Read] = {
+    Real: _real,
     Signed: _of_number(int, -(1 << 63), (1 << 64) - 1),
     int: _of_number(int, 0, LARGEST),
     float: _of_number(float, -LARGEST, LARGEST),
@@ -330,6 +343,8 @@ def _writer(kind: Any) -> Write | None:
     if get_origin(kind) is tuple:
         item = _writer(get_args(kind)[0])
         return list if item is None else lambda value: [item(part) for part in value]
+    if kind == Real:
+        return lambda value: value if math.isfinite(value) else str(value)
     return to_json if is_dataclass(kind) else None
 
 
@@ -381,6 +396,30 @@ class StepsBy(Row):
     """Steps ended by earlier clocks: they are not judged, and warm-up follows them."""
     missing: bool = rare(False)
     """Whether no function of this name existed at the end of the script."""
+
+
+@dataclass(frozen=True)
+class TrainingState(Row):
+    """A checksum of the training in one step, recorded with the option `checksums`.
+
+    Two runs whose rows are equal have trained alike to the bit, except for what `skipped` counts.
+    """
+
+    FILE = "training"
+
+    step: int
+    parameters: Signed
+    """Checksum of the parameters of each optimizer at the end of each of its steps; until an optimizer steps, of the
+    leaves of the backwards of the step, or of the module whose call ended it.
+    """
+    gradients: Signed
+    """Checksum of their gradients at the same time."""
+    losses: tuple[Real, ...] = ()
+    """Values from which the outermost backwards started, where they are one number; at most the first 8."""
+    tensors: int = 0
+    """Number of tensors in the checksums, over all optimizer steps; one without a gradient counts once."""
+    skipped: int = rare(0)
+    """Number of tensors that could not be read: of an unknown layout, or while a graph was captured."""
 
 
 @dataclass(frozen=True)

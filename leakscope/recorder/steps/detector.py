@@ -319,6 +319,11 @@ class ModuleClock:
         self._created: list[weakref.ref[Any]] = []
         """Modules created since the clock's last call."""
 
+    @property
+    def module(self) -> Any:
+        """The module whose calls end steps, None before the first one or once it is freed."""
+        return None if self._clock is None else self._clock()
+
     def created(self, module: Any) -> None:
         """Record that a module was given a parameter or a submodule."""
         if len(self._created) < _MAX_NEW_MODULES and not (self._created and self._created[-1]() is module):
@@ -326,7 +331,7 @@ class ModuleClock:
 
     def ends_with(self, module: Any, builds_graph: bool, frame: FrameType | None) -> bool:
         """Whether this module's outermost call, ending below `frame`, ends a step."""
-        clock = None if self._clock is None else self._clock()
+        clock = self.module
         if clock is not module:
             if not has_parameters(module):
                 return False
@@ -344,8 +349,8 @@ class ModuleClock:
         return not builds_graph or self._waiting == 0
 
 
-def has_parameters(module: Any) -> bool:
-    """Whether a module or a submodule has parameters; runs none of their code."""
+def module_parameters(module: Any) -> Iterator[Any]:
+    """The parameters of a module and its submodules, each module once; runs none of their code."""
     waiting, seen = [module], set()
     while waiting:
         one = waiting.pop()
@@ -354,11 +359,15 @@ def has_parameters(module: Any) -> bool:
         seen.add(id(one))
         own = instance_dict(one, type(one)) or {}
         parameters, below = dict.get(own, PARAMETERS), dict.get(own, MODULES)
-        if isinstance(parameters, dict) and any(value is not None for value in dict.values(parameters)):
-            return True
+        if isinstance(parameters, dict):
+            yield from [value for value in dict.values(parameters) if value is not None]
         if isinstance(below, dict):
             waiting += [each for each in dict.values(below) if each is not None]
-    return False
+
+
+def has_parameters(module: Any) -> bool:
+    """Whether a module or a submodule has parameters; runs none of their code."""
+    return any(True for _ in module_parameters(module))
 
 
 def custom_call_of(module: Any) -> type | None:
@@ -562,6 +571,11 @@ class StepClock:
         """Called when a module's outermost call, made below `frame`, is ending, in grad mode or not."""
         ends = not in_optimizer_step() and self._modules.ends_with(module, builds_graph, frame) and self._step_alone()
         return StepEnd(ClockKind.CALL, type_name(type(module))) if ends else None
+
+    @property
+    def called_module(self) -> Any:
+        """The module whose calls would end steps, None if there is none."""
+        return self._modules.module
 
     @property
     def backwards(self) -> int:
