@@ -19,6 +19,7 @@ COMMANDS = {
     "status": ("live", "Show progress and memory of each rank."),
     "report": ("report", "Generate a report from a recorded run."),
     "merge": ("report", "Merge recordings from several machines."),
+    "fix": ("fix", "Find edits that fix the leaks of a run, and prove each by a run."),
     "compare": ("report", "Compare the leaks of two runs."),
     "snapshot": ("report", "Analyze torch.cuda memory snapshots."),
     "rule": ("report", "List the rules, or explain one."),

@@ -1,0 +1,105 @@
+"""`leakscope fix`: find edits that fix the leaks of a run, prove them, and write a patch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from leakscope_cli.console import columns_of, note, print_or_fail, stdout_console
+from leakscope_cli.recorded import check_room, read_and_judge, run_folder
+
+from leakscope.errors import check_python, check_torch
+from leakscope.options import Options
+
+if TYPE_CHECKING:
+    pass
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("folder", metavar="[RUN]", required=False, type=_PATH)
+@click.option("--apply", "applies", is_flag=True, help="Apply the patch to files without uncommitted changes.")
+@click.option("--tries", type=click.IntRange(min=1), metavar="N", help="Maximum number of edits to try. [default: 30]")
+@click.option(
+    "--minutes", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Maximum duration. [default: 15]"
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Stop each repetition after N steps. [default: as recorded]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not print progress and notes.")
+@click.pass_context
+def fix(
+    ctx: click.Context,
+    /,
+    folder: Path | None,
+    applies: bool,
+    tries: int | None,
+    minutes: float | None,
+    steps: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Find edits that fix the leaks of a RUN [default: the newest in leakscope_runs], and prove each by a run.
+
+    The command of the run is repeated with edited copies of the source files. An edit is accepted if the leak is gone,
+    no other came, and exit status, output, losses, gradients and parameters are the same. The edits are written to
+    RUN/fix.patch; the source files are not changed without --apply.
+
+    Output files of the script itself are written again.
+
+    Exit status: 0 if every leak has a verified fix, 23 if one has none, 2 if the run cannot be repeated.
+    """
+    folder = run_folder(folder, "fix")
+    ctx.exit(find_and_report(folder, applies, tries, minutes, steps, as_json=as_json, quiet=quiet))
+
+
+def find_and_report(
+    folder: Path,
+    applies: bool = False,
+    tries: int | None = None,
+    minutes: float | None = None,
+    steps: int | None = None,
+    *,
+    as_json: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Search, write the result into the run, print it; return the exit status. Raises LeakscopeError."""
+    check_python()
+    check_torch()
+    check_room()
+    from leakscope.fix import MINUTES, TRIES, find_fixes
+    from leakscope.report.fix_text import render_fix
+    from leakscope.report.rendering import json_text
+    from leakscope.run.fixes import PATCH, write_fix
+    from leakscope.run.rows import to_json
+
+    run, findings = read_and_judge(folder)
+    if not findings.leaks:
+        print_or_fail("No leaks to fix.\n")
+        return 0
+    search = find_fixes(
+        run,
+        findings,
+        tries=tries or TRIES,
+        minutes=minutes or MINUTES,
+        steps=steps,
+        progress=(lambda _: None) if quiet else lambda text: note(text, "[leakscope] fix:"),
+    )
+    result = search.fix
+    write_fix(folder, result)
+    if as_json:
+        print_or_fail(json_text(to_json(result)))
+    else:
+        console = stdout_console()
+        print_or_fail(render_fix(result, str(folder / PATCH), columns_of(console)))
+    if applies and result.patch:
+        search.apply()
+        if not quiet:
+            note(f"applied {folder / PATCH}")
+    return 0 if result.is_complete else Options.leak_exit_code
