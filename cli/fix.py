@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ from leakscope_cli.recorded import check_room, read_and_judge, run_folder
 
 from leakscope.errors import check_python, check_torch
 from leakscope.options import Options
+from leakscope.units import plural
 
 if TYPE_CHECKING:
     pass
@@ -59,7 +62,7 @@ def fix(
     ctx.exit(find_and_report(folder, applies, tries, minutes, steps, as_json=as_json, quiet=quiet))
 
 
-def find_and_report(
+def find_and_report(  # noqa: PLR0913 - the options of the command
     folder: Path,
     applies: bool = False,
     tries: int | None = None,
@@ -68,8 +71,26 @@ def find_and_report(
     *,
     as_json: bool = False,
     quiet: bool = False,
+    command: Sequence[str] = (),
+    to_stdout: bool = True,
 ) -> int:
-    """Search, write the result into the run, print it; return the exit status. Raises LeakscopeError."""
+    """Search, write the result into the run, print it; return the exit status.
+
+    Args:
+        folder: The folder of the run.
+        applies: Whether to apply the patch.
+        tries: Maximum number of edits to try.
+        minutes: Maximum duration.
+        steps: The step after which repetitions stop.
+        as_json: Whether to print JSON.
+        quiet: Whether to print no progress.
+        command: The command of the run, if it has secrets that were not stored.
+        to_stdout: Whether to print the result.
+
+    Raises:
+        LeakscopeError: The run cannot be repeated, or the patch cannot be applied.
+
+    """
     check_python()
     check_torch()
     check_room()
@@ -80,6 +101,8 @@ def find_and_report(
     from leakscope.run.rows import to_json
 
     run, findings = read_and_judge(folder)
+    if command:
+        run = replace(run, command=tuple(command))
     if not findings.leaks:
         print_or_fail("No leaks to fix.\n")
         return 0
@@ -93,7 +116,12 @@ def find_and_report(
     )
     result = search.fix
     write_fix(folder, result)
-    if as_json:
+    if not to_stdout:
+        note(
+            f"{sum(leak.is_fixed for leak in result.leaks)} of {plural(len(result.leaks), 'leak')} fixed: "
+            f"{folder / PATCH}"
+        )
+    elif as_json:
         print_or_fail(json_text(to_json(result)))
     else:
         console = stdout_console()

@@ -116,9 +116,17 @@ def run(ctx: click.Context, /, words: Sequence[str], **typed: Any) -> None:
         _check_step_function(script, options.step_function)
     misplaced = _misplaced_options(ctx, options)
     outside = None if typed["ranks"] is not None else outside_launcher(os.environ)
+    if outside is not None and options.fix:
+        raise LeakscopeError("--fix needs ranks that leakscope starts: use `leakscope run --ranks N --fix`")
     if typed["folder"] is None:
         options = replace(options, folder=_new_folder(options, outside))
     status = record_and_report(options, outside)
+    if options.fix and status == options.leak_exit_code:
+        from leakscope_cli.fix import find_and_report
+
+        status = find_and_report(
+            options.folder, quiet=options.quiet, command=options.command, to_stdout=not options.needs_stdout
+        )
     if status == _USAGE and misplaced and not options.quiet:
         note(misplaced)
     ctx.exit(status)

@@ -69,6 +69,18 @@ def use_own_path() -> None:
     sys.path[:] = _own_path
 
 
+def become_rank(path: list[str], before: set[str]) -> None:
+    """Prepare a fork of a process that has imported modules for the script, as `_run` prepares a new Python.
+
+    Args:
+        path: `sys.path` of that process when it began, without its first entry.
+        before: Names in `sys.modules` then.
+
+    """
+    _start[:] = path, before
+    sys.path = _own_path
+
+
 def own_imports() -> AbstractContextManager[None]:
     """The block in which leakscope imports what it needs, restored whatever exception of the script's interrupts it."""
     if "leakscope.shield" not in sys.modules:  # in a followed process, before anything else of leakscope

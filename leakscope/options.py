@@ -134,6 +134,12 @@ class Options:
         bool,
         Option("After the last of --steps, make each cut in a forked copy and measure the memory it frees."),
     ] = False
+    fix: Annotated[
+        bool,
+        Option(
+            "After the report, find edits that fix the leaks and prove each by repeating the run (`leakscope fix`)."
+        ),
+    ] = False
     hang_timeout: Annotated[
         float | None,
         Option(
@@ -234,6 +240,8 @@ class Options:
             )
         if self.prove and self.steps is None:
             raise ValueError("--prove needs --steps N: it makes the cuts after the last step")
+        if self.fix and (self.nnodes > 1 or not self.source):
+            raise ValueError("--fix needs one machine and the source: it repeats the run with edited copies")
         if self.node_rank >= self.nnodes:
             raise ValueError(f"--node-rank {self.node_rank} must be less than --nnodes {self.nnodes}")
         if self.nnodes > 1 and not self.rdzv_endpoint:

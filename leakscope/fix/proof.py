@@ -45,8 +45,9 @@ _PEAK_SHARE = 1.02
 _PEAK_BYTES = 256 << 10
 """Noise of glibc's count of allocated bytes between two equal runs: at most 120 KiB in 40 pairs of toy runs."""
 _TIME_SHARE = 1.05
-_TIME_S = 0.001
-"""Difference of two medians of step times below which the share says nothing: the clock of a busy machine."""
+_TIME_S = 0.0005
+_NOISE = 3.0
+"""Seconds, and standard errors of the median step time, by which two equal runs differ on a busy machine."""
 _STAYS = 0.2
 """Share of a leak's growth that may remain: autograd nodes are counted by glibc, which rounds."""
 _SMALL = 512
@@ -91,9 +92,8 @@ class Proof:
         found = [differs] if differs is not None else []
         if differs is None or differs.aspect != Aspect.EXIT:
             found += self._leaks(tried, leaks)
-        if not found:
-            found += [refusal for refusal in (_peak(self.base, tried), self._time(tried)) if refusal is not None]
-        return found
+        higher = None if found else _peak(self.base, tried)
+        return found if higher is None else [higher]
 
     def _training(self, tried: Evidence) -> Refusal | None:
         differs = _training_differs(self.base, tried)
@@ -136,10 +136,16 @@ class Proof:
                 yield Refusal(Aspect.LEAK_STAYS, f"tensors still grow by {bytes_text(int(left))} per step")
                 return
 
-    def _time(self, tried: Evidence) -> Refusal | None:
+    def slower(self, tried: Sequence[Evidence]) -> Refusal | None:
+        """Whether a step takes longer with edits.
+
+        Args:
+            tried: Repetitions with the same edits.
+
+        """
         bases = [self.base] if self.again is None else [self.base, self.again]
-        before, after = max(map(_step_seconds, bases)), _step_seconds(tried)
-        if after <= _TIME_SHARE * before or after - before <= _TIME_S + _noise_s(self.base):
+        before, after = max(map(_step_s, bases)), min(map(_step_s, tried))
+        if after <= _TIME_SHARE * before + _TIME_S + _NOISE * max(map(_noise_s, (*bases, *tried))):
             return None
         return Refusal(Aspect.TIME, f"a step takes {after / before:.2f} times as long")
 
@@ -295,20 +301,19 @@ def _peak_bytes(rank: Rank) -> int:
     return max((step.peak_bytes or step.counted_bytes or 0 for step in rank.steps), default=0)
 
 
-def _step_seconds(evidence: Evidence) -> float:
-    return float(median(_times(evidence)))
+def _times_s(evidence: Evidence) -> list[float]:
+    """Seconds of each step after warm-up."""
+    return [step.seconds for rank in evidence.run.ranks for step in rank.steps[evidence.run.warmup :]] or [0.0]
+
+
+def _step_s(evidence: Evidence) -> float:
+    return float(median(_times_s(evidence)))
 
 
 def _noise_s(evidence: Evidence) -> float:
-    """Median absolute deviation of the duration of a step."""
-    times = _times(evidence)
-    middle = median(times)
-    return float(median(abs(time - middle) for time in times))
-
-
-def _times(evidence: Evidence) -> list[float]:
-    """Durations of the steps after warm-up."""
-    return [step.seconds for rank in evidence.run.ranks for step in rank.steps[evidence.run.warmup :]] or [0.0]
+    """Standard error of the median step time, from the median absolute deviation of a normal distribution."""
+    times, middle = _times_s(evidence), _step_s(evidence)
+    return 1.25 * 1.48 * float(median(abs(time - middle) for time in times)) / math.sqrt(len(times))
 
 
 def _tensor_growth(rank: Rank) -> float | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import select
 import shutil
 import signal
 import subprocess
@@ -26,7 +28,7 @@ from leakscope.run.reader import open_run, read_each
 from leakscope.run.writer import make_private, write_json
 
 _GRACE_S = 10.0
-"""Seconds that a run has to end after it was terminated."""
+"""Seconds that a killed run has to end."""
 
 
 class TooSlow(Exception):
@@ -54,23 +56,43 @@ class Evidence:
         return f"exit status {self.status}" if self.status else ""
 
 
-@dataclass(frozen=True)
-class Repeater:
-    """Repeats one run, in its working directory and environment."""
+_PRELOADED = (
+    "torch._dynamo",
+    "leakscope.recorder.__main__",
+    "leakscope.recorder.recorder",
+    "leakscope.recorder.training_state",
+)
+"""What a rank imports first; ranks that are forks of one process import it once."""
+_LAUNCHER = ("torch.distributed.launcher.api",)
+"""What the launcher of several ranks imports."""
+_SET_BEFORE = re.compile(r"\b(environ|putenv|set_start_method|orig_argv|LD_PRELOAD)\b")
+"""Words of a script that may change what torch reads when it is imported: its ranks are started anew."""
 
-    original: Run
-    launch: LaunchRecord
-    files: SourceFiles
-    work: Path
-    """The folder for the repetitions."""
-    steps: int | None
-    """The step after which a repetition stops; None if the script runs to its end."""
+
+class Repeater:
+    """Repeats one run, in its working directory and environment. Must be closed."""
+
+    def __init__(self, original: Run, launch: LaunchRecord, files: SourceFiles, work: Path, steps: int | None) -> None:
+        """Prepare repetitions.
+
+        Args:
+            original: The recorded run.
+            launch: How it was started.
+            files: Its source files.
+            work: The folder for the repetitions.
+            steps: The step after which a repetition stops; None if the script runs to its end.
+
+        """
+        self.original, self.launch, self.files, self.steps = original, launch, files, steps
+        self._work = work
+        self._server: subprocess.Popen[str] | None = None
+        self._running = 0
 
     def run(self, name: str, texts: Mapping[str, str], limit_s: float) -> Evidence:
         """Repeat the run once.
 
         Args:
-            name: Name of the folder of this repetition, below `work`.
+            name: Name of the folder of this repetition, below the folder for all.
             texts: File name to edited text.
             limit_s: Seconds after which it is ended.
 
@@ -79,7 +101,7 @@ class Repeater:
             LeakscopeError: It could not be started or read.
 
         """
-        folder = (self.work / name).resolve()
+        folder = (self._work / name).resolve()
         shutil.rmtree(folder, ignore_errors=True)
         make_private(folder)
         options = replace(
@@ -90,7 +112,7 @@ class Repeater:
         if texts:
             write_overlay(str(folder), self.files.write_copies(texts, folder))
         began = time.monotonic()
-        self._run(folder, limit_s)
+        self._wait(folder, options.ranks, limit_s)
         seconds = time.monotonic() - began
         result = read_json(folder / again.NAME)
         if "status" not in result:
@@ -98,25 +120,56 @@ class Repeater:
         run, findings = self._judged(folder)
         return Evidence(run, findings, result["status"], _output(folder, options.ranks), seconds)
 
-    def _run(self, folder: Path, limit_s: float) -> None:
+    def close(self) -> None:
+        """End what has been started."""
+        if self._running:
+            _kill(self._running)
+        if self._server is not None:
+            self._server.terminate()
+            self._server.wait()
+            self._server = None
+
+    def _wait(self, folder: Path, ranks: int, limit_s: float) -> None:
+        ends = time.monotonic() + limit_s
+        if self._server is None:
+            self._server = self._start(ranks)
+        assert self._server.stdin is not None
+        self._server.stdin.write(f"{folder}\n")
+        self._server.stdin.flush()
+        self._running = int(self._line(self._server, ends))
+        try:
+            self._line(self._server, ends)
+        except TooSlow:
+            _kill(self._running)
+            self._line(self._server, time.monotonic() + _GRACE_S)
+            raise
+        finally:
+            self._running = 0
+
+    def _start(self, ranks: int) -> subprocess.Popen[str]:
         environment, _ = self.launch.variables()
         environment.setdefault("PYTHONHASHSEED", "0")
-        command = [self.launch.python, *self.launch.flags, str(Path(again.__file__).resolve()), str(folder)]
-        with open(folder / "stdout.txt", "wb") as out, open(folder / "stderr.txt", "wb") as err:
-            try:
-                child = subprocess.Popen(
-                    command, cwd=self.launch.folder, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                    start_new_session=True,
-                )  # fmt: skip
-            except OSError as error:
-                place = error.filename or command[0]
-                raise LeakscopeError(f"the run cannot be repeated: {place}: {error.strerror}") from None
-            try:
-                child.wait(limit_s)
-            except subprocess.TimeoutExpired:
-                raise TooSlow from None
-            finally:
-                _end(child)
+        anew = any(_SET_BEFORE.search(text) for text in self.files.texts.values()) or bool(self.files.problems)
+        modules = _LAUNCHER if ranks > 1 else () if anew else _PRELOADED
+        command = [self.launch.python, *self.launch.flags, str(Path(again.__file__).resolve()), *modules]
+        try:
+            return subprocess.Popen(
+                command, cwd=self.launch.folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                text=True, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            place = error.filename or command[0]
+            raise LeakscopeError(f"the run cannot be repeated: {place}: {error.strerror}") from None
+
+    def _line(self, server: subprocess.Popen[str], ends: float) -> str:
+        """The next line of the server. Raises TooSlow if it does not come in time."""
+        assert server.stdout is not None
+        if not select.select([server.stdout], [], [], max(ends - time.monotonic(), 0))[0]:
+            raise TooSlow
+        line = server.stdout.readline()
+        if not line:
+            raise LeakscopeError("the run cannot be repeated: its launcher was ended")
+        return line
 
     def _judged(self, folder: Path) -> tuple[Run, Findings]:
         opened = open_run(folder)
@@ -125,20 +178,16 @@ class Repeater:
         return run, judge_together(run, ranks, Policy())
 
 
-def _end(child: subprocess.Popen[Any]) -> None:
-    """End a process and all that it has started in its session."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(_GRACE_S)
-            return
+def _kill(pid: int) -> None:
+    """End a launcher, which is the leader of its session, with its ranks."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _output(folder: Path, ranks: int) -> tuple[tuple[str, ...], ...]:
     """Lines on stdout of each rank; those of a single one go to the launcher's."""
     files = [folder / "logs" / f"rank_{rank:04d}.stdout.log" for rank in range(ranks)]
-    return tuple(_lines(file) for file in (files if ranks > 1 else [folder / "stdout.txt"]))
+    return tuple(_lines(file) for file in (files if ranks > 1 else [folder / again.STDOUT]))
 
 
 def _lines(file: Path) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -104,8 +105,12 @@ class _Search:
         try:
             evidence = self.repeater.run(f"try_{number:02d}", texts, self._limit_s())
             if self.proof.needs_another(evidence):
-                self.proof.again = self.repeater.run("without_edits_2", {}, self._limit_s())
+                self._repeat_without_edits()
             refusals = self.proof.refusals(evidence, [self.leaks[fingerprint] for fingerprint in chosen])
+            if not refusals and self.proof.slower([evidence]):
+                self._repeat_without_edits()
+                slower = self.proof.slower([evidence, self.repeater.run("again", texts, self._limit_s())])
+                refusals = [] if slower is None else [slower]
         except TooSlow:
             refusals = [Refusal(Aspect.TIME, "it takes too long")]
         self.tries_left -= 1
@@ -124,6 +129,10 @@ class _Search:
             self.fixed, self.last = chosen, evidence
             self._also_gone(evidence, next(iter(added.values())))
         return refusals
+
+    def _repeat_without_edits(self) -> None:
+        if self.proof.again is None:
+            self.proof.again = self.repeater.run("without_edits_2", {}, self._limit_s())
 
     def _also_gone(self, evidence: Evidence, candidate: Candidate) -> None:
         """Leaks that an edit of another one has fixed too."""
@@ -192,7 +201,17 @@ def find_fixes(
     work = folder / "fix"
     shutil.rmtree(work, ignore_errors=True)
     until = steps if steps is not None else steps_to_repeat(run, launch.options, _LONGEST_S)
-    repeater = Repeater(run, launch, files, work, until)
+    with closing(Repeater(run, launch, files, work, until)) as repeater:
+        try:
+            return _searched(repeater, run, findings, tries, minutes, progress)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _searched(
+    repeater: Repeater, run: Run, findings: Findings, tries: int, minutes: float, progress: Progress
+) -> FoundFixes:
+    files, launch = repeater.files, repeater.launch
     ends = time.monotonic() + 60 * minutes
     base = _base(repeater, run, findings, ends)
     progress(f"repeated without edits in {base.seconds:.0f} s")
@@ -208,12 +227,11 @@ def find_fixes(
         tries=tuple(search.tries),
         patch=files.patch(texts).decode(errors="surrogateescape"),
         is_deterministic=search.proof.is_deterministic,
-        steps=until,
+        steps=repeater.steps,
         notes=tuple(_notes(differ, launch.by_launcher, run)),
         before=_curve(base),
         after=() if search.last is None else _curve(search.last),
     )
-    shutil.rmtree(work, ignore_errors=True)
     return FoundFixes(result, files, texts)
 
 

@@ -105,7 +105,7 @@ class LaunchRecord:
         ranks = options.world if self.by_launcher else options.ranks
         return replace(
             options, folder=folder, ranks=ranks, world=1, rank=0, launcher=0, force=True, quiet=True, formats=(),
-            as_json=False, baseline=None, suppress=None, process="", under_elastic=False,
+            as_json=False, fix=False, baseline=None, suppress=None, process="", under_elastic=False,
         )  # fmt: skip
 
     def variables(self) -> tuple[dict[str, str], list[str]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from leakscope._version import __version__
 from leakscope.bootstrap import FILE
@@ -133,12 +133,31 @@ _POLL_S = 0.1
 """Seconds between two checks for that."""
 
 
-def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> Outcome:
+class Process(Protocol):
+    """The process of a rank, as `subprocess.Popen` has it."""
+
+    def wait(self) -> int:
+        """Wait for its end; the status, negative for a signal."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send it a signal."""
+
+
+def launch(
+    options: Options,
+    meanwhile: Callable[[], object] | None = None,
+    start: Callable[[Options], Process] | None = None,
+) -> Outcome:
     """Run the ranks to their end, which is then recorded in the outcome's folder.
 
-    `meanwhile` is called once a rank that is alone on its machine has started, without waiting.
+    Args:
+        options: The options of the run.
+        meanwhile: Called once a rank that is alone on its machine has started, without waiting.
+        start: Starts the process of such a rank; a new Python by default.
 
-    Raises LaunchFailed if the ranks could not be started.
+    Raises:
+        LaunchFailed: The ranks could not be started.
+
     """
     options = replace(options, world=options.ranks * options.nnodes)
     if options.follow and options.world == 1:
@@ -151,7 +170,7 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
     if options.node_rank == 0:
         (options.folder / REQUEST_FILE).unlink(missing_ok=True)
     if options.world == 1:
-        codes = {0: _run_alone(options, meanwhile)}
+        codes = {0: _run_alone(options, meanwhile, start)}
     else:
         codes = run_under_elastic(options, rank_command(replace(options, under_elastic=True)))
     outcome = _outcome(options, codes, oom_kills=processes_ended() - ended_before)
@@ -263,7 +282,7 @@ def rank_command(options: Options) -> list[str]:
     return [sys.executable, *interpreter_flags(), FILE, *options.to_words()]
 
 
-def _once_more(child: subprocess.Popen[bytes]) -> Callable[..., None]:
+def _once_more(child: Process) -> Callable[..., None]:
     """Ignore the first Ctrl-C, which the terminal also sends to the child; pass on a repeated one, in case the first
     was sent to this process only.
     """
@@ -277,16 +296,24 @@ def _once_more(child: subprocess.Popen[bytes]) -> Callable[..., None]:
     return interrupted
 
 
-def _run_alone(options: Options, meanwhile: Callable[[], object] | None = None) -> int:
-    """Return the status of a plain child, negative for a signal; signals of the terminal are left to the child, others
-    are passed on.
-    """
+def _start(options: Options) -> Process:
     stdout = sys.stderr.fileno() if options.needs_stdout else None
     command = rank_command(options)
     try:
-        child = subprocess.Popen(command, stdout=stdout)
+        return subprocess.Popen(command, stdout=stdout)
     except OSError as error:
         raise LaunchFailed(f"cannot start {command[0]}: {error.strerror}") from None
+
+
+def _run_alone(
+    options: Options,
+    meanwhile: Callable[[], object] | None = None,
+    start: Callable[[Options], Process] | None = None,
+) -> int:
+    """Return the status of a plain child, negative for a signal; signals of the terminal are left to the child, others
+    are passed on.
+    """
+    child = (start or _start)(options)
     with signals_kept():
         signal.signal(signal.SIGINT, _once_more(child))
         for number in (signal.SIGTERM, signal.SIGHUP):
