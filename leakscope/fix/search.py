@@ -228,6 +228,7 @@ def _searched(
         patch=files.patch(texts).decode(errors="surrogateescape"),
         is_deterministic=search.proof.is_deterministic,
         steps=repeater.steps,
+        compared_steps=sum(row.tensors > 0 for rank in base.run.ranks for row in rank.training),
         notes=tuple(_notes(differ, launch.by_launcher, run)),
         before=_curve(base),
         after=() if search.last is None else _curve(search.last),

@@ -12,6 +12,7 @@ from leakscope.findings.judge import LEAKS_FOUND, Policy
 from leakscope.findings.judge import judge as findings_of
 from leakscope.findings.model import Findings, Reason, Why
 from leakscope.originals import Path, os
+from leakscope.run.rows import MadeBy
 from leakscope.units import bytes_text
 from leakscope.verdict import Returned
 
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from leakscope.heap.growth import Gains
     from leakscope.heap.liveness import Liveness
     from leakscope.recorder.accelerator import Counter
+    from leakscope.run.fixes import Fix
     from leakscope.run.model import HeapSnapshot, Rank, Run
-    from leakscope.run.rows import MadeBy, Occasion
+    from leakscope.run.rows import Occasion
 
 
 def take_snapshot(
@@ -127,6 +129,33 @@ class Result(Findings):
         from leakscope.report import FORMATS
 
         return FORMATS["json"](self.run, self)
+
+    def fix(self, *, tries: int | None = None, minutes: float | None = None, steps: int | None = None) -> Fix:
+        """Find edits that fix the leaks, and prove each by repeating the run with edited copies, as `leakscope fix`.
+
+        The result is also written into the run's folder, as `fix.json` and `fix.patch`. Source files are not changed;
+        output files of the script itself are written again.
+
+        Args:
+            tries: Maximum number of edits to try; None for that of the command.
+            minutes: Maximum duration of the search; None for that of the command.
+            steps: The step after which repetitions stop; None for that of the recording.
+
+        Returns:
+            The verified edits, and what was tried for each leak.
+
+        Raises:
+            LeakscopeError: The run was not recorded by `leakscope run`, or cannot be repeated.
+
+        """
+        from leakscope.fix import MINUTES, TRIES, find_fixes
+        from leakscope.run.fixes import write_fix
+
+        if self.run.made_by != MadeBy.COMMAND or not self.run.folder:
+            raise LeakscopeError("only a run that `leakscope run` recorded can be repeated")
+        found = find_fixes(self.run, self, tries=tries or TRIES, minutes=minutes or MINUTES, steps=steps).fix
+        write_fix(Path(self.run.folder), found)
+        return found
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write a report to a file or a folder.

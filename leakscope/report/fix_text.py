@@ -56,11 +56,12 @@ def _lines(fix: Fix, patch: str) -> Iterator[Line]:
 
 
 def _proof(fix: Fix) -> str:
-    same = (
-        "same output, and losses, gradients and parameters equal to the bit"
-        if fix.is_deterministic
-        else "the script differs from itself between two runs, so losses were compared by their distribution"
-    )
+    if not fix.is_deterministic:
+        same = "the script differs from itself between two runs, so losses were compared by their distribution"
+    elif fix.compared_steps:
+        same = "same output, and losses, gradients and parameters equal to the bit"
+    else:
+        same = "same output; no step whose losses and parameters could be compared"
     until = f" over {fix.steps} steps" if fix.steps is not None else ""
     return f"; verified by a run{until}: {same}"
 

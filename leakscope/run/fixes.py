@@ -59,6 +59,8 @@ class Fix:
     """Whether the script repeats itself to the bit; if not, losses were compared by their distribution."""
     steps: int | None
     """The step after which repetitions stopped; None if the script ran to its end."""
+    compared_steps: int = 0
+    """Number of steps, over all ranks, whose losses, gradients and parameters were compared."""
     notes: tuple[str, ...] = ()
     before: tuple[tuple[int, int], ...] = ()
     """(step, bytes of tensors) without the edits."""
