@@ -54,7 +54,7 @@ def fix(
     no other came, and exit status, output, losses, gradients and parameters are the same. The edits are written to
     RUN/fix.patch; the source files are not changed without --apply.
 
-    Output files of the script itself are written again.
+    Files that the script writes are restored afterwards, except those written by native code other than torch's.
 
     Exit status: 0 if every leak has a verified fix, 23 if one has none, 2 if the run cannot be repeated.
     """

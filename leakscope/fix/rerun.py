@@ -23,6 +23,7 @@ from leakscope.fix.files import SourceFiles
 from leakscope.launch import again
 from leakscope.launch.repeat import LaunchRecord
 from leakscope.overlay import write_overlay
+from leakscope.process.written_files import restore_written_files
 from leakscope.run.model import Run
 from leakscope.run.reader import open_run, read_each
 from leakscope.run.writer import make_private, write_json
@@ -84,6 +85,8 @@ class Repeater:
 
         """
         self.original, self.launch, self.files, self.steps = original, launch, files, steps
+        self.unrestored: list[str] = []
+        """Files that the script has written and that could not be restored."""
         self._work = work
         self._server: subprocess.Popen[str] | None = None
         self._running = 0
@@ -112,7 +115,10 @@ class Repeater:
         if texts:
             write_overlay(str(folder), self.files.write_copies(texts, folder))
         began = time.monotonic()
-        self._wait(folder, options.ranks, limit_s)
+        try:
+            self._wait(folder, options.ranks, limit_s)
+        finally:
+            self.unrestored += restore_written_files(folder)
         seconds = time.monotonic() - began
         result = read_json(folder / again.NAME)
         if "status" not in result:

@@ -17,6 +17,7 @@ from leakscope.fix.files import SourceFiles
 from leakscope.fix.model import Candidate, applied
 from leakscope.fix.proof import Aspect, Proof, Refusal
 from leakscope.fix.rerun import Evidence, Repeater, TooSlow, read_launch, steps_to_repeat
+from leakscope.process.written_files import restore_written_files
 from leakscope.run.fixes import Fix, LeakFix, Try
 from leakscope.run.model import Run
 from leakscope.verdict import Verdict
@@ -175,7 +176,7 @@ def find_fixes(
 ) -> FoundFixes:
     """Find edits that fix the leaks of a recorded run, and prove them by repeating the run with edited copies.
 
-    Nothing is written but to the folder `fix` of the run; output files of the script itself are written again.
+    Nothing is written but to the folder `fix` of the run; files that the script writes are restored.
 
     Args:
         run: The run.
@@ -199,6 +200,8 @@ def find_fixes(
         problem = next(iter(files.problems.values()), "the run has no source")
         raise LeakscopeError(f"no source file of the run can be edited: {problem}")
     work = folder / "fix"
+    for interrupted in work.glob("*"):
+        restore_written_files(interrupted)
     shutil.rmtree(work, ignore_errors=True)
     until = steps if steps is not None else steps_to_repeat(run, launch.options, _LONGEST_S)
     with closing(Repeater(run, launch, files, work, until)) as repeater:
@@ -229,7 +232,7 @@ def _searched(
         is_deterministic=search.proof.is_deterministic,
         steps=repeater.steps,
         compared_steps=sum(row.tensors > 0 for rank in base.run.ranks for row in rank.training),
-        notes=tuple(_notes(differ, launch.by_launcher, run)),
+        notes=tuple(_notes(differ, repeater.unrestored, launch.by_launcher, run)),
         before=_curve(base),
         after=() if search.last is None else _curve(search.last),
     )
@@ -279,12 +282,21 @@ def _why_no_candidate(leak: Finding, files: SourceFiles) -> str:
     return "no edit is known for it"
 
 
-def _notes(differ: Sequence[str], by_launcher: bool, run: Run) -> Iterator[str]:
+def _notes(differ: Sequence[str], unrestored: Sequence[str], by_launcher: bool, run: Run) -> Iterator[str]:
     if differ:
-        names = ", ".join(differ[:3]) + (" and others" if len(differ) > 3 else "")  # noqa: PLR2004
-        yield f"environment variables are not as recorded: {names}"
+        yield f"environment variables are not as recorded: {_first(differ)}"
+    if unrestored:
+        yield f"files that the script writes could not be restored: {_first(unrestored)}"
     if by_launcher:
         yield f"the ranks were started with `leakscope run --ranks {run.expected_ranks}` in place of the launcher"
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (" and others" if len(names) > _NAMED else "")
+
+
+_NAMED = 3
+"""Maximum names in a note."""
 
 
 def _curve(evidence: Evidence) -> tuple[tuple[int, int], ...]:

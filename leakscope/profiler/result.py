@@ -133,8 +133,8 @@ class Result(Findings):
     def fix(self, *, tries: int | None = None, minutes: float | None = None, steps: int | None = None) -> Fix:
         """Find edits that fix the leaks, and prove each by repeating the run with edited copies, as `leakscope fix`.
 
-        The result is also written into the run's folder, as `fix.json` and `fix.patch`. Source files are not changed;
-        output files of the script itself are written again.
+        The result is also written into the run's folder, as `fix.json` and `fix.patch`. Source files are not changed,
+        and files that the script writes are restored.
 
         Args:
             tries: Maximum number of edits to try; None for that of the command.

@@ -24,6 +24,7 @@ from leakscope.process.guard import Guard, in_forked_child
 from leakscope.process.patches import Patches, without_compiling
 from leakscope.process.user_code import adopt_script
 from leakscope.process.watchdog import end_with_launcher, known_launcher, launcher_is_gone, yield_to_threads
+from leakscope.process.written_files import WrittenFiles
 from leakscope.recorder.steps.step_function import StepFunction
 from leakscope.run.processes import link, write_who
 from leakscope.run.rows import ClockKind, EndKind
@@ -53,7 +54,9 @@ class _Rank:
     def prepare(self) -> tuple[CodeType, ModuleType]:
         """Compile the script and set up its `__main__`; wait for its `import torch`."""
         options, function = self.options, self.step_function
-        install_overlay(str(options.folder))
+        if options.checksums:  # a repetition, perhaps with edited copies
+            install_overlay(str(options.folder))
+            WrittenFiles(options.folder).install(self.patches)
         if function is not None:
             self.guard.call("wait for the step function", function.install, self.patches)
         prepared = script_runner.prepare(

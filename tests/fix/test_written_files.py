@@ -1,0 +1,46 @@
+"""A repetition leaves the files that the script writes as they were."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from leakscope.process.written_files import restore_written_files
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from leakscope.process.patches import Patches
+from leakscope.process.written_files import WrittenFiles
+WrittenFiles(Path("run")).install(Patches())
+import torch
+torch.save(torch.ones(3), "model.pt")
+open("log.txt", "a").write("again")
+open("new.txt", "w").write("new")
+os.rename("old.txt", "older.txt")
+Path("gone.txt").unlink()
+open("model.pt", "r+b").write(b"twice")
+open("read.txt").read()
+if os.fork() == 0:
+    open("of_fork.txt", "w").write("changed")
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.process
+def test_written_files_are_restored(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    names = ("model.pt", "log.txt", "old.txt", "gone.txt", "read.txt", "of_fork.txt")
+    for name in names:
+        (tmp_path / name).write_text(f"first {name}")
+    subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, check=True, timeout=100)
+    assert (tmp_path / "new.txt").exists()
+    assert not (tmp_path / "gone.txt").exists()
+    assert restore_written_files(tmp_path / "run") == []
+    assert {path.name for path in tmp_path.iterdir()} == {*names, "run"}
+    assert all((tmp_path / name).read_text() == f"first {name}" for name in names)
+    assert restore_written_files(tmp_path / "run") == []
