@@ -10,7 +10,11 @@ from leakscope.findings.source.index import Sources
 from leakscope.fix.model import Candidate
 
 
-def container_candidates(finding: Finding, stores: Sequence[StoreCase], sources: Sources) -> Iterator[Candidate]:
+def container_candidates(
+    finding: Finding,  # noqa: ARG001
+    stores: Sequence[StoreCase],  # noqa: ARG001
+    sources: Sources,  # noqa: ARG001
+) -> Iterator[Candidate]:
     """Yield candidates that empty, bound or close what keeps the memory of a leak.
 
     Args:
