@@ -135,7 +135,7 @@ def _not_stored(case: Case) -> Iterator[Draft]:
     draft = Draft("not stored", f"without what nothing reads at {case.stores[0].where}")
     for store in case.stores:
         parsed = case.parsed(store)
-        if parsed is None or not _is_store_alone(store) or store.name in (*BY_NAME, "def"):
+        if parsed is None or not _is_store_alone(store) or store.name in (*BY_NAME, "add_param_group", "def"):
             return
         calls = [call for value in store.values for call in _calls(value)]
         if len(calls) > 1:

@@ -188,7 +188,8 @@ def imported(parsed: ParsedFile, module: str, name: str) -> tuple[str, str]:
     for own, dotted in parsed.module.imported.items():
         if dotted == module:
             return f"{own}.{name}", ""
-    if module.count(".") or name in ("deque", "WeakSet", "WeakKeyDictionary", "WeakValueDictionary"):
+    others = any(dotted.startswith(f"{module}.") for dotted in parsed.module.imported.values())
+    if others or name in ("deque", "WeakSet", "WeakKeyDictionary", "WeakValueDictionary"):
         return name, f"from {module} import {name}"
     return f"{module}.{name}", f"import {module}"
 
