@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
@@ -22,6 +22,56 @@ _IMPORTS = (ast.Import, ast.ImportFrom)
 
 class CannotEdit(Exception):
     """A node is not where LibCST sees one, or its statement cannot be edited in this way."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Tree:
+    """A parsed text, which several editors share: its nodes are immutable."""
+
+    module: cst.Module
+    places: Mapping[cst.CSTNode, CodeRange]
+    lines: Sequence[str]
+
+    @cached_property
+    def blocks(self) -> dict[cst.CSTNode, tuple[cst.CSTNode, int]]:
+        """Each statement, mapped to its block and its position in it."""
+        found: dict[cst.CSTNode, tuple[cst.CSTNode, int]] = {}
+        for block in self.places:
+            if isinstance(block, (cst.Module, cst.IndentedBlock, cst.SimpleStatementSuite)):
+                members = block.body if isinstance(block, cst.SimpleStatementSuite) else _members(block.body)
+                for number, small in enumerate(members):
+                    found[small] = block, number
+        return found
+
+    @cached_property
+    def statements(self) -> dict[_Place, _Statement]:
+        """Each statement by its start."""
+        kinds = (cst.BaseSmallStatement, cst.BaseCompoundStatement)
+        return {(at.start.line, at.start.column): node for node, at in self.places.items() if isinstance(node, kinds)}
+
+    @cached_property
+    def expressions(self) -> dict[tuple[_Place, _Place], list[cst.BaseExpression]]:
+        """Expressions by start and end."""
+        found: dict[tuple[_Place, _Place], list[cst.BaseExpression]] = {}
+        for node, at in self.places.items():
+            if not isinstance(node, cst.BaseExpression):
+                continue
+            found.setdefault(_ends(at, at), []).append(node)
+            lpar, rpar = _parens(node)
+            if lpar and isinstance(node, (cst.Tuple, cst.GeneratorExp)):  # ast counts their own parentheses
+                found.setdefault(_ends(self.places[lpar[-1]], self.places[rpar[0]]), []).append(node)
+        return found
+
+    def place(self, line: int, column: int) -> _Place:
+        """The place of a column that counts UTF-8 bytes, as those of ast do."""
+        text = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
+        return line, len(text.encode()[:column].decode(errors="replace"))
+
+
+@lru_cache(maxsize=16)
+def _tree_of(text: str) -> _Tree:
+    wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+    return _Tree(wrapper.module, wrapper.resolve(PositionProvider), _LINE_END.split(text))
 
 
 @dataclass
@@ -73,13 +123,11 @@ class SourceEditor:
         """
         self.name = name
         self._text = text
-        self._lines = _LINE_END.split(text)
         try:
-            wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+            self._tree = _tree_of(text)
         except (cst.ParserSyntaxError, RecursionError, ValueError) as error:
             raise CannotEdit(f"LibCST cannot parse {name}: {error}") from error
-        self._module = wrapper.module
-        self._places = wrapper.resolve(PositionProvider)
+        self._module = self._tree.module
         self._replaced: dict[cst.CSTNode, cst.BaseExpression] = {}
         self._edits: dict[cst.CSTNode, _Edits] = {}
         self._wraps: list[_Wrap] = []
@@ -102,7 +150,7 @@ class SourceEditor:
         """
         old = self._expression(expr)
         outer = _outer_parens(old, expr)
-        at = self._places[old]
+        at = self._tree.places[old]
         new = _parsed_expression(code, bracketed=outer is not None or at.start.line < at.end.line)
         if outer:
             lpar, rpar = _parens(new)
@@ -133,18 +181,19 @@ class SourceEditor:
         Args:
             first: The first of them.
             last: The last of them, may be the same.
-            head: Head of the block: `with torch.no_grad():`.
+            head: Head of the block, `with torch.no_grad():`, or a whole statement whose body they replace.
 
         Raises:
             CannotEdit: They are not found, or not in one block in this order.
 
         """
         ends = [self._statement(first), self._statement(last)]
-        places = [self._blocks.get(end) for end in ends]
+        places = [self._tree.blocks.get(end) for end in ends]
         if places[0] is None or places[1] is None or places[0][0] is not places[1][0] or places[0][1] > places[1][1]:
             raise CannotEdit(f"{self.name}:{first.lineno} and {self.name}:{last.lineno} are not in order in one block")
-        block = cst.parse_statement(f"{head}\n    pass")
-        assert isinstance(block, cst.BaseCompoundStatement)
+        block = _statements([f"{head}\n    pass" if head.endswith(":") else head])[0]
+        if not isinstance(block, cst.BaseCompoundStatement):
+            raise CannotEdit(f"{head!r} has no block")
         self._wraps.append(_Wrap(ends[0], ends[1], block))
 
     def append_to_body(self, compound: ast.stmt, *code: str) -> None:
@@ -217,42 +266,10 @@ class SourceEditor:
 
     # ------------------------------------------------------------------------------------------------------ places
 
-    @cached_property
-    def _blocks(self) -> dict[cst.CSTNode, tuple[cst.CSTNode, int]]:
-        """Each statement, mapped to its block and its position in it."""
-        found: dict[cst.CSTNode, tuple[cst.CSTNode, int]] = {}
-        for block in self._places:
-            if isinstance(block, (cst.Module, cst.IndentedBlock, cst.SimpleStatementSuite)):
-                for number, small in enumerate(small for line in block.body for small in _smalls(line)):
-                    found[small] = block, number
-        return found
-
-    @cached_property
-    def _statements_at(self) -> dict[_Place, _Statement]:
-        kinds = (cst.BaseSmallStatement, cst.BaseCompoundStatement)
-        return {(at.start.line, at.start.column): node for node, at in self._places.items() if isinstance(node, kinds)}
-
-    @cached_property
-    def _expressions_at(self) -> dict[tuple[_Place, _Place], list[cst.BaseExpression]]:
-        found: dict[tuple[_Place, _Place], list[cst.BaseExpression]] = {}
-        for node, at in self._places.items():
-            if not isinstance(node, cst.BaseExpression):
-                continue
-            found.setdefault(_ends(at, at), []).append(node)
-            lpar, rpar = _parens(node)
-            if lpar and isinstance(node, (cst.Tuple, cst.GeneratorExp)):  # ast counts their own parentheses
-                found.setdefault(_ends(self._places[lpar[-1]], self._places[rpar[0]]), []).append(node)
-        return found
-
-    def _place(self, line: int, column: int) -> _Place:
-        """The place of a column that counts UTF-8 bytes, as those of ast do."""
-        text = self._lines[line - 1] if 0 < line <= len(self._lines) else ""
-        return line, len(text.encode()[:column].decode(errors="replace"))
-
     def _expression(self, expr: ast.expr) -> cst.BaseExpression:
-        start = self._place(expr.lineno, expr.col_offset)
-        end = self._place(expr.end_lineno or expr.lineno, expr.end_col_offset or 0)
-        for found in self._expressions_at.get((start, end), ()):
+        start = self._tree.place(expr.lineno, expr.col_offset)
+        end = self._tree.place(expr.end_lineno or expr.lineno, expr.end_col_offset or 0)
+        for found in self._tree.expressions.get((start, end), ()):
             if self._is_same(found, expr):
                 return found
         inside = self._in_format(expr) if sys.version_info < (3, 12) else None
@@ -270,9 +287,9 @@ class SourceEditor:
             number = next((k for k, node in enumerate(equal) if _position(node) == _position(expr)), None)
             if number is None:
                 continue
-            start = self._place(string.lineno, string.col_offset)
-            end = self._place(string.end_lineno or 0, string.end_col_offset or 0)
-            whole = self._expressions_at.get((start, end), ())
+            start = self._tree.place(string.lineno, string.col_offset)
+            end = self._tree.place(string.end_lineno or 0, string.end_col_offset or 0)
+            whole = self._tree.expressions.get((start, end), ())
             alike = [node for one in whole[:1] for node in _breadth_first(one) if self._is_same(node, expr)]
             return alike[number] if len(alike) == len(equal) else None  # type: ignore[return-value]
         return None
@@ -287,7 +304,7 @@ class SourceEditor:
             return False
 
     def _statement(self, statement: ast.stmt) -> _Statement:
-        found = self._statements_at.get(self._place(statement.lineno, statement.col_offset))
+        found = self._tree.statements.get(self._tree.place(statement.lineno, statement.col_offset))
         compound = hasattr(statement, "body") or isinstance(statement, ast.Match)
         if found is None or isinstance(found, cst.BaseCompoundStatement) != compound:
             raise CannotEdit(f"no statement is found at {self.name}:{statement.lineno}")
@@ -295,7 +312,7 @@ class SourceEditor:
 
     def _of(self, statement: ast.stmt) -> _Edits:
         found = self._statement(statement)
-        if found not in self._blocks:  # an `elif`
+        if found not in self._tree.blocks:  # an `elif`
             raise CannotEdit(f"{self.name}:{statement.lineno} is not a statement of a block")
         return self._edits.setdefault(found, _Edits())
 
@@ -394,7 +411,7 @@ class _Writer(cst.CSTTransformer):
 
     def _block(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:
         edits, appended = self._editor._edits, self._editor._appended.get(original, [])
-        members = [small for line in original.body for small in _smalls(line)]  # type: ignore[attr-defined]
+        members = _members(original.body)  # type: ignore[attr-defined]
         ends = {end for wrap in self._editor._wraps for end in (wrap.first, wrap.last)}
         if not appended and not any(small in edits or small in ends for small in members):
             return updated
@@ -429,7 +446,7 @@ class _Writer(cst.CSTTransformer):
         wraps = [
             wrap for wrap in self._editor._wraps if any(wrap.first is one for line in original for one in _smalls(line))
         ]
-        places = {small: k for k, small in enumerate(small for line in original for small in _smalls(line))}
+        places = {small: k for k, small in enumerate(_members(original))}
         for wrap in sorted(wraps, key=lambda wrap: places[wrap.last] - places[wrap.first]):  # the innermost first
             inside = {small for small, k in places.items() if places[wrap.first] <= k <= places[wrap.last]}
             numbers = [k for k, (small, _) in enumerate(found) if small in inside]
@@ -504,6 +521,11 @@ def _kept_comments(body: Sequence[cst.BaseStatement | _Removed]) -> list[cst.Bas
 
 def _without_first_blank(lines: Sequence[cst.EmptyLine]) -> Sequence[cst.EmptyLine]:
     return lines if any(line.comment for line in lines) else ()
+
+
+def _members(lines: Iterable[cst.CSTNode]) -> list[cst.CSTNode]:
+    """The statements of some lines."""
+    return [small for line in lines for small in _smalls(line)]
 
 
 def _smalls(line: cst.CSTNode) -> list[cst.CSTNode]:
