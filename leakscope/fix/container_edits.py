@@ -28,12 +28,11 @@ from leakscope.fix.drafts import (
 )
 from leakscope.fix.model import Candidate
 from leakscope.fix.release_edits import (
-    closure_drafts,
     context_drafts,
+    entry_drafts,
     exit_drafts,
     hook_drafts,
     pipeline_drafts,
-    weak_method_drafts,
 )
 from leakscope.graph.model import TENSOR_KINDS, ObjectKind
 
@@ -45,7 +44,7 @@ _SPOTS = 4
 
 def container_candidates(
     finding: Finding,
-    stores: Sequence[StoreCase],  # noqa: ARG001 - reads are searched at each reference, also without a store
+    stores: Sequence[StoreCase],
     sources: Sources,
 ) -> Iterator[Candidate]:
     """Candidate edits for a leak whose memory a container, hook, context, registry or pipeline retains.
@@ -60,7 +59,7 @@ def container_candidates(
 
     """
     seen: set[object] = set()
-    for draft in _drafts(finding, sources):
+    for draft in _drafts(finding, stores, sources):
         candidate = draft.written()
         if candidate is None or candidate.changes in seen:
             continue
@@ -70,8 +69,8 @@ def container_candidates(
             return
 
 
-def _drafts(finding: Finding, sources: Sources) -> Iterator[Draft]:
-    cases = cases_of(finding, sources)
+def _drafts(finding: Finding, stores: Sequence[StoreCase], sources: Sources) -> Iterator[Draft]:
+    cases = cases_of(finding, stores, sources)
     yield from context_drafts(finding, sources)
     yield from combined([list(_of_case(case)) for case in cases])
     yield from pipeline_drafts(finding, cases, sources)
@@ -89,19 +88,17 @@ def _of_case(case: Case) -> Iterator[Draft]:
     elif any(hop.type == CACHE for hop in case.trace[case.place : case.place + 2]):
         yield from _of_function_cache(case)
     elif names & {"def", PACK}:
-        yield from closure_drafts(case)
+        yield from entry_drafts(case)
     else:
-        yield from _not_stored(case)
-        yield from weak_method_drafts(case)
         yield from _of_container(case)
-        if not case.stores:
-            yield from closure_drafts(case)
+        yield from entry_drafts(case)
 
 
 def _of_container(case: Case) -> Iterator[Draft]:
     if any(store.name == "add_param_group" for store in case.stores):
         yield from _of_param_group(case)
         return
+    yield from _not_stored(case)
     yield from _last_items(case)
     yield from _under_one_name(case)
     yield from _evicting(case)

@@ -12,6 +12,7 @@ from itertools import pairwise
 from leakscope.findings.facts import FreedBy
 from leakscope.findings.model import CutReference, Finding, Hop
 from leakscope.findings.source.bounds import CallGraph, loops_of
+from leakscope.findings.source.edits import StoreCase
 from leakscope.findings.source.index import (
     FoundNode,
     ParsedFile,
@@ -428,18 +429,17 @@ class Case:
         ]
 
 
-def cases_of(finding: Finding, sources: Sources) -> list[Case]:
-    """The references to cut of a leak; without a cut, the containers on its trace."""
+def cases_of(finding: Finding, stores: Sequence[StoreCase], sources: Sources) -> list[Case]:
+    """The references to cut of a leak with their stores; without a cut, the first container on its trace."""
     calls = CallGraph(sources)
     references = finding.cut.references if finding.cut is not None else _containers(finding)
     found = []
     for reference in references:
         place, trace = on_trace(finding, reference)
-        stores = stores_for(finding, reference, sources)
-        if place is not None:
-            found.append(Case(finding, trace, place, stores, sources, calls))
-        elif stores and trace:
-            found.append(Case(finding, trace, 0, stores, sources, calls))
+        own = tuple(case.store for case in stores if case.place == place and case.trace == trace)
+        own = own or stores_for(finding, reference, sources)
+        if trace and (place is not None or own):
+            found.append(Case(finding, trace, place or 0, own, sources, calls))
     return found
 
 

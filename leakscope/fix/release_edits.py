@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from leakscope.findings.facts import FreedBy, RuleName
 from leakscope.findings.model import Finding
 from leakscope.findings.source.index import FoundNode, ParsedFile, Scope, Sources, class_of, last_name
-from leakscope.findings.source.stores import How, Store, runs_hook
+from leakscope.findings.source.stores import Store, runs_hook
 from leakscope.fix.drafts import (
     FUNCTIONS,
     LEAVES,
@@ -24,7 +24,7 @@ from leakscope.fix.drafts import (
     new_name,
     rest_of_block,
 )
-from leakscope.graph.model import TENSOR_KINDS, ObjectKind
+from leakscope.graph.model import ObjectKind
 
 _REGISTERS = re.compile(r"_?register_\w*hook")
 
@@ -35,8 +35,6 @@ _REGISTERS = re.compile(r"_?register_\w*hook")
 def hook_drafts(case: Case) -> Iterator[Draft]:
     """A hook that is removed after its use, registered once, or does not keep its object alive."""
     in_cycle = case.finding.freed_by != FreedBy.PROGRAM
-    if in_cycle:
-        yield from _closing_over_values(case)
     for store in case.stores:
         parsed = case.parsed(store)
         if parsed is None or not _REGISTERS.fullmatch(store.name) or not isinstance(store.found.node, ast.Call):
@@ -49,7 +47,7 @@ def hook_drafts(case: Case) -> Iterator[Draft]:
         else:
             yield from _kept_handle_removed(case, parsed, store)
         yield from _weak_hook(parsed, store)
-    yield from closure_drafts(case)
+    yield from entry_drafts(case)
 
 
 def _removed_after_use(parsed: ParsedFile, store: Store) -> Iterator[Draft]:
@@ -228,130 +226,13 @@ def _weak_hook(parsed: ParsedFile, store: Store) -> Iterator[Draft]:
             yield draft.replace(parsed, given, f"lambda *args: {name}()(*args)").imports(parsed, needs)
 
 
-_WEAK = {ObjectKind.METHOD: "WeakMethod", ObjectKind.INSTANCE: "ref", ObjectKind.NN_MODULE: "ref"}
+# ------------------------------------------------------------------------------------------------------------ entries
 
 
-def weak_method_drafts(case: Case) -> Iterator[Draft]:
-    """A weak reference in place of one that closes a cycle: to a bound method, or to a parent or the object itself."""
-    if case.finding.freed_by == FreedBy.PROGRAM and case.held.kind != ObjectKind.METHOD:
+def entry_drafts(case: Case) -> Iterator[Draft]:
+    """The entry of a dict by which a cycle leads on removed after its last use."""
+    if case.finding.freed_by == FreedBy.PROGRAM:
         return
-    for store in case.stores:
-        parsed = case.parsed(store)
-        if parsed is None or store.how != How.BINDS or not isinstance(store.target, ast.Attribute) or not store.values:
-            continue
-        value = store.values[0]
-        weak = {ObjectKind.METHOD: "WeakMethod", ObjectKind.INSTANCE: "ref", ObjectKind.NN_MODULE: "ref"}.get(
-            case.held.kind
-        )
-        if weak is None:
-            continue
-        ref, needs = imported(parsed, "weakref", weak)
-        draft = Draft("weak", f"`weakref.{weak}` at {store.where}")
-        draft = draft.replace(parsed, value, f"{ref}({code_of(parsed, value)})").imports(parsed, needs)
-        for file in case.files:
-            for node, _ in file.reads.get(store.target.attr, ()):
-                if isinstance(node, ast.Attribute):
-                    draft = draft.replace(file, node, f"{code_of(file, node)}()")
-        yield draft
-        if case.held.kind == ObjectKind.INSTANCE:
-            proxy, needs = imported(parsed, "weakref", "proxy")
-            draft = Draft("proxy", f"`weakref.proxy` at {store.where}")
-            yield draft.replace(parsed, value, f"{proxy}({code_of(parsed, value)})").imports(parsed, needs)
-
-
-# ----------------------------------------------------------------------------------------------------------- closures
-
-
-def closure_drafts(case: Case) -> Iterator[Draft]:
-    """What a function closes over forgotten after its last use, or the entries of dicts by which a cycle leads on."""
-    yield from _closing_over_values(case)
-    for parsed, scope, owner, name in _closures(case):
-        yield from _forgotten_name(parsed, scope, owner, name)
-    yield from _forgotten_entries(case)
-
-
-def _closing_over_values(case: Case) -> Iterator[Draft]:
-    for parsed, scope, owner, name in _closures(case):
-        if case.held.kind in TENSOR_KINDS:
-            yield from _over_detached(parsed, scope, owner, name)
-
-
-def _closures(case: Case) -> Iterator[tuple[ParsedFile, Scope, Scope, str]]:
-    """(file, function, function that owns the variable, variable) for each closure of the user on the trace."""
-    hops = [case.holder, *case.trace] if case.holder.reference.startswith("closure ") else case.trace
-    for hop in dict.fromkeys(hops):
-        name = hop.reference.removeprefix("closure ")
-        if name == hop.reference or hop.where.startswith("<"):
-            continue
-        for parsed in case.files or case.sources.containing(name):
-            for scope in parsed.scopes:
-                owner = scope.owner(name) if scope.name == hop.name and scope.outer is not None else None
-                if owner is not None and owner is not scope and isinstance(owner.node, FUNCTIONS):
-                    yield parsed, scope, owner, name
-
-
-def _over_detached(parsed: ParsedFile, scope: Scope, owner: Scope, name: str) -> Iterator[Draft]:
-    """A function that closes over the values of a tensor without its graph and hooks."""
-    statement = _statement_of(parsed, scope)
-    if statement is None or statement not in ast.walk(owner.node):
-        return
-    copy = new_name(owner, f"{name}_values", f"{name}_detached")
-    draft = Draft("detached", f"`{name}.detach()` in the closure at {parsed.name}:{statement.lineno}")
-    draft = draft.before(parsed, statement, f"{copy} = {name}.detach()")
-    for node in ast.walk(scope.node):
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
-            draft = draft.replace(parsed, node, copy)
-    yield draft
-
-
-def _statement_of(parsed: ParsedFile, scope: Scope) -> ast.stmt | None:
-    if isinstance(scope.node, ast.stmt):
-        return scope.node
-    return next((up for up in parsed.above(scope.node) if isinstance(up, ast.stmt)), None)
-
-
-def _forgotten_name(parsed: ParsedFile, scope: Scope, owner: Scope, name: str) -> Iterator[Draft]:
-    """`del name` after its last use in the function that owns it, which empties the cell of the closure."""
-    function, code = owner.node, f"del {name}"
-    assert isinstance(function, FUNCTIONS)
-    called = {name, *_names_of(parsed, scope)}
-    used = [
-        statement for statement in function.body if called & names_in(statement) or _contains(statement, scope.node)
-    ]
-    for statement in used:  # `if tidy: del name`
-        body = statement.body if isinstance(statement, ast.If) and not statement.orelse else []
-        if len(body) == 1 and isinstance(body[0], ast.Delete) and ast.unparse(body[0]) == code:
-            yield Draft("del", f"`{code}` always at {parsed.name}:{statement.lineno}").instead(parsed, statement, code)
-            return
-    if not used:
-        return
-    last = used[-1]
-    draft = Draft("del", f"`{code}` at {parsed.name}:{last.lineno}")
-    if isinstance(last, ast.Return):
-        if not isinstance(last.value, ast.Name):
-            yield _before_return(draft, parsed, owner, last, code)
-    elif not isinstance(last, FUNCTIONS):
-        yield draft.after(parsed, last, code)
-    if isinstance(function.body[-1], ast.Return) and function.body[-1] is not last:
-        end = at_end_of(Draft("del at end", f"`{code}` at the end of {owner.name}()"), parsed, owner, code, reads=name)
-        if end is not None:
-            yield end
-
-
-def _names_of(parsed: ParsedFile, scope: Scope) -> set[str]:
-    """The names of a function: its own, and those that its lambda is assigned to."""
-    if isinstance(scope.node, FUNCTIONS):
-        return {scope.node.name}
-    statement = _statement_of(parsed, scope)
-    return bound_in(statement) if isinstance(statement, ast.Assign) else set()
-
-
-def _contains(statement: ast.stmt, node: ast.AST) -> bool:
-    return any(inner is node for inner in ast.walk(statement))
-
-
-def _forgotten_entries(case: Case) -> Iterator[Draft]:
-    """The entry of a dict, or the attribute, by which a cycle leads on, removed after its last use."""
     for hop in case.trace:
         match = re.fullmatch(r"\['(\w+)'\]", hop.reference)
         if match is None or hop.kind != ObjectKind.CONTAINER:
@@ -531,7 +412,17 @@ def pipeline_drafts(finding: Finding, cases: Sequence[Case], sources: Sources) -
         for store in case.stores:
             parsed = case.parsed(store)
             if parsed is not None and store.name == "def" and isinstance(store.found.node, FUNCTIONS):
+                yield from _deleted_always(parsed, store.found)
                 yield from _stage_backward(parsed, store.found)
+
+
+def _deleted_always(parsed: ParsedFile, walker: FoundNode) -> Iterator[Draft]:
+    """A recursive function that is forgotten in any case: `del walk` for `if tidy: del walk`."""
+    code = f"del {getattr(walker.node, 'name', '')}"
+    for node in ast.walk(walker.scope.node):
+        body = node.body if isinstance(node, ast.If) and not node.orelse else []
+        if isinstance(node, ast.If) and len(body) == 1 and ast.unparse(body[0]) == code:
+            yield Draft("del", f"`{code}` always at {parsed.name}:{node.lineno}").instead(parsed, node, code)
 
 
 def _stage_backward(parsed: ParsedFile, walker: FoundNode) -> Iterator[Draft]:
