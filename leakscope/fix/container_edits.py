@@ -1,29 +1,712 @@
-"""Edits of what keeps a value: containers, hooks, contexts, registries and pipelines."""
+"""Candidate edits for containers, caches and registries that retain memory."""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator, Sequence
 
 from leakscope.findings.model import Finding
 from leakscope.findings.source.edits import StoreCase
-from leakscope.findings.source.index import Sources
+from leakscope.findings.source.index import BY_NAME, FoundNode, ParsedFile, Sources, last_name
+from leakscope.findings.source.stores import CACHE, PACK, How, Store, is_hooks, mentions, mentions_of
+from leakscope.fix.drafts import (
+    FUNCTIONS,
+    LEAVES,
+    Case,
+    Draft,
+    Spot,
+    at_end_of,
+    block_of,
+    cases_of,
+    code_of,
+    combined,
+    imported,
+    is_empty,
+    located,
+    new_name,
+)
 from leakscope.fix.model import Candidate
+from leakscope.fix.release_edits import (
+    context_drafts,
+    entry_drafts,
+    exit_drafts,
+    hook_drafts,
+    pipeline_drafts,
+)
+from leakscope.graph.model import TENSOR_KINDS, ObjectKind
+
+_MOST = 12
+"""Maximum candidates for one leak: each costs a run of the script."""
+_SPOTS = 4
+"""Maximum places at which the clearing of a container is tried. Heuristic: loop, epoch, step function, caller."""
 
 
 def container_candidates(
-    finding: Finding,  # noqa: ARG001
-    stores: Sequence[StoreCase],  # noqa: ARG001
-    sources: Sources,  # noqa: ARG001
+    finding: Finding,
+    stores: Sequence[StoreCase],
+    sources: Sources,
 ) -> Iterator[Candidate]:
-    """Yield candidates that empty, bound or close what keeps the memory of a leak.
+    """Candidate edits for a leak whose memory a container, hook, context, registry or pipeline retains.
 
     Args:
-        finding: The leak.
+        finding: A leak.
         stores: The stores of each reference of its cut.
-        sources: The files of the run.
+        sources: The kept source of its run.
 
     Yields:
-        Candidates, the most plausible first.
+        Candidates in the order in which to try them, at most a dozen. Only a run shows which of them is right.
 
     """
-    yield from ()
+    seen: set[object] = set()
+    for draft in _drafts(finding, stores, sources):
+        candidate = draft.written()
+        if candidate is None or candidate.changes in seen:
+            continue
+        seen.add(candidate.changes)
+        yield candidate
+        if len(seen) >= _MOST:
+            return
+
+
+def _drafts(finding: Finding, stores: Sequence[StoreCase], sources: Sources) -> Iterator[Draft]:
+    cases = cases_of(finding, stores, sources)
+    yield from context_drafts(finding, sources)
+    yield from combined([list(_of_case(case)) for case in cases])
+    yield from pipeline_drafts(finding, cases, sources)
+
+
+def _of_case(case: Case) -> Iterator[Draft]:
+    """The drafts for one reference, by what holds it."""
+    names = {store.name for store in case.stores}
+    if any(store.values and mentions(store.values[0], store.target) and store.key is not None for store in case.stores):
+        return  # `mean[name] = 0.9 * mean[name] + 0.1 * x` does not grow by its entries
+    if is_hooks(case.holder.reference) or any(re.fullmatch(r"_?register_\w*hook", name) for name in names):
+        yield from hook_drafts(case)
+    elif "register" in names and any(last_name(store.target) == "register" for store in case.stores):
+        yield from exit_drafts(case)
+    elif any(hop.type == CACHE for hop in case.trace[case.place : case.place + 2]):
+        yield from _of_function_cache(case)
+    elif names & {"def", PACK}:
+        yield from entry_drafts(case)
+    else:
+        yield from _of_container(case)
+        yield from entry_drafts(case)
+
+
+def _of_container(case: Case) -> Iterator[Draft]:
+    if any(store.name == "add_param_group" for store in case.stores):
+        yield from _of_param_group(case)
+        return
+    yield from _not_stored(case)
+    yield from _last_items(case)
+    yield from _under_one_name(case)
+    yield from _evicting(case)
+    yield from _reset_by_owner(case)
+    yield from _popped(case)
+    yield from _after_last_read(case)
+    yield from _emptied(case)
+    yield from _emptied_before(case)
+    yield from _weakly_held(case)
+    yield from _made_per_call(case)
+    yield from _chain_cut(case)
+
+
+# ------------------------------------------------------------------------------------------------------ what is stored
+
+
+def _is_store_alone(store: Store) -> bool:
+    """Whether a statement does nothing but store, apart from computing the value."""
+    statement, node = store.found.statement, store.found.node
+    if isinstance(statement, ast.Expr):
+        return statement.value is node and isinstance(node, ast.Call)
+    if isinstance(statement, ast.Assign):
+        return node is statement and len(statement.targets) == 1
+    return isinstance(statement, (ast.AugAssign, ast.AnnAssign)) and node is statement
+
+
+def _not_stored(case: Case) -> Iterator[Draft]:
+    """Without the lines that store, if nothing reads the container; calls in them stay."""
+    if case.is_read or not case.stores or case.holder.reference.startswith(".__"):
+        return
+    draft = Draft("not stored", f"without what nothing reads at {case.stores[0].where}")
+    for store in case.stores:
+        parsed = case.parsed(store)
+        if parsed is None or not _is_store_alone(store) or store.name in (*BY_NAME, "add_param_group", "def"):
+            return
+        calls = [call for value in store.values for call in _calls(value)]
+        if len(calls) > 1:
+            return
+        statement = store.found.statement
+        draft = (
+            draft.instead(parsed, statement, code_of(parsed, calls[0])) if calls else draft.remove(parsed, statement)
+        )
+    yield draft
+
+
+_PURE = frozenset({
+    "detach", "clone", "cpu", "item", "float", "mean", "sum", "max", "min", "norm", "abs", "view", "reshape",
+    "flatten", "unsqueeze", "squeeze", "numpy", "tolist", "to", "contiguous", "size", "numel", "argmax", "copy",
+    "int", "str", "bool", "len", "list", "tuple", "dict", "set", "round", "cat", "stack", "ref", "zeros", "ones",
+})  # fmt: skip
+"""Functions and methods that change nothing: without their result the call is not needed."""
+
+
+def _calls(value: ast.expr) -> list[ast.expr]:
+    """The outermost calls in an expression that may do something."""
+    if isinstance(value, ast.Call):
+        if last_name(value.func) not in _PURE:
+            return [value]
+        inside = [value.func.value] if isinstance(value.func, ast.Attribute) else []
+        return [call for part in (*inside, *value.args) for call in _calls(part)]
+    if isinstance(value, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.ListComp)):
+        return [value]
+    return [call for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr) for call in _calls(part)]
+
+
+def _last_items(case: Case) -> Iterator[Draft]:
+    """A bound for a list or deque of which only the last items are read."""
+    most, slices = 0, False
+    for read in case.reads:
+        parsed = case.sources.file(read.scope.file)
+        above = next(parsed.above(read.node), None) if parsed is not None else None
+        back = _items_back(above, read.node)
+        if back is None:
+            return
+        most, slices = (
+            max(most, back),
+            slices or (isinstance(above, ast.Subscript) and isinstance(above.slice, ast.Slice)),
+        )
+    kind = case.held.object
+    if not most or not kind.startswith(("list", "deque")):
+        return
+    for parsed, _, _, value in case.initial()[:1] if not slices else ():
+        deque, code = imported(parsed, "collections", "deque")
+        draft = Draft("deque", f"`deque(maxlen={most})` at {parsed.name}:{value.lineno}")
+        yield draft.replace(parsed, value, f"{deque}(maxlen={most})").imports(parsed, code)
+    if kind.startswith("list"):
+        yield from _after_stores(case, "last items", lambda name: f"del {name}[:-{most}]")
+
+
+def _items_back(above: ast.AST | None, node: ast.AST) -> int | None:
+    """1 for `rows[-1]` and `rows.pop()`, 9 for `rows[-9:]`; None for any other use."""
+    if isinstance(above, ast.Attribute) and above.attr == "pop":
+        return 1
+    if not isinstance(above, ast.Subscript) or above.value is not node or not isinstance(above.ctx, ast.Load):
+        return None
+    bound: ast.expr | None = above.slice
+    if isinstance(bound, ast.Slice):
+        bound = bound.lower if bound.upper is None and bound.step is None else None
+    if isinstance(bound, ast.UnaryOp) and isinstance(bound.op, ast.USub) and isinstance(bound.operand, ast.Constant):
+        return bound.operand.value if isinstance(bound.operand.value, int) else None
+    return None
+
+
+def _after_stores(case: Case, family: str, code) -> Iterator[Draft]:  # type: ignore[no-untyped-def]
+    draft = Draft(family, "")
+    for store in case.stores:
+        parsed = case.parsed(store)
+        if parsed is None or not _is_store_alone(store) or store.gains != case.place + 1:
+            return
+        text = code(code_of(parsed, store.target))
+        draft = Draft(family, f"`{text}` at {store.where}", draft.edits).after(parsed, store.found.statement, text)
+    if draft.edits:
+        yield draft
+
+
+# ------------------------------------------------------------------------------------------------------------- caches
+
+
+def _size(case: Case) -> int:
+    """A bound for a cache: at most half of its items, so that a run as long as the recorded one shows that it holds."""
+    match = re.search(r", ([\d,]+) items?\b", " ".join(hop.object for hop in case.trace[case.place + 1 :]))
+    items = int(match[1].replace(",", "")) if match else 0
+    size = 1
+    while 2 * size <= min(items // 2, 32):
+        size *= 2
+    return size
+
+
+def _evicting(case: Case) -> Iterator[Draft]:
+    """The oldest entry of a cache removed before one is added, or all of them."""
+    store = next((s for s in case.stores if s.key is not None and s.gains == case.place + 1), None)
+    parsed = case.parsed(store) if store is not None else None
+    if store is None or store.key is None or parsed is None or not _is_dict(case) or not _is_store_alone(store):
+        return
+    if not _is_computed_when_missing(store, parsed):
+        return
+    name, size = code_of(parsed, store.target), _size(case)
+    if size > 1:
+        draft = Draft("evict", f"at most {size} entries in `{name}` at {store.where}")
+        evict = (f"if len({name}) >= {size}:", f"    {name}.pop(next(iter({name})))")
+        yield draft.before(parsed, store.found.statement, "\n".join(evict))
+    draft = Draft("newest", f"`{name}.clear()` before the next entry at {store.where}")
+    yield draft.before(parsed, store.found.statement, f"{name}.clear()")
+
+
+def _is_dict(case: Case) -> bool:
+    return case.held.object.startswith(("dict", "OrderedDict", "defaultdict"))
+
+
+def _is_computed_when_missing(store: Store, parsed: ParsedFile) -> bool:
+    """Whether entries are made where they are missing: `if key not in cache`, `cache.get(key)`, `except KeyError`."""
+    key, name = ast.unparse(store.key), ast.unparse(store.target)  # type: ignore[arg-type]
+    for node in ast.walk(store.found.scope.node):
+        tested: tuple[ast.expr, ast.expr] | None = None
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            tested = node.left, node.comparators[0]
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "get"
+            and node.args
+        ):
+            tested = node.args[0], node.func.value
+        if tested is not None and (ast.unparse(tested[0]), ast.unparse(tested[1])) == (key, name):
+            return True
+    return any(
+        isinstance(up, ast.ExceptHandler) and up.type is not None and "KeyError" in ast.unparse(up.type)
+        for up in parsed.above(store.found.node)
+    )
+
+
+def _of_function_cache(case: Case) -> Iterator[Draft]:
+    """A bound for the cache of a function; without the cache if it is that of a method."""
+    hop = next(hop for hop in case.trace[case.place : case.place + 2] if hop.type == CACHE)
+    own, size = hop.name.rpartition(".")[2], _size(case)
+    for parsed in case.sources.containing(own):
+        for scope in parsed.scopes:
+            if not isinstance(scope.node, FUNCTIONS) or scope.name != hop.name:
+                continue
+            is_method = scope.outer is not None and scope.outer.is_class
+            for decorator in scope.node.decorator_list:
+                for file, call in _cache_calls(decorator, parsed, case.sources):
+                    drafts = [*_without_cache(parsed, decorator, own)] if call is decorator else []
+                    drafts += _with_size(file, call, 1 if is_method else size, hop.name)
+                    yield from drafts if is_method else reversed(drafts)
+
+
+_CACHES = ("cache", "lru_cache")
+
+
+def _cache_calls(decorator: ast.expr, parsed: ParsedFile, sources: Sources) -> Iterator[tuple[ParsedFile, ast.expr]]:
+    """Where the cache is made: the decorator, or a call in a decorator of the kept files."""
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    if last_name(called) in _CACHES:
+        yield parsed, decorator
+        return
+    for file in sources.matching(rf"def\s+{re.escape(last_name(called))}\s*\("):
+        for one in file.found:
+            inside = one.scope.name.rpartition(".")[2] == last_name(called)
+            if inside and isinstance(one.node, ast.Call) and last_name(one.node.func) in _CACHES:
+                yield file, one.node
+
+
+def _with_size(parsed: ParsedFile, call: ast.expr, size: int, name: str) -> list[Draft]:
+    maker = call.func if isinstance(call, ast.Call) else call
+    title = f"`lru_cache(maxsize={size})` of {name.rpartition('.')[2]}()"
+    draft = Draft("lru", title)
+    if last_name(maker) == "cache":
+        module = maker.value if isinstance(maker, ast.Attribute) else None
+        lru, needs = (
+            (f"{code_of(parsed, module)}.lru_cache", "") if module else imported(parsed, "functools", "lru_cache")
+        )
+        is_applied = isinstance(call, ast.Call)
+        changed = draft.replace(parsed, maker if is_applied else call, f"{lru}(maxsize={size})")
+        return [changed.imports(parsed, needs)]
+    if not isinstance(call, ast.Call):
+        return [draft.replace(parsed, call, f"{code_of(parsed, call)}(maxsize={size})")]
+    given = next((keyword.value for keyword in call.keywords if keyword.arg == "maxsize"), None) or (
+        call.args[0] if call.args else None
+    )
+    return [draft.replace(parsed, given, str(size))] if given is not None else []
+
+
+def _without_cache(parsed: ParsedFile, decorator: ast.expr, own: str) -> Iterator[Draft]:
+    function = next(parsed.above(decorator), None)
+    if not isinstance(function, FUNCTIONS) or len(function.decorator_list) != 1:
+        return
+    first = min(function.decorator_list, key=lambda one: one.lineno)
+    lines = list(parsed.lines)
+    body = "\n".join(lines[function.lineno - 1 : function.end_lineno])
+    indent = re.match(r"\s*", lines[function.lineno - 1])
+    prefix = indent[0] if indent else ""
+    code = "\n".join(line.removeprefix(prefix) for line in body.split("\n"))
+    assert first is decorator
+    yield Draft("no cache", f"{own}() without its cache").instead(parsed, function, code)
+
+
+# ------------------------------------------------------------------------------------------------- when it is emptied
+
+
+def _emptying(case: Case, name: str) -> tuple[str, ...]:
+    """Code that empties the container; () if it is none."""
+    hop = case.held
+    if any(one.kind == ObjectKind.WORK for one in case.trace[case.place + 1 :]) and not case.is_read:
+        waits = _each_work(case)
+        if waits is None:
+            return ()
+        return (f"for {waits} in {name}:\n    work.wait()", f"{name}.clear()")
+    if hop.kind == ObjectKind.CONTAINER and hop.type != CACHE:
+        if hop.object.startswith("tuple"):
+            return (f"{name} = ()",)
+        return (f"{name}.clear()",)
+    if hop.type.rpartition(".")[2] in ("Queue", "LifoQueue", "PriorityQueue", "SimpleQueue"):
+        return (f"while not {name}.empty():\n    {name}.get()",)
+    begun = [value for _, _, _, value in case.initial()]
+    rebound = [s for s in case.stores if s.how == How.BINDS and mentions(s.values[0], s.target)]
+    if rebound and not begun:
+        begun = _first_values(case)
+    return (f"{name} = {ast.unparse(begun[0])}",) if rebound and begun else ()
+
+
+def _each_work(case: Case) -> str | None:
+    """`work`, or `work, _` if the items are pairs with a Work first."""
+    for store in case.stores:
+        value = store.values[0] if store.values else None
+        if isinstance(value, ast.Tuple):
+            starts = [isinstance(part, ast.Call) for part in value.elts]
+            if starts.count(True) != 1:
+                return None
+            return ", ".join("work" if start else "_" for start in starts)
+    return "work"
+
+
+def _first_values(case: Case) -> list[ast.expr]:
+    """The values without variables that are first assigned to a name which is made from itself."""
+    stored = {id(store.found.statement) for store in case.stores}
+    found = []
+    for parsed in case.files:
+        for one in parsed.found:
+            if not isinstance(one.node, (ast.Assign, ast.AnnAssign)) or id(one.statement) in stored:
+                continue
+            targets = one.node.targets if isinstance(one.node, ast.Assign) else [one.node.target]
+            value = one.node.value
+            if value is None or not any(case.place + 1 in case.meaning.bound_by(t, one.scope) for t in targets):
+                continue
+            free = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)} - set(parsed.module.imported)
+            if not free:
+                found.append(value)
+    return found
+
+
+def _name_at(case: Case, spot: Spot) -> str | None:
+    """The code for the container at a place; that of the storing line in its own function."""
+    for store in case.stores:
+        parsed = case.parsed(store)
+        if parsed is None or store.found.scope is not spot.scope:
+            continue
+        is_it = store.gains == case.place + 1 or (store.gains is None and store.how == How.BINDS)
+        if is_it and not _has_computed_key(store.target):
+            return code_of(parsed, store.target)
+    return case.name_in(spot.scope)
+
+
+def _has_computed_key(node: ast.expr) -> bool:
+    """Whether an expression is an item by a key that is known only there: `rows[name]`."""
+    inside = [one.slice for one in ast.walk(node) if isinstance(one, ast.Subscript)]
+    return any(not isinstance(key, ast.Constant) for key in inside)
+
+
+def _spots(case: Case) -> list[tuple[Spot, str]]:
+    """The places at which the container has a name, each with that name."""
+    spots = case.spots()
+    if not any(spot.loop is not None for spot in spots):  # a hook or callback, called by a library
+        spots = [*_training_loops(case), *spots]
+    named = [(spot, name) for spot in spots if (name := _name_at(case, spot)) is not None]
+    return named[:_SPOTS]
+
+
+def _training_loops(case: Case) -> list[Spot]:
+    """The loops in which backward runs or an optimizer steps, innermost first."""
+    found = []
+    for parsed in case.sources.matching(r"\.(backward|step)\("):
+        for one in parsed.found:
+            if isinstance(one.node, ast.Call) and last_name(one.node.func) in ("backward", "step"):
+                for chain in case.calls.call_chains(one):
+                    for each in chain:
+                        file = case.sources.file(each.scope.file)
+                        found += [Spot(file, each.scope, loop) for loop in reversed(each.loops) if file is not None]
+    return list(dict.fromkeys(found))
+
+
+def _emptied(case: Case) -> Iterator[Draft]:
+    """The container emptied at the end of a loop's body or function, or at the start of the first of them."""
+    spots = _spots(case)
+    for number, (spot, name) in enumerate(spots):
+        code = _emptying(case, name)
+        if not code:
+            continue
+        draft = Draft(f"end {number}", f"`{code[-1]}` at the end of {spot.where}")
+        if spot.loop is None:
+            ended = at_end_of(draft, spot.parsed, spot.scope, *code, reads=name)
+            if ended is not None:
+                yield ended
+        elif not isinstance(spot.loop.body[-1], LEAVES):  # type: ignore[attr-defined]
+            yield draft.append(spot.parsed, spot.loop, *code)
+    for number, (spot, name) in enumerate(spots[:2]):
+        code = _emptying(case, name)
+        body = getattr(spot.loop if spot.loop is not None else spot.scope.node, "body", None)
+        if len(code) == 1 and isinstance(body, list):
+            first = body[1] if len(body) > 1 and spot.loop is None and _is_text(body[0]) else body[0]
+            draft = Draft(f"start {number}", f"`{code[-1]}` at the start of {spot.where}")
+            yield draft.before(spot.parsed, first, *code)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _emptied_before(case: Case) -> Iterator[Draft]:
+    """The container emptied right before something is added, so that it holds the newest item."""
+    for store in case.stores[:1]:
+        parsed = case.parsed(store)
+        if parsed is None or store.gains != case.place + 1 or not _is_store_alone(store):
+            continue
+        name = code_of(parsed, store.target)
+        code = _emptying(case, name)
+        if len(code) == 1 and re.fullmatch(r"[\w.\[\]'\"]+", name):
+            draft = Draft("newest", f"`{code[0]}` before {store.where}")
+            yield draft.before(parsed, store.found.statement, *code)
+
+
+def _after_last_read(case: Case) -> Iterator[Draft]:
+    """The container emptied after the statement that reads it, in each function that does so while it grows."""
+    last = {id(read.scope): read for read in case.reads_in_loops() if not _is_taken_out(case, read)}
+    stored = {id(loop) for store in case.stores for loop in store.found.loops}
+    for read in last.values():
+        parsed = case.sources.file(read.scope.file)
+        if parsed is None or not isinstance(read.node, ast.expr) or (read.loops and id(read.loops[-1]) in stored):
+            continue  # the latter is the end of the loop's body
+        name = code_of(parsed, read.node) if case.is_referent(read.node, read.scope) else case.name_in(read.scope)
+        statement = read.statement
+        if isinstance(statement, ast.Assign) and statement.value is read.node:  # `rows = self.rows`
+            name = code_of(parsed, statement.targets[0])
+            uses = [n for n, scope in parsed.reads.get(name, ()) if scope is read.scope]
+            later = located(parsed, max(uses, key=lambda node: node.lineno), read.scope) if uses else None
+            statement = later.statement if later is not None else statement
+        code = _emptying(case, name) if name is not None else ()
+        if not code or isinstance(statement, (ast.If, ast.While)):
+            continue
+        family = f"after read {read.scope.name}"
+        draft = Draft(family, f"`{code[-1]}` after its use at {parsed.name}:{statement.lineno}")
+        if not isinstance(statement, ast.Return):
+            yield draft.after(parsed, statement, code[-1])
+        elif statement.value is not None and not isinstance(statement.value, (ast.Name, ast.Attribute)):
+            result = new_name(read.scope, "result", "value", "returned")
+            value = code_of(parsed, statement.value)
+            yield draft.instead(parsed, statement, f"{result} = {value}", code[-1], f"return {result}")
+
+
+def _is_taken_out(case: Case, read: FoundNode) -> bool:
+    """Whether a read removes what it reads: `rows.pop()`."""
+    parsed = case.sources.file(read.scope.file)
+    above = next(parsed.above(read.node), None) if parsed is not None else None
+    return isinstance(above, ast.Attribute) and above.attr in ("pop", "popleft", "popitem", "get_nowait")
+
+
+def _reset_by_owner(case: Case) -> Iterator[Draft]:
+    """The method of the owner that empties the container, called where its turn ends."""
+    methods = []
+    for parsed in case.files:
+        for one in parsed.found:
+            method = one.scope
+            if method.outer is None or not method.outer.is_class or not isinstance(method.node, FUNCTIONS):
+                continue
+            own = method.name.rpartition(".")[2]
+            required = len(method.parameters) - len(method.node.args.defaults)
+            if own.startswith("__") or required != 1 or method in [store.found.scope for store in case.stores]:
+                continue
+            if _empties(case, one):
+                methods.append(own)
+    for own in dict.fromkeys(methods):
+        for number, spot in enumerate(case.spots()[:_SPOTS]):
+            owner = case.name_in(spot.scope, case.place)
+            if owner is None or spot.loop is None or spot.scope.name.endswith(f".{own}"):
+                continue
+            draft = Draft(f"reset {own} {number}", f"`{owner}.{own}()` at the end of {spot.where}")
+            yield draft.append(spot.parsed, spot.loop, f"{owner}.{own}()")
+
+
+def _empties(case: Case, one: FoundNode) -> bool:
+    """Whether a statement of a method rebinds the container to an empty one, or clears it."""
+    if (
+        isinstance(one.node, ast.Call)
+        and last_name(one.node.func) == "clear"
+        and isinstance(one.node.func, ast.Attribute)
+    ):
+        return case.place + 1 in case.meaning.of(one.node.func.value, one.scope)
+    return any(place is one for _, place, _, _ in case.initial())
+
+
+def _popped(case: Case) -> Iterator[Draft]:
+    """An item taken out where it is read by position or key, if that is the only read that leaves it."""
+    reads = [read for read in case.reads if not _is_taken_out(case, read)]
+    is_dict = _is_dict(case)
+    if len(reads) != 1 or not (is_dict or case.held.object.startswith("list")):
+        return
+    (read,) = reads
+    parsed = case.sources.file(read.scope.file)
+    above = next(parsed.above(read.node), None) if parsed is not None else None
+    if parsed is None or not isinstance(above, ast.Subscript) or above.value is not read.node:
+        return
+    key = above.slice
+    if not case.is_referent(read.node, read.scope) or not isinstance(above.ctx, ast.Load):
+        return
+    if isinstance(key, (ast.Slice, ast.UnaryOp)) or (isinstance(key, ast.Constant) and not isinstance(key.value, str)):
+        return
+    name = code_of(parsed, read.node)
+    taken = f"{name}.pop({code_of(parsed, key)})" if is_dict else f"{name}.pop(0)"
+    yield Draft("pop", f"`{taken}` at {parsed.name}:{above.lineno}").replace(parsed, above, taken)
+    yield from _forgotten(case, reads)
+
+
+def _forgotten(case: Case, reads: Sequence[FoundNode]) -> Iterator[Draft]:
+    """`rows[i] = None` after the statement that reads `rows[i]`."""
+    if len(reads) != 1:
+        return
+    read = reads[0]
+    parsed = case.sources.file(read.scope.file)
+    above = next(parsed.above(read.node), None) if parsed is not None else None
+    if parsed is None or not isinstance(above, ast.Subscript) or not isinstance(read.statement, ast.Assign):
+        return
+    code = f"{code_of(parsed, above)} = None"
+    yield Draft("forget", f"`{code}` at {parsed.name}:{above.lineno}").after(parsed, read.statement, code)
+
+
+# ------------------------------------------------------------------------------------------------- how it is held
+
+
+def _under_one_name(case: Case) -> Iterator[Draft]:
+    """One name in place of a new one each time: `"stage"` for `f"stage_{step}"`."""
+    for store in case.stores:
+        parsed = case.parsed(store)
+        if parsed is None or store.key is None or isinstance(store.key, ast.Constant):
+            continue
+        for node in _written_key(store, store.key):
+            first = node.values[0] if node.values else None
+            text = str(first.value) if isinstance(first, ast.Constant) else ""
+            text = text.rstrip("_-./: ")
+            if re.fullmatch(r"[\w./ -]+", text):
+                yield Draft("one name", f'one name, "{text}", at {parsed.name}:{node.lineno}').replace(
+                    parsed, node, f'"{text}"'
+                )
+
+
+def _written_key(store: Store, key: ast.expr) -> list[ast.JoinedStr]:
+    """The f-strings that give a key."""
+    found = [node for node in ast.walk(key) if isinstance(node, ast.JoinedStr)]
+    if not found and isinstance(key, ast.Name):
+        owner = store.found.scope.owner(key.id)
+        for binding in owner.bound.get(key.id, ()) if owner is not None else ():
+            found += [node for node in ast.walk(binding.value) if isinstance(node, ast.JoinedStr)]
+    return found
+
+
+_WEAK_OBJECTS = (ObjectKind.INSTANCE, ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER, ObjectKind.FUNCTION, *TENSOR_KINDS)
+"""Kinds of objects to which a weak reference is possible."""
+
+
+def _weakly_held(case: Case) -> Iterator[Draft]:
+    """A registry that does not keep its objects alive."""
+    if case.place + 2 >= len(case.trace):
+        return
+    item, held = case.trace[case.place + 1], case.trace[case.place + 2]
+    by_key = item.reference.startswith(("key ", "[<"))
+    if item.kind != ObjectKind.CONTAINER or not (by_key or held.kind in _WEAK_OBJECTS):
+        return
+    kind = "WeakKeyDictionary" if by_key else "WeakValueDictionary"
+    if item.object.startswith("set"):
+        kind = "WeakSet"
+    elif not _is_dict(case):
+        yield from _of_weak_list(case)
+        return
+    for parsed, _, _, value in case.initial()[:1]:
+        name, needs = imported(parsed, "weakref", kind)
+        draft = Draft("weak", f"`{kind}()` at {parsed.name}:{value.lineno}")
+        yield draft.replace(parsed, value, f"{name}()").imports(parsed, needs)
+
+
+def _of_weak_list(case: Case) -> Iterator[Draft]:
+    """A list of weak references to objects, each of which is used where it is still alive."""
+    held = case.trace[case.place + 2]
+    if held.kind not in (ObjectKind.INSTANCE, ObjectKind.NN_MODULE) or not case.held.object.startswith("list"):
+        return
+    draft = Draft("weak", f"`weakref.ref` in place of the object at {case.stores[0].where}" if case.stores else "")
+    for store in case.stores:
+        parsed = case.parsed(store)
+        if parsed is None or store.name != "append" or len(store.values) != 1:
+            return
+        ref, needs = imported(parsed, "weakref", "ref")
+        draft = draft.replace(parsed, store.values[0], f"{ref}({code_of(parsed, store.values[0])})").imports(
+            parsed, needs
+        )
+    for read in case.reads:
+        parsed = case.sources.file(read.scope.file)
+        loop = next(parsed.above(read.node), None) if parsed is not None else None
+        if parsed is None or not isinstance(loop, ast.For) or loop.iter is not read.node:
+            return
+        if not isinstance(loop.target, ast.Name):
+            return
+        name = loop.target.id
+        reference = new_name(read.scope, "reference", "weak")
+        draft = draft.replace(parsed, loop.target, reference).before(
+            parsed, loop.body[0], f"{name} = {reference}()\nif {name} is None:\n    continue"
+        )
+    if draft.edits:
+        yield draft
+
+
+def _made_per_call(case: Case) -> Iterator[Draft]:
+    """A default argument that each call makes anew."""
+    if case.holder.reference not in (".__defaults__", ".__kwdefaults__"):
+        return
+    for store in case.stores:
+        parsed, function = case.parsed(store), store.found.scope.node
+        if parsed is None or not isinstance(store.target, ast.Name) or not isinstance(function, FUNCTIONS):
+            continue
+        given = function.args
+        with_default = [*given.posonlyargs, *given.args][
+            len(given.posonlyargs) + len(given.args) - len(given.defaults) :
+        ]
+        values = dict(zip((arg.arg for arg in with_default), given.defaults, strict=True))
+        values |= {arg.arg: value for arg, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value}
+        default = values.get(store.target.id)
+        if default is None or not is_empty(default):
+            continue
+        name = store.target.id
+        first = function.body[1] if _is_text(function.body[0]) and len(function.body) > 1 else function.body[0]
+        draft = Draft("per call", f"`{name}=None` at {parsed.name}:{default.lineno}")
+        code = f"if {name} is None:\n    {name} = {code_of(parsed, default)}"
+        yield draft.replace(parsed, default, "None").before(parsed, first, code)
+
+
+def _chain_cut(case: Case) -> Iterator[Draft]:
+    """A new link without the previous one: `Node(x, None)` for `self.head = Node(x, self.head)`."""
+    for store in case.stores:
+        parsed = case.parsed(store)
+        value = store.values[0] if store.values else None
+        if parsed is None or store.how != How.BINDS or not isinstance(value, ast.Call):
+            continue
+        before = [node for node in mentions_of(value, store.target) if node in value.args]
+        if len(before) == 1:
+            draft = Draft("cut chain", f"without the previous one at {store.where}")
+            yield draft.replace(parsed, before[0], "None")
+
+
+def _of_param_group(case: Case) -> Iterator[Draft]:
+    """A parameter group that is added once, or takes the place of the previous one."""
+    for store in case.stores:
+        parsed = case.parsed(store)
+        if parsed is None or store.name != "add_param_group" or not _is_store_alone(store):
+            continue
+        name, statement = code_of(parsed, store.target), store.found.statement
+        replaced = Draft("replace", f"`del {name}.param_groups[1:]` before {store.where}")
+        yield replaced.before(parsed, statement, f"del {name}.param_groups[1:]")
+        once = Draft("once", f"only the first group is added at {store.where}")
+        yield once.wrap(parsed, statement, statement, f"if len({name}.param_groups) == 1:")
+        for loop in store.found.loops[-1:]:
+            outside = located(parsed, loop, store.found.scope)
+            if outside is not None and block_of(parsed, loop):
+                draft = Draft("before loop", f"added before the loop at {parsed.name}:{loop.lineno}")
+                yield draft.remove(parsed, statement).before(parsed, loop, code_of(parsed, statement))
