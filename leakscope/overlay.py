@@ -34,17 +34,22 @@ def write_overlay(folder: str, copies: Mapping[str, str]) -> None:
         file.writelines(f"{original}\t{copy}\n" for original, copy in copies.items())
 
 
+def copies_in(folder: str) -> dict[str, str]:
+    """Real path of each original, mapped to that of its copy; {} if a folder has none."""
+    try:
+        with open_file(os.path.join(folder, NAME), encoding="utf-8") as file:
+            return dict(line.rstrip("\n").split("\t") for line in file)
+    except FileNotFoundError:
+        return {}
+
+
 def install_overlay(folder: str) -> bool:
     """Use the copies of a run from here on; returns whether there are any.
 
     `SourceLoader.get_code` reads the file through `_io.open_code` and neither reads nor writes bytecode if the file has
     no time stamp (CPython Lib/importlib/_bootstrap_external.py); `runpy` and leakscope's own start use `io.open_code`.
     """
-    try:
-        with open_file(os.path.join(folder, NAME), encoding="utf-8") as file:
-            copies = dict(line.rstrip("\n").split("\t") for line in file)
-    except FileNotFoundError:
-        return False
+    copies = copies_in(folder)
     if not copies:
         return False
     source_loader: Any = _frozen_importlib_external.SourceFileLoader

@@ -32,15 +32,14 @@ class WrittenFiles:
         self._known: set[str] = set()
         self._active = False
 
-    def install(self, patches: Patches) -> None:
+    def install(self) -> None:
         """Watch this process and its forks from here on; an audit hook stays until it ends (PEP 578)."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._active = True
         sys.addaudithook(self._audit)
-        patches.after_import("torch", lambda: self._watch_torch(patches))
 
-    def _watch_torch(self, patches: Patches) -> None:
-        """`torch.save` opens its file in C++ (torch/serialization.py, _open_zipfile_writer_file)."""
+    def watch_torch(self, patches: Patches) -> None:
+        """Watch the imported torch: `torch.save` opens its file in C++ (torch/serialization.py)."""
         writer = getattr(sys.modules["torch"].serialization, "_open_zipfile_writer_file", None)
         if writer is not None:
             patches.call_before(writer, "__init__", lambda _, name, *__, **___: self.keep(name))

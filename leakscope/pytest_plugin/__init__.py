@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from leakscope.pytest_plugin.fixing import use_copies
 from leakscope.pytest_plugin.judging import (
     WatchedPhase,
     attach_judgement,
@@ -34,6 +35,7 @@ from leakscope.pytest_plugin.settings import (
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options and the keys of the ini file."""
     add_options(parser)
+    use_copies()
 
 
 def pytest_configure(config: pytest.Config) -> None:

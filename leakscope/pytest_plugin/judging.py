@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from leakscope.originals import json, os, time
+from leakscope.pytest_plugin.fixing import note_leak
 from leakscope.pytest_plugin.settings import PredicateRaised, Settings, ignored_by, settings_of
 from leakscope.shield import ending_with
 
@@ -334,6 +335,10 @@ def fail_of_leaks(
         found, text = Judgement(PhaseOutcome.FAILED), str(error)
     except Exception as error:  # noqa: BLE001 - an error inside leakscope fails a test only with `strict`
         found, text = _of_fault(item, settings, error)
+    if settings.fix:
+        for leak in leaks:
+            if leak.state == LeakState.FAILS:
+                note_leak(item, leak.finding)
     reported.update(leak.finding.fingerprint for leak in leaks if leak.state == LeakState.FAILS)
     seconds += time.perf_counter() - began
     item.stash.setdefault(_JUDGEMENTS, []).append(replace(found, seconds=seconds, processes=processes))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leakscope.originals import Path, os
+from leakscope.pytest_plugin.fixing import fix_leaks
 from leakscope.pytest_plugin.judging import (
     BASELINE,
     COUNT_WORDS,
@@ -294,6 +295,8 @@ class Suite:
             self._write(settings.baseline, lambda: findings_text(leaks, kept))
         if settings.report is not None:
             self._write(settings.report / "findings.json", lambda: findings_text(groups))
+        if settings.fix:
+            self._notes += fix_leaks(config, Path("leakscope_fixes"))
         if settings.fail_on_inconclusive and exitstatus == pytest.ExitCode.OK and not self._has_verdict():
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
             self._notes.append("Session failed: no test could be judged (--leakscope-fail-on-inconclusive).")

@@ -53,6 +53,11 @@ class Settings:
         Path | None, Option("Write findings.json, and a page for each leak, into this folder.", (), "DIR")
     ] = None
 
+    fix: Annotated[
+        bool,
+        Option("Search edits that make failing tests pass, prove them by running these, and write patches."),
+    ] = False
+
     repeats: int | None = None
     """Judged calls after the first, 3 or more; None to judge the first call only."""
     warmups: int = 0
@@ -100,6 +105,8 @@ def read_settings(config: pytest.Config) -> Settings:
     settings = Settings(**{name: _read(config, name) for name in OPTIONS})
     if settings.baseline_update and settings.baseline is None:
         raise pytest.UsageError(f"{_flag('baseline_update')} needs {_flag('baseline')} FILE")
+    if settings.fix and getattr(config.option, "numprocesses", None):
+        raise pytest.UsageError(f"{_flag('fix')} runs tests again one after the other; use it without -n")
     config.stash[_SESSION] = settings
     return settings
 

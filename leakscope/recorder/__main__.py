@@ -48,6 +48,7 @@ class _Rank:
         self.guard = Guard()
         self.patches = Patches(self.guard)
         self.recorder: Recorder | None = None
+        self._written: WrittenFiles | None = None
         named = options.step_function
         self.step_function = None if named is None else StepFunction(named, self._step_function_returned)
 
@@ -56,7 +57,8 @@ class _Rank:
         options, function = self.options, self.step_function
         if options.checksums:  # a repetition, perhaps with edited copies
             install_overlay(str(options.folder))
-            WrittenFiles(options.folder).install(self.patches)
+            self._written = WrittenFiles(options.folder)
+            self._written.install()
         if function is not None:
             self.guard.call("wait for the step function", function.install, self.patches)
         prepared = script_runner.prepare(
@@ -99,6 +101,8 @@ class _Rank:
                 from leakscope.process.children import RankDiscovery
                 from leakscope.recorder.recorder import Recorder
 
+            if self._written is not None:
+                self._written.watch_torch(self.patches)
             self.recorder = Recorder(self.options, self.patches)
             self.recorder.attach()
         if self.options.process:

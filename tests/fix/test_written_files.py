@@ -15,8 +15,10 @@ import os, sys
 from pathlib import Path
 from leakscope.process.patches import Patches
 from leakscope.process.written_files import WrittenFiles
-WrittenFiles(Path("run")).install(Patches())
+written = WrittenFiles(Path("run"))
+written.install()
 import torch
+written.watch_torch(Patches())
 torch.save(torch.ones(3), "model.pt")
 open("log.txt", "a").write("again")
 open("new.txt", "w").write("new")
