@@ -41,16 +41,18 @@ words than this every word is a sum of its own, and the rows of 256 tensors take
 """
 _BATCH = 256
 """Tensors of one device that are summed before their sums are copied to the host."""
-_CHUNK = 1 << 24
+_CHUNK = 1 << 22
 """Maximum bytes that are copied at once of a tensor that is not aligned or not dense."""
 _WORD = 8
 """Bytes of an int64, of which the sums are made."""
 _MAX_LOSSES = 8
+"""Maximum values recorded of a step: a GAN has three to six, a pipeline one for each microbatch."""
 _MAX_LETTERS = 300
 """Maximum characters of an error message in a note."""
 _MAX_NODES = 1 << 16
 """Maximum autograd nodes visited to find the leaves of a backward."""
 _MAX_LEAVES = 1 << 14
+"""Maximum leaves remembered until the end of a step."""
 _DEEPEST = 3
 """Maximum nesting of tensor subclasses: a parameter that is a DTensor of a quantized tensor."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -176,12 +178,9 @@ class TrainingStateRecorder:
         """Whether a graph of the device is being captured, during which results cannot be read."""
         self._accelerator = self._accelerator or find()
         accelerator = self._accelerator
-        return (
-            accelerator is not None
-            and accelerator.is_capturing is not None
-            and accelerator.in_use()
-            and bool(accelerator.is_capturing())
-        )
+        if accelerator is None or accelerator.is_capturing is None or not accelerator.in_use():
+            return False
+        return bool(accelerator.is_capturing())
 
     def _add(self, trained: Iterable[Any]) -> None:
         """Add these parameters, each once, and their gradients to the state of the step."""

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from leakscope.findings import judge
 from leakscope.launch import launch
 from leakscope.options import Options, When
 from leakscope.run.model import Run
 from leakscope.run.reader import read_run
+from leakscope.verdict import Verdict
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("launches_copies")]
 
@@ -43,6 +45,7 @@ def recorded(folder: Path, script: Path) -> Run:
 
 def test_each_rank_records_its_training_and_a_fix_changes_none(script: Callable[..., Path], tmp_path: Path) -> None:
     runs = [recorded(tmp_path / str(fixed), script(f"FIXED = {fixed}" + SCRIPT)) for fixed in (False, True)]
+    assert [judge(run).verdict for run in runs] == [Verdict.LEAKS, Verdict.CLEAN]
     leaking, fixed = ([rank.training for rank in run.ranks] for run in runs)
     assert leaking == fixed and [len(rows) for rows in fixed] == [6, 6]
     first, second = fixed
