@@ -292,6 +292,7 @@ def test_losses_that_are_no_numbers(record: Record) -> None:
         torch.autograd.backward([weight * 3, torch.stack([weight, weight])], [None, torch.ones(2, 1)])
 
     rows = record(diverging)
+    assert rows == record(diverging)
     first, second, *others = [row.losses for row in rows]
     assert first == (math.inf,) and math.isnan(second[0]) and others == [(float(torch.tensor(1e30)),), (2.0,), (3.0,)]
 
