@@ -198,7 +198,7 @@ class Recorder:
         self._watched_steps = WatchedSteps(options, self._folder, self._sites, self._device, self._lifetimes)
         self._loaders = LoaderWorkers(self._folder, self._schedule)
         self._inputs = StepInputs()
-        self._training = TrainingStateRecorder(self._folder, self._counter)
+        self._training = TrainingStateRecorder(self._folder)
         self._switch = StepSourceSwitch(self._folder, self._schedule, self._watched_steps)
         self._no_step: MissingStepWarning | None = None
         self._clock: StepClock | None = None

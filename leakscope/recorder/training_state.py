@@ -30,7 +30,7 @@ from leakscope.process.torch_compat import (
     without_functions,
     without_gradients,
 )
-from leakscope.recorder.accelerator import Accelerator, Counter, find
+from leakscope.recorder.accelerator import Accelerator, find
 from leakscope.recorder.steps.detector import module_parameters, parameters
 from leakscope.run.rows import TrainingState
 from leakscope.run.writer import RankFolder
@@ -41,18 +41,21 @@ words than this every word is a sum of its own, and the rows of 256 tensors take
 """
 _BATCH = 256
 """Tensors of one device that are summed before their sums are copied to the host."""
-_CHUNK = 1 << 24
+_CHUNK = 1 << 22
 """Maximum bytes that are copied at once of a tensor that is not aligned or not dense."""
 _WORD = 8
 """Bytes of an int64, of which the sums are made."""
 _MAX_LOSSES = 8
+"""Maximum values recorded of a step: a GAN has three to six, a pipeline one for each microbatch."""
 _MAX_LETTERS = 300
 """Maximum characters of an error message in a note."""
 _MAX_NODES = 1 << 16
 """Maximum autograd nodes visited to find the leaves of a backward."""
 _MAX_LEAVES = 1 << 14
+"""Maximum leaves remembered until the end of a step."""
 _DEEPEST = 3
 """Maximum nesting of tensor subclasses: a parameter that is a DTensor of a quantized tensor."""
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _INCOMPLETE = "AsyncCollectiveTensor"
 """A subclass whose tensor may still be written by a collective on another stream; reading it does not wait for that."""
 
@@ -62,11 +65,12 @@ class TrainingStateRecorder:
 
     The parameters and gradients of an optimizer are read at the end of each of its steps, before the script can remove
     the gradients. Until an optimizer steps, those of the leaves of the step's backwards are read at the end of the
-    step, or, without backwards, those of the module whose calls end the steps.
+    step, or, without backwards, those of the module whose calls end the steps. Nothing that is allocated for a step
+    outlives it, so that the counted bytes at the ends of steps grow by what the script allocates.
     """
 
-    def __init__(self, folder: RankFolder, counter: Counter) -> None:
-        self._folder, self._counter = folder, counter
+    def __init__(self, folder: RankFolder) -> None:
+        self._folder = folder
         self._active = False
         self._accelerator: Accelerator | None = None
         self._optimizers_step = False
@@ -107,7 +111,6 @@ class TrainingStateRecorder:
         """Call a function that reads tensors, unobserved by the script; an error ends this record only."""
         try:
             with (
-                self._counter.ours(),
                 without_functions(),
                 with_keys(*OUTSIDE_OF_MODES),  # past autocast and functorch
                 without_dispatch(),
@@ -175,19 +178,15 @@ class TrainingStateRecorder:
         """Whether a graph of the device is being captured, during which results cannot be read."""
         self._accelerator = self._accelerator or find()
         accelerator = self._accelerator
-        return (
-            accelerator is not None
-            and accelerator.is_capturing is not None
-            and accelerator.in_use()
-            and bool(accelerator.is_capturing())
-        )
+        if accelerator is None or accelerator.is_capturing is None or not accelerator.in_use():
+            return False
+        return bool(accelerator.is_capturing())
 
     def _add(self, trained: Iterable[Any]) -> None:
         """Add these parameters, each once, and their gradients to the state of the step."""
         each = list({id(parameter): parameter for parameter in trained if TensorBase in mro(type(parameter))}.values())
         gradients = [gradient_of(parameter) for parameter in each]
-        on_device = any(device_of(parameter).type != "cpu" for parameter in each)
-        if on_device and self._is_capturing():
+        if self._is_capturing():
             self._state.skipped += len(each)
             return
         self._state.add(each, gradients)
@@ -278,7 +277,7 @@ def _leaves(roots: Sequence[Any]) -> Iterator[Any]:
 def _parts(tensor: Any, deep: int = _DEEPEST) -> list[Any] | None:
     """The plain tensors that contain the values of a tensor, or of a subclass that wraps others; None if unknown."""
     kind = type(tensor)
-    if dispatch_keys(tensor).has(PYTHON):
+    if not any(kind is plain for plain in _PLAIN) and dispatch_keys(tensor).has(PYTHON):
         if not deep or type_name(kind) == _INCOMPLETE:
             return None
         inner = [_parts(value, deep - 1) for value in _attributes(tensor, kind) if TensorBase in mro(type(value))]
@@ -287,10 +286,10 @@ def _parts(tensor: Any, deep: int = _DEEPEST) -> list[Any] | None:
     layout = TensorBase.layout.__get__(tensor)
     if layout is not torch.strided:
         return [part for _, part in sparse_parts(tensor)] or None
-    if TensorBase.is_meta.__get__(tensor):
-        return []
-    if TensorBase.is_nested.__get__(tensor) or TensorBase.is_quantized.__get__(tensor) or storage_of(tensor) is None:
+    if TensorBase.is_nested.__get__(tensor) or TensorBase.is_quantized.__get__(tensor):
         return None
+    if storage_of(tensor) is None:
+        return [] if TensorBase.is_meta.__get__(tensor) else None
     return [tensor]
 
 
@@ -327,31 +326,35 @@ def _sums(tensors: Sequence[Any]) -> list[bytes | None]:
 def _add_words(row: Any, tensor: Any) -> bool:
     """Add the memory of a tensor's elements, as integers, to its row of sums; False if it cannot be read."""
     try:
-        for piece in _pieces(TensorBase.detach(tensor)):
-            _add_piece(row, piece)
+        for piece, count in _pieces(TensorBase.detach(tensor)):
+            _add_piece(row, piece, count)
     except RuntimeError:  # a storage that was resized, or a kind of tensor without views
         return False
     return True
 
 
-def _pieces(tensor: Any) -> Iterator[Any]:
-    """The elements of a tensor as aligned vectors: the tensor itself where possible, else copies of limited size."""
+def _pieces(tensor: Any) -> Iterator[tuple[Any, int]]:
+    """The elements of a tensor as aligned vectors with their lengths: the tensor itself where possible, else copies of
+    limited size.
+    """
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     count, item = tensor.numel(), tensor.element_size()
     if not count:
         return
+    # `as_strided` checks that the storage is that large: FSDP frees it while a tensor is not in use
     if _is_dense(tensor):
         # in the order of memory, whatever the order of the dimensions
         flat = tensor.as_strided((count,), (1,))
         if tensor.storage_offset() * item % _WORD == 0:
-            yield flat
+            yield flat, count
         else:
             for piece in flat.split(_CHUNK // item):
-                yield piece.clone()
+                yield piece.clone(), piece.numel()
         return
+    tensor = tensor.as_strided(tensor.shape, tensor.stride())
     for piece in tensor.split(max(1, _CHUNK * tensor.shape[0] // (count * item))):
-        yield piece.contiguous().flatten()
+        yield piece.contiguous().flatten(), piece.numel()
 
 
 def _is_dense(tensor: Any) -> bool:
@@ -367,21 +370,19 @@ def _is_dense(tensor: Any) -> bool:
     return True
 
 
-def _add_piece(row: Any, flat: Any) -> None:
-    """Add a vector, read as int64: no element is converted, so there is no copy of it (measured: 40 MB in 2 to 8 ms).
+def _add_piece(row: Any, flat: Any, count: int) -> None:
+    """Add a vector of `count` elements, read as int64: none is converted, so there is no copy of it.
 
     The words make segments of equal length, one for each sum; what remains is added word by word.
     """
-    count, item = len(flat), flat.element_size()
-    whole = count * item // _WORD * _WORD // item
-    if whole:
-        words = (flat if whole == count else flat[:whole]).view(torch.int64)
-        length = len(words) // _LANES
-        summed = length * _LANES
+    item = flat.element_size()
+    words, rest = divmod(count * item, _WORD)
+    if words:
+        view = (flat[: words * _WORD // item] if rest else flat).view(torch.int64)
+        length, left = divmod(words, _LANES)
         if length:
-            row.add_(words[:summed].view(_LANES, length).sum(1))
-        if summed < len(words):
-            row[: len(words) - summed].add_(words[summed:])
-    if whole < count:
-        rest = flat[whole:].view(torch.uint8)
-        row[_LANES - len(rest) :].add_(rest)
+            row.add_((view[: words - left] if left else view).view(_LANES, length).sum(1))
+        if left:
+            row[:left].add_(view[words - left :] if length else view)
+    if rest:
+        row[_LANES - rest :].add_(flat[words * _WORD // item :].view(torch.uint8))

@@ -260,13 +260,14 @@ def _of_number(kind: type[int | float], least: int, most: int) -> Read:
     return number
 
 
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+"""By their text in JSON; NaN is one object, so that rows with it are equal."""
+
+
 def _real(value: Any) -> float:
-    if value in _NOT_FINITE and type(value) is str:
-        return float(value)
-    return value if type(value) is float else _PLAIN[float](value)
-
-
-_NOT_FINITE = ("nan", "inf", "-inf")
+    if type(value) is str and value in _NOT_FINITE:
+        return _NOT_FINITE[value]
+    return value if type(value) is float else float(_PLAIN[float](value))
 
 
 _PLAIN: Mapping[Any, Read] = {

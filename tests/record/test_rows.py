@@ -32,8 +32,10 @@ from leakscope.run.rows import (
     FinalOperation,
     GcFreeze,
     MemoryThere,
+    Real,
     Row,
     Signed,
+    TrainingState,
     from_json,
     from_line,
     to_json,
@@ -53,6 +55,7 @@ OF_FIELD: dict[str, tuple[type[Row], ...]] = {
     "gc_freezes": (GcFreeze,),
     "host_memory": (MemoryThere,),
     "loader_workers": WORKERS_ROWS,
+    "training": (TrainingState,),
 }
 """The fields of a rank that hold rows, with the kinds of their file."""
 KINDS = [(name, kind) for name, kinds in OF_FIELD.items() for kind in kinds]
@@ -73,6 +76,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     plain = {
         int: st.integers(0, LARGEST),
         Signed: st.integers(-(1 << 63), (1 << 64) - 1),
+        Real: st.floats(allow_nan=False),  # which differs from itself
         str: st.text(max_size=8),
         bool: st.booleans(),
         float: st.floats(-LARGEST, LARGEST),

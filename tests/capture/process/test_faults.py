@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 STATUS = 3
 OWN_LINE = "the script's own word"
 SCRIPTS: tuple[tuple[str, dict[str, Any]], ...] = (
-    (scripts.TRAINING, {"rank": 0, "world": 2, "warmup": 1}),
+    (scripts.TRAINING, {"rank": 0, "world": 2, "warmup": 1, "checksums": True}),
     (scripts.STEP_FUNCTION, {"step_function": "train_step"}),
 )
 
