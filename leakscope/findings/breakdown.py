@@ -346,10 +346,11 @@ def scattered_findings(
     judged = {candidate.group.key for candidate in candidates}
     still = [key for key, at in groups.at.items() if key not in judged and at[max(at)][1].freed in (0, IMMORTAL)]
     line = series(groups.steps, {s: sum(_bytes(groups, key, s) for key in still) for s in groups.steps})
-    if len(line.steps) <= MIN_SNAPSHOTS or not line.steady or line.has_pauses or not line.is_leak(thresholds.counted):
+    min_per_step = thresholds.for_counters
+    if len(line.steps) <= MIN_SNAPSHOTS or not line.steady or line.has_pauses or not line.is_leak(min_per_step):
         return []
     counted = counted_rate(rank, warmup)
-    if (counted is not None and counted < thresholds.counted) or not continued(rank, line, line.per_step):
+    if (counted is not None and counted < min_per_step) or not continued(rank, line, line.per_step):
         return []
     came = [key for key in still if not _bytes(groups, key, groups.steps[0])]
     newest = _newest(groups, came)
@@ -384,7 +385,7 @@ def _finding(
         facts=ScatteredFacts(holders, one.cut.written if one.cut and one.cut.written else one.subject),
         fingerprint=SCATTERED,
         severity=Severity.LEAK,
-        least_per_step=thresholds.counted,
+        least_per_step=thresholds.for_counters,
         freed_by=FreedBy.PROGRAM,
         retained_bytes=grown,
         bytes_per_step=line.per_step,
@@ -430,7 +431,7 @@ _CLASSES = 3
 
 
 def gap_findings(
-    rank: Rank, snapshots: Sequence[HeapSnapshot], balances: Sequence[Balance], warmup: int, min_bytes: int
+    rank: Rank, snapshots: Sequence[HeapSnapshot], balances: Sequence[Balance], warmup: int, min_per_step: int
 ) -> list[Finding]:
     """A native-hold finding if counted bytes outgrow attributed bytes, by the snapshots and by the steps' counters."""
     counted = [
@@ -447,7 +448,7 @@ def gap_findings(
         return []
     rate = min(line.per_step, _by_counters(rank, warmup, explained))
     grown = line.bytes[-1] - line.bytes[0]
-    if rate < min_bytes or grown < line.floor(min_bytes):
+    if rate < min_per_step or grown < line.floor(min_per_step):
         return []
     # three counts, affected by the rest of the process, rise one time in six
     steady = (line.steady and len(line.steps) > MIN_SNAPSHOTS) or rises_steadily(rank, warmup)

@@ -290,13 +290,13 @@ class AlsoGrows(RunFacts):
     """Whether one of them has reached dynamo's limit."""
 
 
-def also_grows(rank: Rank, warmup: int, min_bytes: int) -> tuple[AlsoGrows, ...]:
+def also_grows(rank: Rank, warmup: int, min_per_step: int) -> tuple[AlsoGrows, ...]:
     """Counts that keep growing on one rank after warm-up, by the same test as memory counters; memory only from
-    `min_bytes` a step.
+    `min_per_step` bytes on.
     """
     rows = [row for row in rank.counts if row.step > warmup]
-    found = [*_descriptors(rows), *_shared(rows, min_bytes), *_compiled(rows), *_pinned(rows, min_bytes)]
-    return tuple(replace(one, rank=rank.number) for one in (*found, *_pools(rank, warmup, min_bytes)))
+    found = [*_descriptors(rows), *_shared(rows, min_per_step), *_compiled(rows), *_pinned(rows, min_per_step)]
+    return tuple(replace(one, rank=rank.number) for one in (*found, *_pools(rank, warmup, min_per_step)))
 
 
 def _trend(points: Points) -> bool:

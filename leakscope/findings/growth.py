@@ -156,17 +156,17 @@ class Series:
         """Bytes between the smallest and the largest snapshot."""
         return max(self.bytes, default=0) - min(self.bytes, default=0)
 
-    def continues(self, min_bytes: int) -> bool:
+    def continues(self, min_per_step: int) -> bool:
         """Whether more than one of its rises was this large: a cache fills at once and then gains a little."""
-        return not self._slopes or median_low(self._slopes) >= min_bytes
+        return not self._slopes or median_low(self._slopes) >= min_per_step
 
-    def is_leak(self, min_bytes: int) -> bool:
+    def is_leak(self, min_per_step: int) -> bool:
         """Whether it is large enough for a verdict, not only a note."""
-        return self.per_step >= min_bytes and self.total >= self.floor(min_bytes)
+        return self.per_step >= min_per_step and self.total >= self.floor(min_per_step)
 
-    def floor(self, min_bytes: int) -> int:
-        """Total bytes below which it is not a leak: `min_bytes` for each step between its snapshots."""
-        return min_bytes * max(self.steps[-1] - self.steps[0], 1) if self.steps else min_bytes
+    def floor(self, min_per_step: int) -> int:
+        """Total bytes below which it is not a leak: `min_per_step` for each step between its snapshots."""
+        return min_per_step * max(self.steps[-1] - self.steps[0], 1) if self.steps else min_per_step
 
 
 def series(steps: Sequence[int], bytes_at: dict[int, int]) -> Series:

@@ -166,10 +166,10 @@ def judge_rank(run: Run, rank: Rank) -> JudgedRank:
             one.facts = replace(one.facts, step_seconds=step_times(rank, warmup))
     open_cases = {one: _grows_as(one) for one in (*tensors, *nodes, *others) if one.is_open}
 
-    gaps = native_findings(rank, snapshots, thresholds.counted)
+    gaps = native_findings(rank, snapshots, thresholds.for_counters)
     if gaps is None:
         gaps = gap_findings(
-            rank, snapshots, _without_nodes(balances) if nodes else balances, warmup, thresholds.counted
+            rank, snapshots, _without_nodes(balances) if nodes else balances, warmup, thresholds.for_counters
         )
     scattered = scattered_findings(rank, groups, growing, warmup, thresholds)
     report_with_tensors(nodes, tensors)
@@ -180,10 +180,10 @@ def judge_rank(run: Run, rank: Rank) -> JudgedRank:
         *scattered,
         *allocator_findings(rank, snapshots),
         *by_library.values(),
-        *late_release_findings(rank, thresholds.counted, by_library),
-        *idle_findings(rank, thresholds.counted, findings),
-        *worker_growth_findings(rank, thresholds.counted),
-        *copies_findings(rank, thresholds.counted),
+        *late_release_findings(rank, thresholds.for_counters, by_library),
+        *idle_findings(rank, thresholds.for_counters, findings),
+        *worker_growth_findings(rank, thresholds.for_counters),
+        *copies_findings(rank, thresholds.for_counters),
     )
     every = _with_hints([*findings, *of_memory], rank, snapshots)
     named: dict[str, tuple[int, ...]] = {}
@@ -212,7 +212,7 @@ def judge_rank(run: Run, rank: Rank) -> JudgedRank:
         device_failures=device_failures(rank),
         drag=drag(rank),
         loaders=loaders_of(rank),
-        also_grows=also_grows(rank, warmup, thresholds.counted),
+        also_grows=also_grows(rank, warmup, thresholds.for_counters),
     )
 
 
@@ -353,7 +353,7 @@ def _judge_objects(rank: Rank, warmup: int, thresholds: Thresholds) -> list[Judg
     judged = []
     for growing in candidates_of(objects, snapshots):
         candidate = replace(growing, is_of_container=True)
-        small = candidate.per_step < _SMALL * thresholds.of_data() and not collects_hooks(candidate)
+        small = candidate.per_step < _SMALL * thresholds.for_data() and not collects_hooks(candidate)
         if candidate.group.freed or small:
             continue
         candidate = replace(candidate, counted=counted_series(candidate, snapshots))

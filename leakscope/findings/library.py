@@ -488,7 +488,7 @@ def kept_by_library(
     for retention in kept:
         size = _bytes(graph, retention)
         if (
-            size < max(thresholds.counted, 1) or not sizes[retention.known.holder]
+            size < max(thresholds.for_counters, 1) or not sizes[retention.known.holder]
         ):  # seen once, it may be released when the next step begins
             continue
         line = series([snapshot.step for snapshot in snapshots], {**sizes[retention.known.holder], last.step: size})
@@ -514,8 +514,8 @@ def _finding(
         rule=known.rule,
         facts=RetentionFacts(known.holder, size, count, kept_too(graph, kept), known.cure, _course(line)),
         fingerprint=fingerprint(("kept by library", known.holder)),
-        severity=Severity.LEAK if grows and line.is_leak(thresholds.of_data()) else Severity.NOTE,
-        least_per_step=thresholds.of_data(),
+        severity=Severity.LEAK if grows and line.is_leak(thresholds.for_data()) else Severity.NOTE,
+        least_per_step=thresholds.for_data(),
         freed_by=FreedBy.PROGRAM,
         retained_bytes=size,
         bytes_per_step=line.per_step if grows else 0.0,

@@ -310,7 +310,7 @@ def trace_through(graph: HeapGraph, paths: ShortestPaths, cut: int, storage: int
 
 WORTH_SHARE = 0.01
 """Minimum decrease of the step's peak, as a share, to be reported. Heuristic: every plain script has variables that
-live on. At least `min_bytes` too.
+live on. At least `Thresholds.for_counters` too.
 """
 
 

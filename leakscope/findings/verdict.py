@@ -206,8 +206,8 @@ def _grew_unjudged(run: Run, ranks: Sequence[Rank], short: Sequence[Unjudged], l
     """The rank that grew most among those that ended before growth could be judged; None if none grew."""
     why = {u.rank: u.why for u in short}
     grown = [(rank, _grown(rank, run, ledgers)) for rank in ranks if rank.steps and rank.number in why]
-    least = Thresholds(run.min_bytes).counted
-    grew = [(rank, more) for rank, more in grown if more is not None and more.bytes >= least * more.steps]
+    min_per_step = Thresholds(run.min_bytes).for_counters
+    grew = [(rank, more) for rank, more in grown if more is not None and more.bytes >= min_per_step * more.steps]
     if not grew:
         return None
     rank, most = max(grew, key=lambda each: each[1].per_step)
@@ -306,7 +306,8 @@ def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | N
             continuing = at_end - (grown.bytes - unknown) / grown.steps
             if rank.steps[-1].number - grown.to_step < _SINCE:
                 continuing = min(continuing, _fastest(ledgers[rank.number], kinds))
-        if continuing >= max(Thresholds.of(run, rank).counted, OVERHEAD * (grown.bytes - unknown) / grown.steps, 1):
+        overhead = OVERHEAD * (grown.bytes - unknown) / grown.steps
+        if continuing >= max(Thresholds.of(run, rank).for_counters, overhead, 1):
             found.append(grown)
     most = _most(found)
     if most is None or not shapes:

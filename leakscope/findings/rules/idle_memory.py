@@ -93,7 +93,7 @@ def _gain(facts: UntouchedFacts) -> str:
 
 
 def idle_findings(
-    rank: Rank, min_bytes: int, reported: Sequence[Finding] = (), worth_share: float = WORTH_SHARE
+    rank: Rank, min_avoidable: int, reported: Sequence[Finding] = (), worth_share: float = WORTH_SHARE
 ) -> list[Finding]:
     """One finding for each holder of memory that no operation of the watched steps touched, if it is worth a line.
 
@@ -115,7 +115,7 @@ def idle_findings(
     gone = untouched.intersection(freed_storages(graph, np.concatenate([unread, locals_])).tolist())
     if not gone:
         return []
-    least = max(min_bytes, worth_share * step.peak_bytes, 1)
+    least = max(min_avoidable, worth_share * step.peak_bytes, 1)
     candidates = np.concatenate([unread, _entries(graph, ended)])
     found = (
         _untouched_finding(rank.number, step, graph, cuts, gone, ended) for cuts in _together(graph, candidates, gone)

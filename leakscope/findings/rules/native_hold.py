@@ -135,7 +135,7 @@ _MAX_SITES = 6
 """Maximum allocation sites reported for native blocks. Heuristic."""
 
 
-def native_findings(rank: Rank, snapshots: Sequence[HeapSnapshot], min_bytes: int) -> list[Finding] | None:
+def native_findings(rank: Rank, snapshots: Sequence[HeapSnapshot], min_per_step: int) -> list[Finding] | None:
     """A native-hold finding if blocks without a storage grow at every snapshot; None if none were joined.
 
     Blocks joined by address need no estimate of a gap.
@@ -150,7 +150,7 @@ def native_findings(rank: Rank, snapshots: Sequence[HeapSnapshot], min_bytes: in
     steps = sorted({found.step for found in joined})
     at = {step: [found for found in joined if found.step == step] for step in steps}
     line = series(steps, {step: sum(found.native for found in at[step]) for step in steps})
-    if not line.grew_lately or not line.is_leak(min_bytes):
+    if not line.grew_lately or not line.is_leak(min_per_step):
         return []
     before, after = _of_sites(at[steps[0]]), _of_sites(at[steps[-1]])
     grown = sorted(((after[where] - before.get(where, 0), where) for where in after), reverse=True)

@@ -80,7 +80,7 @@ def skew_findings(
     for number, beside in sorted(excess.items()):
         expected = _median_of_others(shares, beside / models[number]) * models[number]
         over = int(beside - expected)
-        if beside > _FACTOR * expected and over >= max(_MIN_BYTES, Thresholds(run.min_bytes).counted):
+        if beside > _FACTOR * expected and over >= max(_MIN_BYTES, Thresholds(run.min_bytes).for_counters):
             skews.append(_finding(run, number, peers, over, beside, int(expected)))
     return skews
 

@@ -62,14 +62,14 @@ class CopiesFacts(Facts):
         )
 
 
-def copies_findings(rank: Rank, min_bytes: int) -> list[Finding]:
+def copies_findings(rank: Rank, min_growth: int) -> list[Finding]:
     """One finding for each container that the workers of a loader have copied."""
     found = []
     for lives in lives_of(rank).values():
         shared = {named(each): each for life in lives for each in life.started.shared}
         for name, copies in shared.items():
             life, sizes = max(((life, _copied(life, name)) for life in lives), key=lambda each: max(each[1], default=0))
-            if max(sizes, default=0) >= _LEAST * min_bytes:
+            if max(sizes, default=0) >= _LEAST * min_growth:
                 found.append(_finding(rank.number, copies, life, sizes, len(lives)))
     return found
 
