@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from leakscope._version import __version__
 from leakscope.bootstrap import FILE
 from leakscope.errors import LaunchFailed, Unreadable
 from leakscope.launch.elastic import run_under_elastic, signals_kept
@@ -34,8 +33,8 @@ from leakscope.run.model import read_header
 from leakscope.run.multi_node import Job, job_here, machines, ranks_elsewhere
 from leakscope.run.processes import MAIN
 from leakscope.run.rank_end import ended_file, rank_name, ranks_in
-from leakscope.run.secrets import conceal, masked
-from leakscope.run.writer import REQUEST_FILE, make_private, time_now, write_run
+from leakscope.run.secrets import conceal
+from leakscope.run.writer import REQUEST_FILE, initial_header, make_private, write_run
 
 _VARIABLES = (
     ("RANK", "WORLD_SIZE", "", "LOCAL_WORLD_SIZE"),
@@ -233,23 +232,8 @@ def _about_run(options: Options, outside: ExternalLauncher | None = None) -> dic
         job = job_here(os.environ)
         several = machines(outside.machines, options.world // outside.machines)
     return {
-        "command": list(masked(options.command)),
+        **initial_header(options, options.command),
         "repository": in_repository(options.script),
-        "ranks": options.world,
-        "leakscope": __version__,
-        "started": time_now(),
-        "warmup": options.warmup,
-        "min_bytes": options.min_bytes,
-        "horizon": options.horizon,
-        "options": {
-            "steps": options.steps,
-            "budget": options.budget,
-            "gc_diff": options.gc_diff,
-            "step_function": options.step_function,
-            "fail_on_avoidable": options.fail_on_avoidable,
-            "fail_on_inconclusive": options.fail_on_inconclusive,
-            "ignore_library": options.ignore_library,
-        },
         **({"job": vars(job)} if options.world > 1 and job != Job() else {}),
         **several,
     }

@@ -313,6 +313,17 @@ def read_header(folder: Path) -> dict[str, Any]:
     return data
 
 
+_BESIDE = ("warmup", "min_bytes", "horizon")
+"""Options that runs of the first versions have beside the others."""
+
+
+def recorded_options(header: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a run, from its `run.json`; none if they are damaged."""
+    options = header.get("options")
+    beside = {name: header[name] for name in _BESIDE if name in header}
+    return {**beside, **options} if isinstance(options, Mapping) else beside
+
+
 NAME = "about.json"
 
 
