@@ -118,6 +118,23 @@ def test_a_full_device_is_full_at_the_last_step() -> None:
     assert full_at(replace(rank, steps=steps, device_blocks=(blocks,)), 2) == FullAt(99, 99 * MIB)
 
 
+def test_the_gradient_of_a_wrapper_is_no_part_of_it() -> None:
+    """A distributed parameter has a local tensor, and a gradient with one of its own."""
+    found = categories(
+        heap_from(
+            """
+            module train -> .weight -> parameter weight
+            parameter weight -> ._local_tensor -> tensor part
+            tensor part -> storage -> storage part 400
+            parameter weight -> .grad -> tensor gradient
+            tensor gradient -> ._local_tensor -> tensor of_gradient
+            tensor of_gradient -> storage -> storage of_gradient 300
+            """
+        )
+    )
+    assert (found["parameter"], found["gradient"]) == (400, 300)
+
+
 @pytest.mark.parametrize(("depth", "category"), [(3, "input or label"), (4, "held by a named root")])
 def test_a_batch_is_nested_three_deep(depth: int, category: str) -> None:
     """A tuple of dicts of lists, and one container more."""
