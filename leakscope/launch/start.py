@@ -19,14 +19,13 @@ from leakscope.errors import LaunchFailed, Unreadable
 from leakscope.launch.elastic import run_under_elastic, signals_kept
 from leakscope.launch.outcome import (
     Outcome,
-    clear,
-    codes_of,
+    assigned_ranks,
     collect_outcome,
-    outcome_of,
-    outcome_of_main,
-    processes_ended,
-    settled,
-    sweep,
+    count_oom_kills,
+    outcome_of_statuses,
+    remove_leftovers,
+    statuses_by_rank,
+    with_status_of_main,
 )
 from leakscope.options import Options
 from leakscope.run.model import read_header
@@ -143,7 +142,7 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
         options = replace(options, process=MAIN)
     conceal(options.command)
     _write_run(options)
-    ended_before = processes_ended()
+    ended_before = count_oom_kills()
     if options.nnodes == 1:
         options.rank_state.unlink(missing_ok=True)
     if options.node_rank == 0:
@@ -152,10 +151,9 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
         codes = {0: _run_alone(options, meanwhile)}
     else:
         codes = run_under_elastic(options, rank_command(replace(options, under_elastic=True)))
-    outcome = _outcome(options, codes, oom_kills=processes_ended() - ended_before)
+    outcome = _outcome(options, codes, oom_kills=count_oom_kills() - ended_before)
     if options.nnodes == 1:
-        sweep(options.folder)
-        clear(options.folder)
+        remove_leftovers(options.folder)
         with suppress(OSError):
             options.rank_state.unlink(missing_ok=True)
             (options.folder / REQUEST_FILE).unlink(missing_ok=True)
@@ -186,18 +184,18 @@ def _outcome(
 ) -> Outcome:
     """How it ended; where the folder cannot be written, as far as it can be read."""
     only = None if outside is None else options.rank
-    found, of_main = settled(options), codes
-    codes = codes_of(found, codes)
+    assignment = assigned_ranks(options)
+    by_rank = statuses_by_rank(assignment, codes)
     unwritable = ""
     try:
         try:
-            outcome = collect_outcome(options.folder, codes, only, oom_kills)
+            outcome = collect_outcome(options.folder, by_rank, only, oom_kills)
         except OSError as error:
             unwritable = error.strerror or str(error)
-            outcome = collect_outcome(options.folder, codes, only, oom_kills, read_only=True)
+            outcome = collect_outcome(options.folder, by_rank, only, oom_kills, read_only=True)
     except Unreadable:  # the script has removed it; its own end is reported all the same
-        return outcome_of(of_main)
-    return replace(outcome_of_main(found, of_main, outcome), unwritable=unwritable)
+        return outcome_of_statuses(codes)
+    return replace(with_status_of_main(assignment, codes, outcome), unwritable=unwritable)
 
 
 def _wait_for_peers(options: Options) -> None:
