@@ -41,7 +41,6 @@ from leakscope.findings.thresholds import Thresholds
 from leakscope.run.model import Rank, Run, Step
 from leakscope.run.rank_end import NAME as ENDED
 from leakscope.run.rows import (
-    ClockKind,
     CommOperation,
     ContextsAtStep,
     DeviceBlocks,
@@ -49,6 +48,7 @@ from leakscope.run.rows import (
     Occasion,
     RecordingEnded,
     StepsBy,
+    StepSourceKind,
 )
 from leakscope.verdict import Verdict
 
@@ -275,10 +275,11 @@ def _has_last_snapshot(rank: Rank) -> bool:
 
 def _no_step(run: Run, ranks: Sequence[Rank]) -> Why:
     """What should have ended a step and did not."""
-    named = [rank.clock for rank in ranks if rank.clock is not None and rank.clock.clock == ClockKind.FUNCTION]
+    sources = (rank.step_source for rank in ranks)
+    named = [source for source in sources if source is not None and source.clock == StepSourceKind.FUNCTION]
     processes = tuple(process for rank in ranks for process in rank.processes)
     if named:
-        missing = all(clock.missing for clock in named)
+        missing = all(source.missing for source in named)
         name, script = named[0].name, run.command[0] if run.command else ""
         if missing:
             near = like_in(name, run.sources, script)

@@ -244,7 +244,7 @@ class RankState:
     """The state of one rank, published by itself."""
 
     steps: int
-    """Steps of the current clock; 0 without a clock."""
+    """Steps of the current step source; 0 without one."""
     activity: int
     """One of `Activity`."""
     ended: float

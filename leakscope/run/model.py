@@ -196,7 +196,7 @@ class Rank:
     """Memory limits of the host; empty in runs of the first versions."""
     loader_workers: tuple[WorkersRow, ...] = ()
     """Memory of DataLoader workers; empty without workers and in runs of the first versions."""
-    clocks: tuple[StepsBy, ...] = ()
+    step_sources: tuple[StepsBy, ...] = ()
     """What ended the steps, in order; empty in runs of the first versions."""
     processes: tuple[StartedProcess, ...] = ()
     """Python processes that the script started and that are not recorded."""
@@ -208,9 +208,9 @@ class Rank:
     """Analyses of the rank's newest allocator snapshots, if `read_run` was told to make them."""
 
     @property
-    def clock(self) -> StepsBy | None:
+    def step_source(self) -> StepsBy | None:
         """What ended the judged steps; None if unknown."""
-        return self.clocks[-1] if self.clocks else None
+        return self.step_sources[-1] if self.step_sources else None
 
 
 ROWS = frozenset(
@@ -288,7 +288,7 @@ class Run:
             The number of steps.
 
         """
-        return self.warmup + (0 if rank.clock is None else rank.clock.since)
+        return self.warmup + (0 if rank.step_source is None else rank.step_source.since)
 
 
 FORMAT = 1

@@ -227,7 +227,7 @@ def read_rows(path: Path, damage: Damage) -> dict[str, Any]:
         "gc_freezes": rows(GcFreeze),
         "host_memory": rows(MemoryThere),
         "loader_workers": rows(*WORKERS_ROWS),
-        "clocks": rows(StepsBy),
+        "step_sources": rows(StepsBy),
         "processes": rows(StartedProcess),
         "recording_ended": rows(RecordingEnded),
         "counts": rows(CountsAtStep),

@@ -131,7 +131,7 @@ def test_a_run_with_damaged_files_is_never_clean(damaged: Damage) -> None:
     snapshots = tuple(replace(quiet.heap_snapshots[0], step=step) for step in SNAPSHOT_STEPS)
     steps = tuple(replace(quiet.steps[0], number=n) for n in range(1, STEPS + 1))
     quiet = replace(
-        quiet, heap_snapshots=snapshots, steps=steps, operations=(), contexts=(), final_operation=None, clocks=()
+        quiet, heap_snapshots=snapshots, steps=steps, operations=(), contexts=(), final_operation=None, step_sources=()
     )
     whole = replace(quiet, damaged=())
 
