@@ -22,6 +22,7 @@ from leakscope.findings.capacity import AtEnd, FullAt, at_end_of_run, full_at
 from leakscope.findings.categories import categories, garbage_of
 from leakscope.findings.counters import CountKind, also_grows
 from leakscope.findings.facts import FreedBy
+from leakscope.findings.grouping import ReferenceKey, _keep_coming, data_numbers
 from leakscope.findings.growth import Series
 from leakscope.findings.library import Trend, _course
 from leakscope.findings.merge import _of_any_item
@@ -202,3 +203,19 @@ def test_counters_of_another_device_acquit_nothing() -> None:
     *steps, last = rank.steps
     moved = replace(rank, steps=(*steps, replace(last, counted_on="cuda")))
     assert course(moved, line, MIB) == GrowthCourse.CONTINUED
+
+
+@pytest.mark.parametrize(
+    ("names", "keep_coming"), [(("a", "b"), False), (("a", "b", "b"), False), (("a", "b", "c"), True)]
+)
+def test_names_keep_coming_once_new_ones_came_at_two_snapshots(names: tuple[str, ...], keep_coming: bool) -> None:
+    assert _keep_coming(names) is keep_coming
+
+
+@pytest.mark.parametrize(("siblings", "snapshots", "is_data"), [(4, 2, True), (3, 2, False), (4, 3, False)])
+def test_four_numbered_names_are_data_unless_three_snapshots_show_that_they_stay(
+    siblings: int, snapshots: int, is_data: bool
+) -> None:
+    keys = {ReferenceKey(("module train", f".client{k}")) for k in range(siblings)}
+    masked = {data_numbers([keys] * snapshots).mask(key) for key in keys}
+    assert len(masked) == (1 if is_data else siblings)
