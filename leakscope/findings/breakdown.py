@@ -426,7 +426,7 @@ CACHED_SHAPES = 1024
 set (oneDNN, developer guide, "Primitive Cache"; ideep, lru_cache.hpp).
 """
 
-_CLASSES = 3
+_MAX_NAMED_CLASSES = 3
 """Classes named with memory without a holder; more would be a listing."""
 
 
@@ -491,7 +491,7 @@ def _came_too(snapshots: Sequence[HeapSnapshot]) -> tuple[tuple[str, int], ...]:
         if all(before < after for before, after in pairwise(seen))
     }
     most = sorted((name for name, rate in rates.items() if rate), key=lambda name: (-rates[name], name))
-    return tuple((name, rates[name]) for name in most[:_CLASSES])
+    return tuple((name, rates[name]) for name in most[:_MAX_NAMED_CLASSES])
 
 
 def _by_counters(rank: Rank, warmup: int, known: Series) -> float:

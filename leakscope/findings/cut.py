@@ -251,7 +251,7 @@ def without(graph: HeapGraph, references: Sequence[int]) -> tuple[HeapGraph, Int
     return replace(graph, **{name: getattr(graph, name)[kept] for name in REFERENCE_COLUMNS}), kept
 
 
-_MOST = 0.5
+_MIN_USERS_SHARE = 0.5
 """Share of the group that the user's references free for the library's to be left out. Heuristic."""
 _MAX_CYCLES = 60
 """Cycles examined before the search is given up: each takes a walk over the garbage. Heuristic."""
@@ -343,7 +343,7 @@ def _without_librarys(
     storages = np.searchsorted(above.objects, np.asarray(group.storages))
     kept = above.left(_mask_of(above, graph, alike, own)).kept[storages]
     sizes = graph.bytes[np.asarray(group.storages)]
-    return own if sizes[~kept].sum() >= _MOST * sizes.sum() else chosen
+    return own if sizes[~kept].sum() >= _MIN_USERS_SHARE * sizes.sum() else chosen
 
 
 def _mask_of(above: GarbageAbove, graph: HeapGraph, alike: _Alike, chosen: Sequence[int]) -> Mask:

@@ -489,9 +489,9 @@ _ANY_NAME = ".{name}"
 """Placeholder as in the f-string that makes such names."""
 _SHARED = 2
 """Parts of a key that holders with the same new names have in common: the root and its first reference. Heuristic."""
-_MANY = 4
+_MIN_NEW_NAMES = 4
 """Minimum number of names without a number: two or three attributes may be created on first use. Heuristic."""
-_KEYS = 8
+_MAX_LITERAL_KEYS = 8
 """Keys of one dict that a program writes literally. Heuristic: at twice as many, each layer of a small network would be
 its own finding; at half, the losses, metrics and counts of a usual history would be one.
 """
@@ -499,11 +499,11 @@ _OF_PARAMETER = re.compile(r"[.'\"](weight|bias)(_\w+)?['\"]\]$")
 """A key that is a parameter's name, as from `named_parameters()`: `['0.weight']`, `['rnn.weight_ih_l0']`."""
 _OF_MODULE = 2
 """Number of such keys from which on a dict holds the parameters of a module: one layer has a weight and a bias."""
-_SIBLINGS = 4
+_MIN_NUMBERED_NAMES = 4
 """Names in one snapshot that differ only by a number from which on they are numbered. Heuristic: a network may have two
 or three encoders with a cycle each.
 """
-_RISES = 2
+_MIN_RISES = 2
 """Snapshots with new names: growth by them has risen that often."""
 
 
@@ -543,7 +543,7 @@ def data_keys(keys_at: Sequence[Collection[ReferenceKey]]) -> DataKeys:
 
 def _are_data(names_at: Sequence[set[str]]) -> bool:
     names = set().union(*names_at)
-    if len(names) > _KEYS or _keep_coming(names_at):
+    if len(names) > _MAX_LITERAL_KEYS or _keep_coming(names_at):
         return True
     if sum(_OF_PARAMETER.search(name.rpartition(" ")[0]) is not None for name in names) >= _OF_MODULE:
         return True
@@ -557,7 +557,7 @@ def _keep_coming(names_at: Sequence[Collection[object]]) -> bool:
     for names in names_at:
         came += [not known.issuperset(names)] if known else []
         known.update(names)
-    return sum(came) >= _RISES and 2 * sum(came) > len(came)
+    return sum(came) >= _MIN_RISES and 2 * sum(came) > len(came)
 
 
 @dataclass(frozen=True)
@@ -587,7 +587,7 @@ def data_numbers(keys_at: Sequence[Collection[ReferenceKey]]) -> DataNumbers:
         frozenset(
             pattern
             for pattern, at in alike.items()
-            if _keep_coming(at) or (len(at) < MIN_SNAPSHOTS and max(map(len, at)) >= _SIBLINGS)
+            if _keep_coming(at) or (len(at) < MIN_SNAPSHOTS and max(map(len, at)) >= _MIN_NUMBERED_NAMES)
         )
     )
 
@@ -671,7 +671,7 @@ def _growing(names_at: Sequence[set[str]]) -> Iterator[Names]:
             left = [names - of_pattern for names, of_pattern in zip(left, seen, strict=True)]
     stayed = left[-1] - left[0]
     came = [len(stayed & (after - before)) for before, after in pairwise(left)]
-    if len(stayed) >= _MANY and all(came):
+    if len(stayed) >= _MIN_NEW_NAMES and all(came):
         yield Names(_ANY_NAME, frozenset(left[0]))
 
 

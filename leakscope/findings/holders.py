@@ -320,7 +320,7 @@ _MAX_COUNTED = 1000
 """Maximum paths counted."""
 _MAX_STEPS = 50_000
 """Maximum steps of the search for them: tenths of a second. Heuristic."""
-_LONGEST = 200
+_MAX_PATH_LENGTH = 200
 """Maximum references of a counted path; the shortest path is reported whatever its length. Heuristic."""
 _OTHER_ROOT = 60.0
 """Added for a path from a root that has shorter paths through it: it is reported after those."""
@@ -395,7 +395,7 @@ def _simple_paths(graph: HeapGraph, paths: ShortestPaths, storage: int) -> _Foun
             steps += 1
             later = 0.0 if paths.last[here] < 0 else _OTHER_ROOT
             heapq.heappush(waiting, (cost + later, -len(path) - 1, steps, -1, path))
-        if len(path) >= _LONGEST:
+        if len(path) >= _MAX_PATH_LENGTH:
             cut_short = True
             continue
         for reference in graph.into(here).tolist():

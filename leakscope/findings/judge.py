@@ -305,7 +305,7 @@ def _judge_arrays(rank: Rank, warmup: int, thresholds: Thresholds) -> list[Judge
     return judged
 
 
-_COUNTED = 0.5
+_COUNTED_SHARE = 0.5
 """Share of the rate of grad nodes that the counters of all steps must show if no container gains them. The graph of one
 step that is larger at each snapshot by chance adds 0, retained graphs about their rate.
 """
@@ -324,7 +324,7 @@ def _judge_nodes(
     counted = counted_rate(rank, warmup) if candidates else None
     judged = []
     for candidate in candidates:
-        if counted is None or candidate.gaining >= 0 or counted >= _COUNTED * candidate.per_step:
+        if counted is None or candidate.gaining >= 0 or counted >= _COUNTED_SHARE * candidate.per_step:
             one = judge_candidate(candidate, thresholds, Source.NODES)
             one.facts = of_nodes(one.facts, candidate)
             one.on_accelerator = any(snapshot.heap.device for snapshot in snapshots)
@@ -338,7 +338,7 @@ def _without_nodes(balances: Sequence[Balance]) -> list[Balance]:
     return [b if b.counted is None else replace(b, counted=b.counted - each * b.nodes) for b in balances]
 
 
-_SMALL = 1 / 16
+_NOTE_SHARE = 1 / 16
 """Share of a leak's growth from which growth of objects is worth a note. Heuristic: a history of numbers is not."""
 
 
@@ -353,7 +353,7 @@ def _judge_objects(rank: Rank, warmup: int, thresholds: Thresholds) -> list[Judg
     judged = []
     for growing in candidates_of(objects, snapshots):
         candidate = replace(growing, is_of_container=True)
-        small = candidate.per_step < _SMALL * thresholds.for_data() and not collects_hooks(candidate)
+        small = candidate.per_step < _NOTE_SHARE * thresholds.for_data() and not collects_hooks(candidate)
         if candidate.group.freed or small:
             continue
         candidate = replace(candidate, counted=counted_series(candidate, snapshots))

@@ -57,7 +57,7 @@ Ledgers = Mapping[int, tuple[LedgerInterval, ...]]
 _CUT_SHORT = {EndKind.KILLED: Reason.KILLED, EndKind.HUNG: Reason.HUNG, EndKind.LOST: Reason.KILLED}
 _STEPS_TO_JUDGE = 8
 """Steps after warm-up that are enough for a verdict. Heuristic."""
-_SINCE = 3
+_MIN_STEPS_SINCE_SNAPSHOT = 3
 """Steps since the last heap snapshot below which growth in the counters of the steps must also appear between two
 snapshots. Three rises of a ten-step run are undisturbed; a thread that releases memory shortly before or after the
 end of a step turns all three into rises. A ten-step run has its last snapshot one step before its end, so at 1 this
@@ -305,7 +305,7 @@ def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | N
             continuing = 0.0 if grown.until is not None else unknown / grown.steps
         else:  # including growth after the last snapshot
             continuing = at_end - (grown.bytes - unknown) / grown.steps
-            if rank.steps[-1].number - grown.to_step < _SINCE:
+            if rank.steps[-1].number - grown.to_step < _MIN_STEPS_SINCE_SNAPSHOT:
                 continuing = min(continuing, _fastest(ledgers[rank.number], kinds))
         overhead = OVERHEAD * (grown.bytes - unknown) / grown.steps
         if continuing >= max(Thresholds.of(run, rank).for_counters, overhead, 1):

@@ -557,7 +557,7 @@ _OURS = tuple(
 )
 """Modules whose frames hold nothing of the program, or only while they run."""
 
-_MORE = 1.5
+_REEXAMINING_FACTOR = 1.5
 """Factor of followed paths over confirmed ones at which they are re-examined. Heuristic."""
 
 
@@ -654,7 +654,7 @@ class RetentionCheck:
             tensors.storages,
             tensors.forget_the_dead,
             lambda missing: self._are_within(allowance, missing),
-            one_by_one=len(self._paths) > _MORE * self._apart,
+            one_by_one=len(self._paths) > _REEXAMINING_FACTOR * self._apart,
         )
         with no_automatic_gc(), without_functions():
             walk.run(frames, values)

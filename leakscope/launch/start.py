@@ -124,7 +124,7 @@ def _is_root(folder: Path) -> bool:
 
 _PEERS_TIMEOUT_S = 10.0
 """Seconds that rank 0 of another launcher waits for the other ranks to record their end; as the grace period."""
-_AGAIN_S = 1.0
+_SECOND_INTERRUPT_S = 1.0
 """Seconds after which a second Ctrl-C counts as intended. Heuristic."""
 _POLL_S = 0.1
 """Seconds between two checks for that."""
@@ -250,7 +250,7 @@ def _once_more(child: subprocess.Popen[bytes]) -> Callable[..., None]:
     first: list[float] = []
 
     def interrupted(*_: object) -> None:
-        if first and time.monotonic() - first[0] > _AGAIN_S:
+        if first and time.monotonic() - first[0] > _SECOND_INTERRUPT_S:
             child.send_signal(signal.SIGINT)
         first.append(time.monotonic())
 

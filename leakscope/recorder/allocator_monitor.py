@@ -310,7 +310,7 @@ def surplus(sizes: Sequence[int], most: int, most_bytes: int) -> list[int]:
     return deleted
 
 
-_SHARE = 0.25
+_LAYOUT_SHARE = 0.25
 """Share of the snapshot budget for reading the allocator's layout between snapshots. Heuristic."""
 
 
@@ -333,7 +333,7 @@ class DeviceMemory:
     def __init__(
         self, folder: RankFolder, wanted: When, budget: float, accelerator: Callable[[], Accelerator | None] = find
     ) -> None:
-        self._folder, self._wanted, self._share = folder, wanted, _SHARE * budget
+        self._folder, self._wanted, self._share = folder, wanted, _LAYOUT_SHARE * budget
         self._find = accelerator
         self._accelerator: Accelerator | None = None
         self._history: MemoryHistory | None = None

@@ -20,7 +20,7 @@ WHO = "who.json"
 """File in the folder of a process with its identity."""
 MAIN = "process_0000"
 """Folder of the process started by leakscope itself."""
-_MOST = 10_000
+_MAX_PROCESSES = 10_000
 """Maximum followed processes of one run. Heuristic: a pool may start one per task."""
 
 
@@ -63,12 +63,12 @@ class Process:
 def claim(folder: Path) -> str:
     """Create a folder for this process and return its name. Raises OSError."""
     make_private(folder)
-    for number in range(1, _MOST):
+    for number in range(1, _MAX_PROCESSES):
         path = folder / f"process_{number:04d}"
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
             return path.name
-    raise FileExistsError(f"{_MOST} processes are recorded already")
+    raise FileExistsError(f"{_MAX_PROCESSES} processes are recorded already")
 
 
 def write_who(folder: Path, who: ProcessInfo) -> None:

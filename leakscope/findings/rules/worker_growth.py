@@ -23,7 +23,7 @@ _SNAPSHOTS_OF_EMPTIED = 6
 """Minimum samples with growth if items were also removed. Heuristic: the number of items of a container that is emptied
 occasionally rises over three samples by chance one time in six, over six one time in 720.
 """
-_NOTE = 1 / 16
+_NOTE_SHARE = 1 / 16
 """Share of a leak's growth from which growth is worth a note. Heuristic."""
 _THIRDS = 3
 """Parts of a lifetime: a container must grow in each; one that has filled up does not in the last. Heuristic."""
@@ -31,7 +31,7 @@ _PARTS = 4
 """Parts of a lifetime: memory without a holder must grow in each but the first. Heuristic."""
 _STEPS = 16
 """Minimum steps of a lifetime to report memory without a holder: workers plateau first. Heuristic."""
-_EXPLAINED = 0.5
+_EXPLAINED_SHARE = 0.5
 """Share of growth found in containers above which the rest is not reported separately. Heuristic."""
 
 
@@ -183,7 +183,7 @@ def _named(
         return None
     # a step takes one batch, from one of the workers
     per_step = sum(line.bytes_per_batch for line in lines) / life.started.workers
-    if per_step < _NOTE * min_per_step:
+    if per_step < _NOTE_SHARE * min_per_step:
         return None
     row = max((line.rows[-1] for line in lines), key=lambda row: row.bytes)
     size = sum(line.bytes for line in lines)
@@ -261,7 +261,7 @@ def _unnamed(rank: int, life: Life, named_bytes: int, min_per_step: int, again: 
     marks.append(sizes[-1])
     rates = [(after[1] - before[1]) / max(after[0] - before[0], 1) for before, after in pairwise(marks)]
     grown, steps = marks[-1][1] - marks[0][1], marks[-1][0] - marks[0][0]
-    if min(rates) < min_per_step or steps <= 0 or named_bytes >= _EXPLAINED * grown:
+    if min(rates) < min_per_step or steps <= 0 or named_bytes >= _EXPLAINED_SHARE * grown:
         return None
     return Finding(
         rule=NAME,
