@@ -8,14 +8,14 @@ from itertools import permutations
 
 from leakscope.findings.backward_hint import see
 from leakscope.findings.breakdown import (
-    Account,
-    Balance,
-    account_of,
-    balances_of,
+    BreakdownParts,
+    SnapshotMemory,
+    breakdown_of_rank,
+    breakdown_parts,
     bytes_a_node,
     gap_findings,
-    ledger_of_rank,
     scattered_findings,
+    snapshot_memories,
 )
 from leakscope.findings.build import judge_candidate
 from leakscope.findings.candidates import Candidate, candidates_among, candidates_of
@@ -128,7 +128,7 @@ class JudgedRank:
     findings: tuple[Finding, ...]
     unjudged: tuple[Unjudged, ...]
     open_cases: tuple[OpenCase, ...]
-    account: Account
+    parts: BreakdownParts
     summary: RankSummary
     held: Mapping[int, int] | None
     """As returned by `held_at_last`."""
@@ -151,10 +151,10 @@ def judge_rank(run: Run, rank: Rank) -> JudgedRank:
     """Judge one rank by itself, given what holds for the whole run."""
     warmup, thresholds = run.warmup_of(rank), Thresholds.of(run, rank)
     snapshots = judged_snapshots(rank, warmup)
-    groups, balances = groups_over(snapshots), balances_of(rank, snapshots, warmup)
+    groups, memories = groups_over(snapshots), snapshot_memories(rank, snapshots, warmup)
     growing = [_unless_accumulated(each, run.sources) for each in candidates_among(rank, groups)]
     tensors = [judge_candidate(each, thresholds) for each in growing]
-    nodes = _judge_nodes(rank, snapshots, balances, warmup, thresholds)
+    nodes = _judge_nodes(rank, snapshots, memories, warmup, thresholds)
     arrays = _judge_arrays(rank, warmup, thresholds)
     decide_severities([*tensors, *nodes], thresholds)
     for one in arrays:
@@ -169,7 +169,7 @@ def judge_rank(run: Run, rank: Rank) -> JudgedRank:
     gaps = native_findings(rank, snapshots, thresholds.for_counters)
     if gaps is None:
         gaps = gap_findings(
-            rank, snapshots, _without_nodes(balances) if nodes else balances, warmup, thresholds.for_counters
+            rank, snapshots, _without_nodes(memories) if nodes else memories, warmup, thresholds.for_counters
         )
     scattered = scattered_findings(rank, groups, growing, warmup, thresholds)
     report_with_tensors(nodes, tensors)
@@ -196,9 +196,9 @@ def judge_rank(run: Run, rank: Rank) -> JudgedRank:
         open_cases=tuple(
             OpenCase(one.reported_in, text) for one, text in open_cases.items() if text and one.reported_in
         ),
-        account=account_of(
+        parts=breakdown_parts(
             snapshots,
-            balances,
+            memories,
             groups,
             [(one.candidate, one.reported_in) for one in tensors],
             [(one.candidate, one.reported_in) for one in others],
@@ -230,7 +230,7 @@ def judge_together(run: Run, ranks: Iterable[JudgedRank], policy: Policy = Polic
     hiding = {rank.number for rank in run.ranks if any(snapshot.hides for snapshot in rank.heap_snapshots)}
     findings = [_decided(finding, run, known, policy.ignore_library, hiding) for finding in findings]
     unjudged = (*(problem for rank in ranks for problem in rank.unjudged), *unloaded, *unread)
-    ledgers = {rank.number: ledger_of_rank(findings, rank.number, rank.account) for rank in ranks}
+    ledgers = {rank.number: breakdown_of_rank(findings, rank.number, rank.parts) for rank in ranks}
 
     shown = tuple(f for f in findings if f.suppressed_by is None)
     suppressed = tuple(f for f in findings if f.suppressed_by is not None)
@@ -312,14 +312,18 @@ step that is larger at each snapshot by chance adds 0, retained graphs about the
 
 
 def _judge_nodes(
-    rank: Rank, snapshots: Sequence[HeapSnapshot], balances: Sequence[Balance], warmup: int, thresholds: Thresholds
+    rank: Rank,
+    snapshots: Sequence[HeapSnapshot],
+    memories: Sequence[SnapshotMemory],
+    warmup: int,
+    thresholds: Thresholds,
 ) -> list[JudgedCandidate]:
     """Autograd nodes that grow.
 
     The graph of one step that is larger at each snapshot by chance is freed with its step: no counter rises. The growth
     of a container is attributed, whatever else changes the counters meanwhile.
     """
-    nodes = with_nodes_for_storages(rank, snapshots, bytes_a_node(balances))
+    nodes = with_nodes_for_storages(rank, snapshots, bytes_a_node(memories))
     candidates = candidates_of(nodes, judged_snapshots(nodes, warmup)) if nodes else []
     counted = counted_rate(rank, warmup) if candidates else None
     judged = []
@@ -332,10 +336,10 @@ def _judge_nodes(
     return judged
 
 
-def _without_nodes(balances: Sequence[Balance]) -> list[Balance]:
+def _without_nodes(memories: Sequence[SnapshotMemory]) -> list[SnapshotMemory]:
     """The counted bytes without the memory of grad nodes, which is reported with their tensors."""
-    each = bytes_a_node(balances)
-    return [b if b.counted is None else replace(b, counted=b.counted - each * b.nodes) for b in balances]
+    each = bytes_a_node(memories)
+    return [b if b.counted is None else replace(b, counted=b.counted - each * b.nodes) for b in memories]
 
 
 _NOTE_SHARE = 1 / 16

@@ -1,4 +1,4 @@
-"""Leaks, clean or inconclusive, and why: what the ledgers say."""
+"""The verdict of a run, leaks, clean or inconclusive, and its reason, from the growth breakdown."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def _no_step(run: Run, ranks: Sequence[Rank]) -> Why:
 
 
 def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | None:
-    """Growth that continues and is attributed to nothing that may grow; None if every account is balanced."""
+    """Growth that continues and is attributed to nothing that may grow; None if all of it is attributed."""
     noted = [f.facts for f in shown if f.fingerprint == GAP and isinstance(f.facts, UnattributedFacts)]
     shapes = any(facts.shapes_are_new for facts in noted)
     kinds = _AT_REST if noted and not shapes else (*_AT_REST, *_UNKNOWN)  # the note says that it stopped later
