@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from support import examples
 from support.heap_text import heap_from
@@ -24,7 +25,7 @@ from leakscope.findings.counters import CountKind, also_grows
 from leakscope.findings.facts import FreedBy
 from leakscope.findings.grouping import ReferenceKey, _keep_coming, data_numbers
 from leakscope.findings.growth import Series
-from leakscope.findings.library import Trend, _course
+from leakscope.findings.library import Trend, _course, holders_of
 from leakscope.findings.merge import _of_any_item
 from leakscope.findings.model import RankSummary, Sighting
 from leakscope.findings.rules.rank_skew import _median_of_others, _model
@@ -219,3 +220,12 @@ def test_four_numbered_names_are_data_unless_three_snapshots_show_that_they_stay
     keys = {ReferenceKey(("module train", f".client{k}")) for k in range(siblings)}
     masked = {data_numbers([keys] * snapshots).mask(key) for key in keys}
     assert len(masked) == (1 if is_data else siblings)
+
+
+@pytest.mark.parametrize(("tensors", "complete"), [(3998, True), (3999, False)])
+def test_a_search_that_ends_early_has_not_seen_native_holders(tensors: int, complete: bool) -> None:
+    """It visits 4,000 objects, the storage among them."""
+    lines = "\n".join(f"tensor t{k} -> storage -> storage s 64" for k in range(tensors))
+    graph = heap_from(lines)
+    (storage,) = graph.storages.tolist()
+    assert holders_of(graph, storage, np.zeros(len(graph), bool)).native is not complete
