@@ -23,7 +23,7 @@ from leakscope.findings.facts import (
     RuleName,
     Severity,
 )
-from leakscope.findings.grouping import GroupsOverSnapshots, ReferenceKey, StorageGroup
+from leakscope.findings.grouping import GroupsOverSnapshots, ReferenceKey, StorageGroup, by_program
 from leakscope.findings.growth import MIN_SNAPSHOTS, Series, series
 from leakscope.findings.library import RetentionFacts
 from leakscope.findings.model import (
@@ -43,7 +43,7 @@ from leakscope.findings.oom import device_snapshots
 from leakscope.findings.rules.native_hold import UnattributedFacts
 from leakscope.findings.rules.step_growth import ScatteredFacts
 from leakscope.findings.thresholds import Thresholds
-from leakscope.graph.model import IMMORTAL, KINDS, HeapGraph, ObjectKind
+from leakscope.graph.model import IMMORTAL, KINDS, REACHABLE, HeapGraph, ObjectKind
 from leakscope.run.model import HeapSnapshot, Rank
 
 _ARRAY, _NODE = KINDS.index(ObjectKind.ARRAY), KINDS.index(ObjectKind.GRAD_NODE)
@@ -110,15 +110,15 @@ def storage_bytes(snapshot: HeapSnapshot, storages: Sequence[int]) -> int:
 
 def _snapshot_memory(snapshot: HeapSnapshot, in_blocks: int | None) -> SnapshotMemory:
     graph, host = snapshot.heap, snapshot.counted_on == "cpu"
-    arrays = graph.kind == _ARRAY
+    arrays, reachable = graph.kind == _ARRAY, graph.freed == REACHABLE
     storages = storage_bytes(snapshot, graph.storages.tolist()) if len(graph.storages) else snapshot.explained_bytes
     return SnapshotMemory(
         step=snapshot.step,
         counted=snapshot.counted_bytes,
         counted_on=snapshot.counted_on,
         storages=storages,
-        objects=int(graph.size[arrays & (graph.freed == 0)].sum()) + counted_objects_of(snapshot) if host else 0,
-        dead_objects=int(graph.size[arrays & (graph.freed != 0)].sum()) if host else 0,
+        objects=int(graph.size[arrays & reachable].sum()) + counted_objects_of(snapshot) if host else 0,
+        dead_objects=int(graph.size[arrays & ~reachable].sum()) if host else 0,
         nodes=int((graph.kind == _NODE).sum()) if host else 0,
         blocks=0 if host or in_blocks is None else in_blocks - storages,
     )
@@ -253,7 +253,7 @@ def _kept_by(snapshot: HeapSnapshot, group: StorageGroup, named: Mapping[str, Co
 def _level(snapshot: HeapSnapshot, group: StorageGroup) -> Line:
     """Garbage waits for gc; what is alive, or uncollectable, did not go on growing."""
     size = storage_bytes(snapshot, group.storages)
-    if group.freed not in (0, IMMORTAL):
+    if group.freed not in (REACHABLE, IMMORTAL):
         return Line(LineKind.GARBAGE, size)
     return Line(LineKind.RESTED, size, rested=_rested(snapshot.heap, group))
 
@@ -344,7 +344,8 @@ def scattered_findings(
 ) -> list[Finding]:
     """A finding if groups that do not grow individually grow together at every snapshot, up to the last."""
     judged = {candidate.group.key for candidate in candidates}
-    still = [key for key, at in groups.at.items() if key not in judged and at[max(at)][1].freed in (0, IMMORTAL)]
+    others = {key: at[max(at)][1] for key, at in groups.at.items() if key not in judged}
+    still = [key for key, group in others.items() if by_program(group)]
     line = series(groups.steps, {s: sum(_bytes(groups, key, s) for key in still) for s in groups.steps})
     min_per_step = thresholds.for_counters
     if len(line.steps) <= MIN_SNAPSHOTS or not line.steady or line.has_pauses or not line.is_leak(min_per_step):

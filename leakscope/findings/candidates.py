@@ -35,7 +35,7 @@ from leakscope.findings.naming import (
     written,
 )
 from leakscope.findings.thresholds import memory_there
-from leakscope.graph.model import IMMORTAL, HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind
+from leakscope.graph.model import IMMORTAL, REACHABLE, HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind
 from leakscope.graph.ownership import BUILT_WITH, is_library_line
 from leakscope.graph.paths import paths_from_roots
 from leakscope.run.model import Collection as GcCollection
@@ -199,7 +199,9 @@ class Candidate:
     @property
     def is_certain(self) -> bool:
         """Whether enough snapshots show growth; garbage need not grow."""
-        return self.group.freed != 0 or (self.series.has_enough_rises and not self.may_have_stopped) or self.grew_to_end
+        if self.group.freed != REACHABLE or self.grew_to_end:
+            return True
+        return self.series.has_enough_rises and not self.may_have_stopped
 
     @cached_property
     def settled_by(self) -> FollowsInput | Bounded | Plateaued | HeldByCall | None:
@@ -565,7 +567,7 @@ def _candidate(
         and _would_have_grown(line, group, end_step - last)
         and more < CONTINUED * rate * (end_step - last)
     )
-    live = group.freed == 0 and snapshot.occasion != Occasion.BLOCK
+    live = group.freed == REACHABLE and snapshot.occasion != Occasion.BLOCK
     doubtful = live and not grew_to_end and _is_counted(snapshot, group)
     later = course(rank, line, rate, growing, rested) if doubtful else CounterEvidence.CONTINUED
     stopped = later == CounterEvidence.STOPPED or (rested and later == CounterEvidence.SLOWER)

@@ -26,6 +26,7 @@ from leakscope.findings.naming import (
 from leakscope.graph.model import (
     IMMORTAL,
     KINDS,
+    REACHABLE,
     TENSOR_KINDS,
     HeapGraph,
     ObjectKind,
@@ -318,7 +319,7 @@ def _keyed(graph: HeapGraph) -> _Keyed:
     shared: dict[tuple[object, ...], ReferenceKey] = {}
     members: dict[ReferenceKey, list[int]] = {}
     for storage in graph.storages.tolist():
-        if graph.freed[storage] == 0 and np.isfinite(paths.cost[storage]):
+        if graph.freed[storage] == REACHABLE and np.isfinite(paths.cost[storage]):
             entry = entries[storage] if entries[storage] >= 0 else storage
             if entry not in keys:
                 last = int(paths.last[entry])
@@ -383,11 +384,11 @@ def _bytes(graph: HeapGraph, storages: Sequence[int]) -> int:
 
 @once
 def _garbage(graph: HeapGraph) -> list[StorageGroup]:
-    dead = graph.storages[graph.freed[graph.storages] != 0]
+    dead = graph.storages[graph.freed[graph.storages] != REACHABLE]
     if len(dead) == 0:
         return []
     cycles = find_cycles(graph)
-    closed = np.flatnonzero(cycles.cyclic[cycles.label] & (graph.freed != 0))
+    closed = np.flatnonzero(cycles.cyclic[cycles.label] & (graph.freed != REACHABLE))
     paths = paths_from(graph, closed)
     instances: dict[int, list[int]] = {}
     for storage in dead.tolist():
@@ -805,7 +806,7 @@ def _same_over(graphs: Sequence[HeapGraph]) -> GroupsOverSnapshots:
 
 def by_program(group: StorageGroup) -> bool:
     """Whether only the program can release it: it is reachable, or uncollectable."""
-    return group.freed in (0, IMMORTAL)
+    return group.freed in (REACHABLE, IMMORTAL)
 
 
 def rising_steps(snapshots: Sequence[HeapSnapshot]) -> tuple[int, ...]:

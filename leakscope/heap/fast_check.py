@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from leakscope.graph.model import IMMORTAL
+from leakscope.graph.model import IMMORTAL, REACHABLE
 from leakscope.heap._sweep_fallback import untracked_referents
 from leakscope.heap.autograd import (
     NativeReference,
@@ -540,7 +540,7 @@ def garbage_among(heap: Liveness, kinds: tuple[type, ...]) -> Iterator[Any]:
     address: `isinstance` would run user code.
     """
     n, native = heap.native.references.objects, heap.native
-    dead = heap.pruned.objects[heap.freed != 0]
+    dead = heap.pruned.objects[heap.freed != REACHABLE]
     for k in dead[dead < n].tolist():
         bases = mro(type(native.sweep.objects[k]))
         if any(kind in bases for kind in kinds):

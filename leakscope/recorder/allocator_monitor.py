@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from leakscope.errors import LeakscopeError
-from leakscope.graph.model import HeapGraph
+from leakscope.graph.model import REACHABLE, HeapGraph
 from leakscope.heap.native_graph import Storage
 from leakscope.heap.snapshot import BlockReader
 from leakscope.heap.storages import device_of, tensor_over
@@ -293,7 +293,7 @@ class SnapshotFiles:
 
 def unreachable_bytes(heap: HeapGraph) -> int:
     """Unreachable tensor memory."""
-    return int(heap.bytes[heap.freed != 0].sum())
+    return int(heap.bytes[heap.freed != REACHABLE].sum())
 
 
 def surplus(sizes: Sequence[int], most: int, most_bytes: int) -> list[int]:

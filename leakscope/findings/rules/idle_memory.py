@@ -22,7 +22,7 @@ from leakscope.findings.peak import (
     variables,
 )
 from leakscope.findings.rules.rule import Rule
-from leakscope.graph.model import ROOTS, HeapGraph, Ints, ObjectKind, ReferenceKind, RootKind
+from leakscope.graph.model import REACHABLE, ROOTS, HeapGraph, Ints, ObjectKind, ReferenceKind, RootKind
 from leakscope.graph.paths import paths_from_roots
 from leakscope.graph.retained import freed_storages
 from leakscope.graph.walks import Mask, reachable
@@ -108,7 +108,7 @@ def idle_findings(
         return []
     step, graph = watched
     rows = (row.storage for row in rank.lifetimes if isinstance(row, UntouchedStorage))
-    untouched = {storage for storage in rows if 0 <= storage < len(graph) and graph.freed[storage] == 0}
+    untouched = {storage for storage in rows if 0 <= storage < len(graph) and graph.freed[storage] == REACHABLE}
     ended = _ended(graph)
     unread = _unread(graph, step)
     locals_ = np.flatnonzero(ended[graph.holder] & (graph.reference_kind == _LOCAL))

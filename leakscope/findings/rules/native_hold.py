@@ -12,7 +12,7 @@ from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.naming import fingerprint
 from leakscope.findings.oom import DeviceSnapshot, device_snapshots
 from leakscope.findings.rules.rule import Match, Rule, ToCut
-from leakscope.graph.model import ObjectKind, RootKind
+from leakscope.graph.model import REACHABLE, ObjectKind, RootKind
 from leakscope.run.model import HeapSnapshot, Rank
 from leakscope.units import bytes_text
 
@@ -124,7 +124,7 @@ _ON_HOST = (
 
 def _applies(candidate: Candidate) -> bool:
     start = candidate.objects[0]
-    return candidate.group.freed == 0 and start.root == RootKind.NATIVE and start.kind in _KINDS
+    return candidate.group.freed == REACHABLE and start.root == RootKind.NATIVE and start.kind in _KINDS
 
 
 def _facts(candidate: Candidate, _cut: ToCut) -> NativeFacts:
