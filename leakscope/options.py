@@ -264,6 +264,11 @@ class Options:
         return (*(("-m",) if self.module else ()), self.target, *self.arguments)
 
     @property
+    def recorded(self) -> dict[str, Any]:
+        """The options in `run.json`."""
+        return {name: getattr(self, name) for name in _RECORDED}
+
+    @property
     def rank_state(self) -> Path:
         """The file with the state of the ranks of one machine; unused after the run."""
         return self.folder / (f".board_{self.process}" if self.process else ".board")
@@ -318,6 +323,11 @@ TYPES: Mapping[str, tuple[Any, ...]] = {
 
 _COMMAND = ("module", "script", "arguments")
 """Fields of the script or module."""
+_RECORDED = (
+    "warmup", "min_bytes", "horizon", "steps", "budget", "gc_diff", "step_function", "fail_on_avoidable",
+    "fail_on_inconclusive", "ignore_library",
+)  # fmt: skip
+"""Fields that `run.json` has: those of the judgement, and those that a report shows or machines must agree on."""
 
 
 def flags_of(name: str) -> tuple[str, ...]:

@@ -56,6 +56,7 @@ EQUIVALENT: dict[str, str] = {
     "return (counted[end].counted_bytes or 0) - (counted[start].counted_bytes or 0) [0 => 1]": "they are counted",
     "counted = sum(next((snapshot.counted_bytes or 0 for snapshot in rank.heap_snapshots), 0) for rank in ranks) [0 => 1]":  # noqa: E501
         "a byte in a forecast of steps",
+    "reference = candidate.graph.reference(positions[best][0]) [0 => -1]": "of one kind and name in all places",
     "return carried[0] if len(carried) == 1 else None [0 => -1]": "of one",
     "RULE = Rule(RuleName.FRAME_HOLD, HELP, Match(60, _applies, _facts), is_unintended=True) [60 => 61]":
         "the next in order is at 70",

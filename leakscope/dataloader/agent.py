@@ -85,11 +85,11 @@ class Readings:
         self.spent += seconds
 
 
-_DEEPEST = 8
+_MAX_DEPTH = 8
 """Maximum references followed from a start. Heuristic."""
-_MOST = 4_000
+_MAX_OBJECTS = 4_000
 """Maximum objects examined. Heuristic: about 4 ms."""
-_FEW = 32
+_MAX_CONTAINER_LENGTH = 32
 """Maximum length of a container that is examined; of a larger one only the length is read. Heuristic."""
 LRU_CACHE: Any = type(lru_cache(lambda: None))
 _NOT_INTO = (type, ModuleType, FunctionType)
@@ -165,7 +165,7 @@ class _Walk:
         yield from self._found()
 
     def _add(self, obj: Any, place: ContainerPlace, deep: int) -> None:
-        if id(obj) not in self._seen and len(self._seen) < _MOST and deep <= _DEEPEST and _is_followed(obj):
+        if id(obj) not in self._seen and len(self._seen) < _MAX_OBJECTS and deep <= _MAX_DEPTH and _is_followed(obj):
             self._seen.add(id(obj))
             self._waiting.append((obj, place, deep))
 
@@ -185,7 +185,7 @@ class _Walk:
                 self._attributes(obj, kind, place, deep)
 
     def _items(self, container: Any, base: Any, place: ContainerPlace, deep: int) -> None:
-        if base.__len__(container) > _FEW:
+        if base.__len__(container) > _MAX_CONTAINER_LENGTH:
             return
         if base is dict:
             for key, value in list(dict.items(container)):
@@ -291,7 +291,7 @@ def _data_bytes(obj: Any, types: Types) -> int:
 
 _MAX_REPORTED = 8
 """Maximum containers reported by one sample, those with most bytes. Heuristic."""
-_LEAST = 4096
+_MIN_REPORTED_BYTES = 4096
 """Minimum bytes gained to be reported. Heuristic."""
 
 
@@ -383,7 +383,7 @@ class _Watch:
             if length > seen.last:
                 _add(seen, found, length - seen.last)
             seen.last = length
-            if seen.gained and seen.bytes >= _LEAST:
+            if seen.gained and seen.bytes >= _MIN_REPORTED_BYTES:
                 grown.append(_row(seen, found, length))
         self._seen = {address: seen for address, seen in self._seen.items() if address in there}
         grown.sort(key=lambda each: -each.bytes)

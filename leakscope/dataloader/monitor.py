@@ -154,11 +154,11 @@ def _open_files(pid: int) -> Iterable[str]:
 
 MIN_OBJECTS = 10_000
 """Minimum objects of a container to be considered. Heuristic."""
-_MIN_BYTES = 1 << 20
+_MIN_PAGE_BYTES = 1 << 20
 """Minimum bytes of its pages. Heuristic."""
 _MAX_OBJECTS = 6_000_000
 """Objects of one container whose address is read. Heuristic: about half a second."""
-_DEEPEST = 4
+_MAX_NESTING = 4
 """Maximum nesting of containers. Heuristic."""
 _MAX_REPORTED = 4
 """Maximum containers reported, the largest. Heuristic."""
@@ -205,7 +205,7 @@ class SharedContainers:
 def _of(found: FoundContainer, base: Any, items: int) -> Shared | None:
     addresses, count = _addresses(found.obj, base)
     pages = _pages(addresses)
-    if count < MIN_OBJECTS or len(pages) * PAGE < _MIN_BYTES:
+    if count < MIN_OBJECTS or len(pages) * PAGE < _MIN_PAGE_BYTES:
         return None
     some = oldest_items(found.obj, base, items) if base is not tuple else [(item,) for item in found.obj[:8]]
     row = SharedObjects(
@@ -229,7 +229,7 @@ def _addresses(container: Any, base: Any) -> tuple[list[Pages], int]:
     addresses: list[Pages] = []
     count, level = 0, [container]
     seen: set[int] = set()
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_NESTING):
         level = gc.get_referents(*level)
         count += len(level)
         addresses.append(np.fromiter(map(id, level), np.int64, len(level)))

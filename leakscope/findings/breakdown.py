@@ -23,7 +23,7 @@ from leakscope.findings.facts import (
     RuleName,
     Severity,
 )
-from leakscope.findings.grouping import GroupsOverSnapshots, ReferenceKey, StorageGroup
+from leakscope.findings.grouping import GroupsOverSnapshots, ReferenceKey, StorageGroup, by_program
 from leakscope.findings.growth import MIN_SNAPSHOTS, Series, series
 from leakscope.findings.library import RetentionFacts
 from leakscope.findings.model import (
@@ -43,7 +43,7 @@ from leakscope.findings.oom import device_snapshots
 from leakscope.findings.rules.native_hold import UnattributedFacts
 from leakscope.findings.rules.step_growth import ScatteredFacts
 from leakscope.findings.thresholds import Thresholds
-from leakscope.graph.model import IMMORTAL, KINDS, HeapGraph, ObjectKind
+from leakscope.graph.model import IMMORTAL, KINDS, REACHABLE, HeapGraph, ObjectKind
 from leakscope.run.model import HeapSnapshot, Rank
 
 _ARRAY, _NODE = KINDS.index(ObjectKind.ARRAY), KINDS.index(ObjectKind.GRAD_NODE)
@@ -56,7 +56,7 @@ _USUAL_NODE = 400
 
 
 @dataclass(frozen=True)
-class Balance:
+class SnapshotMemory:
     """The memory of one rank at one heap snapshot, on the counted kind of device."""
 
     step: int
@@ -88,18 +88,18 @@ class Balance:
         return None if self.counted is None else self.counted - self.known
 
 
-def balances_of(rank: Rank, snapshots: Sequence[HeapSnapshot], warmup: int) -> tuple[Balance, ...]:
-    """One balance for each snapshot."""
+def snapshot_memories(rank: Rank, snapshots: Sequence[HeapSnapshot], warmup: int) -> tuple[SnapshotMemory, ...]:
+    """The memory at each snapshot."""
     beside: dict[tuple[int, str, str], int] = {}
     for found in device_snapshots(rank):
         place = (found.step, found.occasion, found.kind)
         beside[place] = beside.get(place, 0) + found.held + found.waiting + found.native
-    balances = [
-        _balance(snapshot, beside.get((snapshot.step, snapshot.occasion, snapshot.counted_on)))
+    memories = [
+        _snapshot_memory(snapshot, beside.get((snapshot.step, snapshot.occasion, snapshot.counted_on)))
         for snapshot in snapshots
     ]
-    each = _bytes_a_node(balances, counted_rate(rank, warmup))
-    return tuple(replace(balance, of_a_node=each) for balance in balances)
+    each = _bytes_a_node(memories, counted_rate(rank, warmup))
+    return tuple(replace(memory, of_a_node=each) for memory in memories)
 
 
 def storage_bytes(snapshot: HeapSnapshot, storages: Sequence[int]) -> int:
@@ -108,35 +108,35 @@ def storage_bytes(snapshot: HeapSnapshot, storages: Sequence[int]) -> int:
     return sum(int(graph.bytes[s]) for s in storages if (s in graph.device) == (snapshot.counted_on != "cpu"))
 
 
-def _balance(snapshot: HeapSnapshot, in_blocks: int | None) -> Balance:
+def _snapshot_memory(snapshot: HeapSnapshot, in_blocks: int | None) -> SnapshotMemory:
     graph, host = snapshot.heap, snapshot.counted_on == "cpu"
-    arrays = graph.kind == _ARRAY
+    arrays, reachable = graph.kind == _ARRAY, graph.freed == REACHABLE
     storages = storage_bytes(snapshot, graph.storages.tolist()) if len(graph.storages) else snapshot.explained_bytes
-    return Balance(
+    return SnapshotMemory(
         step=snapshot.step,
         counted=snapshot.counted_bytes,
         counted_on=snapshot.counted_on,
         storages=storages,
-        objects=int(graph.size[arrays & (graph.freed == 0)].sum()) + counted_objects_of(snapshot) if host else 0,
-        dead_objects=int(graph.size[arrays & (graph.freed != 0)].sum()) if host else 0,
+        objects=int(graph.size[arrays & reachable].sum()) + counted_objects_of(snapshot) if host else 0,
+        dead_objects=int(graph.size[arrays & ~reachable].sum()) if host else 0,
         nodes=int((graph.kind == _NODE).sum()) if host else 0,
         blocks=0 if host or in_blocks is None else in_blocks - storages,
     )
 
 
-def bytes_a_node(balances: Sequence[Balance]) -> int:
+def bytes_a_node(memories: Sequence[SnapshotMemory]) -> int:
     """Bytes of a grad node."""
-    return balances[-1].of_a_node if balances else _USUAL_NODE
+    return memories[-1].of_a_node if memories else _USUAL_NODE
 
 
-def _bytes_a_node(balances: Sequence[Balance], rate: float | None) -> int:
+def _bytes_a_node(memories: Sequence[SnapshotMemory], rate: float | None) -> int:
     """Bytes of a grad node, from the growth of unattributed memory with the number of nodes; the default if that is not
     conclusive.
 
     The counters of all steps, which counted `rate` bytes a step, are preferred to those at snapshots: a snapshot itself
     takes memory for a while.
     """
-    counted = [b for b in balances if b.gap is not None]
+    counted = [b for b in memories if b.gap is not None]
     if len(counted) < 2 or counted[-1].nodes <= counted[0].nodes:  # noqa: PLR2004 - from the first to the last
         return _USUAL_NODE
     first, last = counted[0], counted[-1]
@@ -168,10 +168,10 @@ class GroupLevels:
 
 
 @dataclass(frozen=True)
-class Account:
+class BreakdownParts:
     """The memory of one rank at its judged snapshots, as far as it is known before all findings are."""
 
-    balances: tuple[Balance, ...] = ()
+    memories: tuple[SnapshotMemory, ...] = ()
     """One for each snapshot."""
     groups: tuple[GroupLevels, ...] = ()
     """Groups that a finding may be about."""
@@ -185,10 +185,10 @@ class Account:
 
 @dataclass(frozen=True)
 class LinesOfFindings:
-    """Where findings put the parts of an account."""
+    """The lines of the breakdown that findings give to its parts."""
 
     of_groups: Sequence[Line | None]
-    """One for each group of the account; None if no finding is about it."""
+    """One for each group of `BreakdownParts`; None if no finding is about it."""
     of_objects: Sequence[Line | None]
     graphs: Line | None = None
     """The finding that keeps grad nodes, if there is one."""
@@ -198,19 +198,19 @@ class LinesOfFindings:
     """The finding of growth under ever new names, if there is one."""
 
 
-def account_of(
+def breakdown_parts(
     snapshots: Sequence[HeapSnapshot],
-    balances: tuple[Balance, ...],
+    memories: tuple[SnapshotMemory, ...],
     groups: GroupsOverSnapshots,
     became: Sequence[Became],
     arrays: Sequence[Became],
     storages: Mapping[str, Collection[int]],
-) -> Account:
-    """The account of one rank.
+) -> BreakdownParts:
+    """The parts of the breakdown of one rank.
 
     Args:
         snapshots: The judged snapshots.
-        balances: One for each snapshot.
+        memories: One for each snapshot.
         groups: Groups of the storages in these snapshots.
         became: The candidates among the groups.
         arrays: Candidates of non-tensor memory.
@@ -218,7 +218,7 @@ def account_of(
 
     """
     others: list[Counter[Line]] = [Counter() for _ in snapshots]
-    beside = [balance.storages for balance in balances]
+    beside = [memory.storages for memory in memories]
     group_levels = []
     became_of: dict[ReferenceKey, list[tuple[str, tuple[int, ...]]]] = {}
     for candidate, its in became:
@@ -237,7 +237,7 @@ def account_of(
                 others[place][replace(line, bytes=0)] += line.bytes
     of_others = tuple(tuple(replace(line, bytes=size) for line, size in at.items()) for at in others)
     objects = tuple((name, dict(enumerate(array.counted or array.series.bytes))) for array, name in arrays)
-    return Account(balances, tuple(group_levels), of_others, tuple(beside), objects)
+    return BreakdownParts(memories, tuple(group_levels), of_others, tuple(beside), objects)
 
 
 def _kept_by(snapshot: HeapSnapshot, group: StorageGroup, named: Mapping[str, Collection[int]]) -> frozenset[str]:
@@ -253,7 +253,7 @@ def _kept_by(snapshot: HeapSnapshot, group: StorageGroup, named: Mapping[str, Co
 def _level(snapshot: HeapSnapshot, group: StorageGroup) -> Line:
     """Garbage waits for gc; what is alive, or uncollectable, did not go on growing."""
     size = storage_bytes(snapshot, group.storages)
-    if group.freed not in (0, IMMORTAL):
+    if group.freed not in (REACHABLE, IMMORTAL):
         return Line(LineKind.GARBAGE, size)
     return Line(LineKind.RESTED, size, rested=_rested(snapshot.heap, group))
 
@@ -266,27 +266,27 @@ def _rested(graph: HeapGraph, group: StorageGroup) -> RestedKind:
     return RestedKind.PARAMETER if ObjectKind.PARAMETER in kinds else RestedKind.OTHER
 
 
-def ledger_of(account: Account, lines_of: LinesOfFindings) -> tuple[LedgerInterval, ...]:
+def breakdown_of(parts: BreakdownParts, lines_of: LinesOfFindings) -> tuple[LedgerInterval, ...]:
     """The intervals between consecutive snapshots on one kind of device; the lines of each add up to
     what was counted.
     """
-    each = bytes_a_node(account.balances)
+    each = bytes_a_node(parts.memories)
     node, block, left_over = (
         _of_unknown(kind, lines_of.unknown) for kind in (LineKind.GRAD_NODES, LineKind.BLOCKS, LineKind.UNATTRIBUTED)
     )
     node = lines_of.graphs or node
     levels = []
-    for place, balance in enumerate(account.balances):
-        lines = [*_storages(place, account, lines_of), *_objects(place, account, lines_of)]
-        lines.append(replace(block, bytes=balance.blocks))
-        if balance.gap is not None:
-            lines.append(replace(node, bytes=balance.nodes * each))
-            left = (balance.counted or 0) - sum(line.bytes for line in lines)
+    for place, memory in enumerate(parts.memories):
+        lines = [*_storages(place, parts, lines_of), *_objects(place, parts, lines_of)]
+        lines.append(replace(block, bytes=memory.blocks))
+        if memory.gap is not None:
+            lines.append(replace(node, bytes=memory.nodes * each))
+            left = (memory.counted or 0) - sum(line.bytes for line in lines)
             lines.append(replace(left_over, bytes=left))
         levels.append(lines)
     return tuple(
         _interval(a, b, before, after)
-        for (a, before), (b, after) in pairwise(zip(account.balances, levels, strict=True))
+        for (a, before), (b, after) in pairwise(zip(parts.memories, levels, strict=True))
         if a.counted_on == b.counted_on
     )
 
@@ -298,7 +298,7 @@ def _of_unknown(kind: LineKind, unknown: Line | None) -> Line:
     return unknown if unknown.kind == LineKind.APART else Line(kind, 0, unknown.fingerprint)
 
 
-def _interval(a: Balance, b: Balance, before: Sequence[Line], after: Sequence[Line]) -> LedgerInterval:
+def _interval(a: SnapshotMemory, b: SnapshotMemory, before: Sequence[Line], after: Sequence[Line]) -> LedgerInterval:
     if a.counted is None or b.counted is None:
         unknown = (LineKind.GRAD_NODES, LineKind.UNATTRIBUTED)
         before, after = ([line for line in lines if line.kind not in unknown] for lines in (before, after))
@@ -309,30 +309,30 @@ def _interval(a: Balance, b: Balance, before: Sequence[Line], after: Sequence[Li
     return LedgerInterval(a.step, b.step, counted, moved, b.counted_on)
 
 
-def _storages(place: int, account: Account, lines_of: LinesOfFindings) -> Iterator[Line]:
-    for group, line in zip(account.groups, lines_of.of_groups, strict=True):
+def _storages(place: int, parts: BreakdownParts, lines_of: LinesOfFindings) -> Iterator[Line]:
+    for group, line in zip(parts.groups, lines_of.of_groups, strict=True):
         if place in group.levels:
             level = group.levels[place]
             yield _of_no_finding(level, lines_of.scattered) if line is None else replace(line, bytes=level.bytes)
-    for level in account.others[place]:
+    for level in parts.others[place]:
         yield _of_no_finding(level, lines_of.scattered)
-    yield Line(LineKind.RESTED, account.beside[place], rested=RestedKind.OTHER)
+    yield Line(LineKind.RESTED, parts.beside[place], rested=RestedKind.OTHER)
 
 
 def _of_no_finding(level: Line, scattered: Line | None) -> Line:
     return level if scattered is None or level.kind == LineKind.GARBAGE else replace(scattered, bytes=level.bytes)
 
 
-def _objects(place: int, account: Account, lines_of: LinesOfFindings) -> Iterator[Line]:
-    balance = account.balances[place]
-    left = balance.objects
-    for (_, levels), line in zip(account.objects, lines_of.of_objects, strict=True):
+def _objects(place: int, parts: BreakdownParts, lines_of: LinesOfFindings) -> Iterator[Line]:
+    memory = parts.memories[place]
+    left = memory.objects
+    for (_, levels), line in zip(parts.objects, lines_of.of_objects, strict=True):
         if line is not None:
             size = levels.get(place, 0)
             left -= size
             yield replace(line, bytes=size)
     yield Line(LineKind.OBJECTS, left)
-    yield Line(LineKind.GARBAGE, balance.dead_objects)
+    yield Line(LineKind.GARBAGE, memory.dead_objects)
 
 
 SCATTERED = fingerprint(("step-growth", "scattered"))
@@ -344,12 +344,14 @@ def scattered_findings(
 ) -> list[Finding]:
     """A finding if groups that do not grow individually grow together at every snapshot, up to the last."""
     judged = {candidate.group.key for candidate in candidates}
-    still = [key for key, at in groups.at.items() if key not in judged and at[max(at)][1].freed in (0, IMMORTAL)]
+    others = {key: at[max(at)][1] for key, at in groups.at.items() if key not in judged}
+    still = [key for key, group in others.items() if by_program(group)]
     line = series(groups.steps, {s: sum(_bytes(groups, key, s) for key in still) for s in groups.steps})
-    if len(line.steps) <= MIN_SNAPSHOTS or not line.steady or line.has_pauses or not line.is_leak(thresholds.counted):
+    min_per_step = thresholds.for_counters
+    if len(line.steps) <= MIN_SNAPSHOTS or not line.steady or line.has_pauses or not line.is_leak(min_per_step):
         return []
     counted = counted_rate(rank, warmup)
-    if (counted is not None and counted < thresholds.counted) or not continued(rank, line, line.per_step):
+    if (counted is not None and counted < min_per_step) or not continued(rank, line, line.per_step):
         return []
     came = [key for key in still if not _bytes(groups, key, groups.steps[0])]
     newest = _newest(groups, came)
@@ -384,7 +386,7 @@ def _finding(
         facts=ScatteredFacts(holders, one.cut.written if one.cut and one.cut.written else one.subject),
         fingerprint=SCATTERED,
         severity=Severity.LEAK,
-        least_per_step=thresholds.counted,
+        least_per_step=thresholds.for_counters,
         freed_by=FreedBy.PROGRAM,
         retained_bytes=grown,
         bytes_per_step=line.per_step,
@@ -425,18 +427,18 @@ CACHED_SHAPES = 1024
 set (oneDNN, developer guide, "Primitive Cache"; ideep, lru_cache.hpp).
 """
 
-_CLASSES = 3
+_MAX_NAMED_CLASSES = 3
 """Classes named with memory without a holder; more would be a listing."""
 
 
 def gap_findings(
-    rank: Rank, snapshots: Sequence[HeapSnapshot], balances: Sequence[Balance], warmup: int, min_bytes: int
+    rank: Rank, snapshots: Sequence[HeapSnapshot], memories: Sequence[SnapshotMemory], warmup: int, min_per_step: int
 ) -> list[Finding]:
     """A native-hold finding if counted bytes outgrow attributed bytes, by the snapshots and by the steps' counters."""
     counted = [
         (snapshot, b)
-        for snapshot, b in zip(snapshots, balances, strict=True)
-        if b.counted_on == balances[-1].counted_on
+        for snapshot, b in zip(snapshots, memories, strict=True)
+        if b.counted_on == memories[-1].counted_on
     ]
     counted = [(snapshot, b) for snapshot, b in counted if b.gap is not None]
     known = {b.step: b.known for _, b in counted}
@@ -447,11 +449,11 @@ def gap_findings(
         return []
     rate = min(line.per_step, _by_counters(rank, warmup, explained))
     grown = line.bytes[-1] - line.bytes[0]
-    if rate < min_bytes or grown < line.floor(min_bytes):
+    if rate < min_per_step or grown < line.floor(min_per_step):
         return []
     # three counts, affected by the rest of the process, rise one time in six
     steady = (line.steady and len(line.steps) > MIN_SNAPSHOTS) or rises_steadily(rank, warmup)
-    on_host = balances[-1].counted_on == "cpu"
+    on_host = memories[-1].counted_on == "cpu"
     new = _new_shapes(rank, line.steps[0], line.steps[-1])
     many = _shapes_are_new([snapshot for snapshot, _ in counted]) if new is None else new >= _MOST_NEW
     shapes = on_host and line.per_step <= _MAX_A_SHAPE and many
@@ -490,7 +492,7 @@ def _came_too(snapshots: Sequence[HeapSnapshot]) -> tuple[tuple[str, int], ...]:
         if all(before < after for before, after in pairwise(seen))
     }
     most = sorted((name for name, rate in rates.items() if rate), key=lambda name: (-rates[name], name))
-    return tuple((name, rates[name]) for name in most[:_CLASSES])
+    return tuple((name, rates[name]) for name in most[:_MAX_NAMED_CLASSES])
 
 
 def _by_counters(rank: Rank, warmup: int, known: Series) -> float:
@@ -528,7 +530,7 @@ def _shapes_are_new(snapshots: Sequence[HeapSnapshot]) -> bool:
     return True
 
 
-def ledger_of_rank(findings: Sequence[Finding], rank: int, account: Account) -> tuple[LedgerInterval, ...]:
+def breakdown_of_rank(findings: Sequence[Finding], rank: int, parts: BreakdownParts) -> tuple[LedgerInterval, ...]:
     """The growth breakdown of one rank, with each finding on the line of its memory."""
     mine = [finding for finding in findings if rank in finding.ranks]
     scattered = next((f for f in mine if f.fingerprint == SCATTERED), None)
@@ -536,13 +538,13 @@ def ledger_of_rank(findings: Sequence[Finding], rank: int, account: Account) -> 
     graphs = next((f for f in mine if f.keeps_graphs and f.severity == Severity.LEAK), None)
     by_name = {finding.fingerprint: finding for finding in reversed(mine)}  # the first of each name
     lines = LinesOfFindings(
-        of_groups=[_line(_found(group, rank, mine, by_name)) for group in account.groups],
-        of_objects=[_line(by_name.get(name)) for name, _ in account.objects],
+        of_groups=[_line(_found(group, rank, mine, by_name)) for group in parts.groups],
+        of_objects=[_line(by_name.get(name)) for name, _ in parts.objects],
         graphs=_line(graphs),
         unknown=_line(unknown),
         scattered=_line(scattered),
     )
-    return ledger_of(account, lines)
+    return breakdown_of(parts, lines)
 
 
 def _found(group: GroupLevels, rank: int, mine: Sequence[Finding], by_name: Mapping[str, Finding]) -> Finding | None:

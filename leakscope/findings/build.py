@@ -29,10 +29,10 @@ def judge_candidate(candidate: Candidate, thresholds: Thresholds, source: Source
     origin, library = origin_of(candidate, each)
     holds = "hooks" if collects_hooks(candidate) else holds_of(candidate)
     unintended = is_unintended(known.rule.is_unintended, origin, holds)
-    least = thresholds.least(unintended, candidate.on_device)
+    min_per_step = thresholds.for_finding(unintended, candidate.on_device)
     line, settled = candidate.series, candidate.settled_by
-    large = candidate.recreated or max(candidate.group.bytes, line.total) >= line.floor(least)
-    continues = candidate.per_step >= least and (candidate.recreated or line.continues(least))
+    large = candidate.recreated or max(candidate.group.bytes, line.total) >= line.floor(min_per_step)
+    continues = candidate.per_step >= min_per_step and (candidate.recreated or line.continues(min_per_step))
     leak = continues and large and not known.facts.is_bounded
     if isinstance(settled, HeldByCall):
         origin, library = Origin.LIBRARY, settled.package
@@ -48,7 +48,7 @@ def judge_candidate(candidate: Candidate, thresholds: Thresholds, source: Source
         subject=written,
         origin=origin,
         library=library,
-        least_per_step=least,
+        least_per_step=min_per_step,
         cut_in=frozenset((heap, index) for index in instances),
         source=source,
         settled_by=settled,

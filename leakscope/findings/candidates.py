@@ -35,7 +35,7 @@ from leakscope.findings.naming import (
     written,
 )
 from leakscope.findings.thresholds import memory_there
-from leakscope.graph.model import IMMORTAL, HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind
+from leakscope.graph.model import IMMORTAL, REACHABLE, HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind
 from leakscope.graph.ownership import BUILT_WITH, is_library_line
 from leakscope.graph.paths import paths_from_roots
 from leakscope.run.model import Collection as GcCollection
@@ -199,7 +199,9 @@ class Candidate:
     @property
     def is_certain(self) -> bool:
         """Whether enough snapshots show growth; garbage need not grow."""
-        return self.group.freed != 0 or (self.series.has_enough_rises and not self.may_have_stopped) or self.grew_to_end
+        if self.group.freed != REACHABLE or self.grew_to_end:
+            return True
+        return self.series.has_enough_rises and not self.may_have_stopped
 
     @cached_property
     def settled_by(self) -> FollowsInput | Bounded | Plateaued | HeldByCall | None:
@@ -256,15 +258,15 @@ class Candidate:
 
 CONTINUED = 0.4
 """Minimum share of its rate, times the steps, by which the counted bytes rise while it keeps growing."""
-_COUNTED = 0.5
+_COUNTED_SHARE = 0.5
 """Minimum share of its growth by which the counted bytes rose between snapshots if the allocator counts its memory."""
 _MIN_EVIDENCE = 4 << 20
 """Minimum expected bytes for the counters to be conclusive: the host's count everything."""
-_OTHERS = 0.2
+_OTHER_MEMORY_SHARE = 0.2
 """Share of all growth by which other memory may have changed meanwhile."""
 _MIN_FALL = 1 << 20
 """Minimum fall of the counted bytes to be conclusive. Heuristic."""
-_STILL = 6
+_MIN_CONSTANT_STEPS = 6
 """Steps up to the end over which stopped memory is seen to be constant."""
 MOST_OF_MEMORY = 0.25
 """Maximum share of all memory that a bounded container may reach. Heuristic."""
@@ -320,7 +322,7 @@ def course(
     def rose(start: int, end: int) -> int:
         return (counted[end].counted_bytes or 0) - (counted[start].counted_bytes or 0)
 
-    if rose(first, last) < _COUNTED * line.total:
+    if rose(first, last) < _COUNTED_SHARE * line.total:
         return CounterEvidence.CONTINUED
     rises = [(after, 0 if after in ours else rose(before, after)) for before, after in pairwise([last, *later])]
     if _was_released(rises, last, growing):
@@ -348,7 +350,7 @@ def _comes_higher(rises: Sequence[float], held: float) -> bool:
     """
     levels = list(accumulate(rises, initial=held))
     half = len(levels) // 2
-    return max(levels[half:]) > (1 + _OTHERS) * max(levels[:half])
+    return max(levels[half:]) > (1 + _OTHER_MEMORY_SHARE) * max(levels[:half])
 
 
 def _came_to_rest(seen: Sequence[int], later: Sequence[int], line: Series, rate: float) -> bool:
@@ -358,16 +360,17 @@ def _came_to_rest(seen: Sequence[int], later: Sequence[int], line: Series, rate:
     The median step is not affected by single allocations and releases of others, so little memory is enough to tell.
     """
     rest = later[len(later) // 2 :]
-    if line.has_pauses or len(rest) < _STILL or len(later) < len(seen) or median(seen) < _COUNTED * rate:
+    few = len(rest) < _MIN_CONSTANT_STEPS or len(later) < len(seen)
+    if line.has_pauses or few or median(seen) < _COUNTED_SHARE * rate:
         return False
-    return abs(median(rest)) < _IN_STEP * rate and sum(rise >= _COUNTED * rate for rise in rest) <= 1
+    return abs(median(rest)) < _IN_STEP * rate and sum(rise >= _COUNTED_SHARE * rate for rise in rest) <= 1
 
 
 def _of_others(rises: Sequence[tuple[float, float]]) -> float:
     """The single fall that is due to something else: no other is close to it, and it is not everything held by then."""
     (fall, held), *others = sorted(rises)[:2] or [(0.0, 0.0)]
     alone = not others or others[0][0] > fall / 2
-    return fall if fall < 0 and alone and -fall < (1 - _OTHERS) * held else 0
+    return fall if fall < 0 and alone and -fall < (1 - _OTHER_MEMORY_SHARE) * held else 0
 
 
 def follows_input(rank: Rank, line: Series, counts: Collection[int]) -> FollowsInput | None:
@@ -399,9 +402,9 @@ def _was_released(rises: Sequence[tuple[int, float]], last: int, growing: Sequen
     held, rate = sum(line.bytes[-1] for line in growing), sum(line.per_step for line in growing)
     for place, (after, rise) in enumerate(rises[:-1]):
         everything = held + rate * (after - 1 - last)
-        if abs(-rise - everything) <= _OTHERS * everything and everything >= _MIN_FALL:
+        if abs(-rise - everything) <= _OTHER_MEMORY_SHARE * everything and everything >= _MIN_FALL:
             since = list(accumulate(more for _, more in rises[place + 1 :]))
-            return since[0] < _COUNTED * everything and max(since) <= (1 + _OTHERS) * everything
+            return since[0] < _COUNTED_SHARE * everything and max(since) <= (1 + _OTHER_MEMORY_SHARE) * everything
     return False
 
 
@@ -489,29 +492,29 @@ def running_library(candidate: Candidate) -> str:
     return package if inside and candidate.gaining > 0 and package in BUILT_WITH else ""
 
 
-_RESTED = 3
+_MIN_STEPS_WITHOUT_GROWTH = 3
 """Steps after the last judged snapshot without any growth after which it counts as stopped. Heuristic."""
-_COLLECTED = 0.9
+_MIN_COLLECTED_SHARE = 0.9
 """Minimum share of the bytes that a collection frees of what it collects; the rest may be in use. Heuristic: with half,
 memory that only shares storages with garbage counts as garbage.
 """
-_AS_FAST = 0.5
+_MIN_COUNTER_RATE = 0.5
 """Minimum share of its rate at which something has kept growing. At 0.25 a cache that fills ever more slowly counts, at
 0.8 a list whose items are smaller at the end of an epoch does not.
 """
-_SEVERAL = 4
+_MIN_LATE_STORAGES = 4
 """Minimum storages of something that began late, at the only snapshot that saw it. Heuristic: at 2 a single copy of a
 layer counts as growth, at 8 few validations far apart do not.
 """
-_STEPS_OF_HALF = 8
+_MIN_STEPS_OF_HALF = 8
 """Steps over which the counters must rise for each half of what that snapshot did not see. At 4 an optimizer created
 late is such growth, at 16 a leak in a run of 40 steps is not.
 """
-_PART = 0.25
+_MIN_SHARE_OF_RISE = 0.25
 """Minimum share that it has of the counters' rise before that snapshot. At 0.1 a single allocation counts as another's
 growth, at 0.5 the tensors of a graph are not found beside its nodes.
 """
-_MISSED = 2
+_MIN_MISSED_ITEMS = 2
 """Items that must have failed to appear by the end for a stop. At 1 what comes every 20 steps stops in any 20 steps
 that end just before the next; at 4 a list that was full for three steps does not.
 """
@@ -558,13 +561,13 @@ def _candidate(
     if rate <= 0:
         return None
     more = at_the_end.get(key, 0) - line.bytes[-1]
-    grew_to_end = longer is not None or more >= _AS_FAST * rate * (end_step - last) > 0
+    grew_to_end = longer is not None or more >= _MIN_COUNTER_RATE * rate * (end_step - last) > 0
     rested = (
         key in at_the_end
         and _would_have_grown(line, group, end_step - last)
         and more < CONTINUED * rate * (end_step - last)
     )
-    live = group.freed == 0 and snapshot.occasion != Occasion.BLOCK
+    live = group.freed == REACHABLE and snapshot.occasion != Occasion.BLOCK
     doubtful = live and not grew_to_end and _is_counted(snapshot, group)
     later = course(rank, line, rate, growing, rested) if doubtful else CounterEvidence.CONTINUED
     stopped = later == CounterEvidence.STOPPED or (rested and later == CounterEvidence.SLOWER)
@@ -609,11 +612,11 @@ def _as_collected(
     if diff is not None and diff.after == snapshot.occasion and snapshot.step == _last_step(rank, diff.after):
         was_freed = np.isin(np.asarray(group.storages), np.asarray(diff.freed_storages))
         share = int(snapshot.heap.bytes[np.asarray(group.storages)[was_freed]].sum()) / max(group.bytes, 1)
-        if freed > 0 and share <= 1 - _COLLECTED:
+        if freed > 0 and share <= 1 - _MIN_COLLECTED_SHARE:
             freed = IMMORTAL
-        elif freed == IMMORTAL and share >= _COLLECTED:
+        elif freed == IMMORTAL and share >= _MIN_COLLECTED_SHARE:
             freed = max(diff.collections, 1)
-        elif freed == 0 and share >= _COLLECTED:
+        elif freed == 0 and share >= _MIN_COLLECTED_SHARE:
             collected = max(diff.collections, 1)
     elif freed > 0 and _outlived(rank, line, freed):
         freed = IMMORTAL
@@ -636,7 +639,7 @@ def _outlived(rank: Rank, line: Series, collections: int) -> bool:
         full = sum(c.is_full for c in between)
         freed = [c.freed_bytes for c in between if c.freed_bytes is not None]
         known = len(freed) == len(between)
-        if had and held >= had and full >= collections and known and sum(freed) <= (1 - _COLLECTED) * had:
+        if had and held >= had and full >= collections and known and sum(freed) <= (1 - _MIN_COLLECTED_SHARE) * had:
             return True
     return False
 
@@ -661,7 +664,7 @@ def _by_chance(rank: Rank, line: Series, rate: float, at: Mapping[int, tuple[Hea
     if len(line.steps) > MIN_SNAPSHOTS or len(counts) > 1:
         return False
     counted = counted_rate(rank, line.steps[0] - 1)
-    return counted is not None and counted < _AS_FAST * rate
+    return counted is not None and counted < _MIN_COUNTER_RATE * rate
 
 
 def _to_the_end(rank: Rank, line: Series, ended: int, size: int) -> Series | None:
@@ -673,7 +676,7 @@ def _to_the_end(rank: Rank, line: Series, ended: int, size: int) -> Series | Non
     counted = {step.number: step.counted_bytes or 0 for step in counted_steps(rank)}
     more = size - line.bytes[-1]
     before, after = counted.get(line.steps[-1]), counted.get(max(counted, default=0))
-    if before is None or after is None or after - before < _AS_FAST * more:
+    if before is None or after is None or after - before < _MIN_COUNTER_RATE * more:
         return None
     longer = Series((*line.steps, ended), (*line.bytes, size))
     return longer if longer.grew_lately else None
@@ -688,7 +691,7 @@ def _by_counters(rank: Rank, line: Series, items: int) -> Series | None:
     """
     rises = [b > a for a, b in pairwise(line.bytes)]
     counted = {step.number: step.counted_bytes or 0 for step in counted_steps(rank)}
-    if len(line.steps) < MIN_SNAPSHOTS or rises[-1:] != [True] or any(rises[:-1]) or items < _SEVERAL:
+    if len(line.steps) < MIN_SNAPSHOTS or rises[-1:] != [True] or any(rises[:-1]) or items < _MIN_LATE_STORAGES:
         return None
     before, last = line.steps[-2:]
     more, end = line.bytes[-1] - line.bytes[-2], max(counted, default=0)
@@ -703,10 +706,10 @@ def _by_counters(rank: Rank, line: Series, items: int) -> Series | None:
     ]
     rate = more / (last - before)
     rose = [(counted[b] - counted[a], b - a) for a, b in halves]
-    if any(steps < _STEPS_OF_HALF or size < _AS_FAST * rate * steps for size, steps in rose):
+    if any(steps < _MIN_STEPS_OF_HALF or size < _MIN_COUNTER_RATE * rate * steps for size, steps in rose):
         return None
     seen = rose[0][0] + rose[1][0]
-    if more < _PART * seen:
+    if more < _MIN_SHARE_OF_RISE * seen:
         return None
     return Series((*line.steps, end), (*line.bytes, line.bytes[-1] + round(rate * (end - last))))
 
@@ -715,7 +718,7 @@ def _would_have_grown(line: Series, group: StorageGroup, steps: int) -> bool:
     """Whether some more items would have come in this many steps: what comes every 20 steps may pause for 19."""
     rises = [b - a for a, b in pairwise(line.bytes) if b > a]
     item = min([*rises, group.bytes / max(len(group.storages), 1)])
-    return line.per_step * steps >= _MISSED * item
+    return line.per_step * steps >= _MIN_MISSED_ITEMS * item
 
 
 def _has_stopped(rank: Rank, line: Series, rate: float) -> bool:
@@ -732,7 +735,7 @@ def _at_the_end(rank: Rank, groups: GroupsOverSnapshots) -> tuple[int, dict[Refe
     Used only to discard groups that stopped growing and to confirm others. A group seen only here is not reported.
     """
     end = next((snapshot for snapshot in rank.heap_snapshots if snapshot.occasion == Occasion.END), None)
-    if end is None or not groups.steps or end.step < groups.steps[-1] + _RESTED:
+    if end is None or not groups.steps or end.step < groups.steps[-1] + _MIN_STEPS_WITHOUT_GROWTH:
         return 0, {}
     return end.step, {group.key: group.bytes for group in groups.of(end.heap) if by_program(group)}
 

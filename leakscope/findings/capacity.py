@@ -12,7 +12,7 @@ from leakscope.findings.thresholds import memory_there
 from leakscope.run.model import Rank, Run
 from leakscope.run.rows import LayoutAtSnapshot
 
-_OTHERS = 0.1
+_OTHER_USERS_SHARE = 0.1
 """Share of a rank's growth from which other users of its device count, and no forecast is given. Heuristic."""
 
 
@@ -42,7 +42,7 @@ def full_at(rank: Rank, warmup: int) -> FullAt | None:
         return None
     judged = [each for each in with_driver if each[0] > warmup] or with_driver
     (_, first, _), (_, last, (free, total)) = judged[0], judged[-1]
-    if _outside(last) - _outside(first) > _OTHERS * max(last.active - first.active, 1):
+    if _outside(last) - _outside(first) > _OTHER_USERS_SHARE * max(last.active - first.active, 1):
         return None
     end, now = counted[-1].number, counted[-1].counted_bytes or 0
     peaks = [(step.peak_bytes, step.counted_bytes) for step in counted]
@@ -62,7 +62,7 @@ def _rounded(step: float) -> int:
     return int(round(step, -digits))
 
 
-_FORECAST = 20
+_MAX_FORECAST_FACTOR = 20
 """Factor over the steps seen up to which a forecast for the host is given. At 100 a run of 12 steps forecasts step
 1,200 from four heap snapshots; at 5 a job that ends tonight is not warned.
 """
@@ -123,4 +123,4 @@ def _full_at(run: Run, leaks: Sequence[Finding]) -> int:
         used = _used_by_others(on_host) + sum(counted_steps(rank)[-1].counted_bytes or 0 for rank in on_host)
         steps.append(_rounded(end + max(there - used, 0) / sum(_rate_of(rank, leaks) for rank in on_host)))
     first = min(steps, default=0)
-    return first if first <= _FORECAST * max(rank.steps[-1].number for rank in ranks) else 0
+    return first if first <= _MAX_FORECAST_FACTOR * max(rank.steps[-1].number for rank in ranks) else 0

@@ -13,6 +13,7 @@ from leakscope.findings.model import RankSummary
 from leakscope.findings.peak import avoidable_peak_bytes
 from leakscope.graph.model import (
     IMMORTAL,
+    REACHABLE,
     ROOTS,
     TENSOR_KINDS,
     HeapGraph,
@@ -76,7 +77,7 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
     )
     masks["optimizer state"] = over(through)
     masks["buffer"] = held_by(graph.is_reference_kind(ReferenceKind.BUFFER))
-    masks["leaked"] = np.isin(storages, list(leaked)) | (graph.freed[storages] != 0)
+    masks["leaked"] = np.isin(storages, list(leaked)) | (graph.freed[storages] != REACHABLE)
     masks["activation held by a live graph"] = held_by(graph.is_reference_kind(ReferenceKind.SAVED))
     masks["P2P or collective buffer"] = held_by(graph.is_kind(ObjectKind.WORK)[graph.holder]) | np.isin(
         storages, list(graph.comm_uses)
@@ -86,7 +87,7 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
     masks["held by a named root"] = reachable(n, graph.holder, graph.held, named)[storages]
     host = ~np.isin(storages, list(graph.device)) & bool(graph.device)
     left = np.ones(len(storages), dtype=bool)
-    garbage = graph.freed[storages] != 0
+    garbage = graph.freed[storages] != REACHABLE
     result: dict[str, int] = {}
     for category in CATEGORIES:
         here = left & (masks.get(category, left))

@@ -358,9 +358,9 @@ def p2p_buffers(candidate: Candidate) -> CommBuffers | None:
     return comm_buffers(candidate.graph, crossed) if crossed else None
 
 
-_APART = 2.0
+_MIN_PAUSE_RATIO = 2.0
 """Minimum ratio of the time between two turns to that between tensors of one turn. Heuristic."""
-_REGULAR = 2
+_MIN_REGULAR_TURNS = 2
 """Minimum number of turns for a regular rhythm. Heuristic."""
 
 Kind = tuple[Hashable, ...]
@@ -482,18 +482,18 @@ def _by_tag(run: OperationRun) -> int | None:
     """Tensors per turn if each turn has its own tag."""
     sizes = [len(list(same)) for _, same in groupby(run, key=lambda operation: operation.tag)]
     tags = {operation.tag for operation in run}
-    return sizes[0] if len(sizes) == len(tags) >= _REGULAR and len(set(sizes)) == 1 and sizes[0] > 1 else None
+    return sizes[0] if len(sizes) == len(tags) >= _MIN_REGULAR_TURNS and len(set(sizes)) == 1 and sizes[0] > 1 else None
 
 
 def _by_parts(mine: OperationRun, parts: Sequence[OperationRun]) -> int | None:
     """Tensors per turn if something came between some turns."""
     size = gcd(*map(len, parts))
-    return size if len(parts) >= _REGULAR and size > 1 and _keeps_time(mine, size) else None
+    return size if len(parts) >= _MIN_REGULAR_TURNS and size > 1 and _keeps_time(mine, size) else None
 
 
 def _by_rhythm(run: OperationRun) -> int:
     """Tensors per turn by times of issue: those of one turn come together; 1 if undecided."""
-    sizes = (size for size in range(2, len(run) // _REGULAR + 1) if len(run) % size == 0)
+    sizes = (size for size in range(2, len(run) // _MIN_REGULAR_TURNS + 1) if len(run) % size == 0)
     return next((size for size in sizes if _keeps_time(run, size, strictly=True)), 1)
 
 
@@ -504,7 +504,7 @@ def _keeps_time(run: OperationRun, size: int, strictly: bool = False) -> bool:
     for place, (a, b) in enumerate(pairwise(run), 1):
         (within if place % size else between).append(b.issued - a.issued)
     longest, shortest = (max(within), min(between)) if strictly else (median(within), median(between))
-    return bool(_APART * longest < shortest)
+    return bool(_MIN_PAUSE_RATIO * longest < shortest)
 
 
 _MAX_KINDS = 2

@@ -12,29 +12,29 @@ from leakscope.findings.facts import RunFacts
 from leakscope.run.model import Rank, Step
 from leakscope.run.rows import OTHERS, Compiled, CountsAtStep, LifetimesUnjudged, Occasion, Recompiled, WatchedStep
 
-_FEW = 3
+_MIN_RISES = 3
 """Minimum steps for a rate: two rises may both be of one buffer that is allocated and grown once. At 6 a `--steps 12`
 run, half of whose steps are watched or follow a heap snapshot, would have no rate.
 """
-_ENOUGH = 6
+_MIN_UNDISTURBED_STEPS = 6
 """Undisturbed steps from which on disturbed ones are left out. A `--steps 12` run has four to six of them; at 3 only
 three equal rises of a transient buffer might remain, at 12 the rises of our own snapshots count in every short run.
 """
-_BLOCKS = 5
+_MAX_STRETCHES = 5
 """Stretches of steps whose median is the rate. With five, two with a single large rise (a compilation, first use of a
 library) do not affect it; with three only one may, and with ten a stretch of a 30-step run is too short to average
 out transient buffers.
 """
-_STEADY = 0.25
+_MIN_STRETCH_SHARE = 0.25
 """Share of the median rate that each stretch of a steady growth reaches. Heuristic: growth every fourth step has
 stretches of 0.75 to 1.5 times the median; at 0.5 a stretch with one collection counts as a stop, at 0.1 a rise that
 ended after the third stretch counts as steady.
 """
-_TO_AND_FRO = 0.5
+_MIN_LEVEL_SHARE = 0.5
 """Minimum share of the rate by which the levels of few steps must have risen. Heuristic: transient memory has 0, growth
 about 1; at 0.25 noise of a quarter of the rate is growth, at 1 half of the real growth is dropped.
 """
-_AROUND = (-1, 0, 1)
+_STEPS_AROUND_WATCHED = (-1, 0, 1)
 """Steps around a watched one whose rises are leakscope's: the step before it is watched too, and the records of both
 are released in the one after it. Measured: +3,882 KiB in the first two, -3,734 KiB in the third, for a leak of 256
 KiB.
@@ -47,11 +47,11 @@ _IN_A_ROW = 0.5
 """Share of consecutive steps at which both rise: none for growth at every second step, though three of the four
 undisturbed steps may be rises.
 """
-_TIMED = 20
+_MAX_TIMED_STEPS = 20
 """Steps at each end whose median time is compared. Heuristic: a median of three varies on a busy machine, and one of
 two hundred mixes the steps of a run in which each is slower than the previous one.
 """
-_SLOWER = 1.25
+_MIN_SLOWDOWN = 1.25
 """Minimum ratio of the last steps' time to report slower steps. Heuristic: at 1.1 a busy machine triggers it, at 2 a
 pile of hooks is reported only after doubling the step time.
 """
@@ -88,7 +88,7 @@ def counted_rate(rank: Rank, warmup: int) -> float | None:
     if not stretches:
         return None
     rate, at_most = median(stretches), _at_most(rank, warmup)
-    return at_most if len(rises) < _BLOCKS * _FEW and at_most < _TO_AND_FRO * rate else rate
+    return at_most if len(rises) < _MAX_STRETCHES * _MIN_RISES and at_most < _MIN_LEVEL_SHARE * rate else rate
 
 
 def rate_at_end(rank: Rank, warmup: int) -> float | None:
@@ -132,7 +132,7 @@ def rises_steadily(rank: Rank, warmup: int) -> bool:
 def is_steady(rises: Sequence[float]) -> bool:
     """Whether no stretch of consecutive rises is far below the others."""
     stretches = _stretches(rises)
-    return len(stretches) >= _FEW and min(stretches) >= _STEADY * median(stretches) > 0
+    return len(stretches) >= _MIN_RISES and min(stretches) >= _MIN_STRETCH_SHARE * median(stretches) > 0
 
 
 def rose_each_step(rank: Rank, first: int, last: int, rate: float) -> bool:
@@ -142,7 +142,7 @@ def rose_each_step(rank: Rank, first: int, last: int, rate: float) -> bool:
     """
     rose = {n: rise >= _EACH_STEP[0] * rate for n, rise in _undisturbed(rank, first).items() if n <= last}
     in_a_row = [rose[n] and rose[n - 1] for n in rose if n - 1 in rose]
-    often = len(rose) >= _FEW and sum(rose.values()) >= _EACH_STEP[1] * len(rose)
+    often = len(rose) >= _MIN_RISES and sum(rose.values()) >= _EACH_STEP[1] * len(rose)
     return often and sum(in_a_row) >= _IN_A_ROW * len(in_a_row)
 
 
@@ -150,23 +150,23 @@ def disturbed_steps(rank: Rank) -> set[int]:
     """Steps whose rises come from leakscope's records, or from garbage of the start that the first full collection
     frees.
     """
-    return {number + more for number in _watched(rank) for more in _AROUND} | {_first_collection(rank, 0)}
+    return {number + more for number in _watched(rank) for more in _STEPS_AROUND_WATCHED} | {_first_collection(rank, 0)}
 
 
 def step_times(rank: Rank, warmup: int) -> tuple[float, float] | None:
     """Median seconds of undisturbed steps after warm-up (at first, at the end); None if the last steps
     took no longer.
     """
-    ours = {number + more for number in _watched(rank) for more in _AROUND}
+    ours = {number + more for number in _watched(rank) for more in _STEPS_AROUND_WATCHED}
     ours |= {
         snapshot.step + 1 for snapshot in rank.heap_snapshots
     }  # the caches of the processor are cold after a snapshot
     seconds = [step.seconds for step in rank.steps if step.number > warmup and step.number not in ours]
-    few = min(len(seconds) // 3, _TIMED)
-    if few < _FEW:
+    few = min(len(seconds) // 3, _MAX_TIMED_STEPS)
+    if few < _MIN_RISES:
         return None
     first, last = median(seconds[:few]), median(seconds[-few:])
-    return (first, last) if last >= _SLOWER * first else None
+    return (first, last) if last >= _MIN_SLOWDOWN * first else None
 
 
 def _at_most(rank: Rank, warmup: int) -> float:
@@ -176,12 +176,12 @@ def _at_most(rank: Rank, warmup: int) -> float:
     leakscope's records, or by garbage of the start before it is collected, are left out if enough others remain.
     """
     counted = [step for step in counted_steps(rank) if step.number > warmup]
-    ours = {number + more for number in _watched(rank) for more in _AROUND[:2]}
+    ours = {number + more for number in _watched(rank) for more in _STEPS_AROUND_WATCHED[:2]}
     start = _first_collection(rank, warmup)
     plain = [step.counted_bytes or 0 for step in counted if step.number not in ours]
     later = [step.counted_bytes or 0 for step in counted if step.number not in ours and step.number >= start]
     everything = [step.counted_bytes or 0 for step in counted]
-    sizes = next((some for some in (later, plain) if len(some) >= _ENOUGH), everything)
+    sizes = next((some for some in (later, plain) if len(some) >= _MIN_UNDISTURBED_STEPS), everything)
     half = len(sizes) // 2
     return max(max(sizes[half:]) - max(sizes[:half]), 0) / half
 
@@ -195,9 +195,9 @@ def _rises(rank: Rank, warmup: int) -> list[int]:
     after_snapshot.add(_first_collection(rank, warmup))
     plain = {number: rise for number, rise in unwatched.items() if number not in after_snapshot}
     for some in (plain, unwatched):
-        if len(some) >= _ENOUGH:
+        if len(some) >= _MIN_UNDISTURBED_STEPS:
             return list(some.values())
-    return list((unwatched if len(unwatched) >= _FEW else _all_rises(rank, warmup)).values())
+    return list((unwatched if len(unwatched) >= _MIN_RISES else _all_rises(rank, warmup)).values())
 
 
 def _all_rises(rank: Rank, warmup: int) -> dict[int, int]:
@@ -212,7 +212,7 @@ def _all_rises(rank: Rank, warmup: int) -> dict[int, int]:
 
 def _undisturbed(rank: Rank, warmup: int) -> dict[int, int]:
     """The rises unaffected by watched steps."""
-    disturbed = {number + more for number in _watched(rank) for more in _AROUND}
+    disturbed = {number + more for number in _watched(rank) for more in _STEPS_AROUND_WATCHED}
     return {number: rise for number, rise in _all_rises(rank, warmup).items() if number not in disturbed}
 
 
@@ -237,10 +237,10 @@ def _first_collection(rank: Rank, warmup: int) -> int:
 
 def _stretches(rises: Sequence[float]) -> list[float]:
     """Mean rise of each stretch, of about equal lengths; of each step if there are few."""
-    if len(rises) < _FEW:
+    if len(rises) < _MIN_RISES:
         return []
-    count = min(_BLOCKS, len(rises) // _FEW)
-    if count < _FEW:
+    count = min(_MAX_STRETCHES, len(rises) // _MIN_RISES)
+    if count < _MIN_RISES:
         return [float(rise) for rise in rises]
     ends = [round(len(rises) * k / count) for k in range(count + 1)]
     return [mean(rises[a:b]) for a, b in pairwise(ends)]
@@ -248,13 +248,13 @@ def _stretches(rises: Sequence[float]) -> list[float]:
 
 Points = Sequence[tuple[int, int]]
 """(step, count), in the order of steps."""
-_LEAST = 8
+_MIN_MORE_DESCRIPTORS = 8
 """Minimum additional descriptors or segments to report. Heuristic."""
 _MIN_COMPILED = 3
 """Minimum additional compilations to report. Heuristic."""
-_POINTS = 4
+_MIN_TREND_COUNTS = 4
 """Minimum counts for a trend. Heuristic: as many rises as a leak needs snapshots."""
-_BY = 3
+_MAX_NAMED_KINDS = 3
 """Kinds of descriptors named. Heuristic."""
 
 
@@ -290,20 +290,20 @@ class AlsoGrows(RunFacts):
     """Whether one of them has reached dynamo's limit."""
 
 
-def also_grows(rank: Rank, warmup: int, min_bytes: int) -> tuple[AlsoGrows, ...]:
+def also_grows(rank: Rank, warmup: int, min_per_step: int) -> tuple[AlsoGrows, ...]:
     """Counts that keep growing on one rank after warm-up, by the same test as memory counters; memory only from
-    `min_bytes` a step.
+    `min_per_step` bytes on.
     """
     rows = [row for row in rank.counts if row.step > warmup]
-    found = [*_descriptors(rows), *_shared(rows, min_bytes), *_compiled(rows), *_pinned(rows, min_bytes)]
-    return tuple(replace(one, rank=rank.number) for one in (*found, *_pools(rank, warmup, min_bytes)))
+    found = [*_descriptors(rows), *_shared(rows, min_per_step), *_compiled(rows), *_pinned(rows, min_per_step)]
+    return tuple(replace(one, rank=rank.number) for one in (*found, *_pools(rank, warmup, min_per_step)))
 
 
 def _trend(points: Points) -> bool:
     """Whether each stretch of steps has risen, and the last third is above the first: transient counts, like the
     workers of an epoch, do not qualify.
     """
-    if len(points) < _POINTS:
+    if len(points) < _MIN_TREND_COUNTS:
         return False
     rises = [(b - a) / (later - step) for (step, a), (later, b) in pairwise(points) if later > step]
     third = len(points) // 3
@@ -318,19 +318,19 @@ def _grown(what: CountKind, points: Points) -> AlsoGrows:
 def _descriptors(rows: Sequence[CountsAtStep]) -> Iterator[AlsoGrows]:
     known = [(row, row.descriptors) for row in rows if row.descriptors is not None]
     points = [(row.step, sum(kinds.values())) for row, kinds in known]
-    if not _trend(points) or points[-1][1] - points[0][1] < _LEAST:
+    if not _trend(points) or points[-1][1] - points[0][1] < _MIN_MORE_DESCRIPTORS:
         return
     (_, first), (last, now) = known[0], known[-1]
     more = {kind: count - first.get(kind, 0) for kind, count in now.items() if kind != OTHERS}
     by = tuple(sorted(((kind, count) for kind, count in more.items() if count > 0), key=lambda one: (-one[1], one[0])))
-    yield replace(_grown(CountKind.DESCRIPTORS, points), by=by[:_BY], limit=last.most_descriptors)
+    yield replace(_grown(CountKind.DESCRIPTORS, points), by=by[:_MAX_NAMED_KINDS], limit=last.most_descriptors)
 
 
 def _shared(rows: Sequence[CountsAtStep], least: int) -> Iterator[AlsoGrows]:
     known = [(row.step, row.shared) for row in rows if row.shared is not None]
     sizes = [(step, shared.bytes) for step, shared in known]
     counts = [(step, shared.segments) for step, shared in known]
-    many = _trend(counts) and counts[-1][1] - counts[0][1] >= _LEAST
+    many = _trend(counts) and counts[-1][1] - counts[0][1] >= _MIN_MORE_DESCRIPTORS
     if many or _is_large(sizes, least):
         yield replace(_grown(CountKind.SHARED_MEMORY, sizes), segments=(counts[0][1], counts[-1][1]))
 
@@ -339,7 +339,7 @@ def _compiled(rows: Sequence[CountsAtStep]) -> Iterator[AlsoGrows]:
     """Functions that are recompiled repeatedly, including those that dynamo has given up."""
     known = [(row.step, row.compiled) for row in rows if row.compiled is not None]
     points = [(step, compiled.functions) for step, compiled in known]
-    if len(points) < _POINTS or points[-1][1] - points[0][1] < _MIN_COMPILED:
+    if len(points) < _MIN_TREND_COUNTS or points[-1][1] - points[0][1] < _MIN_COMPILED:
         return
     (_, first), (_, last) = known[0], known[-1]
     gave_up = last.over_limit and not first.over_limit

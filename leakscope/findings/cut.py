@@ -14,6 +14,7 @@ from leakscope.findings.model import Cut, CutReference, CycleReference, Hop, Hop
 from leakscope.findings.naming import as_part_of_holder, callable_of, generic, hops, is_hook, mask_ids, written_apart
 from leakscope.graph.model import (
     KINDS,
+    REACHABLE,
     REFERENCE_COLUMNS,
     REFERENCE_KINDS,
     TENSOR_KINDS,
@@ -170,7 +171,7 @@ def minimal_cut(
     own holder.
     """
     group = candidate.group
-    if group.freed != 0 or group.roots > 1 or group.key.is_of_hooks or not _names_more(candidate, freed):
+    if group.freed != REACHABLE or group.roots > 1 or group.key.is_of_hooks or not _names_more(candidate, freed):
         return (), ()
     cuts: list[int] = []
     held_by: list[Candidate] = []
@@ -251,7 +252,7 @@ def without(graph: HeapGraph, references: Sequence[int]) -> tuple[HeapGraph, Int
     return replace(graph, **{name: getattr(graph, name)[kept] for name in REFERENCE_COLUMNS}), kept
 
 
-_MOST = 0.5
+_MIN_USERS_SHARE = 0.5
 """Share of the group that the user's references free for the library's to be left out. Heuristic."""
 _MAX_CYCLES = 60
 """Cycles examined before the search is given up: each takes a walk over the garbage. Heuristic."""
@@ -343,7 +344,7 @@ def _without_librarys(
     storages = np.searchsorted(above.objects, np.asarray(group.storages))
     kept = above.left(_mask_of(above, graph, alike, own)).kept[storages]
     sizes = graph.bytes[np.asarray(group.storages)]
-    return own if sizes[~kept].sum() >= _MOST * sizes.sum() else chosen
+    return own if sizes[~kept].sum() >= _MIN_USERS_SHARE * sizes.sum() else chosen
 
 
 def _mask_of(above: GarbageAbove, graph: HeapGraph, alike: _Alike, chosen: Sequence[int]) -> Mask:
@@ -540,7 +541,7 @@ def trace_of(candidate: Candidate, cut: Cut | None, frees: dict[int, int]) -> tu
 
     `frees` maps references to the bytes their cut would free; everything below the cut is leaked.
     """
-    return _from_root(candidate, cut, frees) if candidate.group.freed == 0 else _from_cycle(candidate, frees)
+    return _from_root(candidate, cut, frees) if candidate.group.freed == REACHABLE else _from_cycle(candidate, frees)
 
 
 def _from_root(candidate: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Hop, ...]:
@@ -620,7 +621,7 @@ def best_cut(candidate: Candidate) -> BestCut:
 
     A cycle is cut at the same places in each of its instances, and on its own references, never below them.
     """
-    return _best_of_cycle(candidate) if candidate.group.freed != 0 else _best_of_path(candidate)
+    return _best_of_cycle(candidate) if candidate.group.freed != REACHABLE else _best_of_path(candidate)
 
 
 def best_cut_with_gc(candidate: Candidate) -> Cut | None:
@@ -806,6 +807,6 @@ def subject(candidate: Candidate, reference: int) -> str:
     """The reference as written in code; the callback itself if native code keeps one."""
     if candidate.callback is not None and int(candidate.graph.holder[reference]) == candidate.group.start:
         return candidate.callback.label
-    if candidate.group.freed == 0:
+    if candidate.group.freed == REACHABLE:
         return candidate.written(reference)
     return as_part_of_holder(candidate.graph, reference, candidate.names)

@@ -26,6 +26,7 @@ from leakscope.findings.naming import (
 from leakscope.graph.model import (
     IMMORTAL,
     KINDS,
+    REACHABLE,
     TENSOR_KINDS,
     HeapGraph,
     ObjectKind,
@@ -318,7 +319,7 @@ def _keyed(graph: HeapGraph) -> _Keyed:
     shared: dict[tuple[object, ...], ReferenceKey] = {}
     members: dict[ReferenceKey, list[int]] = {}
     for storage in graph.storages.tolist():
-        if graph.freed[storage] == 0 and np.isfinite(paths.cost[storage]):
+        if graph.freed[storage] == REACHABLE and np.isfinite(paths.cost[storage]):
             entry = entries[storage] if entries[storage] >= 0 else storage
             if entry not in keys:
                 last = int(paths.last[entry])
@@ -383,11 +384,11 @@ def _bytes(graph: HeapGraph, storages: Sequence[int]) -> int:
 
 @once
 def _garbage(graph: HeapGraph) -> list[StorageGroup]:
-    dead = graph.storages[graph.freed[graph.storages] != 0]
+    dead = graph.storages[graph.freed[graph.storages] != REACHABLE]
     if len(dead) == 0:
         return []
     cycles = find_cycles(graph)
-    closed = np.flatnonzero(cycles.cyclic[cycles.label] & (graph.freed != 0))
+    closed = np.flatnonzero(cycles.cyclic[cycles.label] & (graph.freed != REACHABLE))
     paths = paths_from(graph, closed)
     instances: dict[int, list[int]] = {}
     for storage in dead.tolist():
@@ -489,9 +490,9 @@ _ANY_NAME = ".{name}"
 """Placeholder as in the f-string that makes such names."""
 _SHARED = 2
 """Parts of a key that holders with the same new names have in common: the root and its first reference. Heuristic."""
-_MANY = 4
+_MIN_NEW_NAMES = 4
 """Minimum number of names without a number: two or three attributes may be created on first use. Heuristic."""
-_KEYS = 8
+_MAX_LITERAL_KEYS = 8
 """Keys of one dict that a program writes literally. Heuristic: at twice as many, each layer of a small network would be
 its own finding; at half, the losses, metrics and counts of a usual history would be one.
 """
@@ -499,11 +500,11 @@ _OF_PARAMETER = re.compile(r"[.'\"](weight|bias)(_\w+)?['\"]\]$")
 """A key that is a parameter's name, as from `named_parameters()`: `['0.weight']`, `['rnn.weight_ih_l0']`."""
 _OF_MODULE = 2
 """Number of such keys from which on a dict holds the parameters of a module: one layer has a weight and a bias."""
-_SIBLINGS = 4
+_MIN_NUMBERED_NAMES = 4
 """Names in one snapshot that differ only by a number from which on they are numbered. Heuristic: a network may have two
 or three encoders with a cycle each.
 """
-_RISES = 2
+_MIN_RISES = 2
 """Snapshots with new names: growth by them has risen that often."""
 
 
@@ -543,7 +544,7 @@ def data_keys(keys_at: Sequence[Collection[ReferenceKey]]) -> DataKeys:
 
 def _are_data(names_at: Sequence[set[str]]) -> bool:
     names = set().union(*names_at)
-    if len(names) > _KEYS or _keep_coming(names_at):
+    if len(names) > _MAX_LITERAL_KEYS or _keep_coming(names_at):
         return True
     if sum(_OF_PARAMETER.search(name.rpartition(" ")[0]) is not None for name in names) >= _OF_MODULE:
         return True
@@ -557,7 +558,7 @@ def _keep_coming(names_at: Sequence[Collection[object]]) -> bool:
     for names in names_at:
         came += [not known.issuperset(names)] if known else []
         known.update(names)
-    return sum(came) >= _RISES and 2 * sum(came) > len(came)
+    return sum(came) >= _MIN_RISES and 2 * sum(came) > len(came)
 
 
 @dataclass(frozen=True)
@@ -587,7 +588,7 @@ def data_numbers(keys_at: Sequence[Collection[ReferenceKey]]) -> DataNumbers:
         frozenset(
             pattern
             for pattern, at in alike.items()
-            if _keep_coming(at) or (len(at) < MIN_SNAPSHOTS and max(map(len, at)) >= _SIBLINGS)
+            if _keep_coming(at) or (len(at) < MIN_SNAPSHOTS and max(map(len, at)) >= _MIN_NUMBERED_NAMES)
         )
     )
 
@@ -671,7 +672,7 @@ def _growing(names_at: Sequence[set[str]]) -> Iterator[Names]:
             left = [names - of_pattern for names, of_pattern in zip(left, seen, strict=True)]
     stayed = left[-1] - left[0]
     came = [len(stayed & (after - before)) for before, after in pairwise(left)]
-    if len(stayed) >= _MANY and all(came):
+    if len(stayed) >= _MIN_NEW_NAMES and all(came):
         yield Names(_ANY_NAME, frozenset(left[0]))
 
 
@@ -805,7 +806,7 @@ def _same_over(graphs: Sequence[HeapGraph]) -> GroupsOverSnapshots:
 
 def by_program(group: StorageGroup) -> bool:
     """Whether only the program can release it: it is reachable, or uncollectable."""
-    return group.freed in (0, IMMORTAL)
+    return group.freed in (REACHABLE, IMMORTAL)
 
 
 def rising_steps(snapshots: Sequence[HeapSnapshot]) -> tuple[int, ...]:

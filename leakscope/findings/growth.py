@@ -16,13 +16,13 @@ STEADY_SHARE = 0.25
 """Minimum ratio of the slowest stretch of steady growth to the fastest. Growth every second step, seen over two steps
 and over three, has 0.5 to 1; a rise at a compilation and little after it has less than 0.1.
 """
-_SPAN = 40
+_MAX_SPAN_OF_PERIODS = 40
 """Maximum steps between snapshots to tell a period: over more, any period of up to ten steps fits."""
-_ALIKE = 0.8
+_MIN_INCREMENT_SHARE = 0.8
 """Minimum share of the largest periodic increment that the others have. At 0.4 two rises of which one is twice the
 other fit a period, at 1 a list with one item of another size does not.
 """
-_LEVEL = 0.5
+_MIN_SLOPE_SHARE = 0.5
 """Minimum share of its fastest stretch that each stretch of periodic growth has: one item every second step gives 1/3
 to 2/3 an item a step over two to four steps. At 0.25 something that fills a bound ever more slowly qualifies.
 """
@@ -57,7 +57,7 @@ class Series:
     @property
     def _unseen(self) -> int:
         """Steps without growth possible between two snapshots that show growth, if it does not level off."""
-        if min(self._slopes, default=0.0) < _LEVEL * max(self._slopes, default=1.0):
+        if min(self._slopes, default=0.0) < _MIN_SLOPE_SHARE * max(self._slopes, default=1.0):
             return 0
         return min((t - s for (s, t), (a, b) in self._intervals if b > a), default=1) - 1
 
@@ -135,7 +135,7 @@ class Series:
         """
         rates = []
         span = self.steps[-1] - self.steps[0]
-        for period in range(2, span if span <= _SPAN else 0):
+        for period in range(2, span if span <= _MAX_SPAN_OF_PERIODS else 0):
             for first in range(period):
                 came = [(t - first) // period - (s - first) // period for s, t in pairwise(self.steps)]
                 each = [
@@ -146,7 +146,7 @@ class Series:
                 if (
                     not any(size for size, times in zip(each, came, strict=True) if not times)
                     and risen
-                    and min(risen) >= _ALIKE * max(risen) > 0
+                    and min(risen) >= _MIN_INCREMENT_SHARE * max(risen) > 0
                 ):
                     rates.append((sum(risen) / len(risen) / period, sum(came)))
         return rates
@@ -156,17 +156,17 @@ class Series:
         """Bytes between the smallest and the largest snapshot."""
         return max(self.bytes, default=0) - min(self.bytes, default=0)
 
-    def continues(self, min_bytes: int) -> bool:
+    def continues(self, min_per_step: int) -> bool:
         """Whether more than one of its rises was this large: a cache fills at once and then gains a little."""
-        return not self._slopes or median_low(self._slopes) >= min_bytes
+        return not self._slopes or median_low(self._slopes) >= min_per_step
 
-    def is_leak(self, min_bytes: int) -> bool:
+    def is_leak(self, min_per_step: int) -> bool:
         """Whether it is large enough for a verdict, not only a note."""
-        return self.per_step >= min_bytes and self.total >= self.floor(min_bytes)
+        return self.per_step >= min_per_step and self.total >= self.floor(min_per_step)
 
-    def floor(self, min_bytes: int) -> int:
-        """Total bytes below which it is not a leak: `min_bytes` for each step between its snapshots."""
-        return min_bytes * max(self.steps[-1] - self.steps[0], 1) if self.steps else min_bytes
+    def floor(self, min_per_step: int) -> int:
+        """Total bytes below which it is not a leak: `min_per_step` for each step between its snapshots."""
+        return min_per_step * max(self.steps[-1] - self.steps[0], 1) if self.steps else min_per_step
 
 
 def series(steps: Sequence[int], bytes_at: dict[int, int]) -> Series:

@@ -35,7 +35,7 @@ from leakscope.findings.live_objects import (
 from leakscope.findings.model import CutReference
 from leakscope.findings.naming import as_expression, generic, line_of
 from leakscope.findings.oom import is_named, named
-from leakscope.graph.model import HeapGraph, Ints, ObjectKind, ReferenceKind
+from leakscope.graph.model import REACHABLE, HeapGraph, Ints, ObjectKind, ReferenceKind
 from leakscope.graph.paths import ShortestPaths, paths_from_roots, reference_costs
 from leakscope.graph.retained import freed_with_gc, freed_without
 from leakscope.graph.walks import Mask, reachable
@@ -320,7 +320,7 @@ _MAX_COUNTED = 1000
 """Maximum paths counted."""
 _MAX_STEPS = 50_000
 """Maximum steps of the search for them: tenths of a second. Heuristic."""
-_LONGEST = 200
+_MAX_PATH_LENGTH = 200
 """Maximum references of a counted path; the shortest path is reported whatever its length. Heuristic."""
 _OTHER_ROOT = 60.0
 """Added for a path from a root that has shorter paths through it: it is reported after those."""
@@ -360,7 +360,7 @@ def paths_to(graph: HeapGraph, tensor: int, most: int = MAX_PATHS) -> ReferenceP
         ways=tuple(listed),
         more=max(len(found.ways) - most, 0),
         all_counted=found.complete,
-        of_garbage=bool((above[rest.freed != 0]).any()),
+        of_garbage=bool((above[rest.freed != REACHABLE]).any()),
         keepers=tuple(_of_session(graph, storage)) if going is None else going.keepers,
         objects=tuple(PathObject(obj.label, obj.where, obj.root) for obj in places),
         letting_go=going,
@@ -395,7 +395,7 @@ def _simple_paths(graph: HeapGraph, paths: ShortestPaths, storage: int) -> _Foun
             steps += 1
             later = 0.0 if paths.last[here] < 0 else _OTHER_ROOT
             heapq.heappush(waiting, (cost + later, -len(path) - 1, steps, -1, path))
-        if len(path) >= _LONGEST:
+        if len(path) >= _MAX_PATH_LENGTH:
             cut_short = True
             continue
         for reference in graph.into(here).tolist():
@@ -565,7 +565,7 @@ def _all_held(graph: HeapGraph, wanted: Mask) -> Iterator[tuple[RetentionKind, H
             kept = RetentionKind.WAITS_FOR_GC if group.freed > 0 else RetentionKind.NEVER_FREED
             yield kept, HeldGroup(graph, np.arange(len(graph.holder)), group)
     left: Mask = np.zeros(len(graph), dtype=bool)
-    left[graph.storages] = (graph.freed[graph.storages] == 0) & wanted[graph.storages]
+    left[graph.storages] = (graph.freed[graph.storages] == REACHABLE) & wanted[graph.storages]
     for kept, keepers in _apart(graph):
         rest, number = without(graph, keepers)
         here = left & reachable(len(rest), rest.holder, rest.held, rest.roots)

@@ -8,14 +8,14 @@ from itertools import permutations
 
 from leakscope.findings.backward_hint import see
 from leakscope.findings.breakdown import (
-    Account,
-    Balance,
-    account_of,
-    balances_of,
+    BreakdownParts,
+    SnapshotMemory,
+    breakdown_of_rank,
+    breakdown_parts,
     bytes_a_node,
     gap_findings,
-    ledger_of_rank,
     scattered_findings,
+    snapshot_memories,
 )
 from leakscope.findings.build import judge_candidate
 from leakscope.findings.candidates import Candidate, candidates_among, candidates_of
@@ -128,7 +128,7 @@ class JudgedRank:
     findings: tuple[Finding, ...]
     unjudged: tuple[Unjudged, ...]
     open_cases: tuple[OpenCase, ...]
-    account: Account
+    parts: BreakdownParts
     summary: RankSummary
     held: Mapping[int, int] | None
     """As returned by `held_at_last`."""
@@ -151,10 +151,10 @@ def judge_rank(run: Run, rank: Rank) -> JudgedRank:
     """Judge one rank by itself, given what holds for the whole run."""
     warmup, thresholds = run.warmup_of(rank), Thresholds.of(run, rank)
     snapshots = judged_snapshots(rank, warmup)
-    groups, balances = groups_over(snapshots), balances_of(rank, snapshots, warmup)
+    groups, memories = groups_over(snapshots), snapshot_memories(rank, snapshots, warmup)
     growing = [_unless_accumulated(each, run.sources) for each in candidates_among(rank, groups)]
     tensors = [judge_candidate(each, thresholds) for each in growing]
-    nodes = _judge_nodes(rank, snapshots, balances, warmup, thresholds)
+    nodes = _judge_nodes(rank, snapshots, memories, warmup, thresholds)
     arrays = _judge_arrays(rank, warmup, thresholds)
     decide_severities([*tensors, *nodes], thresholds)
     for one in arrays:
@@ -166,10 +166,10 @@ def judge_rank(run: Run, rank: Rank) -> JudgedRank:
             one.facts = replace(one.facts, step_seconds=step_times(rank, warmup))
     open_cases = {one: _grows_as(one) for one in (*tensors, *nodes, *others) if one.is_open}
 
-    gaps = native_findings(rank, snapshots, thresholds.counted)
+    gaps = native_findings(rank, snapshots, thresholds.for_counters)
     if gaps is None:
         gaps = gap_findings(
-            rank, snapshots, _without_nodes(balances) if nodes else balances, warmup, thresholds.counted
+            rank, snapshots, _without_nodes(memories) if nodes else memories, warmup, thresholds.for_counters
         )
     scattered = scattered_findings(rank, groups, growing, warmup, thresholds)
     report_with_tensors(nodes, tensors)
@@ -180,10 +180,10 @@ def judge_rank(run: Run, rank: Rank) -> JudgedRank:
         *scattered,
         *allocator_findings(rank, snapshots),
         *by_library.values(),
-        *late_release_findings(rank, thresholds.counted, by_library),
-        *idle_findings(rank, thresholds.counted, findings),
-        *worker_growth_findings(rank, thresholds.counted),
-        *copies_findings(rank, thresholds.counted),
+        *late_release_findings(rank, thresholds.for_counters, by_library),
+        *idle_findings(rank, thresholds.for_counters, findings),
+        *worker_growth_findings(rank, thresholds.for_counters),
+        *copies_findings(rank, thresholds.for_counters),
     )
     every = _with_hints([*findings, *of_memory], rank, snapshots)
     named: dict[str, tuple[int, ...]] = {}
@@ -196,9 +196,9 @@ def judge_rank(run: Run, rank: Rank) -> JudgedRank:
         open_cases=tuple(
             OpenCase(one.reported_in, text) for one, text in open_cases.items() if text and one.reported_in
         ),
-        account=account_of(
+        parts=breakdown_parts(
             snapshots,
-            balances,
+            memories,
             groups,
             [(one.candidate, one.reported_in) for one in tensors],
             [(one.candidate, one.reported_in) for one in others],
@@ -212,7 +212,7 @@ def judge_rank(run: Run, rank: Rank) -> JudgedRank:
         device_failures=device_failures(rank),
         drag=drag(rank),
         loaders=loaders_of(rank),
-        also_grows=also_grows(rank, warmup, thresholds.counted),
+        also_grows=also_grows(rank, warmup, thresholds.for_counters),
     )
 
 
@@ -230,7 +230,7 @@ def judge_together(run: Run, ranks: Iterable[JudgedRank], policy: Policy = Polic
     hiding = {rank.number for rank in run.ranks if any(snapshot.hides for snapshot in rank.heap_snapshots)}
     findings = [_decided(finding, run, known, policy.ignore_library, hiding) for finding in findings]
     unjudged = (*(problem for rank in ranks for problem in rank.unjudged), *unloaded, *unread)
-    ledgers = {rank.number: ledger_of_rank(findings, rank.number, rank.account) for rank in ranks}
+    ledgers = {rank.number: breakdown_of_rank(findings, rank.number, rank.parts) for rank in ranks}
 
     shown = tuple(f for f in findings if f.suppressed_by is None)
     suppressed = tuple(f for f in findings if f.suppressed_by is not None)
@@ -305,26 +305,30 @@ def _judge_arrays(rank: Rank, warmup: int, thresholds: Thresholds) -> list[Judge
     return judged
 
 
-_COUNTED = 0.5
+_COUNTED_SHARE = 0.5
 """Share of the rate of grad nodes that the counters of all steps must show if no container gains them. The graph of one
 step that is larger at each snapshot by chance adds 0, retained graphs about their rate.
 """
 
 
 def _judge_nodes(
-    rank: Rank, snapshots: Sequence[HeapSnapshot], balances: Sequence[Balance], warmup: int, thresholds: Thresholds
+    rank: Rank,
+    snapshots: Sequence[HeapSnapshot],
+    memories: Sequence[SnapshotMemory],
+    warmup: int,
+    thresholds: Thresholds,
 ) -> list[JudgedCandidate]:
     """Autograd nodes that grow.
 
     The graph of one step that is larger at each snapshot by chance is freed with its step: no counter rises. The growth
     of a container is attributed, whatever else changes the counters meanwhile.
     """
-    nodes = with_nodes_for_storages(rank, snapshots, bytes_a_node(balances))
+    nodes = with_nodes_for_storages(rank, snapshots, bytes_a_node(memories))
     candidates = candidates_of(nodes, judged_snapshots(nodes, warmup)) if nodes else []
     counted = counted_rate(rank, warmup) if candidates else None
     judged = []
     for candidate in candidates:
-        if counted is None or candidate.gaining >= 0 or counted >= _COUNTED * candidate.per_step:
+        if counted is None or candidate.gaining >= 0 or counted >= _COUNTED_SHARE * candidate.per_step:
             one = judge_candidate(candidate, thresholds, Source.NODES)
             one.facts = of_nodes(one.facts, candidate)
             one.on_accelerator = any(snapshot.heap.device for snapshot in snapshots)
@@ -332,13 +336,13 @@ def _judge_nodes(
     return judged
 
 
-def _without_nodes(balances: Sequence[Balance]) -> list[Balance]:
+def _without_nodes(memories: Sequence[SnapshotMemory]) -> list[SnapshotMemory]:
     """The counted bytes without the memory of grad nodes, which is reported with their tensors."""
-    each = bytes_a_node(balances)
-    return [b if b.counted is None else replace(b, counted=b.counted - each * b.nodes) for b in balances]
+    each = bytes_a_node(memories)
+    return [b if b.counted is None else replace(b, counted=b.counted - each * b.nodes) for b in memories]
 
 
-_SMALL = 1 / 16
+_NOTE_SHARE = 1 / 16
 """Share of a leak's growth from which growth of objects is worth a note. Heuristic: a history of numbers is not."""
 
 
@@ -353,7 +357,7 @@ def _judge_objects(rank: Rank, warmup: int, thresholds: Thresholds) -> list[Judg
     judged = []
     for growing in candidates_of(objects, snapshots):
         candidate = replace(growing, is_of_container=True)
-        small = candidate.per_step < _SMALL * thresholds.of_data() and not collects_hooks(candidate)
+        small = candidate.per_step < _NOTE_SHARE * thresholds.for_data() and not collects_hooks(candidate)
         if candidate.group.freed or small:
             continue
         candidate = replace(candidate, counted=counted_series(candidate, snapshots))

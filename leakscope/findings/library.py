@@ -18,7 +18,7 @@ from leakscope.findings.known_leaks import KNOWN, TYPES, KnownLeak, known_leak
 from leakscope.findings.model import Cut, CutReference, Finding, Hop, HopReason, Sighting
 from leakscope.findings.naming import as_part_of_holder, fingerprint, hops
 from leakscope.findings.thresholds import Thresholds
-from leakscope.graph.model import ROOTS, HeapGraph, ObjectKind, ReferenceKind, RootKind
+from leakscope.graph.model import REACHABLE, ROOTS, HeapGraph, ObjectKind, ReferenceKind, RootKind
 from leakscope.graph.ownership import (
     Climb,
     Owner,
@@ -263,7 +263,7 @@ def origin_of(candidate: Candidate, cuts: Sequence[int] = ()) -> tuple[Origin, s
     holders = [graph.object(int(graph.holder[r])) for r in references]
     if group.cycles and any(holder.name in KNOWN_CYCLES for holder in holders):
         return Origin.LIBRARY, next(KNOWN_CYCLES[holder.name] for holder in holders if holder.name in KNOWN_CYCLES)
-    if group.freed == 0:
+    if group.freed == REACHABLE:
         return Origin.APPLICATION, ""
     named = [line for line in (*(h.where for h in holders), *(graph.reference(r).where for r in references)) if line]
     if named and all(map(is_outside_users_files, named)):
@@ -478,17 +478,18 @@ def kept_by_library(
     named = {index for finding in growing for index in finding.storages.get(rank.number, ())}
     last = snapshots[-1]
     graph = last.heap
-    kept = by_holder(graph, [s for s in graph.storages.tolist() if graph.freed[s] == 0 and s not in named], alone=False)
+    reachable = [s for s in graph.storages.tolist() if graph.freed[s] == REACHABLE]
+    kept = by_holder(graph, [s for s in reachable if s not in named], alone=False)
     sizes: dict[str, dict[int, int]] = defaultdict(dict)
     for snapshot in snapshots[:-1] if kept else ():
-        alive = [s for s in snapshot.heap.storages.tolist() if snapshot.heap.freed[s] == 0]
+        alive = [s for s in snapshot.heap.storages.tolist() if snapshot.heap.freed[s] == REACHABLE]
         for retention in by_holder(snapshot.heap, alive, alone=False):
             sizes[retention.known.holder][snapshot.step] = _bytes(snapshot.heap, retention)
     findings = {}
     for retention in kept:
         size = _bytes(graph, retention)
         if (
-            size < max(thresholds.counted, 1) or not sizes[retention.known.holder]
+            size < max(thresholds.for_counters, 1) or not sizes[retention.known.holder]
         ):  # seen once, it may be released when the next step begins
             continue
         line = series([snapshot.step for snapshot in snapshots], {**sizes[retention.known.holder], last.step: size})
@@ -514,8 +515,8 @@ def _finding(
         rule=known.rule,
         facts=RetentionFacts(known.holder, size, count, kept_too(graph, kept), known.cure, _course(line)),
         fingerprint=fingerprint(("kept by library", known.holder)),
-        severity=Severity.LEAK if grows and line.is_leak(thresholds.of_data()) else Severity.NOTE,
-        least_per_step=thresholds.of_data(),
+        severity=Severity.LEAK if grows and line.is_leak(thresholds.for_data()) else Severity.NOTE,
+        least_per_step=thresholds.for_data(),
         freed_by=FreedBy.PROGRAM,
         retained_bytes=size,
         bytes_per_step=line.per_step if grows else 0.0,

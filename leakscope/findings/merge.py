@@ -77,12 +77,12 @@ def decide_severities(judged: Sequence[JudgedCandidate], thresholds: Thresholds)
         if any(judged[place].severity == Severity.LEAK for place in places):
             continue  # it provides the fingerprint, which a small one beside it must not change
         growing = [judged[place] for place in places if _would_leak(judged[place])]
-        least = thresholds.of_data(any(one.candidate.on_device for one in growing))
+        min_per_step = thresholds.for_data(any(one.candidate.on_device for one in growing))
         total = sum(max(one.retained_bytes, one.candidate.series.total) for one in growing)
         if (
             len(growing) > 1
-            and sum(one.bytes_per_step for one in growing) >= least
-            and total >= max(one.candidate.series.floor(least) for one in growing)
+            and sum(one.bytes_per_step for one in growing) >= min_per_step
+            and total >= max(one.candidate.series.floor(min_per_step) for one in growing)
         ):
             for one in growing:
                 one.severity = Severity.LEAK

@@ -168,13 +168,13 @@ def by_kind(lines: Iterable[Line]) -> dict[LineKind, int]:
     return sizes
 
 
-_REST = 0.05
+_CONSTANT_SHARE = 0.05
 """Share of the growth below which later growth counts as none. Heuristic."""
 
 
 def _until(same: Ledger, size: int) -> int | None:
     """The step of the snapshot after which growth stopped."""
-    rises = [interval.grown > _REST * size for interval in same]
+    rises = [interval.grown > _CONSTANT_SHARE * size for interval in same]
     if size <= 0 or rises[-1] or not any(rises):
         return None
     return max(interval.to_step for interval, rise in zip(same, rises, strict=True) if rise)

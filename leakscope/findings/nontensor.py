@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from leakscope.findings.model import Hop
-from leakscope.graph.model import KINDS, REFERENCE_KINDS, HeapGraph, Ints, ObjectKind, ReferenceKind
+from leakscope.graph.model import KINDS, REACHABLE, REFERENCE_KINDS, HeapGraph, Ints, ObjectKind, ReferenceKind
 from leakscope.run.model import HeapSnapshot, Rank
 from leakscope.run.rows import GainingContainer, Occasion
 
@@ -21,7 +21,7 @@ _OTHER = KINDS.index(ObjectKind.NATIVE)
 def array_bytes(snapshot: HeapSnapshot) -> int:
     """Bytes of live arrays that own memory."""
     graph = snapshot.heap
-    return int(graph.size[(graph.kind == _ARRAY) & (graph.freed == 0)].sum())
+    return int(graph.size[(graph.kind == _ARRAY) & (graph.freed == REACHABLE)].sum())
 
 
 def with_arrays_for_storages(rank: Rank) -> Rank | None:
@@ -55,7 +55,7 @@ _LABEL, _REFERENCE = "memory of a grad node", "memory"
 
 def living_nodes(graph: HeapGraph) -> int:
     """Number of reachable grad nodes."""
-    return int(((graph.kind == _NODE) & (graph.freed == 0)).sum())
+    return int(((graph.kind == _NODE) & (graph.freed == REACHABLE)).sum())
 
 
 def with_nodes_for_storages(rank: Rank, snapshots: Sequence[HeapSnapshot], each: int) -> Rank | None:
@@ -73,7 +73,7 @@ def with_nodes_for_storages(rank: Rank, snapshots: Sequence[HeapSnapshot], each:
 
 def _of_nodes(graph: HeapGraph, each: int) -> HeapGraph:
     """The graph with a storage below each live grad node, appended, and none below its tensors."""
-    nodes = np.flatnonzero((graph.kind == _NODE) & (graph.freed == 0))
+    nodes = np.flatnonzero((graph.kind == _NODE) & (graph.freed == REACHABLE))
     count, first, text = len(nodes), len(graph), len(graph.strings)
 
     def more(column: Any, value: int) -> Any:

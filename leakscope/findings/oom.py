@@ -12,7 +12,7 @@ import numpy as np
 from leakscope.findings.facts import RunFacts
 from leakscope.findings.grouping import StorageGroup, group_storages, is_model
 from leakscope.findings.naming import as_expression, generic
-from leakscope.graph.model import HeapGraph, ObjectKind
+from leakscope.graph.model import REACHABLE, HeapGraph, ObjectKind
 from leakscope.run.model import HeapSnapshot, Rank, Run
 from leakscope.run.rows import (
     DeviceBlocks,
@@ -86,7 +86,7 @@ def _device(row: DeviceBlocks, layout: LayoutAtSnapshot, snapshot: HeapSnapshot)
     pending[np.asarray(row.pending, np.int64)] = True
     known = mine & (storage >= 0)
     dead = np.zeros(len(size), bool)
-    dead[known] = snapshot.heap.freed[storage[known]] != 0
+    dead[known] = snapshot.heap.freed[storage[known]] != REACHABLE
     native = mine & ~known & ~pending
     driver = layout.driver
     return DeviceSnapshot(

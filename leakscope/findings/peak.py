@@ -13,7 +13,7 @@ from leakscope.findings.facts import RunFacts
 from leakscope.findings.library import StorageHolders, holders_of
 from leakscope.findings.model import Hop, HopReason
 from leakscope.findings.naming import as_expression, hops
-from leakscope.graph.model import HeapGraph, Ints, ObjectKind
+from leakscope.graph.model import REACHABLE, HeapGraph, Ints, ObjectKind
 from leakscope.graph.ownership import Reach, users_side
 from leakscope.graph.paths import ShortestPaths
 from leakscope.graph.retained import freed_storages
@@ -109,7 +109,7 @@ def peak_of(rank: Rank) -> PeakOfStep | None:
     rows = [
         row
         for row in rank.lifetimes
-        if isinstance(row, IdleStorage) and 0 <= row.storage < len(graph) and graph.freed[row.storage] == 0
+        if isinstance(row, IdleStorage) and 0 <= row.storage < len(graph) and graph.freed[row.storage] == REACHABLE
     ]
     reached: dict[int, Reach] = {}
     holders = _settled(graph, {row.storage: holders_of(graph, row.storage, users, reached) for row in rows})
@@ -310,7 +310,7 @@ def trace_through(graph: HeapGraph, paths: ShortestPaths, cut: int, storage: int
 
 WORTH_SHARE = 0.01
 """Minimum decrease of the step's peak, as a share, to be reported. Heuristic: every plain script has variables that
-live on. At least `min_bytes` too.
+live on. At least `Thresholds.for_counters` too.
 """
 
 

@@ -13,7 +13,7 @@ the horizon's length still runs, at a tenth a history of scalars is a leak: 24 b
 """
 USUAL_MEMORY = 16 << 30
 """Bytes of memory assumed for a run that did not record it."""
-COUNTED = 64 * 1024
+MIN_COUNTER_GROWTH = 64 * 1024
 """Bytes per step below which growth that only counters show, of no object that a snapshot names, is not a leak.
 Heuristic: a rank of the clusters page that keeps nothing rises by 6 KiB a step over six steps.
 """
@@ -44,20 +44,20 @@ class Thresholds:
         return cls(run.min_bytes, run.horizon, memory_there(rank, on_device=False), memory_there(rank, on_device=True))
 
     @property
-    def counted(self) -> int:
+    def for_counters(self) -> int:
         """Bytes per step for growth that only counters show, and for avoidable memory."""
-        return COUNTED if self.min_bytes is None else self.min_bytes
+        return MIN_COUNTER_GROWTH if self.min_bytes is None else self.min_bytes
 
-    def of_data(self, on_device: bool = False) -> int:
+    def for_data(self, on_device: bool = False) -> int:
         """Bytes per step for plain data: tensors without a graph, arrays, Python objects."""
         if self.min_bytes is not None:
             return max(self.min_bytes, self.noise)
         there = (self.device_bytes if on_device else self.host_bytes) or USUAL_MEMORY
         return max(round(SHARE_OF_MEMORY * there / self.horizon), self.noise, 1)
 
-    def least(self, unintended: bool, on_device: bool = False) -> int:
+    def for_finding(self, unintended: bool, on_device: bool = False) -> int:
         """Bytes per step for a finding; any growth is enough if retention is certainly unintended."""
-        return 1 if unintended and self.min_bytes is None else self.of_data(on_device)
+        return 1 if unintended and self.min_bytes is None else self.for_data(on_device)
 
 
 def is_unintended(of_rule: bool, origin: Origin, holds: str) -> bool:

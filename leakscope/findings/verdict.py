@@ -1,4 +1,4 @@
-"""Leaks, clean or inconclusive, and why: what the ledgers say."""
+"""The verdict of a run, leaks, clean or inconclusive, and its reason, from the growth breakdown."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ from leakscope.findings.thresholds import Thresholds
 from leakscope.run.model import Rank, Run, Step
 from leakscope.run.rank_end import NAME as ENDED
 from leakscope.run.rows import (
-    ClockKind,
     CommOperation,
     ContextsAtStep,
     DeviceBlocks,
@@ -49,6 +48,7 @@ from leakscope.run.rows import (
     Occasion,
     RecordingEnded,
     StepsBy,
+    StepSourceKind,
 )
 from leakscope.verdict import Verdict
 
@@ -57,7 +57,7 @@ Ledgers = Mapping[int, tuple[LedgerInterval, ...]]
 _CUT_SHORT = {EndKind.KILLED: Reason.KILLED, EndKind.HUNG: Reason.HUNG, EndKind.LOST: Reason.KILLED}
 _STEPS_TO_JUDGE = 8
 """Steps after warm-up that are enough for a verdict. Heuristic."""
-_SINCE = 3
+_MIN_STEPS_SINCE_SNAPSHOT = 3
 """Steps since the last heap snapshot below which growth in the counters of the steps must also appear between two
 snapshots. Three rises of a ten-step run are undisturbed; a thread that releases memory shortly before or after the
 end of a step turns all three into rises. A ten-step run has its last snapshot one step before its end, so at 1 this
@@ -206,8 +206,8 @@ def _grew_unjudged(run: Run, ranks: Sequence[Rank], short: Sequence[Unjudged], l
     """The rank that grew most among those that ended before growth could be judged; None if none grew."""
     why = {u.rank: u.why for u in short}
     grown = [(rank, _grown(rank, run, ledgers)) for rank in ranks if rank.steps and rank.number in why]
-    least = Thresholds(run.min_bytes).counted
-    grew = [(rank, more) for rank, more in grown if more is not None and more.bytes >= least * more.steps]
+    min_per_step = Thresholds(run.min_bytes).for_counters
+    grew = [(rank, more) for rank, more in grown if more is not None and more.bytes >= min_per_step * more.steps]
     if not grew:
         return None
     rank, most = max(grew, key=lambda each: each[1].per_step)
@@ -275,10 +275,11 @@ def _has_last_snapshot(rank: Rank) -> bool:
 
 def _no_step(run: Run, ranks: Sequence[Rank]) -> Why:
     """What should have ended a step and did not."""
-    named = [rank.clock for rank in ranks if rank.clock is not None and rank.clock.clock == ClockKind.FUNCTION]
+    sources = (rank.step_source for rank in ranks)
+    named = [source for source in sources if source is not None and source.clock == StepSourceKind.FUNCTION]
     processes = tuple(process for rank in ranks for process in rank.processes)
     if named:
-        missing = all(clock.missing for clock in named)
+        missing = all(source.missing for source in named)
         name, script = named[0].name, run.command[0] if run.command else ""
         if missing:
             near = like_in(name, run.sources, script)
@@ -288,7 +289,7 @@ def _no_step(run: Run, ranks: Sequence[Rank]) -> Why:
 
 
 def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | None:
-    """Growth that continues and is attributed to nothing that may grow; None if every account is balanced."""
+    """Growth that continues and is attributed to nothing that may grow; None if all of it is attributed."""
     noted = [f.facts for f in shown if f.fingerprint == GAP and isinstance(f.facts, UnattributedFacts)]
     shapes = any(facts.shapes_are_new for facts in noted)
     kinds = _AT_REST if noted and not shapes else (*_AT_REST, *_UNKNOWN)  # the note says that it stopped later
@@ -304,9 +305,10 @@ def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | N
             continuing = 0.0 if grown.until is not None else unknown / grown.steps
         else:  # including growth after the last snapshot
             continuing = at_end - (grown.bytes - unknown) / grown.steps
-            if rank.steps[-1].number - grown.to_step < _SINCE:
+            if rank.steps[-1].number - grown.to_step < _MIN_STEPS_SINCE_SNAPSHOT:
                 continuing = min(continuing, _fastest(ledgers[rank.number], kinds))
-        if continuing >= max(Thresholds.of(run, rank).counted, OVERHEAD * (grown.bytes - unknown) / grown.steps, 1):
+        overhead = OVERHEAD * (grown.bytes - unknown) / grown.steps
+        if continuing >= max(Thresholds.of(run, rank).for_counters, overhead, 1):
             found.append(grown)
     most = _most(found)
     if most is None or not shapes:

@@ -106,6 +106,8 @@ _KEPT = 1 << 14
 
 CACHED_ARGUMENTS = "cached arguments"
 """Name of the reference from an `lru_cache` to the key of a result: its arguments, a method's self first."""
+REACHABLE = 0
+"""In `HeapGraph.freed`: reachable from a root."""
 IMMORTAL = -1
 """In `HeapGraph.freed`: not reachable from a root, and freed by no number of collections."""
 
@@ -130,7 +132,7 @@ class Object:
     """Items of a container, or bytes that a tensor or array spans; -1 for other objects."""
     root: RootKind
     freed: int
-    """0: reachable from a root. k > 0: garbage that the k-th full collection frees. IMMORTAL: never freed."""
+    """REACHABLE, k > 0 for garbage that the k-th full collection frees, or IMMORTAL."""
     unexplained: int
     """References to it that were counted but not found."""
 

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from leakscope.graph.model import REFERENCE_KINDS, TENSOR_KINDS, HeapGraph, Ints, ObjectKind, ReferenceKind, once
+from leakscope.graph.model import (
+    REACHABLE,
+    REFERENCE_KINDS,
+    TENSOR_KINDS,
+    HeapGraph,
+    Ints,
+    ObjectKind,
+    ReferenceKind,
+    once,
+)
 from leakscope.graph.walks import Below, Mask, breadth_first, components, find_cycles, from_starts, reachable
 
 
@@ -125,7 +134,7 @@ class GarbageAbove:
 
 def garbage_above(graph: HeapGraph, storages: Sequence[int]) -> GarbageAbove:
     """Everything that is not alive and leads to these storages; nothing alive does."""
-    dead = graph.freed != 0
+    dead = graph.freed != REACHABLE
     among = np.flatnonzero(dead[graph.holder] & dead[graph.held])
     starts = np.asarray(storages, dtype=np.int64)
     above = reachable(len(graph), graph.held[among], graph.holder[among], starts)

@@ -28,7 +28,7 @@ _TEXTS = ("type", "label", "name", "where", "reference_name", "reference_where")
 _STORAGE, _ARRAY = KINDS.index(ObjectKind.STORAGE), KINDS.index(ObjectKind.ARRAY)
 _OF_SOME_OBJECTS = ("made_at", "comm_uses", "device", "given", "set_by", "bases")
 """Facts recorded for a few objects only."""
-_LONGEST = 1 << 16
+_MAX_STRING_LENGTH = 1 << 16
 """Maximum characters of a string; longer ones are cut off. Heuristic."""
 _MAX_BYTES = 1 << 60
 """Upper bound on the total bytes of a process: an exbibyte."""
@@ -152,7 +152,7 @@ def _strings(values: Any, name: str) -> tuple[str, ...]:
     values = _of_type(values, list, name)
     if not set(map(type, values)) <= {str}:
         raise ValueError(f"{name} holds what is no text")
-    return tuple(values) if max(map(len, values), default=0) <= _LONGEST else tuple(map(_text, values))
+    return tuple(values) if max(map(len, values), default=0) <= _MAX_STRING_LENGTH else tuple(map(_text, values))
 
 
 def _by_index(name: str, data: Any, count: int, read: Any) -> dict[int, Any]:
@@ -167,7 +167,7 @@ def _by_index(name: str, data: Any, count: int, read: Any) -> dict[int, Any]:
 
 def _text(value: Any) -> str:
     text = _of_type(value, str, "what stands for a text")
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return text if len(text) <= _MAX_STRING_LENGTH else f"{text[:_MAX_STRING_LENGTH]}..."
 
 
 def _use(value: Any) -> CommUse:

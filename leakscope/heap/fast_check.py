@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from leakscope.graph.model import IMMORTAL
+from leakscope.graph.model import IMMORTAL, REACHABLE
 from leakscope.heap._sweep_fallback import untracked_referents
 from leakscope.heap.autograd import (
     NativeReference,
@@ -540,7 +540,7 @@ def garbage_among(heap: Liveness, kinds: tuple[type, ...]) -> Iterator[Any]:
     address: `isinstance` would run user code.
     """
     n, native = heap.native.references.objects, heap.native
-    dead = heap.pruned.objects[heap.freed != 0]
+    dead = heap.pruned.objects[heap.freed != REACHABLE]
     for k in dead[dead < n].tolist():
         bases = mro(type(native.sweep.objects[k]))
         if any(kind in bases for kind in kinds):
@@ -557,7 +557,7 @@ _OURS = tuple(
 )
 """Modules whose frames hold nothing of the program, or only while they run."""
 
-_MORE = 1.5
+_REEXAMINING_FACTOR = 1.5
 """Factor of followed paths over confirmed ones at which they are re-examined. Heuristic."""
 
 
@@ -654,7 +654,7 @@ class RetentionCheck:
             tensors.storages,
             tensors.forget_the_dead,
             lambda missing: self._are_within(allowance, missing),
-            one_by_one=len(self._paths) > _MORE * self._apart,
+            one_by_one=len(self._paths) > _REEXAMINING_FACTOR * self._apart,
         )
         with no_automatic_gc(), without_functions():
             walk.run(frames, values)

@@ -48,7 +48,7 @@ from leakscope.process.raw_types import (
 from leakscope.process.torch_compat import BACKWARD_OF, BUFFERS, HOOKS_OF_TENSOR, MODULE_DICTS, TensorBase
 from leakscope.process.user_code import is_of_session, newest_first
 
-_DEEPEST = 100
+_MAX_NESTING = 100
 """Nesting up to which containers are folded. Heuristic: cells within cells may form a cycle."""
 
 
@@ -100,7 +100,7 @@ class FoldedContainers:
         """Index of each folded object, mapped to the object it is folded into."""
 
     def _stands_for(self, index: int) -> int:
-        for _ in range(_DEEPEST):
+        for _ in range(_MAX_NESTING):
             if index not in self._into:
                 break
             index = self._into[index]

@@ -46,7 +46,7 @@ _ALL_OF = 32
 """Number of objects up to which all are examined. Heuristic."""
 _SOME_OF = 16
 """Sample size above that. Heuristic."""
-_DEEPEST = 2
+_MAX_NESTING = 2
 """Nesting of containers that a description names. Heuristic."""
 _NAMED = 3
 """Most frequent item types that a description of a container names."""
@@ -90,7 +90,7 @@ def some_items(held: Sequence[Any]) -> Sequence[Any]:
 
 def item_text(items: Sequence[Item]) -> str:
     """The type of most items: `str`, `dict of str and float`, `list of 512 float`."""
-    texts = [_text(item[-1], _DEEPEST) if _is_informative(item[-1]) else _text(item[0], 0) for item in items]
+    texts = [_text(item[-1], _MAX_NESTING) if _is_informative(item[-1]) else _text(item[0], 0) for item in items]
     return Counter(texts).most_common(1)[0][0] if texts else ""
 
 

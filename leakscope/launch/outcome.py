@@ -14,7 +14,7 @@ from leakscope.options import Options
 from leakscope.run.descriptors import UNFINISHED
 from leakscope.run.model import Ended, read_header, with_what_ranks_know
 from leakscope.run.multi_node import ranks_elsewhere
-from leakscope.run.processes import MAIN, Settled, settle
+from leakscope.run.processes import MAIN, RankAssignment, assign_ranks
 from leakscope.run.rank_end import ended_file, ranks_in, read_ends, read_stack
 from leakscope.run.rows import EndKind, to_json
 from leakscope.run.writer import make_private, write_json, write_run
@@ -94,7 +94,7 @@ def collect_outcome(
     return Outcome(ended.status, number, error, ended.log)
 
 
-def outcome_of(codes: Mapping[int, int]) -> Outcome:
+def outcome_of_statuses(codes: Mapping[int, int]) -> Outcome:
     """The outcome from the operating system alone."""
     failed = {rank: code for rank, code in codes.items() if code}
     if not failed:
@@ -144,7 +144,7 @@ def merge_run_metadata(folder: Path) -> None:
 VMSTAT = Path("/proc/vmstat")
 
 
-def processes_ended(vmstat: Path = VMSTAT) -> int:
+def count_oom_kills(vmstat: Path = VMSTAT) -> int:
     """Number of processes killed by the kernel's out-of-memory killer on this machine since boot; 0 if unknown.
 
     The field `oom_kill` exists since Linux 4.13 (mm/vmstat.c) and includes kills for a control group's limit.
@@ -156,58 +156,51 @@ def processes_ended(vmstat: Path = VMSTAT) -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
-_LEFT = (".board*", ".group_*", ".follow.json", ".rank_*")
-"""Files for communication between processes, unused after the run."""
+_LEFTOVERS = (f"rank_*/{UNFINISHED}", ".board*", ".group_*", ".follow.json", ".rank_*")
+"""Temporary files of ranks that were killed while writing, and files for communication between processes."""
 
 
-def settled(options: Options) -> Settled | None:
-    """The ranks of a run whose processes were followed, each in a folder of its own; None where it was none.
+def assigned_ranks(options: Options) -> RankAssignment | None:
+    """Assign ranks to the processes of a run that were followed, each in a folder of its own; None if none were.
 
-    Where nothing can be written, the process that leakscope has started is rank 0.
+    If nothing can be written, the process started by leakscope is rank 0.
     """
     if not options.process:
         return None
     try:
-        found = settle(options.folder)
-        if found.ranks != 1:
-            write_run(options.folder, {**read_header(options.folder), "ranks": found.ranks})
+        assignment = assign_ranks(options.folder)
+        if assignment.ranks != 1:
+            write_run(options.folder, {**read_header(options.folder), "ranks": assignment.ranks})
     except OSError:
-        return Settled(1, 0, {})
-    return found
+        return RankAssignment(1, 0)
+    return assignment
 
 
-def codes_of(found: Settled | None, codes: Mapping[int, int]) -> Mapping[int, int]:
+def statuses_by_rank(assignment: RankAssignment | None, codes: Mapping[int, int]) -> Mapping[int, int]:
     """Status from the operating system by rank, for the process started by leakscope if it is one."""
-    if found is None:
+    if assignment is None:
         return codes
-    return {} if found.main is None else {found.main: codes[0]}
+    return {} if assignment.main is None else {assignment.main: codes[0]}
 
 
-def outcome_of_main(found: Settled | None, codes: Mapping[int, int], outcome: Outcome) -> Outcome:
+def with_status_of_main(assignment: RankAssignment | None, codes: Mapping[int, int], outcome: Outcome) -> Outcome:
     """The outcome with the status of the process started by leakscope, whatever happened to its children."""
-    if found is None or found.main is not None:
+    if assignment is None or assignment.main is not None:
         return outcome
     code = codes[0]
-    status = 128 - code if code < 0 else code
+    status = _SIGNALLED - code if code < 0 else code
     if status and not outcome.status:
         error = f"killed by {signal.Signals(-code).name}" if code < 0 else ""
         return replace(outcome, status=status, error=error)
     return replace(outcome, status=status)
 
 
-def clear(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove files that are unused after the run, and folders of processes that have not trained."""
-    for pattern in _LEFT:
+    for pattern in _LEFTOVERS:
         for path in folder.glob(pattern):
             with suppress(OSError):
                 path.unlink()
     for path in folder.glob("process_*"):
         if path.name != MAIN and not (path / "steps.jsonl").exists():
             shutil.rmtree(path, ignore_errors=True)
-
-
-def sweep(folder: Path) -> None:
-    """Remove temporary files of ranks that were killed while writing."""
-    for path in folder.glob(f"rank_*/{UNFINISHED}"):
-        with suppress(OSError):
-            path.unlink()

@@ -17,7 +17,7 @@ from leakscope.run.descriptors import open_private
 
 _READ = 1 << 16
 """Bytes per read: the capacity of a pipe on Linux."""
-_LONGEST = 1 << 26
+_MAX_LINE_BYTES = 1 << 26
 """Maximum bytes of a line that is buffered; a longer one is shown in parts. Heuristic."""
 _POLL_S = 0.05
 """Seconds between two checks whether all ranks have ended."""
@@ -103,7 +103,7 @@ class Stream:
             lines[0], self._line = bytes(self._line + lines[0]), bytearray()
             self._show(lines)
         self._line += rest
-        if len(self._line) > _LONGEST:
+        if len(self._line) > _MAX_LINE_BYTES:
             self._show([self._line])
             self._line = bytearray()
 

@@ -14,20 +14,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from leakscope._version import __version__
 from leakscope.bootstrap import FILE
 from leakscope.errors import LaunchFailed, Unreadable
 from leakscope.launch.elastic import run_under_elastic, signals_kept
 from leakscope.launch.outcome import (
     Outcome,
-    clear,
-    codes_of,
+    assigned_ranks,
     collect_outcome,
-    outcome_of,
-    outcome_of_main,
-    processes_ended,
-    settled,
-    sweep,
+    count_oom_kills,
+    outcome_of_statuses,
+    remove_leftovers,
+    statuses_by_rank,
+    with_status_of_main,
 )
 from leakscope.launch.repeat import LaunchRecord
 from leakscope.options import Options
@@ -35,8 +33,8 @@ from leakscope.run.model import read_header
 from leakscope.run.multi_node import Job, job_here, machines, ranks_elsewhere
 from leakscope.run.processes import MAIN
 from leakscope.run.rank_end import ended_file, rank_name, ranks_in
-from leakscope.run.secrets import conceal, masked
-from leakscope.run.writer import REQUEST_FILE, make_private, time_now, write_run
+from leakscope.run.secrets import conceal
+from leakscope.run.writer import REQUEST_FILE, initial_header, make_private, write_run
 
 _VARIABLES = (
     ("RANK", "WORLD_SIZE", "", "LOCAL_WORLD_SIZE"),
@@ -127,7 +125,7 @@ def _is_root(folder: Path) -> bool:
 
 _PEERS_TIMEOUT_S = 10.0
 """Seconds that rank 0 of another launcher waits for the other ranks to record their end; as the grace period."""
-_AGAIN_S = 1.0
+_SECOND_INTERRUPT_S = 1.0
 """Seconds after which a second Ctrl-C counts as intended. Heuristic."""
 _POLL_S = 0.1
 """Seconds between two checks for that."""
@@ -164,7 +162,7 @@ def launch(
         options = replace(options, process=MAIN)
     conceal(options.command)
     _write_run(options)
-    ended_before = processes_ended()
+    ended_before = count_oom_kills()
     if options.nnodes == 1:
         options.rank_state.unlink(missing_ok=True)
     if options.node_rank == 0:
@@ -173,10 +171,9 @@ def launch(
         codes = {0: _run_alone(options, meanwhile, start)}
     else:
         codes = run_under_elastic(options, rank_command(replace(options, under_elastic=True)))
-    outcome = _outcome(options, codes, oom_kills=processes_ended() - ended_before)
+    outcome = _outcome(options, codes, oom_kills=count_oom_kills() - ended_before)
     if options.nnodes == 1:
-        sweep(options.folder)
-        clear(options.folder)
+        remove_leftovers(options.folder)
         with suppress(OSError):
             options.rank_state.unlink(missing_ok=True)
             (options.folder / REQUEST_FILE).unlink(missing_ok=True)
@@ -207,18 +204,18 @@ def _outcome(
 ) -> Outcome:
     """How it ended; where the folder cannot be written, as far as it can be read."""
     only = None if outside is None else options.rank
-    found, of_main = settled(options), codes
-    codes = codes_of(found, codes)
+    assignment = assigned_ranks(options)
+    by_rank = statuses_by_rank(assignment, codes)
     unwritable = ""
     try:
         try:
-            outcome = collect_outcome(options.folder, codes, only, oom_kills)
+            outcome = collect_outcome(options.folder, by_rank, only, oom_kills)
         except OSError as error:
             unwritable = error.strerror or str(error)
-            outcome = collect_outcome(options.folder, codes, only, oom_kills, read_only=True)
+            outcome = collect_outcome(options.folder, by_rank, only, oom_kills, read_only=True)
     except Unreadable:  # the script has removed it; its own end is reported all the same
-        return outcome_of(of_main)
-    return replace(outcome_of_main(found, of_main, outcome), unwritable=unwritable)
+        return outcome_of_statuses(codes)
+    return replace(with_status_of_main(assignment, codes, outcome), unwritable=unwritable)
 
 
 def _wait_for_peers(options: Options) -> None:
@@ -253,23 +250,8 @@ def _about_run(options: Options, outside: ExternalLauncher | None = None) -> dic
         job = job_here(os.environ)
         several = machines(outside.machines, options.world // outside.machines)
     return {
-        "command": list(masked(options.command)),
+        **initial_header(options, options.command),
         "repository": in_repository(options.script),
-        "ranks": options.world,
-        "leakscope": __version__,
-        "started": time_now(),
-        "warmup": options.warmup,
-        "min_bytes": options.min_bytes,
-        "horizon": options.horizon,
-        "options": {
-            "steps": options.steps,
-            "budget": options.budget,
-            "gc_diff": options.gc_diff,
-            "step_function": options.step_function,
-            "fail_on_avoidable": options.fail_on_avoidable,
-            "fail_on_inconclusive": options.fail_on_inconclusive,
-            "ignore_library": options.ignore_library,
-        },
         "launch": LaunchRecord.of(options, tuple(interpreter_flags()), outside is not None).to_json(),
         **({"job": vars(job)} if options.world > 1 and job != Job() else {}),
         **several,
@@ -289,7 +271,7 @@ def _once_more(child: Process) -> Callable[..., None]:
     first: list[float] = []
 
     def interrupted(*_: object) -> None:
-        if first and time.monotonic() - first[0] > _AGAIN_S:
+        if first and time.monotonic() - first[0] > _SECOND_INTERRUPT_S:
             child.send_signal(signal.SIGINT)
         first.append(time.monotonic())
 

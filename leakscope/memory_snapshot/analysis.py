@@ -323,7 +323,7 @@ class SnapshotReport:
     settings: Mapping[str, str]
 
 
-_POINTS = 600
+_TIMELINE_POINTS = 600
 """Points of a thinned timeline; each keeps the maximum of its stretch."""
 _MAX_FAILURES = 8
 """Maximum failures reported per device. Heuristic."""
@@ -479,7 +479,7 @@ def _timeline(played: Replay, trace: Trace | None, kinds: Mapping[Category, Ints
     if trace is None:
         return MemoryTimeline(False, (), (), (), ())
     clock = bool((trace.time_us >= 0).all())
-    edges = np.unique(np.linspace(0, played.events, min(_POINTS, played.events) + 1).astype(np.int64))[:-1]
+    edges = np.unique(np.linspace(0, played.events, min(_TIMELINE_POINTS, played.events) + 1).astype(np.int64))[:-1]
     widths = np.diff(np.append(edges, played.events))
     alive = np.maximum.reduceat(played.curve, edges)
     reserved = np.maximum.reduceat(played.reserved_curve, edges)

@@ -16,7 +16,7 @@ from leakscope.memory_snapshot.sites import Site, StackPart, part_of
 
 _MIN_TIMES = 4
 """Minimum number of starts of a sequence: three complete ones and the current one. Heuristic."""
-_ALIKE = 0.7
+_MIN_COMMON_SHARE = 0.7
 """Minimum share of allocations that a repetition has in common with the previous one. Heuristic."""
 _UNEVEN = 1.5
 """Maximum ratio (or, inverted, minimum) of a repetition's length to the mean, in allocations. Heuristic: a step that
@@ -115,7 +115,7 @@ def _alike(kinds: Ints, at: npt.NDArray[np.intp]) -> bool:
         )
     for before, after in pairwise(counts):
         common = sum(min(times, after.get(kind, 0)) for kind, times in before.items())
-        if common < _ALIKE * max(sum(before.values()), sum(after.values())):
+        if common < _MIN_COMMON_SHARE * max(sum(before.values()), sum(after.values())):
             return False
     return len(counts) > 1
 

@@ -79,7 +79,7 @@ def arguments_of_running_calls() -> list[tuple[str, str]]:
     return list(dict.fromkeys(arguments))
 
 
-_DEEPEST = 60
+_MAX_FRAMES = 60
 """Maximum frames climbed to find a line of the user. Heuristic: runs for thousands of operations a step."""
 _MAX_CODES = 4096
 """Maximum code objects kept. Heuristic."""
@@ -92,7 +92,7 @@ keeps its address valid. Finding the line of an instruction costs more than ever
 def users_lines(frame: FrameType | None) -> tuple[str, str]:
     """The innermost frame of the user and its caller, as `train.py:41 forward`; "" where there is none."""
     innermost = ""
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_FRAMES):
         if frame is None:
             break
         code = frame.f_code

@@ -29,7 +29,7 @@ class ForkFlag(list[bool]):
 
 _CURRENT = [ForkFlag()]
 """The flag of this process; the only entry."""
-_OTHERS: list[weakref.ref[ForkFlag]] = []
+_FORK_FLAGS: list[weakref.ref[ForkFlag]] = []
 """Flags that are also set by their owner."""
 
 
@@ -41,16 +41,16 @@ def in_forked_child() -> ForkFlag:
 def also_in_forked_child() -> ForkFlag:
     """Return a flag that its owner can set, and that is true in every process forked after the call."""
     mark = ForkFlag()
-    _OTHERS[:] = [other for other in _OTHERS if other() is not None]
-    _OTHERS.append(weakref.ref(mark))
+    _FORK_FLAGS[:] = [other for other in _FORK_FLAGS if other() is not None]
+    _FORK_FLAGS.append(weakref.ref(mark))
     return mark
 
 
 def _forked() -> None:
     # made by their holders before the fork
-    marks = [_CURRENT[0], *(other() for other in _OTHERS)]
+    marks = [_CURRENT[0], *(other() for other in _FORK_FLAGS)]
     _CURRENT[0] = ForkFlag()
-    _OTHERS.clear()
+    _FORK_FLAGS.clear()
     for mark in marks:
         if mark is not None:
             mark.append(True)

@@ -227,7 +227,7 @@ def _offset_of_dict(obj: Any, kind: type) -> int:
     offset = int(_dictoffset(kind))
     if offset >= 0:
         return offset
-    size = word_at(id(obj), _SIZE)
+    size = word_at(id(obj), _SIZE_WORD)
     if int in mro(kind) and sys.version_info >= (3, 12):
         size >>= _DIGITS_FROM
     elif size >= 1 << 63:  # the sign of an int, up to Python 3.11
@@ -236,7 +236,7 @@ def _offset_of_dict(obj: Any, kind: type) -> int:
     return -(-end // WORD) * WORD + offset
 
 
-_SIZE = 2
+_SIZE_WORD = 2
 """Word with the number of items of a variable-size object (PyVarObject)."""
 _DIGITS_FROM = 3
 """Bit of an int's `lv_tag` where the number of digits starts (Python 3.12: Include/cpython/longintrepr.h)."""

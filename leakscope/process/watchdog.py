@@ -241,7 +241,7 @@ def stacks_of_threads() -> tuple[str, ...]:
     return tuple(stacks)
 
 
-class HangClock:
+class HangTimer:
     """Measures how long no comm operation has progressed, without time in which none could be observed."""
 
     def __init__(self, timeout_s: float, last_event: Callable[[], float]) -> None:
@@ -262,7 +262,7 @@ class HangClock:
         return self._quiet > self._timeout_s
 
 
-class TerminationClock:
+class TerminationTimer:
     """Detects a rank that was told to end but waits in native code for a peer.
 
     Python handlers run when the native call returns, which never happens if the peer does not send; the launcher would
@@ -302,11 +302,11 @@ class HangDetector:
     def __init__(self, stacks: Path, patches: Patches, timeout_s: float | None, comm: CommActivity) -> None:
         """`timeout_s` is that of `--hang-timeout`."""
         self._stacks = StacksOnSignals(stacks, patches)
-        self._termination = TerminationClock(stacks, _thread.get_ident(), comm.last_call)
-        self._hang = None if timeout_s is None else HangClock(timeout_s, comm.last_event)
+        self._termination = TerminationTimer(stacks, _thread.get_ident(), comm.last_call)
+        self._hang = None if timeout_s is None else HangTimer(timeout_s, comm.last_event)
 
     def is_hung(self, excused: bool) -> bool:
-        """Called at every tick, as `HangClock.is_over`; a rank that got a signal to end but cannot exits at once."""
+        """Called at every tick, as `HangTimer.is_over`; a rank that got a signal to end but cannot exits at once."""
         self._stacks.keep()
         if self._termination.is_over():
             leave_now(128 + signal.SIGINT)

@@ -287,11 +287,10 @@ class Profiler:
     def __enter__(self) -> Self:
         if self._recorder is not None:
             raise RuntimeError("this Profiler is already recording; use another one to record beside it")
-        from leakscope._version import __version__
         from leakscope.native import heap_reader
         from leakscope.recorder.recorder import Recorder
-        from leakscope.run.secrets import conceal, masked
-        from leakscope.run.writer import time_now, write_run
+        from leakscope.run.secrets import conceal
+        from leakscope.run.writer import initial_header, write_run
 
         rank, world = self._rank, self._world = rank_and_world()
         options = replace(self._options, folder=self._folder(), rank=rank, world=world)
@@ -301,15 +300,9 @@ class Profiler:
         write_run(
             options.folder,
             {
-                "command": masked(sys.argv),
-                "ranks": world,
-                "leakscope": __version__,
-                "started": time_now(),
+                **initial_header(options, sys.argv),
                 "heap_reader": heap_reader(),
                 "torch": str(sys.modules["torch"].__version__) if "torch" in sys.modules else "",
-                "warmup": options.warmup,
-                "min_bytes": options.min_bytes,
-                "horizon": options.horizon,
                 "made_by": MadeBy.PROFILER,
             },
         )

@@ -27,7 +27,7 @@ from leakscope.process.watchdog import end_with_launcher, known_launcher, launch
 from leakscope.process.written_files import WrittenFiles
 from leakscope.recorder.steps.step_function import StepFunction
 from leakscope.run.processes import link, write_who
-from leakscope.run.rows import ClockKind, EndKind
+from leakscope.run.rows import EndKind, StepSourceKind
 from leakscope.run.secrets import conceal
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class _Rank:
         from leakscope.recorder.steps.detector import StepEnd
 
         assert self.recorder is not None
-        self.recorder.step_ended(StepEnd(ClockKind.FUNCTION, self.options.step_function or ""))
+        self.recorder.step_ended(StepEnd(StepSourceKind.FUNCTION, self.options.step_function or ""))
 
     def _follow(self) -> None:
         """Make child processes of the script record themselves."""

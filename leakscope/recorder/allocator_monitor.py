@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from leakscope.errors import LeakscopeError
-from leakscope.graph.model import HeapGraph
+from leakscope.graph.model import REACHABLE, HeapGraph
 from leakscope.heap.native_graph import Storage
 from leakscope.heap.snapshot import BlockReader
 from leakscope.heap.storages import device_of, tensor_over
@@ -293,7 +293,7 @@ class SnapshotFiles:
 
 def unreachable_bytes(heap: HeapGraph) -> int:
     """Unreachable tensor memory."""
-    return int(heap.bytes[heap.freed != 0].sum())
+    return int(heap.bytes[heap.freed != REACHABLE].sum())
 
 
 def surplus(sizes: Sequence[int], most: int, most_bytes: int) -> list[int]:
@@ -310,7 +310,7 @@ def surplus(sizes: Sequence[int], most: int, most_bytes: int) -> list[int]:
     return deleted
 
 
-_SHARE = 0.25
+_LAYOUT_SHARE = 0.25
 """Share of the snapshot budget for reading the allocator's layout between snapshots. Heuristic."""
 
 
@@ -333,7 +333,7 @@ class DeviceMemory:
     def __init__(
         self, folder: RankFolder, wanted: When, budget: float, accelerator: Callable[[], Accelerator | None] = find
     ) -> None:
-        self._folder, self._wanted, self._share = folder, wanted, _SHARE * budget
+        self._folder, self._wanted, self._share = folder, wanted, _LAYOUT_SHARE * budget
         self._find = accelerator
         self._accelerator: Accelerator | None = None
         self._history: MemoryHistory | None = None

@@ -225,7 +225,7 @@ MAX_FREE_SNAPSHOTS = 3
 """Failures for which a snapshot is taken at any cost. Heuristic: a library that tries one size after the other fails
 often and quietly.
 """
-_SHARE = 0.02
+_FAILURE_SHARE = 0.02
 """Share of the run's time for snapshots of further failures. Heuristic."""
 
 
@@ -301,7 +301,7 @@ class DeviceFailures:
     def _snapshot(self) -> bool:
         began = CLOCK.perf_counter()
         if self.snapshot is None or (
-            self._snapshots >= MAX_FREE_SNAPSHOTS and self._spent > _SHARE * (began - self._began)
+            self._snapshots >= MAX_FREE_SNAPSHOTS and self._spent > _FAILURE_SHARE * (began - self._began)
         ):
             return False
         taken = self.snapshot()

@@ -128,7 +128,7 @@ _MAX_FUNCTIONS = 5
 """Maximum functions reported. Heuristic."""
 _MAX_REASONS = 512
 """Maximum reasons read per function. Heuristic: its limit is 8 compilations, 36 reasons."""
-_LONGEST = 200
+_MAX_REASON_LENGTH = 200
 """Maximum characters of a reason. Heuristic."""
 
 
@@ -168,10 +168,10 @@ def _reason(error: object) -> str:
     line = str(error).partition("\n")[0]
     number, colon, rest = line.partition(": ")
     text = rest if colon and "/" in number else line
-    return text.partition("  # ")[0].strip()[:_LONGEST]
+    return text.partition("  # ")[0].strip()[:_MAX_REASON_LENGTH]
 
 
-_SHARE = 0.125
+_COUNTING_SHARE = 0.125
 """Share of the snapshot budget for counting between snapshots. Heuristic."""
 _EVERY = 32
 """Minimum interval between two counts, as a share of the run's steps, so that a long run's file stays
@@ -183,7 +183,7 @@ class Counts:
     """Counts for one rank, and writes the results."""
 
     def __init__(self, folder: RankFolder, budget: float) -> None:
-        self._folder, self._share = folder, _SHARE * budget
+        self._folder, self._share = folder, _COUNTING_SHARE * budget
         self._own = os.path.realpath(folder.path.parent) + os.sep
         self._step = 0
         """The last step counted."""

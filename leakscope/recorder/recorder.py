@@ -23,14 +23,14 @@ from leakscope.recorder.lifetimes.dispatch_mode import AllocationSites
 from leakscope.recorder.lifetimes.tracker import LifetimeTracker
 from leakscope.recorder.memory_pressure import MemoryPressure
 from leakscope.recorder.snapshots import SnapshotTaker
-from leakscope.recorder.steps.detector import MARK, StepClock, StepEnd, StepEvents
+from leakscope.recorder.steps.detector import MARK, StepDetector, StepEnd, StepEvents
 from leakscope.recorder.steps.inputs import StepInputs
 from leakscope.recorder.steps.peers import SNAPSHOT_TIMEOUT_S, Peers, RankStateFile, call_ahead_of_comm
 from leakscope.recorder.steps.policy import Schedule, SnapshotRequests
 from leakscope.recorder.steps.rank_exit import MissingStepWarning, RankExit, missing_step_hints
 from leakscope.recorder.training_state import TrainingStateRecorder
 from leakscope.run.model import Ended, Step
-from leakscope.run.rows import ClockKind, Occasion, StepsBy
+from leakscope.run.rows import Occasion, StepsBy, StepSourceKind
 from leakscope.run.writer import RankFolder
 from leakscope.shield import contextmanager, ending_with
 
@@ -100,7 +100,7 @@ class WatchedSteps:
         guard.at_end += [lambda _: guard.later.append(self.leave), lambda _: guard.try_again()]
 
     def restart(self, step: int) -> None:
-        """Restart the count after this step, at which another clock took over."""
+        """Restart the count after this step, at which another step source took over."""
         self._since = step
         self._lifetimes.begin_after(step + self._options.warmup)
 
@@ -144,23 +144,23 @@ class StepSourceSwitch:
 
     def expect(self, function: str, missing: bool = False) -> None:
         """Let only returns of this function end steps, even if there are none; `missing` if it does not exist."""
-        self._by = StepsBy(ClockKind.FUNCTION, function, 0, missing)
+        self._by = StepsBy(StepSourceKind.FUNCTION, function, 0, missing)
         self._folder.append(self._by)
 
-    def note(self, tick: StepEnd, steps: int) -> None:
+    def note(self, end: StepEnd, steps: int) -> None:
         """Record the end of a step, after `steps` of them."""
         by = self._by
-        if by is not None and (by.clock, by.name) == tick:
+        if by is not None and (by.clock, by.name) == end:
             return
-        since = 0 if by is None else by.since if by.clock == tick.clock else steps
-        self._by = StepsBy(tick.clock, tick.name, since)
+        since = 0 if by is None else by.since if by.clock == end.source else steps
+        self._by = StepsBy(end.source, end.name, since)
         self._folder.append(self._by)
         if by is not None and since != by.since:
             self._schedule.restart(since)
             self._watched_steps.restart(since)
 
     def own(self, steps: int) -> int:
-        """Number of steps ended by the current clock."""
+        """Number of steps ended by the current step source."""
         return steps - (0 if self._by is None else self._by.since)
 
 
@@ -201,7 +201,7 @@ class Recorder:
         self._training = TrainingStateRecorder(self._folder)
         self._switch = StepSourceSwitch(self._folder, self._schedule, self._watched_steps)
         self._no_step: MissingStepWarning | None = None
-        self._clock: StepClock | None = None
+        self._detector: StepDetector | None = None
         self._watchdog = Watchdog(self.is_over, self._tick, self._leave, options.grace)
         self._watchdog.ends_with(options.launcher, self._orphaned)
         self._in_forked_child = in_forked_child()
@@ -238,8 +238,8 @@ class Recorder:
                 # the script may compile the function that ends its steps
                 exclude_from_dynamo(self.patches, self._folder.note)
             else:
-                self._clock = StepClock(self._peers.step_alone, self._guard)
-                StepEvents(self._clock, self.step_ended).install(self.patches)
+                self._detector = StepDetector(self._peers.step_alone, self._guard)
+                StepEvents(self._detector, self.step_ended).install(self.patches)
             processes = OwnProcesses(self._folder.append, is_followed if options.process else None)
             processes.install(self.patches)
             if options.rank == 0 and not options.quiet:
@@ -255,12 +255,12 @@ class Recorder:
 
     # steps
 
-    def step_ended(self, tick: StepEnd) -> None:
+    def step_ended(self, end: StepEnd) -> None:
         """Called at the end of an inferred step; raises Stop as `boundary` does."""
         if self._guard.disabled:
             return
         self._home = _thread.get_ident()
-        self.boundary(tick)
+        self.boundary(end)
 
     def step_function_is_missing(self) -> None:
         """Called if the script has ended without defining or importing the step function."""
@@ -268,7 +268,7 @@ class Recorder:
             self._switch.expect(self.options.step_function or "", missing=True)
 
     @untraced
-    def boundary(self, tick: StepEnd = MARK) -> None:
+    def boundary(self, end: StepEnd = MARK) -> None:
         """Handle the end of a step: read the counters, take a snapshot if one is due, and stop if the run is over.
 
         Raises Stop if a run with `steps` is over.
@@ -277,7 +277,7 @@ class Recorder:
             return
         try:
             with self._stepping, self._collections.suspended():
-                self._switch.note(tick, self.steps)
+                self._switch.note(end, self.steps)
                 if self._schedule.steps is None or self.steps < self._schedule.steps:
                     self._step_over()
             over = self.is_over()
@@ -291,7 +291,7 @@ class Recorder:
 
     def _step(self) -> None:
         ended = CLOCK.perf_counter()
-        self._training.step_ended(self.steps + 1, None if self._clock is None else self._clock.called_module)
+        self._training.step_ended(self.steps + 1, None if self._detector is None else self._detector.called_module)
         counted = self._counter.read()
         peak, self._peak = (counted.peak if counted.peak != self._peak else None), counted.peak
         self.steps += 1
@@ -455,7 +455,7 @@ class Recorder:
         if with_snapshot:
             self._snapshot(self.steps, Occasion.END, collect=self.options.gc_diff == When.ALWAYS)
         self._sites.forget()
-        for sentence in missing_step_hints(self._clock) if not self.steps else ():
+        for sentence in missing_step_hints(self._detector) if not self.steps else ():
             self._folder.note(sentence)
         if self.options.prove and self.steps < (self._schedule.steps or 0):
             self._folder.note(

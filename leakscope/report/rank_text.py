@@ -9,7 +9,6 @@ from leakscope.findings.comm import CommState, Unmatched, first_to_fail
 from leakscope.report.rendering import cleaned, one_line
 from leakscope.run.model import Ended, Rank, Run
 from leakscope.run.rows import (
-    ClockKind,
     CommOperation,
     Direction,
     EndKind,
@@ -18,6 +17,7 @@ from leakscope.run.rows import (
     OperationState,
     StartedProcess,
     StepsBy,
+    StepSourceKind,
 )
 from leakscope.units import plural, ranks_text
 
@@ -192,18 +192,18 @@ def _was(text: str) -> str:
 
 def clock_text(run: Run) -> str:
     """`by Adam.step`, of the first rank with steps; "" if unknown."""
-    clock = next((rank.clock for rank in run.ranks if rank.steps and rank.clock is not None), None)
+    clock = next((rank.step_source for rank in run.ranks if rank.steps and rank.step_source is not None), None)
     return "" if clock is None else _clock_named(clock) + (f" from step {clock.since + 1}" if clock.since else "")
 
 
 def _clock_named(clock: StepsBy) -> str:
     name = cleaned(clock.name)
     return {
-        ClockKind.MARK: "as marked by leakscope.Profiler",
-        ClockKind.FUNCTION: f"by {name}()",
-        ClockKind.OPTIMIZER: f"by {name}.step",
-        ClockKind.BACKWARD: "by backward",
-        ClockKind.CALL: f"by calls of {name}",
+        StepSourceKind.MARK: "as marked by leakscope.Profiler",
+        StepSourceKind.FUNCTION: f"by {name}()",
+        StepSourceKind.OPTIMIZER: f"by {name}.step",
+        StepSourceKind.BACKWARD: "by backward",
+        StepSourceKind.CALL: f"by calls of {name}",
     }[clock.clock]
 
 

@@ -18,7 +18,7 @@ from leakscope.findings.model import (
     WhyUnjudged,
 )
 from leakscope.findings.oom import largest_holder, ranks_out_of_memory
-from leakscope.findings.thresholds import COUNTED, SHARE_OF_MEMORY
+from leakscope.findings.thresholds import MIN_COUNTER_GROWTH, SHARE_OF_MEMORY
 from leakscope.report.finding_text import also_text, cut_name, line_to_edit, would_be_freed, would_show
 from leakscope.report.growth_text import lines_text, projected_text, rose_text
 from leakscope.report.rank_text import (
@@ -299,7 +299,7 @@ def _damaged(why: Why) -> str:
 def _leaks(why: Why, held: str) -> str:
     many = f"{why.count} distinct leaks" if why.count > 1 else "1 leak"
     speed = f", growing by {bytes_text(why.bytes_per_step)} per step" if why.bytes_per_step else ""
-    if 0 < why.bytes_per_step < COUNTED:  # so small that its size says nothing by itself
+    if 0 < why.bytes_per_step < MIN_COUNTER_GROWTH:  # so small that its size says nothing by itself
         speed += f", {bytes_text(why.bytes_per_step * why.horizon)} after {why.horizon:,} steps"
     late = f", {bytes_text(why.freed_late)} of garbage per step, freed late" if why.freed_late else ""
     size = f"{bytes_text(why.bytes)} {held}"

@@ -146,13 +146,13 @@ def live_ranks(folder: Path) -> tuple[LiveRank, ...]:
     """
     header = read_header(folder)
     given, there = header.get("ranks"), ranks_in(folder)
-    expected = given if type(given) is int and 0 < given <= _MOST else 1
+    expected = given if type(given) is int and 0 < given <= _MAX_QUERIED_RANKS else 1
     numbers = {*there, *range(expected)}.difference(ranks_elsewhere(folder, header, expected, there))
     over = is_complete(header)
     return tuple(_rank(folder / rank_name(number), number, over) for number in sorted(numbers))
 
 
-_MOST = 1 << 12
+_MAX_QUERIED_RANKS = 1 << 12
 """Maximum ranks queried one by one. Heuristic."""
 
 
@@ -244,7 +244,7 @@ class RankState:
     """The state of one rank, published by itself."""
 
     steps: int
-    """Steps of the current clock; 0 without a clock."""
+    """Steps of the current step source; 0 without one."""
     activity: int
     """One of `Activity`."""
     ended: float

@@ -197,7 +197,7 @@ class Rank:
     """Memory limits of the host; empty in runs of the first versions."""
     loader_workers: tuple[WorkersRow, ...] = ()
     """Memory of DataLoader workers; empty without workers and in runs of the first versions."""
-    clocks: tuple[StepsBy, ...] = ()
+    step_sources: tuple[StepsBy, ...] = ()
     """What ended the steps, in order; empty in runs of the first versions."""
     processes: tuple[StartedProcess, ...] = ()
     """Python processes that the script started and that are not recorded."""
@@ -211,9 +211,9 @@ class Rank:
     """Analyses of the rank's newest allocator snapshots, if `read_run` was told to make them."""
 
     @property
-    def clock(self) -> StepsBy | None:
+    def step_source(self) -> StepsBy | None:
         """What ended the judged steps; None if unknown."""
-        return self.clocks[-1] if self.clocks else None
+        return self.step_sources[-1] if self.step_sources else None
 
 
 ROWS = frozenset(
@@ -293,7 +293,7 @@ class Run:
             The number of steps.
 
         """
-        return self.warmup + (0 if rank.clock is None else rank.clock.since)
+        return self.warmup + (0 if rank.step_source is None else rank.step_source.since)
 
 
 FORMAT = 1
@@ -316,6 +316,17 @@ def read_header(folder: Path) -> dict[str, Any]:
             f"{FORMAT}); upgrade leakscope"
         )
     return data
+
+
+_BESIDE = ("warmup", "min_bytes", "horizon")
+"""Options that runs of the first versions have beside the others."""
+
+
+def recorded_options(header: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a run, from its `run.json`; none if they are damaged."""
+    options = header.get("options")
+    beside = {name: header[name] for name in _BESIDE if name in header}
+    return {**beside, **options} if isinstance(options, Mapping) else beside
 
 
 NAME = "about.json"

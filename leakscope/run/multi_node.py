@@ -15,7 +15,7 @@ from leakscope.files import read_json
 from leakscope.originals import Path, open_file, os, shutil
 from leakscope.run.descriptors import open_private
 from leakscope.run.model import NAME as ABOUT
-from leakscope.run.model import is_complete, read_header, with_what_ranks_know
+from leakscope.run.model import is_complete, read_header, recorded_options, with_what_ranks_know
 from leakscope.run.rank_end import rank_name, ranks_in
 from leakscope.run.suppression import NAME as SUPPRESSIONS
 from leakscope.run.writer import make_private, prepare_folder, write_run
@@ -204,15 +204,12 @@ def _job_facts(part: MachinePart, proved: bool) -> dict[str, str]:
     command = part.header.get("command")
     words = [str(word) for word in command] if isinstance(command, list) else []
     script = words[:2] if words[:1] == ["-m"] else [os.path.basename(words[0]) if words else ""]
-    given = part.header.get("options")
-    options = given if isinstance(given, Mapping) else {}
+    options = recorded_options(part.header)
+    names = ("warmup", "min_bytes", "horizon", "gc_diff", "step_function", "steps")
     return {
         "the number of ranks": str(part.expected),
         "the command": " ".join(script if proved else [*script, *words[len(script) :]]),
-        "--warmup": str(part.header.get("warmup")),
-        "--min-bytes": str(part.header.get("min_bytes")),
-        "--horizon": str(part.header.get("horizon")),
-        **{f"--{name.replace('_', '-')}": str(options.get(name)) for name in ("gc_diff", "step_function", "steps")},
+        **{f"--{name.replace('_', '-')}": str(options.get(name)) for name in names},
     }
 
 

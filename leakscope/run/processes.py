@@ -20,7 +20,7 @@ WHO = "who.json"
 """File in the folder of a process with its identity."""
 MAIN = "process_0000"
 """Folder of the process started by leakscope itself."""
-_MOST = 10_000
+_MAX_PROCESSES = 10_000
 """Maximum followed processes of one run. Heuristic: a pool may start one per task."""
 
 
@@ -63,12 +63,12 @@ class Process:
 def claim(folder: Path) -> str:
     """Create a folder for this process and return its name. Raises OSError."""
     make_private(folder)
-    for number in range(1, _MOST):
+    for number in range(1, _MAX_PROCESSES):
         path = folder / f"process_{number:04d}"
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
             return path.name
-    raise FileExistsError(f"{_MOST} processes are recorded already")
+    raise FileExistsError(f"{_MAX_PROCESSES} processes are recorded already")
 
 
 def write_who(folder: Path, who: ProcessInfo) -> None:
@@ -113,15 +113,13 @@ LOCK = ".processes"
 
 
 @dataclass(frozen=True)
-class Settled:
+class RankAssignment:
     """The outcome of assigning a run's processes to ranks."""
 
     ranks: int
     """How many the run has, including those that left nothing."""
     main: int | None
     """The rank of the process started by leakscope; None if it has not trained and others have."""
-    numbers: dict[int, int]
-    """Process number, mapped to its rank."""
 
 
 def link(folder: Path) -> None:
@@ -142,7 +140,7 @@ def link(folder: Path) -> None:
                 (folder / rank_name(number)).unlink()
 
 
-def settle(folder: Path) -> Settled:
+def assign_ranks(folder: Path) -> RankAssignment:
     """Replace each link by the folder itself, once nobody writes any more. Raises OSError."""
     with open_file(folder / LOCK, "ab", opener=open_private) as lock:  # closing it gives the lock back
         with suppress(OSError):  # a file system without locks
@@ -157,10 +155,9 @@ def settle(folder: Path) -> Settled:
             process.folder.rename(folder / rank_name(number))
     (folder / LOCK).unlink(missing_ok=True)
     counts = [*(number + 1 for number in ranks), *(process.who.world for process in ranks.values())]
-    return Settled(
+    return RankAssignment(
         max(counts, default=1),
         next((number for number, process in ranks.items() if process.is_main), None),
-        {process.who.pid: number for number, process in ranks.items()},
     )
 
 

@@ -31,6 +31,7 @@ from leakscope.run.model import (
     Step,
     is_complete,
     read_header,
+    recorded_options,
     with_what_ranks_know,
 )
 from leakscope.run.multi_node import ranks_elsewhere
@@ -227,7 +228,7 @@ def read_rows(path: Path, damage: Damage) -> dict[str, Any]:
         "gc_freezes": rows(GcFreeze),
         "host_memory": rows(MemoryThere),
         "loader_workers": rows(*WORKERS_ROWS),
-        "clocks": rows(StepsBy),
+        "step_sources": rows(StepsBy),
         "processes": rows(StartedProcess),
         "recording_ended": rows(RecordingEnded),
         "counts": rows(CountsAtStep),
@@ -389,9 +390,13 @@ class _Header:
     made_by: MadeBy = Run.made_by
 
 
+_IN_HEADER = tuple(field.name for field in fields(_Header))
+"""Names of `run.json`, or of its options, that have a field of their own."""
+
+
 def _header(data: Mapping[str, Any], damage: Damage) -> _Header:
-    header = _Header()
-    for name in (field.name for field in fields(_Header)):
+    header, data = _Header(), {**recorded_options(data), **data}
+    for name in _IN_HEADER:
         try:
             if name in data:
                 header = replace(header, **{name: getattr(from_json(_Header, {name: data[name]}), name)})
@@ -407,6 +412,8 @@ def _options(options: Any, damage: Damage) -> Iterator[tuple[str, object]]:
         damage.of_part(_RUN, "options", "not a JSON object")
         return
     for name, value in options.items():
+        if name in _IN_HEADER:
+            continue
         number = isinstance(value, int | float) and math.isfinite(value) and abs(value) <= LARGEST
         if value is None or number or (isinstance(value, str) and len(value) <= LONGEST):
             yield name, value

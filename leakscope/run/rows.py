@@ -68,7 +68,7 @@ class EndKind(StrEnum):
     """Its record is damaged."""
 
 
-class ClockKind(StrEnum):
+class StepSourceKind(StrEnum):
     """What ends a step."""
 
     MARK = "mark"
@@ -390,11 +390,12 @@ class StepsBy(Row):
 
     FILE = "clock"
 
-    clock: ClockKind
+    clock: StepSourceKind
+    """The kind of the source, under its name of the first versions."""
     name: str
     """Its name: `Adam`, `Net`, `Trainer.training_step`; "" if it has none."""
     since: int = 0
-    """Steps ended by earlier clocks: they are not judged, and warm-up follows them."""
+    """Steps ended by earlier sources: they are not judged, and warm-up follows them."""
     missing: bool = rare(False)
     """Whether no function of this name existed at the end of the script."""
 

@@ -12,7 +12,7 @@ from leakscope.errors import Unreadable
 from leakscope.files import parse_json, read_json
 from leakscope.originals import Path, os, time
 from leakscope.run.live import Activity, LiveRank, RankState, live_ranks, read_states, tail_of
-from leakscope.run.model import Ended, Run, Step, is_complete, read_header
+from leakscope.run.model import Ended, Run, Step, is_complete, read_header, recorded_options
 from leakscope.run.rank_end import ended_file, rank_name
 from leakscope.run.rows import EndKind, from_json
 from leakscope.run.writer import INTERIM
@@ -80,8 +80,8 @@ def status_of(folder: Path) -> RunStatus:
     header = read_header(folder)
     live = live_ranks(folder)
     states = read_states(folder, live[-1].number + 1)
-    warmup, options, command = header.get("warmup"), header.get("options"), header.get("command")
-    steps = options.get("steps") if isinstance(options, dict) else None
+    options, command = recorded_options(header), header.get("command")
+    warmup, steps = options.get("warmup"), options.get("steps")
     ranks = tuple(
         _rank(
             folder / rank_name(rank.number),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from leakscope._version import __version__
 from leakscope.errors import LeakscopeError
+from leakscope.options import Options
 from leakscope.originals import Path, _thread, open_file, os, shutil
 from leakscope.run.descriptors import GrowingFile, open_private, write_whole
 from leakscope.run.model import FORMAT, Ended, GcDiff, HeapSnapshot, Step
@@ -17,7 +19,7 @@ from leakscope.run.rank_end import NAME as ENDED
 from leakscope.run.rank_end import rank_name
 from leakscope.run.rows import Row, to_line
 from leakscope.run.rows import to_json as row_to_json
-from leakscope.run.secrets import json_of
+from leakscope.run.secrets import json_of, masked
 from leakscope.run.suppression import NAME as SUPPRESSIONS
 
 REQUEST_FILE = ".asked"
@@ -156,6 +158,17 @@ def write_run(folder: Path, data: Mapping[str, Any]) -> None:
     """Write `run.json`: format, command, ranks, device, torch, leakscope, heap_reader, options; see `read_run`."""
     make_private(folder)
     write_json(folder / "run.json", {"format": FORMAT, **data})
+
+
+def initial_header(options: Options, command: Sequence[str]) -> dict[str, Any]:
+    """What `run.json` contains before anything is recorded."""
+    return {
+        "command": list(masked(command)),
+        "ranks": options.world,
+        "leakscope": __version__,
+        "started": time_now(),
+        "options": options.recorded,
+    }
 
 
 def time_now() -> str:

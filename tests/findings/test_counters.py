@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.examples import MIB
 from support.heap_text import heap_from
 
-from leakscope.findings.counters import counted_rate, is_steady, rate_at_end, rose_each_step, step_times
+from leakscope.findings.counters import _stretches, counted_rate, is_steady, rate_at_end, rose_each_step, step_times
 from leakscope.run.model import Collection, Ended, HeapSnapshot, Rank, Step
 from leakscope.run.rows import EndKind, LifetimesUnjudged, Occasion
 
@@ -80,6 +80,13 @@ def test_the_garbage_of_the_start_hides_no_growth() -> None:
         assert rate(_watched(levels), 2) != 0.25 * MIB
 
 
+@pytest.mark.parametrize("collected", [9, 10])
+def test_a_collection_near_the_end_hides_no_growth(collected: int) -> None:
+    """Six levels are left after the collection, or five, which are too few."""
+    rank = _watched([100.0 + k for k in range(14)], collected=collected)
+    assert counted_rate(rank, 2) == rate_at_end(rank, 2) == MIB
+
+
 @pytest.mark.parametrize(("steps", "reported"), [(5, False), (6, True)])
 def test_three_rises_after_warmup_tell_a_rate(steps: int, reported: bool) -> None:
     rank = _rank([100 + k for k in range(steps)])
@@ -135,3 +142,20 @@ def test_steps_that_take_a_quarter_longer_are_slower(last: float, reported: bool
     rank = _rank([100.0] * 40)
     slower = replace(rank, steps=tuple(replace(s, seconds=last if s.number > 20 else 1.0) for s in rank.steps))
     assert step_times(slower, 2) == ((1.0, last) if reported else None)
+
+
+def test_the_last_step_asked_about_is_one_of_the_steps() -> None:
+    """Six steps, of which the last three rise: half of them, and without the last fewer."""
+    rank = _rank([100, 100, 101, 102, 103])
+    assert rose_each_step(rank, 1, 5, MIB)
+    assert not rose_each_step(rank, 1, 4, MIB)
+
+
+@given(st.lists(st.integers(-MIB, MIB), max_size=60))
+def test_stretches_are_at_most_five_of_three_steps_or_more(rises: list[int]) -> None:
+    stretches = _stretches(rises)
+    if len(rises) < 9:
+        assert stretches == (rises if len(rises) >= 3 else [])
+    else:
+        assert len(stretches) == min(5, len(rises) // 3)
+        assert min(rises) <= min(stretches) <= max(stretches) <= max(rises)

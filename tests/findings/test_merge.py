@@ -10,10 +10,12 @@ import pytest
 from support.judging import MIB, rank_of, run_of
 
 from leakscope.findings.facts import AlsoFreed, BufferKind, CommBuffers, FreedBy, Plateaued
+from leakscope.findings.growth import Series
 from leakscope.findings.judge import judge
-from leakscope.findings.merge import MERGED, MERGED_CUT, _is_part, merge_findings
+from leakscope.findings.merge import MERGED, MERGED_CUT, _is_part, decide_severities, merge_findings
 from leakscope.findings.model import Cut, Finding
 from leakscope.findings.rules.dist_autograd_context import OpenContextsFacts
+from leakscope.findings.thresholds import Thresholds
 
 STEPS = (3, 5, 9, 10)
 
@@ -140,6 +142,26 @@ def test_what_two_ranks_found_is_summed() -> None:
     assert (both.settled_by, both.keeps_graphs, both.cut_in) == (None, True, one.cut_in)
     assert both.made_at == ("train.py:2", "train.py:1"), "the larger one's first"
     assert merge_findings([one, one]).settled_by == Plateaued(9)
+    assert merge_findings([replace(one, retained_bytes=9 * one.retained_bytes), other]).settled_by is None
+
+
+@pytest.mark.parametrize(("first", "severities"), [("note", ["leak"] * 3), ("leak", ["leak", "note", "note"])])
+def test_notes_with_the_cut_of_a_leak_stay_notes(first: str, severities: list[str]) -> None:
+    """Together they are large enough: with no leak among them, all are."""
+    candidate = SimpleNamespace(
+        on_device=False, is_certain=True, settled_by=None, series=Series((3, 5, 7), (0, 2 * MIB, 4 * MIB))
+    )
+    cut = SimpleNamespace(keys=("a",), where="", references=(1,))
+    judged = [
+        SimpleNamespace(
+            severity=severity, cut=cut, cut_in=frozenset(), cycle=(), freed_by=FreedBy.PROGRAM, retained_bytes=4 * MIB,
+            rule="", subject="", bytes_per_step=MIB, candidate=candidate, facts=SimpleNamespace(is_bounded=False),
+            decide_severity=lambda: None,
+        )
+        for severity in (first, "note", "note")
+    ]  # fmt: skip
+    decide_severities(judged, Thresholds(min_bytes=2 * MIB))  # type: ignore[arg-type]
+    assert [one.severity for one in judged] == severities
 
 
 def cycles(kinds: str, sizes: dict[str, int]) -> Callable[[int], str]:

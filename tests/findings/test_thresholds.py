@@ -10,7 +10,7 @@ from support.judging import Heap, growing, rank_of, run_of, tensor
 
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
-from leakscope.findings.thresholds import COUNTED, USUAL_MEMORY, Thresholds
+from leakscope.findings.thresholds import MIN_COUNTER_GROWTH, USUAL_MEMORY, Thresholds
 from leakscope.run.rows import MemoryThere
 
 GIB = 1 << 30
@@ -65,12 +65,12 @@ def test_a_threshold_of_the_users_own_overrides_both(kind: Callable[[int], Heap]
 
 def test_unknown_memory_is_taken_for_the_usual() -> None:
     thresholds = Thresholds()
-    assert thresholds.of_data() == thresholds.of_data(on_device=True) == round(USUAL_MEMORY / 100 / 100_000)
-    assert replace(thresholds, device_bytes=80 * GIB).of_data(on_device=True) == round(0.8 * GIB / 100_000)
-    assert (thresholds.counted, replace(thresholds, min_bytes=7).counted) == (COUNTED, 7)
+    assert thresholds.for_data() == thresholds.for_data(on_device=True) == round(USUAL_MEMORY / 100 / 100_000)
+    assert replace(thresholds, device_bytes=80 * GIB).for_data(on_device=True) == round(0.8 * GIB / 100_000)
+    assert (thresholds.for_counters, replace(thresholds, min_bytes=7).for_counters) == (MIN_COUNTER_GROWTH, 7)
 
 
-@pytest.mark.parametrize(("rise", "verdict"), [(COUNTED - 1, "clean"), (COUNTED, "inconclusive")])
+@pytest.mark.parametrize(("rise", "verdict"), [(MIN_COUNTER_GROWTH - 1, "clean"), (MIN_COUNTER_GROWTH, "inconclusive")])
 def test_the_verdict_is_that_of_the_worst_rank(rise: int, verdict: str) -> None:
     """Rank 1 ended after four steps, the last two of which took so much more."""
     still = rank_of(lambda _: f"module train -> .w -> {tensor('w', 4096)}", last=9)

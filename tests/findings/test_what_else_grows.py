@@ -18,7 +18,7 @@ STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24)
 
 
 def judged(**files: Sequence[Mapping[str, Any]]) -> tuple[AlsoGrows, ...]:
-    return also_grows(Rank(3, (), (), Ended(EndKind.FINISHED, 0, 24), **rows(**files)), warmup=2, min_bytes=1 << 16)
+    return also_grows(Rank(3, (), (), Ended(EndKind.FINISHED, 0, 24), **rows(**files)), warmup=2, min_per_step=1 << 16)
 
 
 def descriptors(counts: Sequence[int]) -> tuple[AlsoGrows, ...]:

@@ -12,7 +12,7 @@ from leakscope.launch import Outcome, launch
 from leakscope.options import Options, When
 from leakscope.run.model import Rank, Run
 from leakscope.run.reader import read_run
-from leakscope.run.rows import ClockKind, StepsBy
+from leakscope.run.rows import StepsBy, StepSourceKind
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("launches_copies")]
 
@@ -49,7 +49,8 @@ while True:
     outcome, recorded = run(tmp_path / "run", script(text), steps=8)
     (rank,) = recorded.ranks
     assert outcome.status == 0
-    assert rank.clocks == (StepsBy(ClockKind.CALL, "Linear"), StepsBy(ClockKind.OPTIMIZER, "Adam", since=4))
+    calls, steps = StepsBy(StepSourceKind.CALL, "Linear"), StepsBy(StepSourceKind.OPTIMIZER, "Adam", since=4)
+    assert rank.step_sources == (calls, steps)
     assert rank.ended.steps == 4 + 8 and recorded.warmup_of(rank) == 4 + 2
     assert [snapshot.step for snapshot in rank.heap_snapshots][-4:] == [4 + 3, 4 + 5, 4 + 7, 4 + 8]
     assert judge(recorded).verdict == "clean", "what the evaluation kept was there before the training"
@@ -91,8 +92,8 @@ def test_a_rank_without_an_optimizer_follows_the_one_that_has_it(script: Write, 
     outcome, recorded = run(tmp_path / "run", script(PAIR + PIPELINE), ranks=2, steps=6)
     follower, owner = recorded.ranks
     assert outcome.status == 0
-    assert (owner.ended.steps, owner.clock) == (6, StepsBy(ClockKind.OPTIMIZER, "SGD"))
-    assert (follower.ended.steps, follower.clocks) == (0, ())
+    assert (owner.ended.steps, owner.step_source) == (6, StepsBy(StepSourceKind.OPTIMIZER, "SGD"))
+    assert (follower.ended.steps, follower.step_sources) == (0, ())
     assert {snapshot.occasion for snapshot in follower.heap_snapshots} == {"peer"} and follower.heap_snapshots[
         -1
     ].step == 6
@@ -109,8 +110,8 @@ while True:
     outcome, recorded = run(tmp_path / "run", script(PAIR + text), ranks=2, steps=6)
 
     def outcome_of(rank: Rank) -> tuple[object, ...]:
-        return rank.ended.how, rank.ended.steps, rank.clock, [snapshot.step for snapshot in rank.heap_snapshots]
+        return rank.ended.how, rank.ended.steps, rank.step_source, [snapshot.step for snapshot in rank.heap_snapshots]
 
     assert outcome.status == 0
     assert outcome_of(recorded.ranks[0]) == outcome_of(recorded.ranks[1])
-    assert outcome_of(recorded.ranks[0]) == ("stopped", 6, StepsBy(ClockKind.BACKWARD, ""), [3, 5, 6])
+    assert outcome_of(recorded.ranks[0]) == ("stopped", 6, StepsBy(StepSourceKind.BACKWARD, ""), [3, 5, 6])

@@ -14,10 +14,12 @@ from support.damage.mutations import IN_ITS_PLACE, put_back
 from support.damage.small_run import SNAPSHOT_STEPS, STEPS, write_small_run
 
 from leakscope.findings import judge
+from leakscope.options import Options
 from leakscope.report import FORMATS
 from leakscope.run.model import Rank, Run
 from leakscope.run.rank_end import lost
 from leakscope.run.reader import read_run
+from leakscope.run.writer import initial_header, write_run
 from leakscope.verdict import Verdict
 
 FOUND = [json.loads(line) for line in Path(__file__).with_name("damage_found.jsonl").read_text().splitlines()]
@@ -86,6 +88,29 @@ def test_the_small_run_is_whole_and_leaks(damaged: Damage) -> None:
     assert judge(run).verdict == Verdict.LEAKS
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_options_are_read_from_either_place(damaged: Damage, nested: bool) -> None:
+    """Runs of the first versions have three options beside the others."""
+
+    def change(path: Path) -> None:
+        header = json.loads(path.read_text())
+        for name in ("warmup", "min_bytes", "horizon") if nested else ():
+            header["options"][name] = header.pop(name, Run.horizon)
+        path.write_text(json.dumps(header))
+
+    run = damaged("run.json", change)
+    assert (run.warmup, run.min_bytes, run.horizon, len(notes(run))) == (2, 65536, Run.horizon, 2)
+    assert run.options == {"steps": STEPS, "budget": 0.02, "gc_diff": "auto", "step_function": None}
+
+
+def test_a_run_is_read_with_the_options_it_was_started_with(tmp_path: Path) -> None:
+    options = Options(warmup=4, min_bytes=7, horizon=9, steps=30, ignore_library=True)
+    write_run(tmp_path, initial_header(options, ["train.py"]))
+    run = read_run(tmp_path)
+    assert (run.command, run.warmup, run.min_bytes, run.horizon) == (("train.py",), 4, 7, 9)
+    assert (run.options["steps"], run.options["ignore_library"], "warmup" in run.options) == (30, True, False)
+
+
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: found["was"].replace(" ", "_"))
 def test_damage_found_by_fuzzing_costs_its_own_data(damaged: Damage, found: dict[str, Any]) -> None:
     change = in_its_place(found["place"]) if "place" in found else with_value(found)
@@ -106,7 +131,7 @@ def test_a_run_with_damaged_files_is_never_clean(damaged: Damage) -> None:
     snapshots = tuple(replace(quiet.heap_snapshots[0], step=step) for step in SNAPSHOT_STEPS)
     steps = tuple(replace(quiet.steps[0], number=n) for n in range(1, STEPS + 1))
     quiet = replace(
-        quiet, heap_snapshots=snapshots, steps=steps, operations=(), contexts=(), final_operation=None, clocks=()
+        quiet, heap_snapshots=snapshots, steps=steps, operations=(), contexts=(), final_operation=None, step_sources=()
     )
     whole = replace(quiet, damaged=())
 

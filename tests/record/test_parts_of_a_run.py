@@ -79,6 +79,7 @@ def test_one_part_alone_has_a_lost_rank_only_after_merging(split: Split, tmp_pat
 OF_ANOTHER_JOB: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "number of ranks": ({}, {"ranks": 4}),
     "--warmup": ({}, {"warmup": 3}),
+    "--horizon": ({}, {"options": {"horizon": 3}}),
     "rendezvous id": ({"job": {"id": "a"}}, {"job": {"id": "b"}}),
     "--rdzv-id": (
         {"started": "2026-01-01T12:00:00Z", "job": {"id": "none", "port": "29500"}},

@@ -13,6 +13,7 @@ from leakscope.findings.merge import merge_findings
 from leakscope.findings.model import Cut, CutReference, Finding, Hop, HopReason, Sighting
 from leakscope.findings.naming import fingerprint, function_of, place_of
 from leakscope.findings.rules.rule import Match, Rule, ToCut
+from leakscope.graph.model import REACHABLE
 from leakscope.run.model import Run
 from leakscope.run.rows import ContextsAtStep
 
@@ -97,7 +98,7 @@ class EmptyContextsFacts(Facts):
 
 
 def _applies(candidate: Candidate) -> bool:
-    return candidate.group.freed == 0 and any(o.name.endswith(CONTEXT_TYPE) for o in candidate.before_tensor)
+    return candidate.group.freed == REACHABLE and any(o.name.endswith(CONTEXT_TYPE) for o in candidate.before_tensor)
 
 
 def _facts(candidate: Candidate, _cut: ToCut) -> OpenContextsFacts:

@@ -11,7 +11,7 @@ from leakscope.findings.facts import Facts, RuleName
 from leakscope.findings.growth import MIN_SNAPSHOTS
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.rule import Match, Rule, ToCut
-from leakscope.graph.model import Object, ObjectKind, ReferenceKind, RootKind
+from leakscope.graph.model import REACHABLE, Object, ObjectKind, ReferenceKind, RootKind
 
 _KINDS = (
     ObjectKind.FRAME,
@@ -124,7 +124,7 @@ class CallsFacts(Facts):
 
 
 def _applies(candidate: Candidate) -> bool:
-    return candidate.group.freed == 0 and (candidate.through(*_KINDS) is not None or _piles_up(candidate))
+    return candidate.group.freed == REACHABLE and (candidate.through(*_KINDS) is not None or _piles_up(candidate))
 
 
 def _piles_up(candidate: Candidate) -> bool:

@@ -9,7 +9,7 @@ from leakscope.findings.facts import Facts, RuleName
 from leakscope.findings.model import Finding
 from leakscope.findings.naming import generic
 from leakscope.findings.rules.rule import Match, Rule, ToCut
-from leakscope.graph.model import ObjectKind, ReferenceKind
+from leakscope.graph.model import REACHABLE, ObjectKind, ReferenceKind
 from leakscope.units import seconds_text
 
 _HOOKS = (ObjectKind.FUNCTION, ObjectKind.METHOD, ObjectKind.INSTANCE)
@@ -94,7 +94,7 @@ def _hooks_at(candidate: Candidate) -> int | None:
 
 
 def _applies(candidate: Candidate) -> bool:
-    return candidate.group.freed == 0 and _position(candidate) is not None
+    return candidate.group.freed == REACHABLE and _position(candidate) is not None
 
 
 def _facts(candidate: Candidate, _cut: ToCut) -> HookFacts:

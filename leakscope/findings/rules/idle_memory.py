@@ -22,7 +22,7 @@ from leakscope.findings.peak import (
     variables,
 )
 from leakscope.findings.rules.rule import Rule
-from leakscope.graph.model import ROOTS, HeapGraph, Ints, ObjectKind, ReferenceKind, RootKind
+from leakscope.graph.model import REACHABLE, ROOTS, HeapGraph, Ints, ObjectKind, ReferenceKind, RootKind
 from leakscope.graph.paths import paths_from_roots
 from leakscope.graph.retained import freed_storages
 from leakscope.graph.walks import Mask, reachable
@@ -93,7 +93,7 @@ def _gain(facts: UntouchedFacts) -> str:
 
 
 def idle_findings(
-    rank: Rank, min_bytes: int, reported: Sequence[Finding] = (), worth_share: float = WORTH_SHARE
+    rank: Rank, min_avoidable: int, reported: Sequence[Finding] = (), worth_share: float = WORTH_SHARE
 ) -> list[Finding]:
     """One finding for each holder of memory that no operation of the watched steps touched, if it is worth a line.
 
@@ -108,14 +108,14 @@ def idle_findings(
         return []
     step, graph = watched
     rows = (row.storage for row in rank.lifetimes if isinstance(row, UntouchedStorage))
-    untouched = {storage for storage in rows if 0 <= storage < len(graph) and graph.freed[storage] == 0}
+    untouched = {storage for storage in rows if 0 <= storage < len(graph) and graph.freed[storage] == REACHABLE}
     ended = _ended(graph)
     unread = _unread(graph, step)
     locals_ = np.flatnonzero(ended[graph.holder] & (graph.reference_kind == _LOCAL))
     gone = untouched.intersection(freed_storages(graph, np.concatenate([unread, locals_])).tolist())
     if not gone:
         return []
-    least = max(min_bytes, worth_share * step.peak_bytes, 1)
+    least = max(min_avoidable, worth_share * step.peak_bytes, 1)
     candidates = np.concatenate([unread, _entries(graph, ended)])
     found = (
         _untouched_finding(rank.number, step, graph, cuts, gone, ended) for cuts in _together(graph, candidates, gone)

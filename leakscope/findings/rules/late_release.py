@@ -48,7 +48,7 @@ NAME = RuleName.LATE_RELEASE
 _SHARE_THRESHOLD = 0.05
 """Minimum share of the step's rise to its peak to report memory of other holders."""
 _MIN_FACTOR = 16
-"""Minimum multiple of `min_bytes`."""
+"""Minimum multiple of `min_avoidable`."""
 _OTHER_RELEASERS = (Releaser.GRADIENT, Releaser.COMM, Releaser.AUTOGRAD)
 """Excludes `LIBRARY`: what an unknown library or a running call keeps has no holder to name and no remedy."""
 
@@ -89,7 +89,7 @@ _OTHERS: Mapping[Releaser, tuple[str, str]] = {
 """Releaser, mapped to title and advice."""
 
 
-def others_findings(peak: PeakOfStep, min_bytes: int, least: float, reported: Collection[str]) -> list[Finding]:
+def others_findings(peak: PeakOfStep, min_avoidable: int, least: float, reported: Collection[str]) -> list[Finding]:
     """One finding for each known library holder not `reported` yet, then one for each other releaser that would lower
     the peak by `least` bytes.
     """
@@ -105,7 +105,8 @@ def others_findings(peak: PeakOfStep, min_bytes: int, least: float, reported: Co
         idle = [entry for entry in peak.held_by(who) if entry.row.storage not in named]
         if who == Releaser.GRADIENT and peak.step.peak_phase == Phase.OPTIMIZER:
             continue  # the optimizer itself still holds them: zero_grad was not possible before
-        if peak.fall(idle) >= least and _bytes(idle) >= max(_MIN_FACTOR * min_bytes, _SHARE_THRESHOLD * peak.rise, 1):
+        worth = max(_MIN_FACTOR * min_avoidable, _SHARE_THRESHOLD * peak.rise, 1)
+        if peak.fall(idle) >= least and _bytes(idle) >= worth:
             findings.append(_unknown(peak, who, idle))
     return findings
 
@@ -249,7 +250,7 @@ def line_of(place: str) -> str:
 
 
 def late_release_findings(
-    rank: Rank, min_bytes: int, reported: Collection[str] = (), worth_share: float = WORTH_SHARE
+    rank: Rank, min_avoidable: int, reported: Collection[str] = (), worth_share: float = WORTH_SHARE
 ) -> list[Finding]:
     """Possible savings of this rank's peak that are worth a line: never a leak.
 
@@ -258,8 +259,8 @@ def late_release_findings(
     peak = peak_of(rank)
     if peak is None:
         return []
-    least = max(min_bytes, worth_share * peak.step.peak_bytes, 1)
-    return _users_findings(peak, least) + others_findings(peak, min_bytes, least, reported)
+    least = max(min_avoidable, worth_share * peak.step.peak_bytes, 1)
+    return _users_findings(peak, least) + others_findings(peak, min_avoidable, least, reported)
 
 
 def late_release_unjudged(rank: Rank) -> list[Unjudged]:

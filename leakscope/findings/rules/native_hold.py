@@ -12,7 +12,7 @@ from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.naming import fingerprint
 from leakscope.findings.oom import DeviceSnapshot, device_snapshots
 from leakscope.findings.rules.rule import Match, Rule, ToCut
-from leakscope.graph.model import ObjectKind, RootKind
+from leakscope.graph.model import REACHABLE, ObjectKind, RootKind
 from leakscope.run.model import HeapSnapshot, Rank
 from leakscope.units import bytes_text
 
@@ -124,7 +124,7 @@ _ON_HOST = (
 
 def _applies(candidate: Candidate) -> bool:
     start = candidate.objects[0]
-    return candidate.group.freed == 0 and start.root == RootKind.NATIVE and start.kind in _KINDS
+    return candidate.group.freed == REACHABLE and start.root == RootKind.NATIVE and start.kind in _KINDS
 
 
 def _facts(candidate: Candidate, _cut: ToCut) -> NativeFacts:
@@ -135,7 +135,7 @@ _MAX_SITES = 6
 """Maximum allocation sites reported for native blocks. Heuristic."""
 
 
-def native_findings(rank: Rank, snapshots: Sequence[HeapSnapshot], min_bytes: int) -> list[Finding] | None:
+def native_findings(rank: Rank, snapshots: Sequence[HeapSnapshot], min_per_step: int) -> list[Finding] | None:
     """A native-hold finding if blocks without a storage grow at every snapshot; None if none were joined.
 
     Blocks joined by address need no estimate of a gap.
@@ -150,7 +150,7 @@ def native_findings(rank: Rank, snapshots: Sequence[HeapSnapshot], min_bytes: in
     steps = sorted({found.step for found in joined})
     at = {step: [found for found in joined if found.step == step] for step in steps}
     line = series(steps, {step: sum(found.native for found in at[step]) for step in steps})
-    if not line.grew_lately or not line.is_leak(min_bytes):
+    if not line.grew_lately or not line.is_leak(min_per_step):
         return []
     before, after = _of_sites(at[steps[0]]), _of_sites(at[steps[-1]])
     grown = sorted(((after[where] - before.get(where, 0), where) for where in after), reverse=True)

@@ -76,14 +76,14 @@ class ObjectFacts(Facts):
         }[self.collects]
 
 
-_FEW = 10
+_WHOLE_ITEMS = 10
 """Items per step from which on they are shown without a fraction."""
 
 
 def _gained_text(facts: ObjectFacts) -> str:
     """`12 str per step`, `attributes (1 str per step)`."""
     rate = facts.items_per_step
-    count = f"{rate:,.0f}" if rate >= _FEW or rate == round(rate) else f"{rate:.1f}"
+    count = f"{rate:,.0f}" if rate >= _WHOLE_ITEMS or rate == round(rate) else f"{rate:.1f}"
     gained = f"{count} {facts.item} per step"
     if facts.collects == Collects.CHAIN:
         return f"{gained} in a chain"

@@ -15,7 +15,7 @@ from leakscope.findings.facts import CommBuffers, Facts, FreedBy, RuleName, Seve
 from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.naming import fingerprint, function_of
 from leakscope.findings.rules.rule import Match, Rule, ToCut
-from leakscope.graph.model import ReferenceKind, RootKind
+from leakscope.graph.model import REACHABLE, ReferenceKind, RootKind
 from leakscope.run.model import Run
 from leakscope.run.operations import column
 from leakscope.run.rows import CommOperation
@@ -165,7 +165,7 @@ def _past_their_step(candidate: Candidate) -> bool:
 
 def _applies(candidate: Candidate) -> bool:
     return (
-        candidate.group.freed == 0
+        candidate.group.freed == REACHABLE
         and _past_their_step(candidate)
         and (_by_work(candidate) or _directly(candidate) or _by_registry(candidate) or _by_registry_too(candidate))
     )

@@ -25,9 +25,9 @@ Held = Mapping[int, Mapping[int, int] | None]
 """Rank, mapped to the result of `held_at_last`."""
 _OWN = ("parameter", "gradient", "optimizer state", "buffer")
 """What a stage must hold: a stage with more layers may hold more."""
-_FACTOR = 1.5
+_MIN_PEERS_FACTOR = 1.5
 """Minimum multiple of its peers' share. Heuristic."""
-_MIN_BYTES = 16 << 20
+_MIN_BYTES_OVER_PEERS = 16 << 20
 """Minimum bytes beyond its peers' share. Heuristic."""
 
 
@@ -80,7 +80,8 @@ def skew_findings(
     for number, beside in sorted(excess.items()):
         expected = _median_of_others(shares, beside / models[number]) * models[number]
         over = int(beside - expected)
-        if beside > _FACTOR * expected and over >= max(_MIN_BYTES, Thresholds(run.min_bytes).counted):
+        threshold = max(_MIN_BYTES_OVER_PEERS, Thresholds(run.min_bytes).for_counters)
+        if beside > _MIN_PEERS_FACTOR * expected and over >= threshold:
             skews.append(_finding(run, number, peers, over, beside, int(expected)))
     return skews
 

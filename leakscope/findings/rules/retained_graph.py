@@ -12,7 +12,7 @@ from leakscope.findings.judged import JudgedCandidate
 from leakscope.findings.model import Finding
 from leakscope.findings.naming import is_lru_cache
 from leakscope.findings.rules.rule import Match, Rule, ToCut
-from leakscope.graph.model import CACHED_ARGUMENTS, ObjectKind, ReferenceKind
+from leakscope.graph.model import CACHED_ARGUMENTS, REACHABLE, ObjectKind, ReferenceKind
 from leakscope.units import bytes_text
 
 
@@ -102,7 +102,7 @@ class GraphFacts(Facts):
 
 def _applies(candidate: Candidate) -> bool:
     graph = candidate.reference_through(ReferenceKind.GRAD_GRAPH, ReferenceKind.SAVED)
-    return candidate.group.freed == 0 and graph is not None
+    return candidate.group.freed == REACHABLE and graph is not None
 
 
 def _kept(candidate: Candidate) -> KeptOfGraph:

@@ -10,7 +10,7 @@ from leakscope.findings.facts import Bounded, EmptiedLater, Facts, Plateaued, Ru
 from leakscope.findings.model import Finding
 from leakscope.findings.naming import is_lru_cache
 from leakscope.findings.rules.rule import Match, Rule, ToCut
-from leakscope.graph.model import Object, ObjectKind
+from leakscope.graph.model import REACHABLE, Object, ObjectKind
 from leakscope.graph.ownership import is_users
 
 _OF_OPTIMIZER = (".state", ".param_groups")
@@ -172,7 +172,7 @@ class ScatteredFacts(Facts):
 
 
 def _applies(candidate: Candidate) -> bool:
-    return candidate.group.freed == 0
+    return candidate.group.freed == REACHABLE
 
 
 def _bounded_by(candidate: Candidate) -> Object | None:

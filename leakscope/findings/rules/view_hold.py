@@ -8,7 +8,7 @@ from leakscope.findings.candidates import Candidate
 from leakscope.findings.facts import Facts, RuleName
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.rule import Match, Rule, ToCut
-from leakscope.graph.model import Object, ReferenceKind
+from leakscope.graph.model import REACHABLE, Object, ReferenceKind
 from leakscope.units import bytes_text
 
 _LARGER = 2
@@ -53,7 +53,7 @@ def _sizes(candidate: Candidate) -> tuple[int, int]:
 def _applies(candidate: Candidate) -> bool:
     needed, storage = _sizes(candidate)
     only_memory = all(r.kind == ReferenceKind.MEMORY for r in candidate.references[candidate.tensor_at :])
-    return candidate.group.freed == 0 and only_memory and 0 <= needed * _LARGER <= storage
+    return candidate.group.freed == REACHABLE and only_memory and 0 <= needed * _LARGER <= storage
 
 
 def _facts(candidate: Candidate, _cut: ToCut) -> ViewFacts:

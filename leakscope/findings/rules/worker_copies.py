@@ -15,9 +15,9 @@ from leakscope.run.rows import SharedObjects, WorkersRead
 from leakscope.units import bytes_text
 
 NAME = RuleName.WORKER_COPIES
-_LEAST = 64
+_MIN_COPIED_FACTOR = 64
 """Minimum bytes copied by all workers together, as a multiple of `--min-bytes`: 4 MiB by default. Heuristic."""
-_AT_REST = 0.02
+_CONSTANT_SHARE = 0.02
 """Share of what was copied below which later copying counts as none. Heuristic."""
 
 
@@ -62,14 +62,14 @@ class CopiesFacts(Facts):
         )
 
 
-def copies_findings(rank: Rank, min_bytes: int) -> list[Finding]:
+def copies_findings(rank: Rank, min_growth: int) -> list[Finding]:
     """One finding for each container that the workers of a loader have copied."""
     found = []
     for lives in lives_of(rank).values():
         shared = {named(each): each for life in lives for each in life.started.shared}
         for name, copies in shared.items():
             life, sizes = max(((life, _copied(life, name)) for life in lives), key=lambda each: max(each[1], default=0))
-            if max(sizes, default=0) >= _LEAST * min_bytes:
+            if max(sizes, default=0) >= _MIN_COPIED_FACTOR * min_growth:
                 found.append(_finding(rank.number, copies, life, sizes, len(lives)))
     return found
 
@@ -86,7 +86,7 @@ def _of_reading(read: WorkersRead, place: int) -> int:
 
 def _finding(rank: int, shared: SharedObjects, life: Life, sizes: Sequence[int], lives: int) -> Finding:
     most = max(sizes)
-    rest = next(k for k, size in enumerate(sizes) if size >= (1 - _AT_REST) * most)
+    rest = next(k for k, size in enumerate(sizes) if size >= (1 - _CONSTANT_SHARE) * most)
     facts = CopiesFacts(
         name=named(shared),
         type=shared.type,

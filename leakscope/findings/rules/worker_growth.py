@@ -23,7 +23,7 @@ _SNAPSHOTS_OF_EMPTIED = 6
 """Minimum samples with growth if items were also removed. Heuristic: the number of items of a container that is emptied
 occasionally rises over three samples by chance one time in six, over six one time in 720.
 """
-_NOTE = 1 / 16
+_NOTE_SHARE = 1 / 16
 """Share of a leak's growth from which growth is worth a note. Heuristic."""
 _THIRDS = 3
 """Parts of a lifetime: a container must grow in each; one that has filled up does not in the last. Heuristic."""
@@ -31,7 +31,7 @@ _PARTS = 4
 """Parts of a lifetime: memory without a holder must grow in each but the first. Heuristic."""
 _STEPS = 16
 """Minimum steps of a lifetime to report memory without a holder: workers plateau first. Heuristic."""
-_EXPLAINED = 0.5
+_EXPLAINED_SHARE = 0.5
 """Share of growth found in containers above which the rest is not reported separately. Heuristic."""
 
 
@@ -133,7 +133,7 @@ class _WorkerContainer:
         return max(self.batches[-1] - self.batches[0], 1)
 
 
-def worker_growth_findings(rank: Rank, min_bytes: int) -> list[Finding]:
+def worker_growth_findings(rank: Rank, min_per_step: int) -> list[Finding]:
     """One finding for each container that workers of a loader keep filling, and one for unexplained memory."""
     snapshots = [row for row in rank.loader_workers if isinstance(row, WorkerSnapshot)]
     found = []
@@ -145,11 +145,11 @@ def worker_growth_findings(rank: Rank, min_bytes: int) -> list[Finding]:
         named = [
             finding
             for name in dict.fromkeys((row.owner, row.written) for snapshot in of_life for row in snapshot.grown)
-            if (finding := _named(rank.number, life, _lines(of_life, name), name, min_bytes, again)) is not None
+            if (finding := _named(rank.number, life, _lines(of_life, name), name, min_per_step, again)) is not None
         ]
         found += named
         longest = max(lives, key=lambda life: life.reads[-1].step - life.reads[0].step)
-        unnamed = _unnamed(rank.number, longest, sum(f.retained_bytes for f in named), min_bytes, again)
+        unnamed = _unnamed(rank.number, longest, sum(f.retained_bytes for f in named), min_per_step, again)
         found += [] if unnamed is None else [unnamed]
     return found
 
@@ -176,14 +176,14 @@ def _lines(snapshots: Sequence[WorkerSnapshot], name: tuple[str, str]) -> list[_
 
 
 def _named(
-    rank: int, life: Life, lines: Sequence[_WorkerContainer], name: tuple[str, str], min_bytes: int, again: bool
+    rank: int, life: Life, lines: Sequence[_WorkerContainer], name: tuple[str, str], min_per_step: int, again: bool
 ) -> Finding | None:
     """The container as a finding; None if it gains too little, or in no worker to the end."""
     if not lines:
         return None
     # a step takes one batch, from one of the workers
     per_step = sum(line.bytes_per_batch for line in lines) / life.started.workers
-    if per_step < _NOTE * min_bytes:
+    if per_step < _NOTE_SHARE * min_per_step:
         return None
     row = max((line.rows[-1] for line in lines), key=lambda row: row.bytes)
     size = sum(line.bytes for line in lines)
@@ -206,7 +206,7 @@ def _named(
         rule=NAME,
         facts=facts,
         fingerprint=fingerprint((NAME, owner, written)),
-        severity=_severity(per_step, min_bytes, again),
+        severity=_severity(per_step, min_per_step, again),
         freed_by=FreedBy.PROGRAM,
         retained_bytes=size,
         bytes_per_step=per_step,
@@ -218,8 +218,8 @@ def _named(
     )
 
 
-def _severity(per_step: float, min_bytes: int, again: bool) -> Severity:
-    if per_step < min_bytes:
+def _severity(per_step: float, min_per_step: int, again: bool) -> Severity:
+    if per_step < min_per_step:
         return Severity.NOTE
     return Severity.AVOIDABLE if again else Severity.LEAK
 
@@ -250,7 +250,7 @@ def _trace(row: GrowingInWorker) -> tuple[Hop, ...]:
     )
 
 
-def _unnamed(rank: int, life: Life, named_bytes: int, min_bytes: int, again: bool) -> Finding | None:
+def _unnamed(rank: int, life: Life, named_bytes: int, min_per_step: int, again: bool) -> Finding | None:
     """Memory of the workers that grows to the end and that no container explains."""
     reads = [read for read in life.reads if len(read.workers) == life.started.workers]
     if not reads or reads[-1].step - reads[0].step < _STEPS:
@@ -261,7 +261,7 @@ def _unnamed(rank: int, life: Life, named_bytes: int, min_bytes: int, again: boo
     marks.append(sizes[-1])
     rates = [(after[1] - before[1]) / max(after[0] - before[0], 1) for before, after in pairwise(marks)]
     grown, steps = marks[-1][1] - marks[0][1], marks[-1][0] - marks[0][0]
-    if min(rates) < min_bytes or steps <= 0 or named_bytes >= _EXPLAINED * grown:
+    if min(rates) < min_per_step or steps <= 0 or named_bytes >= _EXPLAINED_SHARE * grown:
         return None
     return Finding(
         rule=NAME,
@@ -273,7 +273,7 @@ def _unnamed(rank: int, life: Life, named_bytes: int, min_bytes: int, again: boo
             gives_back=again,
         ),
         fingerprint=fingerprint((NAME, life.started.dataset)),
-        severity=_severity(grown / steps, min_bytes, again),
+        severity=_severity(grown / steps, min_per_step, again),
         freed_by=FreedBy.PROGRAM,
         retained_bytes=grown,
         bytes_per_step=grown / steps,

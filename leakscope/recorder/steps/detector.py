@@ -32,16 +32,16 @@ from leakscope.process.torch_compat import (
     without_functions,
 )
 from leakscope.process.user_code import is_ours, is_users
-from leakscope.run.rows import ClockKind
+from leakscope.run.rows import StepSourceKind
 
 MAX_CALLS_IN_A_STEP = 8
-"""Calls of one optimizer without one of the clock's, after which it becomes the clock.
+"""Calls of one optimizer without one of the optimizer that ends steps, after which it ends them instead.
 
 A GAN's critic may step several times in a step.
 """
 
 
-class OptimizerClock:
+class OptimizerDetector:
     """Ends a step at each call of one optimizer: the first that steps, until it is freed, silent or superseded.
 
     It is superseded once an optimizer steps that was created since its last call, for a gradient computed since then: a
@@ -51,15 +51,15 @@ class OptimizerClock:
 
     def __init__(self, guard: Guard | None = None) -> None:
         self._died = (guard or Guard()).finalizer_safe("death of an optimizer", self._forget)
-        self._clock: _KnownOptimizer | None = None
+        self._source: _KnownOptimizer | None = None
         self._known: dict[int, _KnownOptimizer] = {}
         """By address: an optimizer may define `__eq__`."""
         self._steps = 0
         self.backwards = self._backwards_before = 0
-        """Number of outermost backwards begun, in total and before the clock's last call."""
+        """Number of outermost backwards begun, in total and before the last call that ended a step."""
 
     @property
-    def ticks(self) -> bool:
+    def has_ended_step(self) -> bool:
         """Whether any optimizer has ended a step."""
         return self._steps > 0
 
@@ -93,16 +93,16 @@ class OptimizerClock:
         new, known.stepped = not known.stepped, True
         known.count = known.count + 1 if known.step == self._steps else 1
         known.step = self._steps
-        if not self._is_clock(known, optimizer, new) or _in_another_step():
+        if not self._is_source(known, optimizer, new) or _in_another_step():
             return False
-        self._clock = known
+        self._source = known
         self._steps += 1
         self._backwards_before = self.backwards
         return True
 
-    def _is_clock(self, known: _KnownOptimizer, optimizer: object, new: bool) -> bool:
-        clock = None if self._clock is None else self._clock()
-        if clock is None or clock is optimizer or known.count > MAX_CALLS_IN_A_STEP:
+    def _is_source(self, known: _KnownOptimizer, optimizer: object, new: bool) -> bool:
+        source = None if self._source is None else self._source()
+        if source is None or source is optimizer or known.count > MAX_CALLS_IN_A_STEP:
             return True
         # One for each parameter, created at its first gradient, belongs to the current step: it is the same
         # backward's. If gradients come from elsewhere there is no backward to go by.
@@ -110,7 +110,7 @@ class OptimizerClock:
             return True
         # One after the warm-up's, made together with it. Those of the other parameters, one each, belong to the running
         # step; and so does one that existed before: two that train the same parameters may both step at every step.
-        return new and _trains(optimizer, _first(clock))
+        return new and _trains(optimizer, _first(source))
 
     def _forget(self, known: _KnownOptimizer) -> None:
         if self._known.get(known.address) is known:
@@ -123,7 +123,7 @@ class _KnownOptimizer(weakref.ref[Any]):
     __slots__ = ("address", "count", "created", "step", "stepped")
     address: int
     count: int
-    """Its calls since the clock's last one."""
+    """Its calls since the source's last one."""
     created: int
     """Number of steps ended when it was created; -1 if unknown."""
     step: int
@@ -303,7 +303,7 @@ _MAX_NEW_MODULES = 1 << 12
 """Maximum modules remembered until the next step: more than a model of a step is likely to have."""
 
 
-class ModuleClock:
+class ModuleDetector:
     """Ends a step at each call of one module with parameters: the first, until it is freed or silent.
 
     A search creates a new one of the same type for each trial and may keep the old ones: one created since the last
@@ -311,18 +311,18 @@ class ModuleClock:
     """
 
     def __init__(self) -> None:
-        self._clock: weakref.ref[Any] | None = None
+        self._source: weakref.ref[Any] | None = None
         self._waiting = CALLS_WITHOUT_BACKWARD
         self._others = 0
-        """Calls of other modules since the clock's last one."""
+        """Calls of other modules since the source's last one."""
         self._solver = LibraryCalls()
         self._created: list[weakref.ref[Any]] = []
-        """Modules created since the clock's last call."""
+        """Modules created since the source's last call."""
 
     @property
     def module(self) -> Any:
         """The module whose calls end steps, None before the first one or once it is freed."""
-        return None if self._clock is None else self._clock()
+        return None if self._source is None else self._source()
 
     def created(self, module: Any) -> None:
         """Record that a module was given a parameter or a submodule."""
@@ -331,16 +331,16 @@ class ModuleClock:
 
     def ends_with(self, module: Any, builds_graph: bool, frame: FrameType | None) -> bool:
         """Whether this module's outermost call, ending below `frame`, ends a step."""
-        clock = self.module
-        if clock is not module:
+        source = self.module
+        if source is not module:
             if not has_parameters(module):
                 return False
             self._others += 1
-            alike = clock is not None and type_name(type(clock)) == type_name(type(module))
+            alike = source is not None and type_name(type(source)) == type_name(type(module))
             created = alike and any(one() is module for one in self._created)
-            if clock is not None and self._others <= MAX_CALLS_IN_A_STEP and not created:
+            if source is not None and self._others <= MAX_CALLS_IN_A_STEP and not created:
                 return False
-            self._clock = weakref.ref(module)
+            self._source = weakref.ref(module)
         self._others = 0
         self._created.clear()
         if not self._solver.is_first(frame):
@@ -428,7 +428,7 @@ class Gradients:
     Accumulation leaves them as they are: neither the tensor nor its version changes before the next backward.
     """
 
-    def __init__(self, optimizers: OptimizerClock) -> None:
+    def __init__(self, optimizers: OptimizerDetector) -> None:
         self._optimizers = optimizers
         self._seen: tuple[weakref.ref[Any], int, int] | None = None
         """A parameter, the address of its gradient, and the gradient's version."""
@@ -502,29 +502,29 @@ run of forty has none.
 class StepEnd(NamedTuple):
     """The end of a step."""
 
-    clock: ClockKind
+    source: StepSourceKind
     name: str
     """What ended it: `Adam`, `Net`, `train_step`; "" for a backward."""
 
 
-MARK = StepEnd(ClockKind.MARK, "")
+MARK = StepEnd(StepSourceKind.MARK, "")
 """A mark set by the program."""
 
 
-class StepClock:
+class StepDetector:
     """Decides which of the observed events end a step.
 
     Without a stepping optimizer the end of each outermost backward counts, whatever it is for: microbatches of a step
-    and alternating losses cannot be told apart. A clock gives way to one earlier in the list, and never takes over
+    and alternating losses cannot be told apart. A source gives way to one earlier in the list, and never takes over
     again. While an optimizer steps, only its end counts: LBFGS calls a closure that runs many backwards. Of the calls
     that one library call makes, such as a solver's, the first counts.
     """
 
     def __init__(self, step_alone: Callable[[], bool] = lambda: True, guard: Guard | None = None) -> None:
         """`step_alone` says whether this rank may step by its own backwards and calls; evaluated for each."""
-        self._optimizers = OptimizerClock(guard)
+        self._optimizers = OptimizerDetector(guard)
         self._gradients = Gradients(self._optimizers)
-        self._modules = ModuleClock()
+        self._modules = ModuleDetector()
         self._step_alone = step_alone
         self._by_hand = self._updates = 0
         self._updated = False
@@ -539,12 +539,12 @@ class StepClock:
     def optimizer_stepped(self, optimizer: object) -> StepEnd | None:
         """Called when an optimizer's step is ending."""
         ends = self._optimizers.ends_with(optimizer)
-        return StepEnd(ClockKind.OPTIMIZER, type_name(type(optimizer))) if ends else None
+        return StepEnd(StepSourceKind.OPTIMIZER, type_name(type(optimizer))) if ends else None
 
     def backward_began(self, accumulates: bool = True) -> None:
         """Called at the start of an outermost backward; one that accumulates leaves gradients on parameters."""
         self._optimizers.backward_began()
-        if self._optimizers.ticks or in_optimizer_step():
+        if self._optimizers.has_ended_step or in_optimizer_step():
             return
         self._by_hand = self._by_hand + 1 if self._gradients.were_used() else 0
         self._updated = not accumulates and self.optimizers_alive and self._gradients.parameters_changed()
@@ -552,7 +552,7 @@ class StepClock:
 
     def backward_ended(self, frame: FrameType | None = None) -> StepEnd | None:
         """Called at the end of an outermost backward, which was called below `frame`."""
-        if self._optimizers.ticks or in_optimizer_step():
+        if self._optimizers.has_ended_step or in_optimizer_step():
             return None
         if self.optimizers_alive:
             self._gradients.backward_ended()
@@ -561,7 +561,7 @@ class StepClock:
                 self.calls.note(frame)
                 return None
         ends = self._solver.is_first(frame) and self._step_alone()
-        return StepEnd(ClockKind.BACKWARD, "") if ends else None
+        return StepEnd(StepSourceKind.BACKWARD, "") if ends else None
 
     def module_created(self, module: Any) -> None:
         """Record that a module was given a parameter or a submodule."""
@@ -570,7 +570,7 @@ class StepClock:
     def module_called(self, module: Any, builds_graph: bool, frame: FrameType | None = None) -> StepEnd | None:
         """Called when a module's outermost call, made below `frame`, is ending, in grad mode or not."""
         ends = not in_optimizer_step() and self._modules.ends_with(module, builds_graph, frame) and self._step_alone()
-        return StepEnd(ClockKind.CALL, type_name(type(module))) if ends else None
+        return StepEnd(StepSourceKind.CALL, type_name(type(module))) if ends else None
 
     @property
     def called_module(self) -> Any:
@@ -589,15 +589,15 @@ class StepClock:
 
 
 class StepEvents:
-    """Passes events to a clock, and reports the end of a step."""
+    """Passes events to a detector, and reports the end of a step."""
 
     def __init__(
         self,
-        clock: StepClock,
+        detector: StepDetector,
         step_ended: Callable[[StepEnd], None],
     ) -> None:
         """`step_ended` may raise to end the script, and only for that."""
-        self._clock, self._step_ended = clock, step_ended
+        self._detector, self._step_ended = detector, step_ended
         self._home = _thread.get_ident()
         self._calls = Patches()
 
@@ -633,24 +633,24 @@ class StepEvents:
 
     def _before_optimizer_created(self, optimizer: Any, *_: Any, **__: Any) -> None:
         self._calls.take_out()
-        self._clock.optimizer_created(optimizer)
+        self._detector.optimizer_created(optimizer)
 
     def _after_optimizer(self, optimizer: object, *_: object) -> StepEnd | None:
-        return self._clock.optimizer_stepped(optimizer)
+        return self._detector.optimizer_stepped(optimizer)
 
     def _after_registration(self, module: Any, *_: object) -> None:
         """Watch the calls of a class whose `__call__` runs no global hooks, such as gpytorch's models."""
-        self._clock.module_created(module)
+        self._detector.module_created(module)
         owner = custom_call_of(module)
         if owner is not None:
             self._calls.wrap(owner, "__call__", lambda called: calling_then(called, self._custom_call_ended))
 
     def _before_backward(self, accumulates: bool) -> None:
         self._calls.take_out()
-        self._clock.backward_began(accumulates)
+        self._detector.backward_began(accumulates)
 
     def _after_backward(self) -> StepEnd | None:
-        return self._clock.backward_ended(sys._getframe(1))
+        return self._detector.backward_ended(sys._getframe(1))
 
     def _after_call(self, module: Any, *_: object) -> StepEnd | None:
         if _thread.get_ident() != self._home:
@@ -658,7 +658,7 @@ class StepEvents:
         call = outermost_call()
         if call is None:
             return None
-        return self._clock.module_called(module, torch.is_grad_enabled(), call.f_back)
+        return self._detector.module_called(module, torch.is_grad_enabled(), call.f_back)
 
 
 class _Engine:

@@ -24,7 +24,7 @@ _MAX_TENSORS = 32
 """Maximum tensors recorded per call. A batch of a transformer has two to eight."""
 _MAX_SHAPES = 1 << 16
 """Maximum remembered shapes: 64 times as many as the caches of oneDNN and ideep hold (1,024 each)."""
-_DEEPEST = 2
+_MAX_NESTING = 2
 """Maximum nesting of containers: a dict of tensors in the arguments, a pair of them within that."""
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _is_tracing: Any = torch.jit.is_tracing  # type: ignore[attr-defined]  # torch lists it nowhere
@@ -86,7 +86,7 @@ class StepInputs:
             return  # the tracer would record that sizes were read
         shapes = []
         with without_functions():
-            for tensor in _tensors((*args, *dict.values(kwargs)), _DEEPEST):
+            for tensor in _tensors((*args, *dict.values(kwargs)), _MAX_NESTING):
                 shape = tuple(tensor.shape)
                 if all(type(size) is int for size in shape):
                     shapes.append(shape)

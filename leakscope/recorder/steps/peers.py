@@ -303,15 +303,15 @@ class Peers:
     def snapshot_is_due(
         self, step: int, own: int, elapsed: float, counted: int | None, requested: bool = False
     ) -> bool:
-        """Whether a snapshot is due at the end of this step, the `own`th of the current clock; `requested` if the user
-        asked for one, whatever it costs.
+        """Whether a snapshot is due at the end of this step, the `own`th of the current step source; `requested` if the
+        user asked for one, whatever it costs.
 
         All ranks wait for one that takes a snapshot. So beyond the planned ones, what one rank finds due is requested
         of all, after the same step.
         """
         schedule, file = self._schedule, self._file
         schedule.counted = counted or 0
-        self._last_snapshot = min(self._last_snapshot, own)  # another clock took over, and restarts the count
+        self._last_snapshot = min(self._last_snapshot, own)  # another step source took over, and restarts the count
         states = file.states() if self._world > 1 else ()
         others = [state for rank, state in enumerate(states) if rank != self._rank]
         schedule.peers_spent = max((state.spent for state in others), default=0.0)

@@ -62,7 +62,7 @@ class Schedule:
     _work: float = 0.0
     """CPU seconds of the last snapshot, the forecast of the next."""
     _since: int = 0
-    """The step after which the current clock took over."""
+    """The step after which the current step source took over."""
     _taken: int = 0
     """Snapshots since then from which growth is judged."""
     _last: int = 0
@@ -72,8 +72,8 @@ class Schedule:
     _risen: bool = False
 
     def restart(self, step: int) -> None:
-        """Restart after this step, at which another clock took over: warm-up, first snapshots and end are counted from
-        there.
+        """Restart after this step, at which another step source took over: warm-up, first snapshots and end are counted
+        from there.
         """
         self.warmup += step - self._since
         self.steps = None if self.steps is None else self.steps + step - self._since

@@ -17,7 +17,7 @@ from leakscope.process.raw_types import mro, type_dict
 from leakscope.process.user_code import paths_of_sources, users_sources, without_source
 from leakscope.process.watchdog import leave_now, stack_of_thread
 from leakscope.recorder.accelerator import Counter
-from leakscope.recorder.steps.detector import StepClock
+from leakscope.recorder.steps.detector import StepDetector
 from leakscope.recorder.steps.peers import RankStateFile
 from leakscope.run.live import Activity
 from leakscope.run.model import Ended
@@ -117,12 +117,12 @@ _MAX_NAMED = 3
 """Maximum functions named in one sentence."""
 
 
-def missing_step_hints(clock: StepClock | None) -> tuple[str, ...]:
+def missing_step_hints(detector: StepDetector | None) -> tuple[str, ...]:
     """Sentences for a run without a step: what the script does that ends none, and a value for --step-function."""
-    if clock is None:
+    if detector is None:
         return ()
     sentences = []
-    named = clock.calls.step_functions()
+    named = detector.calls.step_functions()
     what = f"try --step-function {' or '.join(named[:_MAX_NAMED])}" if named else (
         "move the code of one step into a function and name it with --step-function"
     )  # fmt: skip
@@ -130,9 +130,9 @@ def missing_step_hints(clock: StepClock | None) -> tuple[str, ...]:
         sentences.append(
             f"calls of modules with their own __call__ are not detected: try --step-function {' or '.join(calls)}"
         )
-    if clock.backwards:
+    if detector.backwards:
         sentences.append(
-            f"{clock.backwards} backward passes ran, but no optimizer stepped, as with torch.autograd.grad: {what}"
+            f"{detector.backwards} backward passes ran, but no optimizer stepped, as with torch.autograd.grad: {what}"
         )
     return tuple(sentences)
 

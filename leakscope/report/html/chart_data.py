@@ -155,7 +155,7 @@ def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: S
                 kinds.get(snapshot.step, {}),
             )
         )
-    hidden_below = Thresholds(run.min_bytes).counted if findings.verdict == Verdict.CLEAN else None
+    hidden_below = Thresholds(run.min_bytes).for_counters if findings.verdict == Verdict.CLEAN else None
     layers, begins = _layers(findings.ledgers.get(rank.number, ()), dots, hidden_below)
     would = tuple((dot.step, dot.bytes - dot.freed) for dot in dots if dot.freed is not None)
     return RankMemory(
@@ -301,7 +301,7 @@ def memory_on_page(run: Run, findings: Findings, groups: Sequence[RankGroup], ab
     choices = sorted([most, *others[: CHOICES - 1]], key=lambda memory: memory.number)
     drawn = [*choices, *others[CHOICES - 1 : LINES - 1]]
     chosen = choices.index(most) + 1
-    least = Thresholds(run.min_bytes).counted * max(memory.line[-1][0] - memory.line[0][0] for memory in drawn)
+    least = Thresholds(run.min_bytes).for_counters * max(memory.line[-1][0] - memory.line[0][0] for memory in drawn)
     return MemoryOnPage(
         svg=memory_chart(drawn, len(choices), absolute, least, chosen) if most.has_line else "",
         choices=tuple(Choice(memory, layer_colours(memory.layers), _categories(memory)) for memory in choices),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.run.processes import MAIN, ProcessInfo, claim, link, numbered, processes_in, settle, write_who
+from leakscope.run.processes import MAIN, ProcessInfo, assign_ranks, claim, link, numbered, processes_in, write_who
 from leakscope.run.rank_end import ranks_in
 
 pytestmark = pytest.mark.unit
@@ -35,8 +35,8 @@ def test_a_restarted_process_is_the_rank(tmp_path: Path) -> None:
     again = [add(tmp_path, started=2.0, rank=rank, world=2, trained=True) for rank in (1, 0)]
     link(tmp_path)
     assert names(tmp_path) == {0: again[1], 1: again[0]} and (tmp_path / "rank_0000").resolve().name == again[1]
-    settled = settle(tmp_path)
-    assert (settled.ranks, settled.main) == (2, None)
+    assignment = assign_ranks(tmp_path)
+    assert (assignment.ranks, assignment.main) == (2, None)
     assert ranks_in(tmp_path) == [0, 1] and not (tmp_path / "rank_0000").is_symlink()
     assert all((tmp_path / name).is_dir() for name in before)
     assert "restarted" in (tmp_path / "rank_0000" / "notes.jsonl").read_text()

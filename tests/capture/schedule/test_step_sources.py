@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.step_clocks import STEPS, WIDTH, Heard, a_net, run_backward
+from support.step_sources import STEPS, WIDTH, Heard, a_net, run_backward
 from torch import nn
 from torch.autograd import Variable
 from torch.optim import SGD, Adam, Optimizer
@@ -19,11 +19,11 @@ from leakscope.recorder.steps.detector import (
     BACKWARDS_BY_HAND,
     CALLS_WITHOUT_BACKWARD,
     MAX_CALLS_IN_A_STEP,
-    StepClock,
+    StepDetector,
 )
 from leakscope.recorder.steps.inputs import StepInputs
 from leakscope.recorder.steps.rank_exit import missing_step_hints
-from leakscope.run.rows import ClockKind
+from leakscope.run.rows import StepSourceKind
 
 ONES = torch.ones(2, WIDTH)
 
@@ -60,7 +60,7 @@ def test_the_backwards_of_a_closure_end_no_step(heard: Heard) -> None:
 
     for _ in range(STEPS):
         optimizer.step(closure)
-    assert heard.ticks == [(ClockKind.OPTIMIZER, "LBFGS")] * STEPS
+    assert heard.step_ends == [(StepSourceKind.OPTIMIZER, "LBFGS")] * STEPS
 
 
 def test_optimizers_of_single_parameters_that_step_inside_the_backward_make_one_step(heard: Heard) -> None:
@@ -76,7 +76,7 @@ def test_optimizers_of_single_parameters_that_step_inside_the_backward_make_one_
         parameter.register_post_accumulate_grad_hook(step)
     for _ in range(STEPS):
         run_backward(net)
-    assert heard.by(ClockKind.OPTIMIZER) == STEPS and heard.by(ClockKind.BACKWARD) == 0
+    assert heard.by(StepSourceKind.OPTIMIZER) == STEPS and heard.by(StepSourceKind.BACKWARD) == 0
 
 
 @pytest.mark.parametrize("often", [1, MAX_CALLS_IN_A_STEP])
@@ -86,7 +86,7 @@ def test_a_gan_whose_critic_steps_last_steps_with_its_generator(heard: Heard, of
         generator.step()
         for _ in range(often):
             critic.step()
-    assert heard.ticks == [(ClockKind.OPTIMIZER, "SGD")] * STEPS
+    assert heard.step_ends == [(StepSourceKind.OPTIMIZER, "SGD")] * STEPS
 
 
 def test_a_silent_optimizer_hands_over(heard: Heard) -> None:
@@ -94,7 +94,7 @@ def test_a_silent_optimizer_hands_over(heard: Heard) -> None:
     silent.step()
     for _ in range(MAX_CALLS_IN_A_STEP + STEPS):
         goes_on.step()
-    assert heard.ticks == [(ClockKind.OPTIMIZER, name) for name in ["SGD", *["Adam"] * STEPS]]
+    assert heard.step_ends == [(StepSourceKind.OPTIMIZER, name) for name in ["SGD", *["Adam"] * STEPS]]
 
 
 class Around(Optimizer):
@@ -112,7 +112,7 @@ def test_a_step_within_a_step_ends_none(heard: Heard) -> None:
     optimizer = Around()
     for _ in range(STEPS):
         optimizer.step()
-    assert heard.by(ClockKind.OPTIMIZER) == STEPS
+    assert heard.by(StepSourceKind.OPTIMIZER) == STEPS
 
 
 class Hostile(SGD):
@@ -130,7 +130,7 @@ def test_optimizers_are_not_kept_alive_and_their_code_does_not_run(heard: Heard)
         del optimizer
         gc.collect()
         assert gone() is None
-    assert heard.by(ClockKind.OPTIMIZER) == 2
+    assert heard.by(StepSourceKind.OPTIMIZER) == 2
 
 
 # backward
@@ -157,7 +157,7 @@ def test_without_an_optimizer_each_backward_ends_a_step(heard: Heard, how: str) 
         BACKWARDS[how](net)
     with pytest.raises(RuntimeError):
         torch.ones(WIDTH).sum().backward()  # fails, and ends none
-    assert heard.ticks == [(ClockKind.BACKWARD, "")] * STEPS
+    assert heard.step_ends == [(StepSourceKind.BACKWARD, "")] * STEPS
 
 
 def test_an_optimizer_that_never_steps_gives_way_to_updates_by_hand(heard: Heard) -> None:
@@ -170,7 +170,7 @@ def test_an_optimizer_that_never_steps_gives_way_to_updates_by_hand(heard: Heard
             for parameter in net.parameters():
                 assert parameter.grad is not None
                 parameter.sub_(0.1 * parameter.grad)
-    assert heard.ticks == [(ClockKind.BACKWARD, "")] * (STEPS - BACKWARDS_BY_HAND)
+    assert heard.step_ends == [(StepSourceKind.BACKWARD, "")] * (STEPS - BACKWARDS_BY_HAND)
 
 
 def test_an_optimizer_takes_over_from_the_backwards(heard: Heard) -> None:
@@ -185,7 +185,7 @@ def test_an_optimizer_takes_over_from_the_backwards(heard: Heard) -> None:
         run_backward(net)
     del optimizer
     run_backward(net)
-    assert heard.ticks == [(ClockKind.BACKWARD, "")] * 3 + [(ClockKind.OPTIMIZER, "SGD")] * STEPS
+    assert heard.step_ends == [(StepSourceKind.BACKWARD, "")] * 3 + [(StepSourceKind.OPTIMIZER, "SGD")] * STEPS
 
 
 # module calls
@@ -201,17 +201,17 @@ def test_without_a_backward_the_outermost_call_of_a_module_with_parameters_ends_
         for _ in range(STEPS):
             loss(ONES, ONES)
             loss(other(net(ONES)), ONES)
-    assert heard.ticks == [(ClockKind.CALL, "Named")] * STEPS
+    assert heard.step_ends == [(StepSourceKind.CALL, "Named")] * STEPS
 
 
 def test_calls_that_build_a_graph_wait_for_a_backward_first(heard: Heard) -> None:
     net = a_net()
     for _ in range(CALLS_WITHOUT_BACKWARD - 1):
         net(ONES)
-    assert heard.ticks == []
+    assert heard.step_ends == []
     for _ in range(STEPS):
         net(ONES)
-    assert heard.ticks == [(ClockKind.CALL, "Linear")] * STEPS
+    assert heard.step_ends == [(StepSourceKind.CALL, "Linear")] * STEPS
 
 
 @pytest.mark.parametrize("what", ["optimizer", "backward", "torch.compile"])
@@ -227,7 +227,7 @@ def test_hooks_on_modules_are_removed_once_something_better_ends_steps(heard: He
     assert not hooks
     with torch.no_grad():
         net(ONES)
-    assert heard.by(ClockKind.CALL) == 0
+    assert heard.by(StepSourceKind.CALL) == 0
 
 
 class OwnCall(nn.Linear):
@@ -252,7 +252,7 @@ def test_a_call_that_a_class_defines_itself_ends_a_step_once(heard: Heard, kind:
         for _ in range(STEPS):
             inner(ONES)
             net(ONES)
-    assert heard.ticks == [(ClockKind.CALL, kind.__name__)] * STEPS
+    assert heard.step_ends == [(StepSourceKind.CALL, kind.__name__)] * STEPS
     SGD(net.parameters(), 0.1)
     assert kind.__call__ is own
 
@@ -277,7 +277,7 @@ def test_calls_that_one_call_of_a_library_makes_end_one_step(heard: Heard, name:
     with torch.no_grad():
         for _ in range(STEPS):
             library[name](net, ONES if name == "solve" else [ONES] * 3)
-    assert heard.by(ClockKind.CALL) == steps
+    assert heard.by(StepSourceKind.CALL) == steps
 
 
 # what to give to --step-function where nothing ends a step
@@ -294,20 +294,20 @@ def test_the_function_that_the_outermost_loop_calls_is_named(heard: Heard) -> No
     optimizer = SGD(net.parameters(), 0.1)
     for _ in range(3):
         task(net)
-    assert heard.clock.calls.step_functions() == (f"{__name__}.task",) and heard.ticks == []
+    assert heard.detector.calls.step_functions() == (f"{__name__}.task",) and heard.step_ends == []
     del optimizer
 
 
 def test_calls_that_no_global_hook_hears_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leakscope.recorder.steps.rank_exit._MAX_NAMED", 100)  # other tests have such modules too
-    clock = StepClock()
-    (calls,) = missing_step_hints(clock)
+    detector = StepDetector()
+    (calls,) = missing_step_hints(detector)
     assert "--step-function" in calls and f"{__name__}.OwnCall.__call__" in calls
-    clock.optimizer_created(SGD([torch.ones(2, requires_grad=True)], 0.1))
+    detector.optimizer_created(SGD([torch.ones(2, requires_grad=True)], 0.1))
     for _ in range(3):
-        clock.backward_began()
-        clock.backward_ended()
-    assert len(missing_step_hints(clock)) == 2 and missing_step_hints(None) == ()
+        detector.backward_began()
+        detector.backward_ended()
+    assert len(missing_step_hints(detector)) == 2 and missing_step_hints(None) == ()
 
 
 # sizes of inputs

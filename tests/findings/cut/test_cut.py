@@ -70,6 +70,18 @@ def test_what_no_four_references_free_has_no_cut() -> None:
     assert cut_of(f"{rings}\n{held}") is None
 
 
+def test_memory_of_a_cycle_without_a_cut_is_reported_by_its_last_reference() -> None:
+    rings = "\n".join(f"object hub -> .out{k} -> object o{k}\nobject o{k} -> .back{k} -> object hub" for k in range(5))
+    graph = heap_from(
+        f"{rings}\nobject hub -> .rows -> list rows\nlist rows -> [0] -> tensor t\ntensor t -> storage -> storage t 64"
+    )
+    graph = replace(graph, freed=np.ones_like(graph.freed))
+    (group,) = group_storages(graph)
+    best = best_cut(candidate_of(graph, group))
+    assert best.cut is None
+    assert [graph.reference(reference).name for reference in best.references] == ["[0]"]
+
+
 def test_what_a_library_keeps_once_is_not_the_users_to_cut() -> None:
     trials = "\n".join(
         f"""

@@ -5,23 +5,32 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from support import examples
 from support.heap_text import heap_from
 
 from leakscope.findings.candidates import CounterEvidence as GrowthCourse
-from leakscope.findings.candidates import _by_counters, _has_stopped, _representative_step, _to_the_end, course
-from leakscope.findings.capacity import AtEnd, at_end_of_run
-from leakscope.findings.categories import garbage_of
+from leakscope.findings.candidates import (
+    _by_counters,
+    _has_stopped,
+    _representative_step,
+    _to_the_end,
+    _would_have_grown,
+    course,
+)
+from leakscope.findings.capacity import AtEnd, FullAt, at_end_of_run, full_at
+from leakscope.findings.categories import categories, garbage_of
 from leakscope.findings.counters import CountKind, also_grows
 from leakscope.findings.facts import FreedBy
+from leakscope.findings.grouping import ReferenceKey, _keep_coming, data_numbers
 from leakscope.findings.growth import Series
-from leakscope.findings.library import Trend, _course
+from leakscope.findings.library import Trend, _course, holders_of
 from leakscope.findings.merge import _of_any_item
 from leakscope.findings.model import RankSummary, Sighting
 from leakscope.findings.rules.rank_skew import _median_of_others, _model
 from leakscope.run.model import Ended, HeapSnapshot, Rank, Step
-from leakscope.run.rows import CountsAtStep, EndKind, MemoryThere
+from leakscope.run.rows import CountsAtStep, DeviceBlocks, EndKind, LayoutAtSnapshot, MemoryThere
 
 MIB = 1 << 20
 
@@ -57,6 +66,15 @@ def test_growth_at_each_step_has_stopped_where_the_last_look_saw_none() -> None:
     assert not _has_stopped(rank_of(*range(8), 7, 7), paused, MIB)
 
 
+@pytest.mark.parametrize(("steps", "missed"), [(7, False), (8, True)])
+def test_two_items_must_be_missed_whatever_the_snapshots_without_growth(steps: int, missed: bool) -> None:
+    """Items of 4 MiB, one every four steps, of which every second snapshot sees none."""
+    line = Series((3, 5, 7, 9, 11), (0, 4 * MIB, 4 * MIB, 8 * MIB, 8 * MIB))
+    group = SimpleNamespace(bytes=8 * MIB, storages=(1, 2))
+    assert line.per_step == MIB
+    assert _would_have_grown(line, group, steps) is missed  # type: ignore[arg-type]
+
+
 def test_a_pause_at_the_end_is_growth_unless_that_levels_off() -> None:
     assert Series((3, 5, 7, 9, 10), (0, 100, 200, 300, 300)).grew_lately
     assert not Series((3, 5, 7, 9, 10), (0, 100, 200, 201, 201)).grew_lately
@@ -76,8 +94,57 @@ def test_what_leaks_gain_after_their_last_snapshot_counts_from_it() -> None:
     assert at_end_of_run(examples.run(rank, other), [of_both]).full_at_step == 0, "of the first rank's memory"
 
 
+@pytest.mark.parametrize("fallen", [0, 1, 5 * MIB])
+def test_a_rank_that_released_memory_takes_nothing_from_what_another_gained(fallen: int) -> None:
+    """One rank gains 11 MiB after its last snapshot, the other's counters fall or stay."""
+    gained, released = rank_of(*[10] * 9, *range(11, 22)), rank_of(*[10] * 20)
+    last = replace(released.steps[-1], counted_bytes=10 * MIB - fallen)
+    released = replace(released, number=1, steps=(*released.steps[:-1], last))
+    leak = replace(
+        examples.cycle_finding(), freed_by=FreedBy.PROGRAM, bytes_per_step=8.0 * MIB, retained_bytes=9 * MIB,
+        sightings=(Sighting(0, 9, 9 * MIB), Sighting(1, 9, 9 * MIB)),
+    )  # fmt: skip
+    assert at_end_of_run(examples.run(gained, released), [leak]) == AtEnd(20 * MIB, 0)
+
+
 def test_a_rank_without_a_snapshot_has_no_garbage_and_no_model() -> None:
     assert garbage_of(rank_of(1, 2)) == 0 and _model(RankSummary()) == 0
+
+
+def test_a_full_device_is_full_at_the_last_step() -> None:
+    """At step 99, which is not rounded to 100: no byte is left."""
+    rank = rank_of(*range(99))
+    layout = LayoutAtSnapshot(0, 98 * MIB, 98 * MIB, 98 * MIB, 0, 0, 0, 0, driver=(0, 99 * MIB))
+    blocks = DeviceBlocks(90, "step", "cuda", (), (), (), (), (), (), (layout,))  # type: ignore[arg-type]
+    steps = tuple(replace(step, counted_on="cuda") for step in rank.steps)
+    assert full_at(replace(rank, steps=steps, device_blocks=(blocks,)), 2) == FullAt(99, 99 * MIB)
+
+
+def test_the_gradient_of_a_wrapper_is_no_part_of_it() -> None:
+    """A distributed parameter has a local tensor, and a gradient with one of its own."""
+    found = categories(
+        heap_from(
+            """
+            module train -> .weight -> parameter weight
+            parameter weight -> ._local_tensor -> tensor part
+            tensor part -> storage -> storage part 400
+            parameter weight -> .grad -> tensor gradient
+            tensor gradient -> ._local_tensor -> tensor of_gradient
+            tensor of_gradient -> storage -> storage of_gradient 300
+            """
+        )
+    )
+    assert (found["parameter"], found["gradient"]) == (400, 300)
+
+
+@pytest.mark.parametrize(("depth", "category"), [(3, "input or label"), (4, "held by a named root")])
+def test_a_batch_is_nested_three_deep(depth: int, category: str) -> None:
+    """A tuple of dicts of lists, and one container more."""
+    ends = ["module train", *(f"list c{k}" for k in range(depth)), "tensor a", "storage a 400"]
+    names = [".batch", *["[0]"] * depth, "storage"]
+    lines = (f"{a} -> {name} -> {b}" for a, name, b in zip(ends, names, ends[1:], strict=False))
+    found = categories(heap_from("\n".join(lines)))
+    assert {name: size for name, size in found.items() if size} == {category: 400}
 
 
 @pytest.mark.parametrize(("bytes_", "step"), [((4, 8, 4), 9), ((4, 9, 4), 5)])
@@ -137,3 +204,28 @@ def test_counters_of_another_device_acquit_nothing() -> None:
     *steps, last = rank.steps
     moved = replace(rank, steps=(*steps, replace(last, counted_on="cuda")))
     assert course(moved, line, MIB) == GrowthCourse.CONTINUED
+
+
+@pytest.mark.parametrize(
+    ("names", "keep_coming"), [(("a", "b"), False), (("a", "b", "b"), False), (("a", "b", "c"), True)]
+)
+def test_names_keep_coming_once_new_ones_came_at_two_snapshots(names: tuple[str, ...], keep_coming: bool) -> None:
+    assert _keep_coming(names) is keep_coming
+
+
+@pytest.mark.parametrize(("siblings", "snapshots", "is_data"), [(4, 2, True), (3, 2, False), (4, 3, False)])
+def test_four_numbered_names_are_data_unless_three_snapshots_show_that_they_stay(
+    siblings: int, snapshots: int, is_data: bool
+) -> None:
+    keys = {ReferenceKey(("module train", f".client{k}")) for k in range(siblings)}
+    masked = {data_numbers([keys] * snapshots).mask(key) for key in keys}
+    assert len(masked) == (1 if is_data else siblings)
+
+
+@pytest.mark.parametrize(("tensors", "complete"), [(3998, True), (3999, False)])
+def test_a_search_that_ends_early_has_not_seen_native_holders(tensors: int, complete: bool) -> None:
+    """It visits 4,000 objects, the storage among them."""
+    lines = "\n".join(f"tensor t{k} -> storage -> storage s 64" for k in range(tensors))
+    graph = heap_from(lines)
+    (storage,) = graph.storages.tolist()
+    assert holders_of(graph, storage, np.zeros(len(graph), bool)).native is not complete

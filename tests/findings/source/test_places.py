@@ -20,7 +20,7 @@ from leakscope.findings.source.lines import with_lines
 from leakscope.findings.source.scopes import like_in
 from leakscope.process.user_code import without_source
 from leakscope.run.model import Ended, Rank, Run
-from leakscope.run.rows import ClockKind, StepsBy
+from leakscope.run.rows import StepsBy, StepSourceKind
 
 stage = import_module("leakscope.findings.source.lines")
 
@@ -182,8 +182,8 @@ def test_names_are_like_those_of_the_script_and_of_its_modules(typed: str, near:
 
 
 def test_a_run_without_its_step_function_says_which_may_be_meant() -> None:
-    clock = StepsBy(ClockKind.FUNCTION, "train_step", missing=True)
-    rank = Rank(0, (), (), Ended("finished", 0, 0), clocks=(clock,))
+    source = StepsBy(StepSourceKind.FUNCTION, "train_step", missing=True)
+    rank = Rank(0, (), (), Ended("finished", 0, 0), step_sources=(source,))
     run = replace(examples.run(rank), sources=SOURCES, command=("src/train.py",))
     why = judge(run).why
     assert isinstance(why, Why)

@@ -14,7 +14,6 @@ from leakscope.run.model import Collection, Ended, GcDiff, HeapSnapshot, Step
 from leakscope.run.rows import (
     AlikeStorage,
     AllocationFailure,
-    ClockKind,
     CommOperation,
     ContextsAtStep,
     DeviceBlocks,
@@ -37,6 +36,7 @@ from leakscope.run.rows import (
     Row,
     StartedProcess,
     StepsBy,
+    StepSourceKind,
     UntouchedStorage,
     WatchedStep,
 )
@@ -164,7 +164,7 @@ def _heap(step: int, kind: str) -> HeapGraph:
 
 
 def _rows_of_all() -> Iterator[Row]:
-    yield StepsBy(ClockKind.OPTIMIZER, "Adam")
+    yield StepsBy(StepSourceKind.OPTIMIZER, "Adam")
     yield MemoryThere("the machine's memory", 8 << 30)
     yield GcFreeze(0.03, 0.001)
     yield StartedProcess("multiprocessing", "train.py:4 <module>")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from leakscope.recorder.steps.detector import StepClock, StepEvents
-from leakscope.run.rows import ClockKind
+from leakscope.recorder.steps.detector import StepDetector, StepEvents
+from leakscope.run.rows import StepSourceKind
 
 STEPS = 12
 WIDTH = 4
@@ -16,13 +16,13 @@ class Heard:
     """The steps that have ended, by what ended them."""
 
     def __init__(self) -> None:
-        self.ticks: list[tuple[ClockKind, str]] = []
+        self.step_ends: list[tuple[StepSourceKind, str]] = []
         self.step_alone = True
-        self.clock = StepClock(lambda: self.step_alone)
-        self.events = StepEvents(self.clock, self.ticks.append)
+        self.detector = StepDetector(lambda: self.step_alone)
+        self.events = StepEvents(self.detector, self.step_ends.append)
 
-    def by(self, clock: ClockKind) -> int:
-        return sum(tick[0] == clock for tick in self.ticks)
+    def by(self, source: StepSourceKind) -> int:
+        return sum(end[0] == source for end in self.step_ends)
 
 
 def a_net() -> nn.Linear:
