@@ -61,7 +61,7 @@ SECONDS = {"process": 8.0, "unit": 0.02}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test: `process` if it or a fixture says so, `inspect` by its imports, `unit` if it is neither.
+    """Mark each test: `process` if it or a fixture says so, `inspect` also by its imports, `unit` if it is neither.
 
     Those that are both run with those that inspect: a snapshot of a process that has collected the whole suite takes
     five times as long. Tests that need the frameworks are in no lane. Workers take the longest files first.
@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.process)
         if item.get_closest_marker("no_tensor_leaks") or is_inspecting(getattr(item, "module", None)):
             item.add_marker(pytest.mark.inspect)
-        elif item.get_closest_marker("process") is None:
+        elif not item.get_closest_marker("process") and not item.get_closest_marker("inspect"):
             item.add_marker(pytest.mark.unit)
     if hasattr(config, "workerinput"):
         takes: dict[Path, float] = defaultdict(float)
