@@ -49,21 +49,22 @@ STARTED = pytest.StashKey[tuple[int, float]]()
 
 INSPECTING = (
     "leakscope.heap.snapshot", "leakscope.heap.sweep", "leakscope.recorder.lifetimes.tracker",
-    "leakscope.integrations", "leakscope.profiler", "leakscope.testing", "support.heap_readers", "support.lived_steps",
-    "support.native_fuzz",
+    "leakscope.integrations", "leakscope.profiler", "leakscope.testing", "corpus.case", "support.heap_readers",
+    "support.lived_steps", "support.native_fuzz",
 )  # fmt: skip
 """Modules that inspect the whole process; so does a test module that imports `leakscope` or from these."""
 
 
-SECONDS = {"process": 8.0, "inspect": 1.0, "unit": 0.02}
-"""Approximate duration of a test of each lane."""
+SECONDS = {"process": 8.0, "unit": 0.02}
+"""Approximate duration of a test that workers run."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test with its lane: `process` if it or a fixture says so, else `inspect` by its imports, else `unit`.
+    """Mark each test: `process` if it or a fixture says so, `inspect` also by its imports, `unit` if it is neither.
 
-    Tests that need the frameworks are in none. Workers take the longest files first.
+    Those that are both run with those that inspect: a snapshot of a process that has collected the whole suite takes
+    five times as long. Tests that need the frameworks are in no lane. Workers take the longest files first.
     """
     for item in items:
         if item.get_closest_marker("integrations"):
@@ -71,14 +72,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         fixtures = getattr(item, "fixturenames", ())
         if "starts_processes" in fixtures or "pytester" in fixtures:
             item.add_marker(pytest.mark.process)
-        if item.get_closest_marker("process") is None:
-            inspects = item.get_closest_marker("no_tensor_leaks") or is_inspecting(getattr(item, "module", None))
-            item.add_marker(pytest.mark.inspect if inspects else pytest.mark.unit)
+        if item.get_closest_marker("no_tensor_leaks") or is_inspecting(getattr(item, "module", None)):
+            item.add_marker(pytest.mark.inspect)
+        elif not item.get_closest_marker("process") and not item.get_closest_marker("inspect"):
+            item.add_marker(pytest.mark.unit)
     if hasattr(config, "workerinput"):
         takes: dict[Path, float] = defaultdict(float)
         for item in items:
-            lanes = (seconds for lane, seconds in SECONDS.items() if item.get_closest_marker(lane))
-            takes[item.path] += next(lanes, 0.0)  # tests in no lane are not run by workers
+            lanes = {mark.name for mark in item.iter_markers()}
+            if "inspect" not in lanes:
+                takes[item.path] += sum(seconds for lane, seconds in SECONDS.items() if lane in lanes)
         items.sort(key=lambda item: -takes[item.path])
 
 

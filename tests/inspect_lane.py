@@ -40,7 +40,7 @@ IMPORTED = (
 MAY_BE = re.compile(
     r"leakscope\.heap(\.snapshot|\.sweep| import)|leakscope\.recorder\.(recorder|lifetimes\.)|"
     r"leakscope\.(integrations|profiler|testing)|leakscope import .*(profiler|testing)|"
-    r"^import leakscope|heap_readers|lived_steps|native_fuzz|no_tensor_leaks|mark\.inspect",
+    r"^import leakscope|corpus\.case|heap_readers|lived_steps|native_fuzz|no_tensor_leaks|mark\.inspect",
     re.MULTILINE,
 )
 """Text without which a file has no test of the lane: see `INSPECTING` in conftest.py, which decides."""
@@ -60,9 +60,10 @@ class Running:
 
 
 def files() -> list[Path]:
-    """The files that may have tests of the lane, the longest first."""
+    """The files that may have tests of the lane; those that start processes first, the longest of each kind first."""
     texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
-    return sorted((path for path in texts if MAY_BE.search(texts[path])), key=lambda path: -len(texts[path]))
+    chosen = [path for path in texts if MAY_BE.search(texts[path])]
+    return sorted(chosen, key=lambda path: ("mark.process" in texts[path], len(texts[path])), reverse=True)
 
 
 class EndsAtOnce:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import time
+import os
 from pathlib import Path
 
 import pytest
-import torch.multiprocessing as mp
 from support import schedule_ranks
+from support.commands.preloaded import Copies
 
-pytestmark = pytest.mark.process
-
-LIMIT_SECONDS = 100
+LIMIT_SECONDS = 300
 
 
 @pytest.mark.parametrize("world", [2, 4])
-def test_every_schedule_against_one_process(world: int, tmp_path: Path) -> None:
-    context = mp.spawn(schedule_ranks.run_rank, (world, str(tmp_path / "meet")), nprocs=world, join=False)
-    deadline = time.monotonic() + LIMIT_SECONDS
-    try:
-        while not context.join(timeout=1):
-            assert time.monotonic() < deadline, "the ranks did not finish in time"
-    finally:
-        for process in context.processes:
-            if process.is_alive():
-                process.kill()
+def test_every_schedule_against_one_process(world: int, copies: Copies, tmp_path: Path) -> None:
+    words = [str(world), str(tmp_path / "meet")]
+    done = copies.run(words, tmp_path, dict(os.environ), LIMIT_SECONDS, schedule_ranks.__file__)
+    assert done.returncode == 0, done.stderr

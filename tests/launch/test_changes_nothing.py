@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.commands.recorded_runs import Runs
 
 from leakscope.launch import launch
 from leakscope.options import Options
@@ -95,11 +96,11 @@ print(*heard, sep="\\n")
 """
 
 
+@pytest.mark.usefixtures("launches_copies")
 def test_no_mode_and_no_subclass_sees_calls_of_ours(
-    script: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    script: Callable[[str], Path], tmp_path: Path, runs: Runs, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = script(LISTENING)
-    plain = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout
+    path, plain = script(LISTENING), runs.plain(LISTENING).stdout
     launch(Options(script=str(path), folder=tmp_path))
     (rank,) = read_run(tmp_path).ranks
     assert any(snapshot.occasion == "peak" for snapshot in rank.heap_snapshots) and any(

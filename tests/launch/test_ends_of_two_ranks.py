@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.commands.preloaded import Copies
 
 from leakscope.launch import Outcome, launch
 from leakscope.options import Options
@@ -80,11 +80,10 @@ def test_status_and_log_of_the_failing_rank_are_passed_on(
     assert (tmp_path / "run" / "logs" / "rank_0001.stdout.log").read_text() == "hello from 1\n"
 
 
-def test_under_another_launcher_each_rank_records_itself(script: Write, tmp_path: Path) -> None:
+def test_under_another_launcher_each_rank_records_itself(script: Write, tmp_path: Path, copies: Copies) -> None:
     path = script(PAIR + "for _ in range(4): step()\ndist.barrier()\nif rank: leave_last()\n")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", sys.executable]
-    command += ["-m", "leakscope", "run", "-o", "shared", str(path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    words = ["--nproc-per-node", "2", "--no-python", "leakscope", "run", "-o", "shared", str(path)]
+    done = copies.run(words, tmp_path, dict(os.environ), 300, "torch.distributed.run")
     recorded = read_run(tmp_path / "shared")
     assert done.returncode == 1 and "exitcode  : 7" in done.stderr, "the script's own status"
     assert [(rank.ended.how, rank.ended.status, len(rank.steps)) for rank in recorded.ranks] == [

@@ -31,25 +31,32 @@ def steps_of(rank: Path) -> int:
         return 0
 
 
-def test_a_running_rank_answers_at_the_end_of_a_step_and_is_unchanged(
+def test_a_running_rank_answers_in_a_step_and_at_its_end_and_is_unchanged(
     script: Write, tmp_path: Path, leakscope: Command
 ) -> None:
     train, run = script(TRAINING), tmp_path / "run"
     with job(tmp_path, train) as started:
         at_step_20(tmp_path)
+        unfinished = leakscope("inspect", "run")
+        assert unfinished.returncode == 0, unfinished.stderr
+        in_step, until_then = last_answer(run / "rank_0000"), read_run(run)
         release_job(tmp_path)
         until(lambda: steps_of(run / "rank_0000") > UNREQUESTED)
-        assert [request_snapshot(run), request_snapshot(run)] == [1, 2]
-        answer = until(lambda: last_answer(run / "rank_0000"))
-        assert (answer.asked, answer.occasion, answer.stacks) == (2, "step", ())
+        assert [request_snapshot(run), request_snapshot(run)] == [2, 3]
+        answer = until(lambda: (last := last_answer(run / "rank_0000")) and last.asked == 3 and last)
+        assert (answer.occasion, answer.stacks) == ("step", ())
         inspected = leakscope("inspect", "run")
         (tmp_path / "enough").touch()
         assert started.wait(60) == 3
+    assert in_step is not None
+    assert (in_step.step, in_step.occasion) == (20, "asked")
+    assert any("with open(f" in line for line in in_step.stacks)
+    assert (until_then.ranks[0].ended.how, until_then.ranks[0].ended.steps) == ("running", 20)
     assert (inspected.returncode, inspected.stderr) == (0, "")
     assert inspected.stdout.startswith("Verdict  LEAKS") and "kept" in inspected.stdout
-    interim = json.loads((run / "interim/0003/findings.json").read_text())
+    interim = json.loads((run / "interim/0004/findings.json").read_text())
     assert interim["verdict"] == "leaks" and interim["run"]["ended"]["0"]["kind"] == "running"
-    assert (run / "interim/0003/report.html").exists() and not (run / ".asked").exists()
+    assert (run / "interim/0004/report.html").exists() and not (run / ".asked").exists()
     assert json.loads((run / "findings.json").read_text())["run"]["ended"]["0"]["kind"] == "exited"
     again = leakscope("inspect", "run")
     assert again.returncode == 2 and again.stderr.startswith("leakscope: the run in run has ended")
@@ -92,19 +99,3 @@ def test_native_code_that_holds_the_gil_is_not_waited_for(script: Write, tmp_pat
     assert result.returncode == 2
     assert "rank 0" in result.stderr and result.stdout.startswith("Verdict  INCONCLUSIVE")
     assert "opened True" in (tmp_path / "told").read_text()
-
-
-def test_an_unfinished_step_is_inspected(script: Write, tmp_path: Path, leakscope: Command) -> None:
-    with job(tmp_path, script(TRAINING)) as started:
-        at_step_20(tmp_path)
-        result = leakscope("inspect", "run")
-        assert result.returncode == 0, result.stderr
-        answer = last_answer(tmp_path / "run/rank_0000")
-        run = read_run(tmp_path / "run")
-        (tmp_path / "enough").touch()
-        release_job(tmp_path)
-        assert started.wait(60) == 3
-    assert answer is not None
-    assert (answer.step, answer.occasion) == (20, "asked")
-    assert any("with open(f" in line for line in answer.stacks)
-    assert (run.ranks[0].ended.how, run.ranks[0].ended.steps) == ("running", 20)

@@ -93,6 +93,7 @@ def test_fixtures_are_judged_on_request(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["FAILED test_fixtures.py::test_asks_while_it_runs - 1 tensor leak, 1.00 MiB *"])
 
 
+@pytest.mark.inspect
 def test_they_are_not_by_default(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_fixtures=TESTS)
     result = pytester.runpytest_inprocess("-p", "no:asyncio", "--leakscope", "-k", "session or test_it")

@@ -252,6 +252,7 @@ def broken(*_: object, **__: object) -> None:
     raise RuntimeError("of leakscope")
 
 
+@pytest.mark.inspect
 @pytest.mark.parametrize(
     "where", ["profiler.block.take_snapshot", "profiler.block.why_no_snapshot", "pytest_plugin.judging.judgement"]
 )
@@ -271,12 +272,13 @@ def test_an_error_inside_leakscope_fails_a_test_only_if_strict(
         def test_strict():
             test_lenient()
     """)
-    result = pytester.runpytest_inprocess("-p", "no:asyncio")
+    result = pytester.runpytest_inprocess("-p", "no:asyncio", "--assert=plain")
     result.assert_outcomes(passed=1, failed=1, warnings=1)
     result.stdout.fnmatch_lines(["judged   2 tests: 1 failed, 1 inconclusive, 0 passed"])
     result.stdout.fnmatch_lines(["unclear  leakscope failed with RuntimeError: of leakscope"])
 
 
+@pytest.mark.inspect
 def test_a_peak_that_cannot_be_measured_is_a_warning(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +290,6 @@ def test_a_peak_that_cannot_be_measured_is_a_warning(
         def test_rises():
             torch.zeros(3)
     """)
-    result = pytester.runpytest_inprocess("-p", "no:asyncio")
+    result = pytester.runpytest_inprocess("-p", "no:asyncio", "--assert=plain")
     result.assert_outcomes(passed=1, warnings=1)
     result.stdout.fnmatch_lines(["*limit_tensor_peak: peak not measured: hidden by torch"])

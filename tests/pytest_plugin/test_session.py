@@ -221,6 +221,7 @@ def test_a_cycle_of_a_library_fails_only_strict_tests(pytester: pytest.Pytester)
     result.stdout.fnmatch_lines(["   library  closing_library"])
 
 
+@pytest.mark.inspect
 def test_a_session_that_judged_nothing_fails_on_request(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import pytest\n@pytest.mark.no_tensor_leaks\ndef test_marked(): pass\ndef test_plain(): pass")
     option = "--leakscope-fail-on-inconclusive"

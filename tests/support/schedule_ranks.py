@@ -1,14 +1,20 @@
-"""One rank of a pipeline under every schedule; compares its own stages' gradients with a single-process reference."""
+"""Ranks of a pipeline under every schedule; each compares its stages' gradients with a single-process reference.
+
+A script, `schedule_ranks.py WORLD MEETING_POINT`: starts the ranks as forks of itself.
+"""
 
 from __future__ import annotations
 
 import datetime
 import gc
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.nn.parallel import DistributedDataParallel
@@ -145,3 +151,9 @@ def run_rank(rank: int, world: int, meeting_point: str) -> None:
         dist.barrier()
     finally:
         dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    _world = int(sys.argv[1])
+    mp.start_processes(run_rank, (_world, sys.argv[2]), nprocs=_world, start_method="fork")

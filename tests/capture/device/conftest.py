@@ -24,4 +24,7 @@ def device(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, starts_processes: None
 ) -> kinds.Kind:
     """Each kind of device in turn."""
-    return kinds.cuda() if request.param == "cuda" else kinds.fake(tmp_path_factory.mktemp("fake"))
+    if request.param == "cuda":
+        return kinds.cuda()
+    cache: pytest.Cache = request.config.cache
+    return kinds.fake(tmp_path_factory.mktemp("fake"), cache.mkdir("torch_fake"))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support import ROOT
+from support.commands.recorded_runs import Runs
 from support.faults import scripts
 
 from leakscope.findings import judge
@@ -31,13 +32,13 @@ SCRIPTS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def test_an_internal_error_ends_the_recording_and_not_the_script(tmp_path: Path) -> None:
+def test_an_internal_error_ends_the_recording_and_not_the_script(tmp_path: Path, runs: Runs) -> None:
     plain, recorded = {}, []
     for place, (text, options) in enumerate(SCRIPTS):
         script = tmp_path / f"script_{place}.py"
         script.write_text(text)
         recorded.append((str(script), options))
-        ran = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, check=False)
+        ran = runs.plain(text)
         assert ran.returncode == STATUS, ran.stderr
         plain[str(script)] = ran.stdout
     command = [sys.executable, "-m", "support.faults.planted", str(tmp_path), json.dumps(recorded)]

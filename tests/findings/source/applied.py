@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,10 @@ from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Suggestion
 from leakscope.run.reader import read_run
 
-_SECONDS = 300
+Program = Callable[[str, Sequence[str], Path], "subprocess.CompletedProcess[str]"]
+"""Runs a module, or a script, with these words in a folder."""
+LONGEST_S = 300
+"""For one run, in seconds."""
 _STEPS = 12
 """Steps that a script is recorded for, at most: enough for a verdict."""
 _WITH_LOSSES = """
@@ -49,30 +53,32 @@ def applied(text: str, edit: Suggestion) -> str:
     return "\n".join(lines)
 
 
-def recorded(script: Path, folder: Path) -> tuple[int, str, dict[str, Finding]]:
+def in_new_process(program: str, words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """A `Program` in a new Python."""
+    command = [sys.executable, *([] if program.endswith(".py") else ["-m"]), program, *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LONGEST_S, check=False)
+
+
+def recorded(script: Path, folder: Path, run: Program) -> tuple[int, str, dict[str, Finding]]:
     """(exit status of the script itself, its output with its losses, its leaks by their fingerprints)."""
     ranks = ["--ranks", "2"] if "torchrun" in script.read_text(encoding="utf-8") else []
     options = ["-f", "-o", str(folder), "--leak-exit-code", "0", "--steps", str(_STEPS), *ranks]
-    done = subprocess.run(
-        [sys.executable, "-m", "leakscope", "run", *options, script.name],
-        cwd=script.parent, capture_output=True, text=True, timeout=_SECONDS, check=False,
-    )  # fmt: skip
-    alone = None if ranks else subprocess.run(
-        [sys.executable, "-c", _WITH_LOSSES, script.name],
-        cwd=script.parent, capture_output=True, text=True, timeout=_SECONDS, check=False,
-    )  # fmt: skip
+    done = run("leakscope", ["run", *options, script.name], script.parent)
+    with_losses = folder.parent / "with_losses.py"
+    with_losses.write_text(_WITH_LOSSES, encoding="utf-8")
+    alone = None if ranks else run(str(with_losses), [script.name], script.parent)
     found = judge(read_run(folder)).findings
     leaks = {finding.fingerprint: finding for finding in found if finding.severity == Severity.LEAK}
     status = done.returncode or (alone.returncode if alone is not None else 0)
     return status, alone.stdout if alone is not None else "", leaks
 
 
-def faults(script: Path, at_once: bool = False) -> tuple[int, list[str]]:
+def faults(script: Path, at_once: bool = False, run: Program = in_new_process) -> tuple[int, list[str]]:
     """(edits that are offered for a script, what is wrong with each, or with all of them at once)."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copy(script, Path(folder) / script.name))
-        status, output, leaks = recorded(copy, Path(folder) / "before")
+        status, output, leaks = recorded(copy, Path(folder) / "before", run)
         same: dict[Suggestion, set[str]] = {}
         for fingerprint, leak in leaks.items():
             if leak.suggestion is not None:
@@ -82,7 +88,7 @@ def faults(script: Path, at_once: bool = False) -> tuple[int, list[str]]:
             same = {replace(first, also=tuple(others)): set().union(*same.values())}
         for number, (edit, mended) in enumerate(same.items()):
             copy.write_text(applied(script.read_text(encoding="utf-8"), edit), encoding="utf-8")
-            after = recorded(copy, Path(folder) / f"after_{number}")
+            after = recorded(copy, Path(folder) / f"after_{number}", run)
             if after[0] != status:
                 found.append(f"{edit.after}: exit status {after[0]}")
             if after[1] != output:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-from findings.source.applied import faults
+from findings.source.applied import LONGEST_S, faults
+from support.commands.preloaded import Copies
 
 SCRIPT = """
 import torch
@@ -35,8 +38,10 @@ print(f"{mean(seen):.6f}", rows[-1].shape)
 """
 
 
-@pytest.mark.process
-def test_the_edits_of_a_script_are_right(tmp_path: Path) -> None:
+def test_the_edits_of_a_script_are_right(tmp_path: Path, copies: Copies) -> None:
+    def run(program: str, words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+        return copies.run(words, folder, dict(os.environ), LONGEST_S, program)
+
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    assert faults(script, at_once=True) == (6, [])
+    assert faults(script, at_once=True, run=run) == (6, [])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,24 +38,11 @@ class Kind:
 CUDA = Kind("cuda", "torch._C._cuda_isHistoryEnabled()", {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
 
 
-def fake(folder: Path) -> Kind:
-    """Compiles the fake device (half a minute) and lays it into `folder` as if installed; skips without a compiler."""
-    compiler = shutil.which(os.environ.get("CXX", "c++"))
-    headers = Path(sysconfig.get_paths()["include"])
-    if compiler is None or not (headers / "Python.h").exists():
-        pytest.skip("no C++ compiler, or no headers of Python, to build a device with")
+def fake(folder: Path, cache: Path) -> Kind:
+    """Lays the fake device into `folder` as if installed; skips where it is not built and cannot be."""
     package = folder / "torch_fake"
     shutil.copytree(SOURCES, package, ignore=shutil.ignore_patterns("*.cpp", "__pycache__"))
-    includes = [f"-isystem{path}" for path in [*cpp_extension.include_paths(), str(headers)]]
-    libraries = [flag for path in cpp_extension.library_paths() for flag in (f"-L{path}", f"-Wl,-rpath,{path}")]
-    command = [
-        compiler, "-shared", "-fPIC", "-std=c++20", "-O0", "-DTORCH_EXTENSION_NAME=_C",
-        "-DTORCH_API_INCLUDE_EXTENSION_H",
-        *includes, str(SOURCES / "backend.cpp"), "-o", str(package / "_C.so"),
-        *libraries, "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python",
-    ]  # fmt: skip
-    built = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert built.returncode == 0, built.stderr[-4000:]
+    shutil.copy(_built(SOURCES / "backend.cpp", cache), package / "_C.so")
     information = folder / "torch_fake-1.0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text(_METADATA)
@@ -64,6 +53,30 @@ def fake(folder: Path) -> Kind:
         {"PYTORCH_FAKE_ALLOC_CONF": "backend:plain"},
         {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))},
     )
+
+
+def _built(source: Path, cache: Path) -> Path:
+    """Compiles the source for this torch and Python (half a minute) unless the cache has it."""
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    headers = Path(sysconfig.get_paths()["include"])
+    built_for = (source.read_text(encoding="utf-8"), torch.__version__, torch.__file__, sys.version, str(compiler))
+    made = cache / f"{hashlib.sha256(repr(built_for).encode()).hexdigest()[:16]}.so"
+    if made.exists():
+        return made
+    if compiler is None or not (headers / "Python.h").exists():
+        pytest.skip("no C++ compiler, or no headers of Python, to build a device with")
+    includes = [f"-isystem{path}" for path in [*cpp_extension.include_paths(), str(headers)]]
+    libraries = [flag for path in cpp_extension.library_paths() for flag in (f"-L{path}", f"-Wl,-rpath,{path}")]
+    partial = made.with_suffix(f".{os.getpid()}")
+    command = [
+        compiler, "-shared", "-fPIC", "-std=c++20", "-O0", "-DTORCH_EXTENSION_NAME=_C",
+        "-DTORCH_API_INCLUDE_EXTENSION_H",
+        *includes, str(source), "-o", str(partial),
+        *libraries, "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python",
+    ]  # fmt: skip
+    built = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert built.returncode == 0, built.stderr[-4000:]
+    return partial.replace(made)
 
 
 def cuda() -> Kind:
