@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from leakscope.options import Options
 from leakscope.process.patches import Patches
 from leakscope.recorder.recorder import Recorder
-from leakscope.recorder.steps.detector import StepClock, StepEnd, StepEvents
+from leakscope.recorder.steps.detector import StepDetector, StepEnd, StepEvents
 from leakscope.recorder.training_state import TrainingStateRecorder
 from leakscope.run.damage import Damage
 from leakscope.run.model import Ended
@@ -37,7 +37,7 @@ def record(tmp_path: Path) -> Record:
         nonlocal runs
         runs += 1
         folder, patches = RankFolder(tmp_path / str(runs), 0), Patches()
-        state, clock = TrainingStateRecorder(folder), StepClock(guard=patches.guard)
+        state, clock = TrainingStateRecorder(folder), StepDetector(guard=patches.guard)
         steps = 0
 
         def step_ended(_: StepEnd) -> None:
