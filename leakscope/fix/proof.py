@@ -10,9 +10,9 @@ from enum import StrEnum
 from itertools import zip_longest
 from statistics import median
 
-from leakscope.findings.model import Finding
+from leakscope.findings.model import Finding, Reason
 from leakscope.fix.rerun import Evidence
-from leakscope.run.model import Rank
+from leakscope.run.model import HeapSnapshot, Rank
 from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
 
@@ -50,6 +50,8 @@ _NOISE = 3.0
 """Seconds, and standard errors of the median step time, by which two equal runs differ on a busy machine."""
 _STAYS = 0.2
 """Share of a leak's growth that may remain: autograd nodes are counted by glibc, which rounds."""
+_TOO_SHORT = (Reason.TOO_FEW_STEPS, Reason.TOO_FEW_SNAPSHOTS, Reason.UNBALANCED)
+"""Why a run without a leak has no verdict although one with a leak has."""
 _SMALL = 512
 """Bytes per step that cannot be told from noise in the counters."""
 
@@ -118,10 +120,22 @@ class Proof:
         if new:
             text = f"`{new[0].subject or new[0].rule}` grows by {bytes_text(new[0].bytes_per_step)} per step instead"
             yield Refusal(Aspect.NEW_LEAK, text)
-        elif tried.findings.verdict == Verdict.INCONCLUSIVE:
+        elif tried.findings.verdict == Verdict.INCONCLUSIVE and not self._is_less(tried, leaks):
             yield Refusal(Aspect.UNJUDGED, "the run with the edit is inconclusive")
         elif all(leak.fingerprint not in after for leak in leaks):
             yield from self._growth(tried, leaks)
+
+    def _is_less(self, tried: Evidence, leaks: Sequence[Finding]) -> bool:
+        """Whether a run that is too short for a verdict allocates less than the base, by what the leaks took."""
+        why = tried.findings.why
+        if isinstance(why, str) or why.reason not in _TOO_SHORT:
+            return False
+        for rank, other in zip(self.base.run.ranks, tried.run.ranks, strict=False):
+            gone = sum(leak.bytes_per_step / len(leak.ranks) for leak in leaks if rank.number in leak.ranks)
+            before, after = _counted_growth(rank), _counted_growth(other)
+            if before is None or after is None or after > before - gone / 2:
+                return False
+        return True
 
     def _growth(self, tried: Evidence, leaks: Sequence[Finding]) -> Iterator[Refusal]:
         """What the findings do not name must not have grown either: a part of the leak may be left in another place."""
@@ -164,6 +178,12 @@ def _exit_differs(base: Evidence, tried: Evidence) -> Refusal | None:
 
 
 _COMPARED = {"losses": "loss differs", "gradients": "gradients differ", "parameters": "parameters differ"}
+
+
+def memory_figures_differ(base: Evidence, tried: Evidence) -> bool:
+    """Whether lines of output differ that were accepted because only figures of memory do."""
+    pairs = (pair for lines in zip(base.output, tried.output, strict=False) for pair in zip(*lines, strict=False))
+    return any(_plain(line) != _plain(other) and _is_of_memory(line, other) for line, other in pairs)
 
 
 def _training_differs(base: Evidence, tried: Evidence) -> Refusal | None:
@@ -244,8 +264,27 @@ def _plain(line: str) -> str:
     return _TIMES.sub("<time>", line)
 
 
+_SIZE = re.compile(r"-?\d+(?:\.\d+)?\s?(?:[KMGT]i?B|bytes|B)\b", re.IGNORECASE)
+_OF_MEMORY = re.compile(
+    r"(?i)mem|alloc|reserved|alive|live |leak|rss|\bgc\b|collect|garbage|freed|objects|storages|tensors|refs|cache|peak"
+)
+"""Words of a line of output whose numbers may be of the memory that an edit frees."""
+
+
+def _is_of_memory(line: str, other: str) -> bool:
+    """Whether two lines differ only in figures of memory, which an edit is to change."""
+    first, second = _SIZE.sub("<size>", _plain(line)), _SIZE.sub("<size>", _plain(other))
+    if first == second:
+        return True
+    return bool(_OF_MEMORY.search(line)) and _NUMBER.sub("0", first) == _NUMBER.sub("0", second)
+
+
 def _output_differs(base: Evidence, tried: Evidence, varies: dict[tuple[int, int], set[int]]) -> Refusal | None:
-    """The first line on stdout that differs, apart from times and from numbers that differ in any case."""
+    """The first line on stdout that differs, apart from times and from numbers that differ in any case.
+
+    Where the training itself was compared, figures of memory may differ too.
+    """
+    is_trained = any(row.tensors for rank in base.run.ranks for row in rank.training)
     for rank, (lines, others) in enumerate(zip(base.output, tried.output, strict=False)):
         for number, (line, other) in enumerate(zip_longest(lines, others)):
             if line is None or other is None:
@@ -253,7 +292,9 @@ def _output_differs(base: Evidence, tried: Evidence, varies: dict[tuple[int, int
             if line == other or _plain(line) == _plain(other):
                 continue
             ignored = varies.get((rank, number))
-            if ignored is None or _without(line, ignored) != _without(other, ignored):
+            if ignored is not None and _without(line, ignored) == _without(other, ignored):
+                continue
+            if not (is_trained and _is_of_memory(line, other)):
                 return Refusal(Aspect.OUTPUT, f"stdout differs at line {number + 1}")
     return None
 
@@ -317,12 +358,29 @@ def _noise_s(evidence: Evidence) -> float:
 
 
 def _tensor_growth(rank: Rank) -> float | None:
-    """Bytes per step by which the tensors of a rank grow between its judged snapshots."""
-    snapshots = [one for one in rank.heap_snapshots if one.step > 0 and one.occasion == "step"]
-    if len(snapshots) < 2 or snapshots[-1].step == snapshots[1].step:  # noqa: PLR2004
+    """Bytes per step by which the tensors of a rank grow between its snapshots."""
+    ends = _ends(rank)
+    if ends is None:
         return None
-    first, last = snapshots[1], snapshots[-1]
+    first, last = ends
     return (last.explained_bytes - first.explained_bytes) / (last.step - first.step)
+
+
+def _counted_growth(rank: Rank) -> float | None:
+    """Bytes per step by which the counted memory of a rank grows between its snapshots."""
+    ends = _ends(rank)
+    if ends is None:
+        return None
+    first, last = ends
+    return ((last.counted_bytes or 0) - (first.counted_bytes or 0)) / (last.step - first.step)
+
+
+def _ends(rank: Rank) -> tuple[HeapSnapshot, HeapSnapshot] | None:
+    """The first and the last snapshot at the end of a step, the first of many left out: memory still settles there."""
+    snapshots = [one for one in rank.heap_snapshots if one.step > 0 and one.occasion in ("step", "last")]
+    if len(snapshots) < 2:  # noqa: PLR2004
+        return None
+    return snapshots[min(1, len(snapshots) - 2)], snapshots[-1]
 
 
 def _tensors_per_step(leak: Finding, rank: int) -> float:

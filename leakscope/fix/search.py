@@ -15,7 +15,7 @@ from leakscope.findings.source.index import Sources
 from leakscope.fix.candidates import candidates
 from leakscope.fix.files import SourceFiles
 from leakscope.fix.model import Candidate, applied
-from leakscope.fix.proof import Aspect, Proof, Refusal
+from leakscope.fix.proof import Aspect, Proof, Refusal, memory_figures_differ
 from leakscope.fix.rerun import Evidence, Repeater, TooSlow, read_launch, steps_to_repeat
 from leakscope.process.written_files import restore_written_files
 from leakscope.run.fixes import Fix, LeakFix, Try
@@ -232,7 +232,7 @@ def _searched(
         is_deterministic=search.proof.is_deterministic,
         steps=repeater.steps,
         compared_steps=sum(row.tensors > 0 for rank in base.run.ranks for row in rank.training),
-        notes=tuple(_notes(differ, repeater.unrestored, launch.by_launcher, run)),
+        notes=tuple(_notes(differ, search, launch.by_launcher, run)),
         before=_curve(base),
         after=() if search.last is None else _curve(search.last),
     )
@@ -282,7 +282,10 @@ def _why_no_candidate(leak: Finding, files: SourceFiles) -> str:
     return "no edit is known for it"
 
 
-def _notes(differ: Sequence[str], unrestored: Sequence[str], by_launcher: bool, run: Run) -> Iterator[str]:
+def _notes(differ: Sequence[str], search: _Search, by_launcher: bool, run: Run) -> Iterator[str]:
+    unrestored = search.repeater.unrestored
+    if search.last is not None and memory_figures_differ(search.proof.base, search.last):
+        yield "figures of memory on stdout differ with the edit"
     if differ:
         yield f"environment variables are not as recorded: {_first(differ)}"
     if unrestored:

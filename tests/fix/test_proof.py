@@ -125,3 +125,13 @@ def test_a_script_that_differs_from_itself_is_compared_by_distribution() -> None
     assert proof.refusals(noisy(2), [leak()]) == []
     assert [refusal.aspect for refusal in proof.refusals(noisy(2, 3.0), [leak()])][:1] == [Aspect.TRAINING]
     assert not Proof(BASE).needs_another(evidence())
+
+
+def test_figures_of_memory_may_differ_where_the_training_was_compared() -> None:
+    base = evidence(leak(), growth=256 * KIB, output=("loss 0.50, allocated 12.5 MiB, 24 storages alive",))
+    assert Proof(base).refusals(evidence(output=("loss 0.50, allocated 3 MiB, 0 storages alive",)), [leak()]) == []
+    other = evidence(output=("loss 0.50, 3 MiB, accuracy 0.9",))
+    assert [refusal.aspect for refusal in Proof(base).refusals(other, [leak()])] == [Aspect.OUTPUT]
+    untrained = evidence(leak(), growth=256 * KIB, output=base.output[0], training=())
+    tried = evidence(output=("loss 0.50, allocated 3 MiB, 0 storages alive",), training=())
+    assert [refusal.aspect for refusal in Proof(untrained).refusals(tried, [leak()])] == [Aspect.OUTPUT]
