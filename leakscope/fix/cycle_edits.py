@@ -34,6 +34,7 @@ def cycle_candidates(finding: Finding, stores: Sequence[StoreCase], sources: Sou
     yield from _of_contexts(stores)
     yield from _of_packs(stores)
     yield from _of_functions(finding, sources)
+    yield from _of_registered_methods(finding, sources)
     others = list(_others_of_cycle(finding, sources))
     yield from _of_methods([*stores, *others], sources)
     yield from _of_back_references([*stores, *others], sources)
@@ -423,6 +424,44 @@ def _of_methods(stores: Sequence[StoreCase], sources: Sources) -> Iterator[Candi
 
         if (found := attempt("the method of the class", unbound)) is not None:
             yield found
+
+
+def _of_registered_methods(finding: Finding, sources: Sources) -> Iterator[Candidate]:
+    """A function with a weak reference to `self`, in place of its bound method that is registered as a hook."""
+    references = finding.cut.references if finding.cut is not None else ()
+    stores = [store for reference in references for store in stores_for(finding, reference, sources)]
+    found: dict[ast.expr, tuple[ParsedFile, Store]] = {}
+    """Each bound method, with the store that registers it."""
+    for store in stores if any(hop.kind == ObjectKind.METHOD for hop in finding.trace) else ():
+        parsed = sources.file(store.found.scope.file)
+        for value in store.values if parsed is not None and store.how == How.ADDS else ():
+            if isinstance(value, ast.Attribute) and ast.unparse(value.value) in store.found.scope.parameters[:1]:
+                found[value] = parsed, store  # type: ignore[assignment]
+    # several may be registered on one line, of which `stores_for` gives one
+    for parsed, store in list(found.values()):
+        for node in ast.walk(store.found.statement):
+            if isinstance(node, ast.Call) and re.fullmatch(r"register_\w*hook", last_name(node.func)):
+                for arg in node.args:
+                    if isinstance(arg, ast.Attribute) and ast.unparse(arg.value) in store.found.scope.parameters[:1]:
+                        found[arg] = parsed, store
+
+    def edit(plan: Plan) -> bool:
+        begun: set[Scope] = set()
+        for value, (parsed, store) in found.items():
+            assert isinstance(value, ast.Attribute)
+            scope = store.found.scope
+            if "this" in (*scope.bound, *scope.parameters):
+                return False
+            editor = plan.of(parsed)
+            if scope not in begun:
+                editor.insert_before(store.found.statement, f"this = weakref.proxy({scope.parameters[0]})")
+                begun.add(scope)
+            editor.replace(value, f"lambda *args: this.{value.attr}(*args)")
+            editor.add_import("import weakref")
+        return bool(found)
+
+    if (candidate := attempt("`weakref.proxy()` for the hook", edit)) is not None:
+        yield candidate
 
 
 def reads_of(attribute: str, sources: Sources) -> list[tuple[ParsedFile, ast.Attribute]]:

@@ -17,6 +17,8 @@ from leakscope.fix.model import Candidate
 from leakscope.fix.plan import Plan, attempt, with_method
 from leakscope.graph.model import TENSOR_KINDS, ObjectKind
 
+_GROWTH = (RuleName.VIEW_HOLD, RuleName.STEP_GROWTH, RuleName.OBJECT_GROWTH, RuleName.P2P_BUFFER)
+"""Rules of leaks that another value in the same place seldom fixes."""
 Write = Callable[[SourceEditor, ast.expr], str | None]
 """Gives the new code of an expression; None if it does not apply."""
 
@@ -33,13 +35,16 @@ def value_candidates(finding: Finding, stores: Sequence[StoreCase], sources: Sou
         Candidates, the most plausible first.
 
     """
+    unread = list(_not_stored(stores))
+    if finding.rule in _GROWTH:
+        yield from unread
     if has_errors(finding):
         yield from _of_errors(stores)
     if finding.freed_by != FreedBy.PROGRAM:
         yield from cycle_candidates(finding, stores, sources)
     yield from _of_values(finding, stores, sources)
     yield from graph_candidates(finding, stores, sources)
-    yield from _not_stored(stores)
+    yield from unread
     yield from _counted(stores, sources)
     yield from _deleted(finding, stores)
 
@@ -318,7 +323,12 @@ def _after_unpacking(cases: Sequence[StoreCase]) -> Iterator[Candidate]:
 
 def _not_stored(stores: Sequence[StoreCase]) -> Iterator[Candidate]:
     """Remove stores that nothing reads in the files of the run; calls in their values stay."""
-    chosen = {case.store.found.statement: case for case in stores if is_a_store(case.store)}
+    chosen = {
+        case.store.found.statement: case
+        for case in stores
+        if is_a_store(case.store) and not _is_of_function(case)
+        if not any(isinstance(node, ast.Lambda) for value in case.store.values for node in ast.walk(value))
+    }
 
     def edit(plan: Plan) -> bool:
         for statement, case in chosen.items():

@@ -304,6 +304,30 @@ def test_a_bound_method_is_kept_weakly_or_as_a_function() -> None:
     assert found[:2] == [weak, "self.function = type(self).score|return self.function(self, x)"]
 
 
+HOOKED = """
+    method*1 Tagger.remember train.py:6 -> .__self__
+    nn*2 Tagger train.py:1 -> .encoder
+    nn*3 Linear -> ._forward_hooks
+    dict -> [i]
+    method*1 Tagger.remember train.py:6
+"""
+
+
+def test_a_hook_of_its_own_child_has_a_weak_reference() -> None:
+    script = """
+        class Tagger(nn.Module):
+            def __init__(self):
+                self.encoder = nn.Linear(8, 8)
+                self.encoder.register_forward_hook(self.remember)
+
+            def remember(self, module, args, output):
+                self.shape = output.shape
+    """
+    found = changed(cycle(HOOKED, 2), train=script)
+    registered = "self.encoder.register_forward_hook(lambda *args: this.remember(*args))"
+    assert found == [f"import weakref|this = weakref.proxy(self)|{registered}"]
+
+
 PARENT = """
     object*1 Child train.py:1 -> .parent
     object*2 Parent train.py:6 -> .child
