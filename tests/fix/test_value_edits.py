@@ -304,6 +304,67 @@ def test_a_bound_method_is_kept_weakly_or_as_a_function() -> None:
     assert found[:2] == [weak, "self.function = type(self).score|return self.function(self, x)"]
 
 
+PARTIAL = """
+    object*1 functools.partial -> .func
+    method*2 Head.score train.py:5 -> .__self__
+    nn*3 Head train.py:1 -> .function
+    object*1 functools.partial
+"""
+
+
+def test_a_partial_of_a_method_is_one_of_the_function() -> None:
+    script = """
+        class Head(nn.Module):
+            def __init__(self):
+                self.function = functools.partial(self.score, 3)
+
+            def score(self, count, x):
+                return x
+
+            def forward(self, x):
+                return self.function(x)
+    """
+    new = "self.function = functools.partial(type(self).score, weakref.proxy(self), 3)"
+    assert f"import weakref|{new}" in changed(cycle(PARTIAL, 2), train=script)
+
+
+FRAME = """
+    exception*1 TooLong train.py:6 -> .__traceback__
+    traceback t -> .tb_frame
+    frame*2 retry train.py:1 -> local last
+    exception*1 TooLong train.py:6
+"""
+
+
+def test_an_error_that_a_frame_keeps_is_deleted_at_its_end() -> None:
+    script = """
+        def retry(net):
+            last = None
+            for rows in (8, 4):
+                try:
+                    return attempt(net, rows)
+                except TooLong as error:
+                    last = error
+            raise RuntimeError("gave up") from last
+    """
+    expected = dedent("""
+        def retry(net):
+            last = None
+            try:
+                for rows in (8, 4):
+                    try:
+                        return attempt(net, rows)
+                    except TooLong as error:
+                        last = error
+                raise RuntimeError("gave up") from last
+            finally:
+                del last
+    """)
+    found = texts_of(cycle(FRAME, 2), train=script)
+    assert "last = error.with_traceback(None)" in found[0]
+    assert expected in found
+
+
 HOOKED = """
     method*1 Tagger.remember train.py:6 -> .__self__
     nn*2 Tagger train.py:1 -> .encoder
