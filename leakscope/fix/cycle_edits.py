@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from leakscope.findings.facts import FreedBy
 from leakscope.findings.model import CutReference, Finding
+from leakscope.findings.naming import place_of
 from leakscope.findings.source.edits import StoreCase
 from leakscope.findings.source.index import FoundNode, ParsedFile, Scope, Sources, last_name, pairs
 from leakscope.findings.source.stores import PACK, How, Store, function_of, is_hooks, stores_for
@@ -35,8 +35,11 @@ def cycle_candidates(finding: Finding, stores: Sequence[StoreCase], sources: Sou
     yield from _of_contexts(stores)
     yield from _of_packs(stores)
     yield from _of_functions(finding, sources)
-    yield from _of_methods(stores, sources)
-    yield from _of_back_references(finding, stores, sources)
+    yield from _of_frames(finding, sources)
+    yield from _of_registered_methods(finding, sources)
+    others = list(_others_of_cycle(finding, sources))
+    yield from _of_methods([*stores, *others], sources)
+    yield from _of_back_references([*stores, *others], sources)
 
 
 # --------------------------------------------------------------------------------------- contexts of autograd.Function
@@ -86,10 +89,10 @@ def _saved(plan: Plan, cases: Sequence[StoreCase]) -> bool:
         names[attribute] = variable
         code = [] if is_name else [f"{variable} = {editor.source_of(node.value)}"]
         if node is assigns[-1]:
-            saved = [*args, *dict.fromkeys(names.values())]
+            saved = dict.fromkeys((*args, *names.values()))
             code.append(f"{ctx}.save_for_backward({', '.join(saved)})")
         editor.replace_statement(node, *code)
-    if own_statement is not None:
+    if own_statement is not None and not set(names.values()) <= set(args):
         editor.remove(own_statement)
     for other in (s for s in parsed.scopes if s.outer is around):
         if not _reads_saved(plan, parsed, other, scope, names, len(args)):
@@ -322,6 +325,9 @@ def _forgotten(parsed: ParsedFile, function: FoundNode, name: str) -> Iterator[C
     if not uses:
         return
     last = body[uses[-1]]
+    own = getattr(function.node, "name", "")
+    if any(isinstance(n, ast.Return) and isinstance(n.value, ast.Name) and n.value.id == own for n in ast.walk(around)):
+        return  # the function is called later
     inner = [n for s in body[: uses[-1] + 1] for n in _own_nodes(s) if isinstance(n, ast.Return)]
     early = [n for n in inner if n is not last]
     for way in ("after", "finally"):
@@ -371,15 +377,44 @@ def _own_nodes(statement: ast.AST) -> Iterator[ast.AST]:
             yield from _own_nodes(child)
 
 
+def _of_frames(finding: Finding, sources: Sources) -> Iterator[Candidate]:
+    """`del name` in a `finally` for a local through which a frame holds itself, such as a caught error."""
+    for hop in finding.trace[:-1]:
+        if hop.kind != ObjectKind.FRAME or not hop.reference.startswith("local "):
+            continue
+        name = hop.reference.removeprefix("local ")
+        place = place_of(hop.where)
+        parsed = sources.of_line(place.file) if place is not None else None
+        scope = next((s for s in parsed.scopes if s.name == hop.name), None) if parsed is not None else None
+        if parsed is None or scope is None or not isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        body = scope.node.body
+        binds = [k for k, s in enumerate(body) if any(last_name(target) == name for target, _ in pairs(s))]
+        if not binds or binds[0] + 1 >= len(body):
+            continue
+        first, last = body[binds[0] + 1], body[-1]
+
+        def edit(
+            plan: Plan, parsed: ParsedFile = parsed, ends: tuple[ast.stmt, ast.stmt] = (first, last), name: str = name
+        ) -> bool:
+            plan.of(parsed).wrap(*ends, f"try:\n    pass\nfinally:\n    del {name}")
+            return True
+
+        if (found := attempt(f"`del {name}` in a `finally`", edit)) is not None:
+            yield found
+
+
 # ------------------------------------------------------------------------------------------------------ bound methods
 
 
 def _of_methods(stores: Sequence[StoreCase], sources: Sources) -> Iterator[Candidate]:
     """`weakref.WeakMethod(self.method)` for an attribute, or the function without its object."""
-    for case in stores:
+    for case in {id(case.store.found.node): case for case in stores}.values():
         target, value = case.store.target, case.store.values[:1]
         if case.store.how != How.BINDS or not isinstance(target, ast.Attribute) or not value:
             continue
+        if isinstance(value[0], ast.Call) and last_name(value[0].func) == "partial":
+            yield from _of_partial(case, value[0])
         if not any(hop.kind == ObjectKind.METHOD for hop in case.trace[case.place + 1 : case.place + 2]):
             continue
         if isinstance(value[0], (ast.Call, ast.Lambda)):
@@ -422,6 +457,66 @@ def _of_methods(stores: Sequence[StoreCase], sources: Sources) -> Iterator[Candi
             yield found
 
 
+def _of_partial(case: StoreCase, call: ast.Call) -> Iterator[Candidate]:
+    """`partial(type(self).method, weakref.proxy(self))` for `partial(self.method)`."""
+    method = call.args[0] if call.args else None
+    if not isinstance(method, ast.Attribute) or not isinstance(method.value, ast.Name):
+        return
+    own, name = method.value.id, method.attr
+
+    def edit(plan: Plan) -> bool:
+        editor = plan.of(case.parsed)
+        args = [editor.source_of(arg) for arg in call.args[1:] if not isinstance(arg, ast.Starred)]
+        if len(args) + 1 < len(call.args) or any(keyword.arg is None for keyword in call.keywords):
+            return False
+        args += [f"{keyword.arg}={editor.source_of(keyword.value)}" for keyword in call.keywords]
+        whole = ", ".join((f"type({own}).{name}", f"weakref.proxy({own})", *args))
+        editor.replace(call, f"{editor.source_of(call.func)}({whole})")
+        editor.add_import("import weakref")
+        return True
+
+    if (found := attempt("`weakref.proxy()` in the partial", edit)) is not None:
+        yield found
+
+
+def _of_registered_methods(finding: Finding, sources: Sources) -> Iterator[Candidate]:
+    """A function with a weak reference to `self`, in place of its bound method that is registered as a hook."""
+    references = finding.cut.references if finding.cut is not None else ()
+    stores = [store for reference in references for store in stores_for(finding, reference, sources)]
+    found: dict[ast.expr, tuple[ParsedFile, Store]] = {}
+    """Each bound method, with the store that registers it."""
+    for store in stores if any(hop.kind == ObjectKind.METHOD for hop in finding.trace) else ():
+        parsed = sources.file(store.found.scope.file)
+        for value in store.values if parsed is not None and store.how == How.ADDS else ():
+            if isinstance(value, ast.Attribute) and ast.unparse(value.value) in store.found.scope.parameters[:1]:
+                found[value] = parsed, store  # type: ignore[assignment]
+    # several may be registered on one line, of which `stores_for` gives one
+    for parsed, store in list(found.values()):
+        for node in ast.walk(store.found.statement):
+            if isinstance(node, ast.Call) and re.fullmatch(r"register_\w*hook", last_name(node.func)):
+                for arg in node.args:
+                    if isinstance(arg, ast.Attribute) and ast.unparse(arg.value) in store.found.scope.parameters[:1]:
+                        found[arg] = parsed, store
+
+    def edit(plan: Plan) -> bool:
+        begun: set[Scope] = set()
+        for value, (parsed, store) in found.items():
+            assert isinstance(value, ast.Attribute)
+            scope = store.found.scope
+            if "this" in (*scope.bound, *scope.parameters):
+                return False
+            editor = plan.of(parsed)
+            if scope not in begun:
+                editor.insert_before(store.found.statement, f"this = weakref.proxy({scope.parameters[0]})")
+                begun.add(scope)
+            editor.replace(value, f"lambda *args: this.{value.attr}(*args)")
+            editor.add_import("import weakref")
+        return bool(found)
+
+    if (candidate := attempt("`weakref.proxy()` for the hook", edit)) is not None:
+        yield candidate
+
+
 def reads_of(attribute: str, sources: Sources) -> list[tuple[ParsedFile, ast.Attribute]]:
     """Each place that reads an attribute of this name."""
     return [
@@ -440,11 +535,9 @@ _BACK = re.compile(
 """Names of references to what holds their object."""
 
 
-def _of_back_references(finding: Finding, stores: Sequence[StoreCase], sources: Sources) -> Iterator[Candidate]:
+def _of_back_references(stores: Sequence[StoreCase], sources: Sources) -> Iterator[Candidate]:
     """`weakref.proxy(parent)`, or `weakref.ref(parent)` with a call at each read."""
-    if finding.freed_by == FreedBy.PROGRAM:
-        return
-    cases = [case for case in (*stores, *_others_of_cycle(finding, sources)) if _is_weakly_storable(case)]
+    cases = [case for case in stores if _is_weakly_storable(case)]
     cases = list({id(case.store.found.node): case for case in cases}.values())
     cases.sort(key=lambda case: not _BACK.fullmatch(last_name(case.store.target)))
     for case in cases:
@@ -498,7 +591,7 @@ def _is_weakly_storable(case: StoreCase) -> bool:
     """Whether a store keeps an object that something else keeps as well: not one that it makes."""
     value = case.store.values[0] if case.store.values else None
     below = case.trace[case.place + 1].kind if case.place + 1 < len(case.trace) else ""
-    kept = case.held.kind in _WEAKLY or below in _WEAKLY
+    kept = below in _WEAKLY or (below == ObjectKind.CONTAINER and case.held.kind in _WEAKLY)
     of_function = (
         case.store.name == "def" or is_hooks(case.holder.reference) or case.holder.reference.startswith("clos")
     )
