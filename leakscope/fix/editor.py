@@ -133,6 +133,7 @@ class SourceEditor:
         self._wraps: list[_Wrap] = []
         self._appended: dict[cst.CSTNode, list[cst.BaseStatement]] = {}
         self._decorators: dict[cst.CSTNode, list[cst.Decorator]] = {}
+        self._undecorated: set[cst.CSTNode] = set()
         self._imports: list[str] = []
 
     # -------------------------------------------------------------------------------------------------- operations
@@ -220,6 +221,14 @@ class SourceEditor:
             raise CannotEdit(f"{self.name}:{function.lineno} cannot be decorated")
         self._decorators.setdefault(found, []).append(cst.Decorator(_parsed_expression(code)))
 
+    def undecorate(self, function: ast.stmt, number: int) -> None:
+        """Remove a decorator of a function or class, by its number from 0."""
+        found = self._statement(function)
+        if not isinstance(found, (cst.FunctionDef, cst.ClassDef)) or number >= len(found.decorators):
+            raise CannotEdit(f"{self.name}:{function.lineno} has no decorator {number}")
+        self._undecorated.add(found.decorators[number])
+        self._decorators.setdefault(found, [])
+
     def add_import(self, code: str) -> None:
         """Add an import at the top of the file, unless it is there: sorted into its group, otherwise after the last."""
         if code not in self._imports:
@@ -267,6 +276,8 @@ class SourceEditor:
     # ------------------------------------------------------------------------------------------------------ places
 
     def _expression(self, expr: ast.expr) -> cst.BaseExpression:
+        if not hasattr(expr, "lineno"):
+            raise CannotEdit(f"{ast.unparse(expr)} is not of {self.name}")
         start = self._tree.place(expr.lineno, expr.col_offset)
         end = self._tree.place(expr.end_lineno or expr.lineno, expr.end_col_offset or 0)
         for found in self._tree.expressions.get((start, end), ()):
@@ -402,9 +413,9 @@ class _Writer(cst.CSTTransformer):
             return editor._replaced[original_node]
         if isinstance(original_node, (cst.FunctionDef, cst.ClassDef)) and original_node in editor._decorators:
             assert isinstance(updated_node, (cst.FunctionDef, cst.ClassDef))
-            return updated_node.with_changes(
-                decorators=[*editor._decorators[original_node], *updated_node.decorators],
-            )
+            pairs = zip(original_node.decorators, updated_node.decorators, strict=True)
+            present = [new for old, new in pairs if old not in editor._undecorated]
+            return updated_node.with_changes(decorators=[*editor._decorators[original_node], *present])
         if isinstance(original_node, (cst.Module, cst.IndentedBlock, cst.SimpleStatementSuite)):
             return self._block(original_node, updated_node)
         return updated_node
@@ -623,7 +634,9 @@ def _inserted(
         line = _with_leading(line, [blank] if at else ())
         if at < len(body) and not _leading(body[at]):
             body[at] = _with_leading(body[at], [blank])
-    return module.with_changes(body=[*body[:at], line, *body[at:]], has_trailing_newline=True)
+    return module.with_changes(
+        body=[*body[:at], line, *body[at:]], has_trailing_newline=module.has_trailing_newline or not body
+    )
 
 
 def _gives(statement: ast.stmt, new: ast.stmt) -> bool:

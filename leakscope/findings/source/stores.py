@@ -424,6 +424,14 @@ def _functions(hop: Hop, parsed: ParsedFile, variable: str = "") -> list[FoundNo
     return [one for one in chosen if place is not None and getattr(one.node, "lineno", 0) == place.line]
 
 
+def function_of(hop: Hop, sources: Sources) -> tuple[ParsedFile, FoundNode] | None:
+    """The source of a function on a trace, and of the variable that it closes over, if it is one of the kept files."""
+    for parsed in _files(hop, sources):
+        for function in _functions(hop, parsed, hop.reference.removeprefix("closure ")):
+            return parsed, function
+    return None
+
+
 def _name(one: FoundNode) -> str:
     own = "<lambda>" if isinstance(one.node, ast.Lambda) else str(getattr(one.node, "name", ""))
     return qualified(one.scope, own)
@@ -531,7 +539,9 @@ _ARRAY = "numpy.ndarray"
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
-def stores_for(finding: Finding, reference: CutReference, sources: Sources) -> tuple[Store, ...]:
+def stores_for(
+    finding: Finding, reference: CutReference, sources: Sources, at_most: int = LINES
+) -> tuple[Store, ...]:
     """The places that store something at one reference of a finding's cut, the likeliest first; () if the sources show
     none.
 
@@ -540,28 +550,28 @@ def stores_for(finding: Finding, reference: CutReference, sources: Sources) -> t
     """
     place, trace = on_trace(finding, reference)
     if isinstance(finding.facts, GrowthFacts) and finding.facts.grows_in == GrowsIn.CALLBACK:
-        return where_exit_handler(trace, sources)[:LINES]
+        return where_exit_handler(trace, sources)[:at_most]
     if isinstance(finding.facts, UncollectableFacts) and finding.facts.closed_by == ClosedBy.PACK_HOOK:
         return where_packed(sources)
     if place is None:
-        return where_registered(reference.where, sources)[:LINES] if is_item(reference.name) else ()
+        return where_registered(reference.where, sources)[:at_most] if is_item(reference.name) else ()
     in_cycle = finding.freed_by != FreedBy.PROGRAM
     if place and is_item(trace[place].reference) and is_hooks(trace[place - 1].reference):
         place -= 1
     holder = trace[place]
     if is_hooks(holder.reference):
-        return where_hooked(trace, place, Meaning(trace, sources, in_cycle), sources)[:LINES]
+        return where_hooked(trace, place, Meaning(trace, sources, in_cycle), sources)[:at_most]
     if holder.reference.startswith("closure ") and in_cycle:
-        return where_closed(trace, place, sources)[:LINES]
+        return where_closed(trace, place, sources)[:at_most]
     cache = next((hop for hop in trace[place : place + 2] if hop.type == CACHE and hop.name != CACHE), None)
     if cache is not None:
-        return _calls(cache, sources)[:LINES]
+        return _calls(cache, sources)[:at_most]
     for loosely in (False, True):
         meaning = Meaning(trace, sources, in_cycle, loosely)
         stores = list(_stores(place, meaning, sources))
         if chosen := _chosen(stores, place, meaning):
-            return tuple(_one_a_line(chosen))[:LINES]
-    return where_handed_on(trace, sources)[:LINES]
+            return tuple(_one_a_line(chosen))[:at_most]
+    return where_handed_on(trace, sources)[:at_most]
 
 
 def on_trace(finding: Finding, reference: CutReference) -> tuple[int | None, tuple[Hop, ...]]:
