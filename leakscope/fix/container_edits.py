@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from leakscope.findings.model import Finding
-from leakscope.findings.source.edits import StoreCase
+from leakscope.findings.source.edits import StoreCase, effects
 from leakscope.findings.source.index import BY_NAME, FoundNode, ParsedFile, Sources, last_name
 from leakscope.findings.source.stores import CACHE, PACK, How, Store, is_hooks, mentions, mentions_of
 from leakscope.fix.drafts import (
@@ -79,8 +79,8 @@ def _drafts(finding: Finding, stores: Sequence[StoreCase], sources: Sources) -> 
 def _of_case(case: Case) -> Iterator[Draft]:
     """The drafts for one reference, by what holds it."""
     names = {store.name for store in case.stores}
-    if any(store.values and mentions(store.values[0], store.target) and store.key is not None for store in case.stores):
-        return  # `mean[name] = 0.9 * mean[name] + 0.1 * x` does not grow by its entries
+    if any(_is_made_from_itself(store) for store in case.stores):
+        return
     if is_hooks(case.holder.reference) or any(re.fullmatch(r"_?register_\w*hook", name) for name in names):
         yield from hook_drafts(case)
     elif "register" in names and any(last_name(store.target) == "register" for store in case.stores):
@@ -92,6 +92,12 @@ def _of_case(case: Case) -> Iterator[Draft]:
     else:
         yield from _of_container(case)
         yield from entry_drafts(case)
+
+
+def _is_made_from_itself(store: Store) -> bool:
+    """Whether an entry is made from the previous one, as in `mean[name] = 0.9 * mean[name] + 0.1 * x`."""
+    is_entry = store.key is not None and isinstance(store.found.node, (ast.Assign, ast.AugAssign))
+    return is_entry and bool(store.values) and mentions(store.values[0], store.target)
 
 
 def _of_container(case: Case) -> Iterator[Draft]:
@@ -134,7 +140,7 @@ def _not_stored(case: Case) -> Iterator[Draft]:
         parsed = case.parsed(store)
         if parsed is None or not _is_store_alone(store) or store.name in (*BY_NAME, "add_param_group", "def"):
             return
-        calls = [call for value in store.values for call in _calls(value)]
+        calls = [call for value in store.values for call in effects(value)]
         if len(calls) > 1:
             return
         statement = store.found.statement
@@ -142,26 +148,6 @@ def _not_stored(case: Case) -> Iterator[Draft]:
             draft.instead(parsed, statement, code_of(parsed, calls[0])) if calls else draft.remove(parsed, statement)
         )
     yield draft
-
-
-_PURE = frozenset({
-    "detach", "clone", "cpu", "item", "float", "mean", "sum", "max", "min", "norm", "abs", "view", "reshape",
-    "flatten", "unsqueeze", "squeeze", "numpy", "tolist", "to", "contiguous", "size", "numel", "argmax", "copy",
-    "int", "str", "bool", "len", "list", "tuple", "dict", "set", "round", "cat", "stack", "ref", "zeros", "ones",
-})  # fmt: skip
-"""Functions and methods that change nothing: without their result the call is not needed."""
-
-
-def _calls(value: ast.expr) -> list[ast.expr]:
-    """The outermost calls in an expression that may do something."""
-    if isinstance(value, ast.Call):
-        if last_name(value.func) not in _PURE:
-            return [value]
-        inside = [value.func.value] if isinstance(value.func, ast.Attribute) else []
-        return [call for part in (*inside, *value.args) for call in _calls(part)]
-    if isinstance(value, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.ListComp)):
-        return [value]
-    return [call for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr) for call in _calls(part)]
 
 
 def _last_items(case: Case) -> Iterator[Draft]:

@@ -30,7 +30,8 @@ from leakscope.findings.source.index import (
 from leakscope.findings.source.scopes import Meaning
 from leakscope.findings.source.stores import How, Store, files_naming, on_trace, stores_for
 from leakscope.fix.editor import CannotEdit, SourceEditor
-from leakscope.fix.model import Candidate, candidate_of
+from leakscope.fix.model import Candidate
+from leakscope.fix.plan import Plan
 from leakscope.graph.model import ObjectKind
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -97,18 +98,13 @@ class Draft:
 
     def written(self) -> Candidate | None:
         """The candidate; None if it cannot be written, or changes nothing."""
-        editors: dict[str, SourceEditor] = {}
-        before: dict[str, str] = {}
+        plan = Plan()
         try:
             for parsed, edit in self.edits:
-                if parsed.name not in editors:
-                    before[parsed.name] = "\n".join(parsed.lines).rstrip("\n") + "\n"
-                    editors[parsed.name] = SourceEditor(parsed.name, before[parsed.name])
-                edit(editors[parsed.name])
-            after = {name: editor.text for name, editor in editors.items()}
+                edit(plan.of(parsed))
+            return plan.candidate(self.title)
         except CannotEdit:
             return None
-        return candidate_of(self.title, before, {name: text for name, text in after.items() if text != before[name]})
 
 
 def combined(drafts: Sequence[Sequence[Draft]]) -> Iterator[Draft]:

@@ -563,7 +563,7 @@ def _not_kept(case: StoreCase) -> Suggestion | None:
             return None
     elif not case.uses.never_read():
         return None
-    calls = [call for value in store.values for call in _effects(value)]
+    calls = [call for value in store.values for call in effects(value)]
     if len(calls) > 1:
         return None
     text = text_of(case.parsed, calls[0]) if calls else ""
@@ -624,7 +624,7 @@ def _is_never_named(case: StoreCase) -> bool:
     return sum("\n".join(parsed.lines).count(prefix) for parsed in files) == 1
 
 
-def _effects(value: ast.expr) -> list[ast.expr]:
+def effects(value: ast.expr) -> list[ast.expr]:
     """The outermost calls in an expression that are not known to be pure."""
     if isinstance(value, ast.Call):
         name = last_name(value.func)
@@ -634,12 +634,12 @@ def _effects(value: ast.expr) -> list[ast.expr]:
         if not known:
             return [value]
         parts = [*value.args, *(keyword.value for keyword in value.keywords)]
-        return [call for part in ([inside] if inside is not None else []) + parts for call in _effects(part)]
+        return [call for part in ([inside] if inside is not None else []) + parts for call in effects(part)]
     if isinstance(value, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
         return [value]
     if isinstance(value, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
         return [value] if any(isinstance(node, ast.Call) for node in ast.walk(value)) else []
-    return [call for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr) for call in _effects(part)]
+    return [call for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr) for call in effects(part)]
 
 
 _PURE = frozenset({
