@@ -28,6 +28,7 @@ from leakscope.fix.drafts import (
 )
 from leakscope.fix.model import Candidate
 from leakscope.fix.release_edits import (
+    closing_drafts,
     context_drafts,
     entry_drafts,
     exit_drafts,
@@ -72,6 +73,7 @@ def container_candidates(
 def _drafts(finding: Finding, stores: Sequence[StoreCase], sources: Sources) -> Iterator[Draft]:
     cases = cases_of(finding, stores, sources)
     yield from context_drafts(finding, sources)
+    yield from closing_drafts(finding, sources)
     yield from combined([list(_of_case(case)) for case in cases])
     yield from pipeline_drafts(finding, cases, sources)
 
@@ -107,7 +109,11 @@ def _of_container(case: Case) -> Iterator[Draft]:
     yield from _not_stored(case)
     yield from _last_items(case)
     yield from _under_one_name(case)
+    yield from _keyed(case)
     yield from _evicting(case)
+    item = case.trace[min(case.place + 2, len(case.trace) - 1)]
+    if item.kind in _WEAK_OBJECTS and item.kind not in TENSOR_KINDS:
+        yield from _weakly_held(case)
     yield from _reset_by_owner(case)
     yield from _popped(case)
     yield from _after_last_read(case)
@@ -572,11 +578,38 @@ def _under_one_name(case: Case) -> Iterator[Draft]:
         for node in _written_key(store, store.key):
             first = node.values[0] if node.values else None
             text = str(first.value) if isinstance(first, ast.Constant) else ""
-            text = text.rstrip("_-./: ")
+            bare = text.rstrip("_-./: ")
+            is_taken = bare in parsed.reads or any(scope.name.rpartition(".")[2] == bare for scope in parsed.scopes)
+            text = f"{text}0" if is_taken else bare
             if re.fullmatch(r"[\w./ -]+", text):
                 yield Draft("one name", f'one name, "{text}", at {parsed.name}:{node.lineno}').replace(
                     parsed, node, f'"{text}"'
                 )
+
+
+def _keyed(case: Case) -> Iterator[Draft]:
+    """A dict in place of a list of pairs of a name and a value, so that the newest value of a name stays."""
+    begun = [(parsed, value) for parsed, _, _, value in case.initial() if isinstance(value, ast.List)]
+    if not case.held.object.startswith("list") or len(begun) != 1 or not case.stores:
+        return
+    draft = Draft("keyed", f"a dict in place of a list of pairs at {begun[0][0].name}:{begun[0][1].lineno}")
+    draft = draft.replace(*begun[0], "{}")
+    for store in case.stores:
+        parsed, pair = case.parsed(store), store.values[0] if store.values else None
+        is_pair = isinstance(pair, ast.Tuple) and len(pair.elts) == 2  # noqa: PLR2004 - key and value
+        if parsed is None or not is_pair or store.name != "append" or not _is_store_alone(store):
+            return
+        assert isinstance(pair, ast.Tuple)
+        key, value = (code_of(parsed, part) for part in pair.elts)
+        draft = draft.instead(parsed, store.found.statement, f"{code_of(parsed, store.target)}[{key}] = {value}")
+    for read in case.reads:
+        parsed = case.sources.file(read.scope.file)
+        above = next(parsed.above(read.node), None) if parsed is not None else None
+        is_over = isinstance(above, (ast.For, ast.comprehension)) and above.iter is read.node
+        if parsed is None or not is_over or not isinstance(read.node, ast.expr):
+            return
+        draft = draft.replace(parsed, read.node, f"{code_of(parsed, read.node)}.items()")
+    yield draft
 
 
 def _written_key(store: Store, key: ast.expr) -> list[ast.JoinedStr]:
@@ -589,7 +622,10 @@ def _written_key(store: Store, key: ast.expr) -> list[ast.JoinedStr]:
     return found
 
 
-_WEAK_OBJECTS = (ObjectKind.INSTANCE, ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER, ObjectKind.FUNCTION, *TENSOR_KINDS)
+_WEAK_OBJECTS = frozenset({
+    ObjectKind.INSTANCE, ObjectKind.METHOD, ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER, ObjectKind.FUNCTION,
+    *TENSOR_KINDS,
+})  # fmt: skip
 """Kinds of objects to which a weak reference is possible."""
 
 
@@ -616,14 +652,15 @@ def _weakly_held(case: Case) -> Iterator[Draft]:
 def _of_weak_list(case: Case) -> Iterator[Draft]:
     """A list of weak references to objects, each of which is used where it is still alive."""
     held = case.trace[case.place + 2]
-    if held.kind not in (ObjectKind.INSTANCE, ObjectKind.NN_MODULE) or not case.held.object.startswith("list"):
+    weak = {ObjectKind.METHOD: "WeakMethod", ObjectKind.INSTANCE: "ref", ObjectKind.NN_MODULE: "ref"}.get(held.kind)
+    if weak is None or not case.held.object.startswith("list") or not case.stores:
         return
-    draft = Draft("weak", f"`weakref.ref` in place of the object at {case.stores[0].where}" if case.stores else "")
+    draft = Draft("weak", f"`weakref.{weak}` of what is added at {case.stores[0].where}")
     for store in case.stores:
         parsed = case.parsed(store)
         if parsed is None or store.name != "append" or len(store.values) != 1:
             return
-        ref, needs = imported(parsed, "weakref", "ref")
+        ref, needs = imported(parsed, "weakref", weak)
         draft = draft.replace(parsed, store.values[0], f"{ref}({code_of(parsed, store.values[0])})").imports(
             parsed, needs
         )

@@ -375,6 +375,83 @@ def test_listeners_are_weak_references_that_are_called_where_they_are_alive() ->
     assert "for reference in listeners:" in weak
 
 
+def test_callbacks_that_are_bound_methods_are_weak_methods() -> None:
+    found = edits(
+        finding(
+            """
+            module __main__ train.py:1 -> .bus
+            object __main__.Bus train.py:1 -> .callbacks
+            list -> [i]
+            method Job.done train.py:12 -> .__self__
+            object __main__.Job train.py:9 -> .x
+            tensor float32[8] -> storage
+            storage s
+            """,
+            1,
+        ),
+        train="""
+        class Bus:
+            def subscribe(self, callback):
+                self.callbacks.append(callback)
+
+            def publish(self, event):
+                for callback in self.callbacks:
+                    callback(event)
+
+        bus = Bus()
+        for x in data:
+            bus.subscribe(Job(x).done)
+            bus.publish(x)
+        """,
+    )
+    weak = next(lines for lines in found if any("weakref.WeakMethod(callback)" in line for line in lines))
+    assert "callback = reference()" in weak
+
+
+def test_a_list_of_named_values_becomes_a_dict() -> None:
+    found = edits(
+        finding(ROWS_OF_MAIN.replace("list -> [i]", "list -> [i]\n    tuple -> [1]"), 0),
+        train="""
+        def main():
+            rows = []
+            for x in data:
+                for name, value in losses(x):
+                    rows.append((name, value))
+                for name, value in rows:
+                    print(name, value)
+
+        main()
+        """,
+    )
+    keyed = next(lines for lines in found if "rows = {}" in lines)
+    assert "rows[name] = value" in keyed
+    assert "for name, value in rows.items():" in keyed
+
+
+def test_an_executor_is_shut_down_by_with() -> None:
+    found = edits(
+        finding(
+            """
+            module __main__ train.py:1 -> .jobs
+            list -> [i]
+            object concurrent.futures.thread.ThreadPoolExecutor -> ._work_queue
+            tensor float32[8] -> storage
+            storage s
+            """,
+            0,
+        ),
+        train="""
+        def step(x):
+            pool = ThreadPoolExecutor(2)
+            jobs.append(pool)
+            total = sum(pool.map(run, x))
+            return total
+        """,
+    )
+    assert "with ThreadPoolExecutor(2) as pool:" in found[0]
+    assert any("pool.shutdown()" in lines for lines in found)
+
+
 def test_a_default_argument_is_made_by_each_call() -> None:
     found = edits(
         finding(
