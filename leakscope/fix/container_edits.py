@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from leakscope.findings.model import Finding
 from leakscope.findings.source.edits import StoreCase, effects
@@ -149,10 +149,8 @@ def _not_stored(case: Case) -> Iterator[Draft]:
         calls = [call for value in store.values for call in effects(value)]
         if len(calls) > 1:
             return
-        statement = store.found.statement
-        draft = (
-            draft.instead(parsed, statement, code_of(parsed, calls[0])) if calls else draft.remove(parsed, statement)
-        )
+        statement, rest = store.found.statement, [code_of(parsed, call) for call in calls]
+        draft = draft.instead(parsed, statement, *rest) if rest else draft.remove(parsed, statement)
     yield draft
 
 
@@ -165,10 +163,8 @@ def _last_items(case: Case) -> Iterator[Draft]:
         back = _items_back(above, read.node)
         if back is None:
             return
-        most, slices = (
-            max(most, back),
-            slices or (isinstance(above, ast.Subscript) and isinstance(above.slice, ast.Slice)),
-        )
+        most = max(most, back)
+        slices |= isinstance(above, ast.Subscript) and isinstance(above.slice, ast.Slice)
     kind = case.held.object
     if not most or not kind.startswith(("list", "deque")):
         return
@@ -194,7 +190,8 @@ def _items_back(above: ast.AST | None, node: ast.AST) -> int | None:
     return None
 
 
-def _after_stores(case: Case, family: str, code) -> Iterator[Draft]:  # type: ignore[no-untyped-def]
+def _after_stores(case: Case, family: str, code: Callable[[str], str]) -> Iterator[Draft]:
+    """A statement after each one that adds something to the container."""
     draft = Draft(family, "")
     for store in case.stores:
         parsed = case.parsed(store)
@@ -244,17 +241,12 @@ def _is_computed_when_missing(store: Store, parsed: ParsedFile) -> bool:
     """Whether entries are made where they are missing: `if key not in cache`, `cache.get(key)`, `except KeyError`."""
     key, name = ast.unparse(store.key), ast.unparse(store.target)  # type: ignore[arg-type]
     for node in ast.walk(store.found.scope.node):
-        tested: tuple[ast.expr, ast.expr] | None = None
+        tested: list[ast.expr] = []
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
-            tested = node.left, node.comparators[0]
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "get"
-            and node.args
-        ):
-            tested = node.args[0], node.func.value
-        if tested is not None and (ast.unparse(tested[0]), ast.unparse(tested[1])) == (key, name):
+            tested = [node.left, node.comparators[0]]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+            tested = [*node.args[:1], node.func.value]
+        if [ast.unparse(part) for part in tested] == [key, name]:
             return True
     return any(
         isinstance(up, ast.ExceptHandler) and up.type is not None and "KeyError" in ast.unparse(up.type)
@@ -296,36 +288,21 @@ def _cache_calls(decorator: ast.expr, parsed: ParsedFile, sources: Sources) -> I
 
 def _with_size(parsed: ParsedFile, call: ast.expr, size: int, name: str) -> list[Draft]:
     maker = call.func if isinstance(call, ast.Call) else call
-    title = f"`lru_cache(maxsize={size})` of {name.rpartition('.')[2]}()"
-    draft = Draft("lru", title)
+    draft = Draft("lru", f"`lru_cache(maxsize={size})` of {name.rpartition('.')[2]}()")
     if last_name(maker) == "cache":
-        module = maker.value if isinstance(maker, ast.Attribute) else None
-        lru, needs = (
-            (f"{code_of(parsed, module)}.lru_cache", "") if module else imported(parsed, "functools", "lru_cache")
-        )
-        is_applied = isinstance(call, ast.Call)
-        changed = draft.replace(parsed, maker if is_applied else call, f"{lru}(maxsize={size})")
-        return [changed.imports(parsed, needs)]
+        lru, needs = imported(parsed, "functools", "lru_cache")
+        return [draft.replace(parsed, maker, f"{lru}(maxsize={size})").imports(parsed, needs)]
     if not isinstance(call, ast.Call):
         return [draft.replace(parsed, call, f"{code_of(parsed, call)}(maxsize={size})")]
-    given = next((keyword.value for keyword in call.keywords if keyword.arg == "maxsize"), None) or (
-        call.args[0] if call.args else None
-    )
-    return [draft.replace(parsed, given, str(size))] if given is not None else []
+    given = [keyword.value for keyword in call.keywords if keyword.arg == "maxsize"] + call.args[:1]
+    return [draft.replace(parsed, given[0], str(size))] if given else []
 
 
 def _without_cache(parsed: ParsedFile, decorator: ast.expr, own: str) -> Iterator[Draft]:
     function = next(parsed.above(decorator), None)
     if not isinstance(function, FUNCTIONS) or len(function.decorator_list) != 1:
         return
-    first = min(function.decorator_list, key=lambda one: one.lineno)
-    lines = list(parsed.lines)
-    body = "\n".join(lines[function.lineno - 1 : function.end_lineno])
-    indent = re.match(r"\s*", lines[function.lineno - 1])
-    prefix = indent[0] if indent else ""
-    code = "\n".join(line.removeprefix(prefix) for line in body.split("\n"))
-    assert first is decorator
-    yield Draft("no cache", f"{own}() without its cache").instead(parsed, function, code)
+    yield Draft("no cache", f"{own}() without its cache").instead(parsed, function, code_of(parsed, function))
 
 
 # ------------------------------------------------------------------------------------------------- when it is emptied
@@ -427,7 +404,7 @@ def _emptied(case: Case) -> Iterator[Draft]:
     spots = _spots(case)
     for number, (spot, name) in enumerate(spots):
         code = _emptying(case, name)
-        if not code:
+        if not code or not _is_bound_there(spot, code[-1]):
             continue
         draft = Draft(f"end {number}", f"`{code[-1]}` at the end of {spot.where}")
         if spot.loop is None:
@@ -439,10 +416,18 @@ def _emptied(case: Case) -> Iterator[Draft]:
     for number, (spot, name) in enumerate(spots[:2]):
         code = _emptying(case, name)
         body = getattr(spot.loop if spot.loop is not None else spot.scope.node, "body", None)
-        if len(code) == 1 and isinstance(body, list):
+        if len(code) == 1 and isinstance(body, list) and _is_bound_there(spot, code[-1]):
             first = body[1] if len(body) > 1 and spot.loop is None and _is_text(body[0]) else body[0]
             draft = Draft(f"start {number}", f"`{code[-1]}` at the start of {spot.where}")
             yield draft.before(spot.parsed, first, *code)
+
+
+def _is_bound_there(spot: Spot, code: str) -> bool:
+    """Whether code that rebinds a name means the variable of its scope, not a new local."""
+    name = code.partition(" = ")[0]
+    if " = " not in code or not name.isidentifier():
+        return True
+    return spot.scope.owner(name) is spot.scope or name in spot.scope.elsewhere
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -484,10 +469,25 @@ def _after_last_read(case: Case) -> Iterator[Draft]:
         draft = Draft(family, f"`{code[-1]}` after its use at {parsed.name}:{statement.lineno}")
         if not isinstance(statement, ast.Return):
             yield draft.after(parsed, statement, code[-1])
+        elif statement.value is read.node and isinstance(read.node, ast.Attribute):
+            yield from _handed_over(case, parsed, read, statement, draft)
         elif statement.value is not None and not isinstance(statement.value, (ast.Name, ast.Attribute)):
             result = new_name(read.scope, "result", "value", "returned")
             value = code_of(parsed, statement.value)
             yield draft.instead(parsed, statement, f"{result} = {value}", code[-1], f"return {result}")
+
+
+def _handed_over(
+    case: Case, parsed: ParsedFile, read: FoundNode, statement: ast.Return, draft: Draft
+) -> Iterator[Draft]:
+    """`rows, self.rows = self.rows, []` before what returns them."""
+    empty = {"list": "[]", "dict": "{}"}.get(case.held.object.partition(",")[0])
+    name = code_of(parsed, read.node)
+    if empty is not None and isinstance(read.node, ast.Attribute):
+        own = new_name(read.scope, read.node.attr.strip("_") or "result", "result")
+        code = f"{own}, {name} = {name}, {empty}"
+        titled = Draft(draft.family, f"`{name} = {empty}` as it is returned at {parsed.name}:{statement.lineno}")
+        yield titled.instead(parsed, statement, code, f"return {own}")
 
 
 def _is_taken_out(case: Case, read: FoundNode) -> bool:
@@ -550,20 +550,9 @@ def _popped(case: Case) -> Iterator[Draft]:
     name = code_of(parsed, read.node)
     taken = f"{name}.pop({code_of(parsed, key)})" if is_dict else f"{name}.pop(0)"
     yield Draft("pop", f"`{taken}` at {parsed.name}:{above.lineno}").replace(parsed, above, taken)
-    yield from _forgotten(case, reads)
-
-
-def _forgotten(case: Case, reads: Sequence[FoundNode]) -> Iterator[Draft]:
-    """`rows[i] = None` after the statement that reads `rows[i]`."""
-    if len(reads) != 1:
-        return
-    read = reads[0]
-    parsed = case.sources.file(read.scope.file)
-    above = next(parsed.above(read.node), None) if parsed is not None else None
-    if parsed is None or not isinstance(above, ast.Subscript) or not isinstance(read.statement, ast.Assign):
-        return
-    code = f"{code_of(parsed, above)} = None"
-    yield Draft("forget", f"`{code}` at {parsed.name}:{above.lineno}").after(parsed, read.statement, code)
+    if isinstance(read.statement, ast.Assign):
+        code = f"{code_of(parsed, above)} = None"
+        yield Draft("forget", f"`{code}` at {parsed.name}:{above.lineno}").after(parsed, read.statement, code)
 
 
 # ------------------------------------------------------------------------------------------------- how it is held

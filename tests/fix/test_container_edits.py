@@ -184,6 +184,56 @@ def test_a_list_that_is_read_under_another_name_is_emptied_after_that() -> None:
     assert ["rows.clear()"] in found
 
 
+def test_a_list_that_is_returned_is_handed_over() -> None:
+    found = edits(
+        finding(ROWS_OF_OBJECT, 1),
+        train="""
+        class Metric:
+            def update(self, row):
+                self.rows.append(row)
+
+            def all_rows(self):
+                return self.rows
+
+        metric = Metric()
+        for x in data:
+            metric.update(net(x))
+            print(sum(metric.all_rows()))
+        """,
+    )
+    assert ["- return self.rows", "rows, self.rows = self.rows, []", "return rows"] in found
+
+
+def test_a_global_is_not_rebound_as_a_local() -> None:
+    found = edits(
+        finding(
+            """
+            module __main__ train.py:1 -> .rows
+            tuple -> [i]
+            tensor float32[8] -> storage
+            storage s
+            """,
+            0,
+        ),
+        train="""
+        rows = ()
+
+        def step(x):
+            global rows
+            rows = rows + (net(x),)
+            print(rows)
+
+        def main():
+            for x in data:
+                step(x)
+
+        main()
+        """,
+    )
+    assert ["rows = ()"] in found
+    assert sum(lines == ["rows = ()"] for lines in found) == 2  # at the end and the start of step(), not in main()
+
+
 def test_a_container_of_a_hook_is_emptied_where_the_model_is_trained() -> None:
     found = edits(
         finding(
