@@ -6,9 +6,10 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from leakscope.findings.facts import RuleName
 from leakscope.findings.model import Finding
 from leakscope.findings.source.edits import StoreCase, effects
-from leakscope.findings.source.index import BY_NAME, FoundNode, ParsedFile, Sources, last_name
+from leakscope.findings.source.index import BY_NAME, FoundNode, ParsedFile, Scope, Sources, last_name
 from leakscope.findings.source.stores import CACHE, PACK, How, Store, is_hooks, mentions, mentions_of
 from leakscope.fix.drafts import (
     FUNCTIONS,
@@ -72,10 +73,14 @@ def container_candidates(
 
 def _drafts(finding: Finding, stores: Sequence[StoreCase], sources: Sources) -> Iterator[Draft]:
     cases = cases_of(finding, stores, sources)
-    yield from context_drafts(finding, sources)
+    of_context = finding.rule in (RuleName.DIST_AUTOGRAD_CONTEXT, RuleName.UNCOLLECTABLE_CYCLE, RuleName.NATIVE_HOLD)
+    if of_context:
+        yield from context_drafts(finding, sources)
     yield from closing_drafts(finding, sources)
     yield from combined([list(_of_case(case)) for case in cases])
     yield from pipeline_drafts(finding, cases, sources)
+    if not of_context:
+        yield from context_drafts(finding, sources)
 
 
 def _of_case(case: Case) -> Iterator[Draft]:
@@ -108,6 +113,7 @@ def _of_container(case: Case) -> Iterator[Draft]:
         return
     yield from _not_stored(case)
     yield from _last_items(case)
+    yield from _bounded_by_name(case)
     yield from _under_one_name(case)
     yield from _keyed(case)
     yield from _evicting(case)
@@ -201,6 +207,60 @@ def _after_stores(case: Case, family: str, code: Callable[[str], str]) -> Iterat
         draft = Draft(family, f"`{text}` at {store.where}", draft.edits).after(parsed, store.found.statement, text)
     if draft.edits:
         yield draft
+
+
+_BOUND = re.compile(r"_*(max|capacity|limit|window|keep|size|queue|buffer|history|bank)(_?\w*)", re.IGNORECASE)
+"""Names of numbers that are meant to bound a container."""
+
+
+def _bounded_by_name(case: Case) -> Iterator[Draft]:
+    """A list or tensor bounded by a number of the program that is meant for it, as `self.capacity`."""
+    for store in case.stores[:1]:
+        parsed = case.parsed(store)
+        for bound in _bounds(case, store) if parsed is not None else ():
+            value = store.values[0] if store.values else None
+            is_joined = store.how == How.BINDS and value is not None and mentions(value, store.target)
+            if is_joined and isinstance(value, ast.Call) and parsed is not None:
+                draft = Draft("bound", f"the last `{bound}` rows at {store.where}")
+                yield draft.replace(parsed, value, f"{code_of(parsed, value)}[-{bound}:]")
+            elif case.held.object.startswith("list") and store.gains == case.place + 1:
+                yield from _of_bounded_list(case, bound)
+
+
+def _of_bounded_list(case: Case, bound: str) -> Iterator[Draft]:
+    for parsed, one, _, value in case.initial()[:1]:
+        names = {part.id for part in ast.walk(ast.parse(bound)) if isinstance(part, ast.Name)}
+        if all(one.scope.owner(name) is not None for name in names):
+            deque, needs = imported(parsed, "collections", "deque")
+            draft = Draft("bound", f"`deque(maxlen={bound})` at {parsed.name}:{value.lineno}")
+            yield draft.replace(parsed, value, f"{deque}(maxlen={bound})").imports(parsed, needs)
+    yield from _after_stores(case, "bound", lambda name: f"del {name}[:-{bound}]")
+
+
+def _bounds(case: Case, store: Store) -> list[str]:
+    """The numbers meant as a bound that a storing line can name: attributes of its object, constants of its module."""
+    scope, parsed = store.found.scope, case.parsed(store)
+    if parsed is None:
+        return []
+    found = []
+    if scope.outer is not None and scope.outer.is_class and scope.parameters:
+        own = scope.parameters[0]
+        for (around, attribute), values in parsed.stored_in_self.items():
+            known = all(_is_number(value, method) for method, value in values)
+            if around is scope.outer and known and _BOUND.fullmatch(attribute):
+                found.append(f"{own}.{attribute}")
+    for name, bindings in parsed.module.bound.items():
+        known = bool(bindings) and all(_is_number(binding.value, parsed.module) for binding in bindings)
+        if known and _BOUND.fullmatch(name) and scope.owner(name) is parsed.module:
+            found.append(name)
+    return found[:2]
+
+
+def _is_number(value: ast.expr, scope: Scope) -> bool:
+    """Whether a value may be a whole number: one that is written, or a parameter with such a default."""
+    if isinstance(value, ast.Constant):
+        return type(value.value) is int and value.value > 0
+    return isinstance(value, ast.Name) and value.id in (*scope.parameters, *scope.keywords)
 
 
 # ------------------------------------------------------------------------------------------------------------- caches

@@ -284,8 +284,6 @@ def _is_read(parsed: ParsedFile, node: ast.Subscript) -> bool:
 
 def context_drafts(finding: Finding, sources: Sources) -> Iterator[Draft]:
     """`with` for contexts that are entered by hand."""
-    if finding.rule not in (RuleName.DIST_AUTOGRAD_CONTEXT, RuleName.UNCOLLECTABLE_CYCLE, RuleName.NATIVE_HOLD):
-        return
     reported = {reference.where for reference in finding.cut.references} if finding.cut is not None else set()
     found = [
         (parsed, one)
@@ -385,6 +383,10 @@ _CLOSERS = {
 _MANAGERS = frozenset(_CLOSERS) - {"Timer"}
 
 
+_FIGURES = ("figure", "subplots", "subplot_mosaic")
+"""Functions of matplotlib.pyplot that make a figure, which pyplot keeps until it is closed."""
+
+
 def closing_drafts(finding: Finding, sources: Sources) -> Iterator[Draft]:
     """An executor, a pool or a writer that is closed when the block that made it ends."""
     types = {word for hop in finding.trace for word in re.findall(r"\w+", f"{hop.type} {hop.name}")} & set(_CLOSERS)
@@ -397,6 +399,30 @@ def closing_drafts(finding: Finding, sources: Sources) -> Iterator[Draft]:
                 if last_name(node.value.func) != kind or not isinstance(node.targets[0], ast.Name):
                     continue
                 yield from _closed(parsed, one, node.targets[0].id, kind)
+    if any("matplotlib" in f"{hop.type} {hop.name} {hop.where}" for hop in finding.trace):
+        yield from _figures_closed(sources)
+
+
+def _figures_closed(sources: Sources) -> Iterator[Draft]:
+    """`plt.close(fig)` after the last use of each figure."""
+    for parsed in sources.containing("pyplot"):
+        for one in parsed.found:
+            call = one.node.value if isinstance(one.node, ast.Assign) else None
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+                continue
+            target = one.node.targets[0] if isinstance(one.node, ast.Assign) else None
+            first = target.elts[0] if isinstance(target, (ast.Tuple, ast.List)) else target
+            if call.func.attr not in _FIGURES or not isinstance(first, ast.Name):
+                continue
+            block = block_of(parsed, one.statement)
+            names = bound_in(one.statement)
+            used = [other for other in block if names & names_in(other)]
+            code = f"{code_of(parsed, call.func.value)}.close({first.id})"
+            draft = Draft("figure", f"`{code}` at {parsed.name}:{one.statement.lineno}")
+            if used and isinstance(used[-1], ast.Return):
+                yield _before_return(draft, parsed, one.scope, used[-1], code)
+            elif used:
+                yield draft.after(parsed, used[-1], code)
 
 
 def _closed(parsed: ParsedFile, one: FoundNode, name: str, kind: str) -> Iterator[Draft]:

@@ -478,6 +478,59 @@ def test_a_list_of_named_values_becomes_a_dict() -> None:
     assert "for name, value in rows.items():" in keyed
 
 
+@pytest.mark.parametrize(
+    ("store", "new"),
+    [
+        ("self.rows.append(x)", "self.rows = deque(maxlen=capacity)"),
+        ("self.rows.append(x)", "del self.rows[:-self.capacity]"),
+        ("self.rows = torch.cat([self.rows, x])", "self.rows = torch.cat([self.rows, x])[-self.capacity:]"),
+    ],
+)
+def test_a_number_that_is_meant_as_a_bound_bounds(store: str, new: str) -> None:
+    found = edits(
+        finding(ROWS_OF_OBJECT if "append" in store else ROWS_OF_OBJECT.replace("list -> [i]\n", ""), 1),
+        train=f"""
+        class Metric:
+            def __init__(self, capacity=100):
+                self.capacity = capacity
+                self.rows = []
+
+            def push(self, x):
+                {store}
+
+            def sample(self):
+                return choose(self.rows)
+        """,
+    )
+    assert any(new.replace("maxlen=capacity", "maxlen=self.capacity") in lines for lines in found)
+
+
+def test_a_figure_is_closed_after_its_last_use() -> None:
+    found = edits(
+        finding(
+            """
+            module matplotlib._pylab_helpers -> .Gcf
+            class matplotlib._pylab_helpers.Gcf -> .figs
+            dict -> [i]
+            object matplotlib.figure.Figure -> .x
+            tensor float32[8] -> storage
+            storage s
+            """,
+            1,
+        ),
+        train="""
+        import matplotlib.pyplot as plt
+
+        def show(x):
+            fig, ax = plt.subplots()
+            ax.plot(x)
+            fig.savefig("x.png")
+            return x.mean()
+        """,
+    )
+    assert found[0] == ["plt.close(fig)"]
+
+
 def test_an_executor_is_shut_down_by_with() -> None:
     found = edits(
         finding(
