@@ -184,6 +184,30 @@ def test_a_list_that_is_read_under_another_name_is_emptied_after_that() -> None:
     assert ["rows.clear()"] in found
 
 
+def test_a_list_is_emptied_under_the_name_of_a_parameter() -> None:
+    found = edits(
+        finding(ROWS_OF_MAIN, 0),
+        train="""
+        def main():
+            rows = []
+            for epoch in range(3):
+                run(rows, epoch)
+
+        def run(kept, epoch):
+            for x in data:
+                step(kept, x)
+
+        def step(rows, x):
+            rows.append(net(x))
+            print(sum(rows))
+
+        main()
+        """,
+    )
+    assert found[0] == ["rows.clear()"]
+    assert ["kept.clear()"] in found
+
+
 def test_a_list_that_is_returned_is_handed_over() -> None:
     found = edits(
         finding(ROWS_OF_OBJECT, 1),
