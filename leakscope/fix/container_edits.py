@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from leakscope.findings.facts import RuleName
 from leakscope.findings.model import Finding
-from leakscope.findings.source.edits import StoreCase, effects
+from leakscope.findings.source.edits import StoreCase, effects_of, is_a_store
 from leakscope.findings.source.index import BY_NAME, FoundNode, ParsedFile, Scope, Sources, last_name
 from leakscope.findings.source.stores import CACHE, PACK, How, Store, is_hooks, mentions, mentions_of
 from leakscope.fix.drafts import (
@@ -133,16 +133,6 @@ def _of_container(case: Case) -> Iterator[Draft]:
 # ------------------------------------------------------------------------------------------------------ what is stored
 
 
-def _is_store_alone(store: Store) -> bool:
-    """Whether a statement does nothing but store, apart from computing the value."""
-    statement, node = store.found.statement, store.found.node
-    if isinstance(statement, ast.Expr):
-        return statement.value is node and isinstance(node, ast.Call)
-    if isinstance(statement, ast.Assign):
-        return node is statement and len(statement.targets) == 1
-    return isinstance(statement, (ast.AugAssign, ast.AnnAssign)) and node is statement
-
-
 def _not_stored(case: Case) -> Iterator[Draft]:
     """Without the lines that store, if nothing reads the container; calls in them stay."""
     if case.is_read or not case.stores or case.holder.reference.startswith(".__"):
@@ -150,9 +140,9 @@ def _not_stored(case: Case) -> Iterator[Draft]:
     draft = Draft("not stored", f"without what nothing reads at {case.stores[0].where}")
     for store in case.stores:
         parsed = case.parsed(store)
-        if parsed is None or not _is_store_alone(store) or store.name in (*BY_NAME, "add_param_group", "def"):
+        if parsed is None or not is_a_store(store) or store.name in (*BY_NAME, "add_param_group", "def"):
             return
-        calls = [call for value in store.values for call in effects(value)]
+        calls = [call for value in store.values for call in effects_of(value)]
         if len(calls) > 1:
             return
         statement, rest = store.found.statement, [code_of(parsed, call) for call in calls]
@@ -201,7 +191,7 @@ def _after_stores(case: Case, family: str, code: Callable[[str], str]) -> Iterat
     draft = Draft(family, "")
     for store in case.stores:
         parsed = case.parsed(store)
-        if parsed is None or not _is_store_alone(store) or store.gains != case.place + 1:
+        if parsed is None or not is_a_store(store) or store.gains != case.place + 1:
             return
         text = code(code_of(parsed, store.target))
         draft = Draft(family, f"`{text}` at {store.where}", draft.edits).after(parsed, store.found.statement, text)
@@ -280,7 +270,7 @@ def _evicting(case: Case) -> Iterator[Draft]:
     """The oldest entry of a cache removed before one is added, or all of them."""
     store = next((s for s in case.stores if s.key is not None and s.gains == case.place + 1), None)
     parsed = case.parsed(store) if store is not None else None
-    if store is None or store.key is None or parsed is None or not _is_dict(case) or not _is_store_alone(store):
+    if store is None or store.key is None or parsed is None or not _is_dict(case) or not is_a_store(store):
         return
     if not _is_computed_when_missing(store, parsed):
         return
@@ -498,7 +488,7 @@ def _emptied_before(case: Case) -> Iterator[Draft]:
     """The container emptied right before something is added, so that it holds the newest item."""
     for store in case.stores[:1]:
         parsed = case.parsed(store)
-        if parsed is None or store.gains != case.place + 1 or not _is_store_alone(store):
+        if parsed is None or store.gains != case.place + 1 or not is_a_store(store):
             continue
         name = code_of(parsed, store.target)
         code = _emptying(case, name)
@@ -646,7 +636,7 @@ def _keyed(case: Case) -> Iterator[Draft]:
     for store in case.stores:
         parsed, pair = case.parsed(store), store.values[0] if store.values else None
         is_pair = isinstance(pair, ast.Tuple) and len(pair.elts) == 2  # noqa: PLR2004 - key and value
-        if parsed is None or not is_pair or store.name != "append" or not _is_store_alone(store):
+        if parsed is None or not is_pair or store.name != "append" or not is_a_store(store):
             return
         assert isinstance(pair, ast.Tuple)
         key, value = (code_of(parsed, part) for part in pair.elts)
@@ -770,7 +760,7 @@ def _of_param_group(case: Case) -> Iterator[Draft]:
     """A parameter group that is added once, or takes the place of the previous one."""
     for store in case.stores:
         parsed = case.parsed(store)
-        if parsed is None or store.name != "add_param_group" or not _is_store_alone(store):
+        if parsed is None or store.name != "add_param_group" or not is_a_store(store):
             continue
         name, statement = code_of(parsed, store.target), store.found.statement
         replaced = Draft("replace", f"`del {name}.param_groups[1:]` before {store.where}")

@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from leakscope.findings.facts import FreedBy
 from leakscope.findings.model import CutReference, Finding
 from leakscope.findings.source.edits import StoreCase
 from leakscope.findings.source.index import FoundNode, ParsedFile, Scope, Sources, last_name, pairs
@@ -35,8 +34,9 @@ def cycle_candidates(finding: Finding, stores: Sequence[StoreCase], sources: Sou
     yield from _of_contexts(stores)
     yield from _of_packs(stores)
     yield from _of_functions(finding, sources)
-    yield from _of_methods(stores, sources)
-    yield from _of_back_references(finding, stores, sources)
+    others = list(_others_of_cycle(finding, sources))
+    yield from _of_methods([*stores, *others], sources)
+    yield from _of_back_references([*stores, *others], sources)
 
 
 # --------------------------------------------------------------------------------------- contexts of autograd.Function
@@ -86,10 +86,10 @@ def _saved(plan: Plan, cases: Sequence[StoreCase]) -> bool:
         names[attribute] = variable
         code = [] if is_name else [f"{variable} = {editor.source_of(node.value)}"]
         if node is assigns[-1]:
-            saved = [*args, *dict.fromkeys(names.values())]
+            saved = dict.fromkeys((*args, *names.values()))
             code.append(f"{ctx}.save_for_backward({', '.join(saved)})")
         editor.replace_statement(node, *code)
-    if own_statement is not None:
+    if own_statement is not None and not set(names.values()) <= set(args):
         editor.remove(own_statement)
     for other in (s for s in parsed.scopes if s.outer is around):
         if not _reads_saved(plan, parsed, other, scope, names, len(args)):
@@ -322,6 +322,9 @@ def _forgotten(parsed: ParsedFile, function: FoundNode, name: str) -> Iterator[C
     if not uses:
         return
     last = body[uses[-1]]
+    own = getattr(function.node, "name", "")
+    if any(isinstance(n, ast.Return) and isinstance(n.value, ast.Name) and n.value.id == own for n in ast.walk(around)):
+        return  # the function is called later
     inner = [n for s in body[: uses[-1] + 1] for n in _own_nodes(s) if isinstance(n, ast.Return)]
     early = [n for n in inner if n is not last]
     for way in ("after", "finally"):
@@ -376,7 +379,7 @@ def _own_nodes(statement: ast.AST) -> Iterator[ast.AST]:
 
 def _of_methods(stores: Sequence[StoreCase], sources: Sources) -> Iterator[Candidate]:
     """`weakref.WeakMethod(self.method)` for an attribute, or the function without its object."""
-    for case in stores:
+    for case in {id(case.store.found.node): case for case in stores}.values():
         target, value = case.store.target, case.store.values[:1]
         if case.store.how != How.BINDS or not isinstance(target, ast.Attribute) or not value:
             continue
@@ -440,11 +443,9 @@ _BACK = re.compile(
 """Names of references to what holds their object."""
 
 
-def _of_back_references(finding: Finding, stores: Sequence[StoreCase], sources: Sources) -> Iterator[Candidate]:
+def _of_back_references(stores: Sequence[StoreCase], sources: Sources) -> Iterator[Candidate]:
     """`weakref.proxy(parent)`, or `weakref.ref(parent)` with a call at each read."""
-    if finding.freed_by == FreedBy.PROGRAM:
-        return
-    cases = [case for case in (*stores, *_others_of_cycle(finding, sources)) if _is_weakly_storable(case)]
+    cases = [case for case in stores if _is_weakly_storable(case)]
     cases = list({id(case.store.found.node): case for case in cases}.values())
     cases.sort(key=lambda case: not _BACK.fullmatch(last_name(case.store.target)))
     for case in cases:
@@ -498,7 +499,7 @@ def _is_weakly_storable(case: StoreCase) -> bool:
     """Whether a store keeps an object that something else keeps as well: not one that it makes."""
     value = case.store.values[0] if case.store.values else None
     below = case.trace[case.place + 1].kind if case.place + 1 < len(case.trace) else ""
-    kept = case.held.kind in _WEAKLY or below in _WEAKLY
+    kept = below in _WEAKLY or (below == ObjectKind.CONTAINER and case.held.kind in _WEAKLY)
     of_function = (
         case.store.name == "def" or is_hooks(case.holder.reference) or case.holder.reference.startswith("clos")
     )

@@ -28,9 +28,43 @@ class CannotEdit(Exception):
 class _Tree:
     """A parsed text, which several editors share: its nodes are immutable."""
 
-    module: cst.Module
-    places: Mapping[cst.CSTNode, CodeRange]
+    wrapper: MetadataWrapper
     lines: Sequence[str]
+
+    @property
+    def module(self) -> cst.Module:
+        """The root."""
+        return self.wrapper.module
+
+    @cached_property
+    def places(self) -> Mapping[cst.CSTNode, CodeRange]:
+        """Each node's range, without its parentheses and decorators."""
+        return self.wrapper.resolve(PositionProvider)
+
+    @cached_property
+    def _parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
+        """Each node's parent. LibCST's own provider visits every node with Python callbacks, which takes longer."""
+        found: dict[cst.CSTNode, cst.CSTNode] = {}
+        waiting: list[cst.CSTNode] = [self.module]
+        while waiting:
+            node = waiting.pop()
+            for name in node.__dataclass_fields__:
+                value = getattr(node, name)
+                for child in value if isinstance(value, (list, tuple)) else (value,):
+                    if isinstance(child, cst.CSTNode) and not isinstance(child, cst.BaseParenthesizableWhitespace):
+                        found[child] = node
+                        waiting.append(child)
+        return found
+
+    def around(self, nodes: Iterable[cst.CSTNode]) -> set[cst.CSTNode]:
+        """Some nodes and all that enclose one of them."""
+        found: set[cst.CSTNode] = set()
+        for node in nodes:
+            above: cst.CSTNode | None = node
+            while above is not None and above not in found:
+                found.add(above)
+                above = self._parents.get(above)
+        return {*found, self.module}
 
     @cached_property
     def blocks(self) -> dict[cst.CSTNode, tuple[cst.CSTNode, int]]:
@@ -70,8 +104,7 @@ class _Tree:
 
 @lru_cache(maxsize=16)
 def _tree_of(text: str) -> _Tree:
-    wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
-    return _Tree(wrapper.module, wrapper.resolve(PositionProvider), _LINE_END.split(text))
+    return _Tree(MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True), _LINE_END.split(text))
 
 
 @dataclass
@@ -402,6 +435,12 @@ class _Writer(cst.CSTTransformer):
         super().__init__()
         self._editor = editor
         self.replaced: set[cst.CSTNode] = set()
+        wraps = [end for wrap in editor._wraps for end in (wrap.first, wrap.last)]
+        edited = (editor._replaced, editor._edits, editor._appended, editor._decorators, wraps)
+        self._around = editor._tree.around(node for nodes in edited for node in nodes)
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return node in self._around
 
     def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
         editor = self._editor

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from leakscope.findings.facts import FreedBy, RuleName
 from leakscope.findings.model import Finding
 from leakscope.findings.naming import place_of
-from leakscope.findings.source.edits import StoreCase
+from leakscope.findings.source.edits import StoreCase, is_fixed
 from leakscope.findings.source.index import ParsedFile, Scope, Sources, last_name
 from leakscope.findings.source.stores import CACHE
 from leakscope.fix.model import Candidate
@@ -59,7 +59,7 @@ def _without_grad(finding: Finding, stores: Sequence[StoreCase], sources: Source
             yield found
     done: set[tuple[ast.stmt, ast.stmt]] = set()
     for case in stores:
-        for first, last in _blocks(case):
+        for first, last in _blocks(case) if not is_fixed(case) else ():
             if (first, last) in done or _is_off(case.parsed, first):
                 continue
             done.add((first, last))
@@ -97,10 +97,15 @@ def _is_off(parsed: ParsedFile, statement: ast.AST) -> bool:
 def _functions(finding: Finding, stores: Sequence[StoreCase], sources: Sources) -> Iterator[tuple[ParsedFile, Scope]]:
     """Functions that make the stored value, store it or allocate its memory, and never need its graph."""
     found: list[tuple[ParsedFile, Scope]] = []
-    for case in stores:
+    for case in (case for case in stores if not is_fixed(case)):
         for name in _made_by(case):
-            for parsed in sources.matching(rf"def\s+{name}\s*\("):
-                found += [(parsed, s) for s in parsed.scopes if getattr(s.node, "name", "") == name]
+            named = [
+                (parsed, scope)
+                for parsed in sources.matching(rf"def\s+{name}\s*\(")
+                for scope in parsed.scopes
+                if getattr(scope.node, "name", "") == name
+            ]
+            found += [one for one in named if one[0] is case.parsed] or named[:1]
         found.append((case.parsed, case.store.found.scope))
     place = place_of(finding.trace[-1].where) if finding.trace else None
     allocates = sources.of_line(place.file) if place is not None else None
@@ -140,6 +145,8 @@ def _made_by(case: StoreCase) -> list[str]:
 def _blocks(case: StoreCase) -> Iterator[tuple[ast.stmt, ast.stmt]]:
     """First and last statements of what may run without grad: what makes the value, what stores it, loops around."""
     statement, parsed = case.store.found.statement, case.parsed
+    if isinstance(case.store.found.scope.node, ast.Lambda):
+        return
     above = next(parsed.above(statement), None)
     block = next(
         (
@@ -156,7 +163,8 @@ def _blocks(case: StoreCase) -> Iterator[tuple[ast.stmt, ast.stmt]]:
     if makes and not any(_needs_graph(s) for s in before[before.index(makes[-1]) :]):
         yield makes[-1], makes[-1]
         yield makes[-1], statement
-    if not _needs_graph(statement) and any(isinstance(n, (ast.Call, ast.BinOp)) for n in ast.walk(statement)):
+    makes_it = any(isinstance(n, (ast.Call, ast.BinOp)) for value in case.store.values for n in ast.walk(value))
+    if not _needs_graph(statement) and (makes_it or isinstance(statement, ast.AugAssign)):
         yield statement, statement
     for loop in reversed(case.store.found.loops):
         if not _needs_graph(loop):
@@ -176,7 +184,7 @@ def _flagged(sources: Sources) -> list[tuple[ParsedFile, ast.Call, str]]:
         (parsed, one.node, keyword.arg)
         for parsed in sources.matching(r"\b(create_graph|retain_graph)\b")
         for one in parsed.found
-        if isinstance(one.node, ast.Call) and last_name(one.node.func) in ("backward", "grad", "manual_backward")
+        if isinstance(one.node, ast.Call) and last_name(one.node.func) in ("backward", "manual_backward")
         for keyword in one.node.keywords
         if keyword.arg in ("create_graph", "retain_graph")
         if not (isinstance(keyword.value, ast.Constant) and not keyword.value.value)
@@ -185,7 +193,7 @@ def _flagged(sources: Sources) -> list[tuple[ParsedFile, ast.Call, str]]:
 
 def _without_flags(finding: Finding, sources: Sources) -> Iterator[Candidate]:
     """`loss.backward()` for `loss.backward(create_graph=True)`."""
-    if finding.rule == RuleName.RETAINED_GRAPH:
+    if finding.rule == RuleName.RETAINED_GRAPH or not any(hop.reference == ".grad" for hop in finding.trace):
         return
     for flag in ("create_graph", "retain_graph"):
         calls = [(parsed, call) for parsed, call, name in _flagged(sources) if name == flag]

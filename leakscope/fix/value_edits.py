@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from leakscope.findings.facts import FreedBy, RuleName
 from leakscope.findings.model import Finding
-from leakscope.findings.source.edits import StoreCase
+from leakscope.findings.source.edits import StoreCase, effects_of, is_a_store, is_count, is_fixed
 from leakscope.findings.source.index import FoundNode, ParsedFile, Scope, Sources, last_name
 from leakscope.findings.source.stores import PACK, How, is_hooks, may_hold, mentions
 from leakscope.fix.cycle_edits import cycle_candidates
@@ -39,8 +39,9 @@ def value_candidates(finding: Finding, stores: Sequence[StoreCase], sources: Sou
         yield from cycle_candidates(finding, stores, sources)
     yield from _of_values(finding, stores, sources)
     yield from graph_candidates(finding, stores, sources)
-    if finding.freed_by == FreedBy.PROGRAM:
-        yield from cycle_candidates(finding, stores, sources)
+    yield from _not_stored(stores)
+    yield from _counted(stores, sources)
+    yield from _deleted(finding, stores)
 
 
 # ---------------------------------------------------------------------------------------------------------- tensors
@@ -54,13 +55,13 @@ def keeps_graph(finding: Finding) -> bool:
 
 
 def _of_values(finding: Finding, stores: Sequence[StoreCase], sources: Sources) -> Iterator[Candidate]:
-    kinds = (*TENSOR_KINDS, ObjectKind.GRAD_NODE, ObjectKind.ARRAY)
-    cases = [case for case in stores if case.held.kind in kinds or case.held.type == "numpy.ndarray"]
-    cases = [case for case in cases if not _is_of_function(case)]
+    kinds = (*TENSOR_KINDS, ObjectKind.ARRAY)
+    cases = [case for case in stores if case.held.kind in kinds or case.held.type in ("numpy.ndarray", "memoryview")]
+    cases = [case for case in cases if not _is_of_function(case) and not is_fixed(case)]
     if not cases:
         return
     scalar = all(case.held.object.endswith("[]") for case in cases)
-    for title, write in _ways(finding, cases, scalar):
+    for title, write in _ways(finding, cases, scalar, sources):
         yield from _each(title, write, cases)
         yield from _at_callers(title, write, cases, sources)
     if keeps_graph(finding):
@@ -73,7 +74,7 @@ def _is_of_function(case: StoreCase) -> bool:
     return function or case.holder.reference.startswith("closure ")
 
 
-def _ways(finding: Finding, cases: Sequence[StoreCase], scalar: bool) -> list[tuple[str, Write]]:
+def _ways(finding: Finding, cases: Sequence[StoreCase], scalar: bool, sources: Sources) -> list[tuple[str, Write]]:
     """What may be stored instead, the most plausible first."""
     ways: list[tuple[str, Write]] = []
     graph = keeps_graph(finding)
@@ -81,20 +82,23 @@ def _ways(finding: Finding, cases: Sequence[StoreCase], scalar: bool) -> list[tu
     if view and not (graph and scalar):
         if graph:
             ways.append(("`.detach().clone()`", _method("detach().clone()")))
-        is_array = any(case.held.type == "numpy.ndarray" for case in cases)
-        ways += [("`.copy()`", _method("copy()"))] if is_array else [("`.clone()`", _method("clone()"))]
+        if any(case.held.type == "memoryview" for case in cases):
+            return [("`bytes()`", lambda e, x: f"bytes({e.source_of(x)})")]
+        if any(case.held.type == "numpy.ndarray" for case in cases):
+            return [("`.copy()`", _method("copy()"))]
+        ways.append(("`.clone()`", _method("clone()")))
         ways.append(("`.clone()` before it is expanded", _before_expanding))
         ways += [] if graph else [("`.detach().clone()`", _method("detach().clone()"))]
         return ways
     numbers = [("`.item()`", _method("item()")), ("`float()`", _float)] if scalar else []
     if graph or finding.freed_by != FreedBy.PROGRAM:
         detached: list[tuple[str, Write]] = [("`.detach()`", _method("detach()"))]
-        if any(case.holds_others for case in cases):
+        if any(case.holds_others or _takes_numbers(case, sources) for case in cases):
             numbers = [*reversed(numbers), ("`.item()` of tensors", _guarded("item()"))] if scalar else []
             detached.append(("`.detach()` of tensors", _guarded("detach()")))
         elif scalar and any(case.uses.as_object() for case in cases):
             numbers, detached = [], [*detached, *numbers]
-        return [*numbers, *detached, ("`.detach().clone()`", _method("detach().clone()"))]
+        return [*numbers, *detached]
     return numbers
 
 
@@ -142,10 +146,9 @@ def _before_expanding(editor: SourceEditor, expr: ast.expr) -> str | None:
 
 def targets_of(case: StoreCase) -> list[ast.expr]:
     """The expressions of a store that give what is retained; several if the trace does not decide between them."""
-    value = case.value
+    value, store = case.value, case.store
     if value is not None:
-        return [value]
-    store = case.store
+        return list(_parts(value, store.found)) or [value]
     if store.how == How.BINDS and isinstance(store.found.node, ast.Assign):
         if not any(store.target is one for one in store.found.node.targets):
             return []  # unpacked
@@ -170,7 +173,7 @@ def _parts(value: ast.expr, found: FoundNode) -> Iterator[ast.expr]:
     elif isinstance(value, ast.Call) and last_name(value.func) in ("dict", "SimpleNamespace") and value.keywords:
         inside = [keyword.value for keyword in value.keywords]
     else:
-        if may_hold(value, found) and not isinstance(value, ast.Starred):
+        if may_hold(value, found) and not is_count(value, found) and not isinstance(value, ast.Starred):
             yield value
         return
     for part in inside:
@@ -241,11 +244,12 @@ def _arguments(case: StoreCase, sources: Sources) -> Iterator[tuple[ParsedFile, 
     for value in targets_of(case):
         for name in {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}:
             if name in (*scope.parameters, *scope.keywords) and name not in scope.bound:
-                yield from (one for one in passed_for(name, scope, sources))
+                passed = _passed_for(name, scope, sources)
+                yield from ((parsed, arg) for parsed, arg, found in passed if _may_be_tensor(arg, found))
 
 
-def passed_for(name: str, scope: Scope, sources: Sources) -> Iterator[tuple[ParsedFile, ast.expr]]:
-    """What calls pass for a parameter, if it may hold memory."""
+def _passed_for(name: str, scope: Scope, sources: Sources) -> Iterator[tuple[ParsedFile, ast.expr, FoundNode]]:
+    """What calls pass for a parameter."""
     own = scope.name.rpartition(".")[2]
     if own == "__init__" and scope.outer is not None:
         own = scope.outer.name.rpartition(".")[2]
@@ -259,7 +263,18 @@ def passed_for(name: str, scope: Scope, sources: Sources) -> Iterator[tuple[Pars
                 continue
             args = [keyword.value for keyword in one.node.keywords if keyword.arg == name]
             args = args or (one.node.args[place : place + 1] if place >= 0 else [])
-            yield from ((parsed, arg) for arg in args if _may_be_tensor(arg, one))
+            yield from ((parsed, arg, one) for arg in args)
+
+
+def _takes_numbers(case: StoreCase, sources: Sources) -> bool:
+    """Whether some calls pass a plain number for the parameter that is stored."""
+    scope = case.store.found.scope
+    return any(
+        not _may_be_tensor(arg, found)
+        for value in targets_of(case)
+        for name in {node.id for node in ast.walk(value) if isinstance(node, ast.Name)} & {*scope.parameters[1:]}
+        for _, arg, found in _passed_for(name, scope, sources)
+    )
 
 
 def _may_be_tensor(arg: ast.expr, found: FoundNode) -> bool:
@@ -296,6 +311,111 @@ def _after_unpacking(cases: Sequence[StoreCase]) -> Iterator[Candidate]:
         found = attempt("`.detach()` of what is carried on", edit(several))
         if found is not None:
             yield found
+
+
+# ------------------------------------------------------------------------------------------------------ without value
+
+
+def _not_stored(stores: Sequence[StoreCase]) -> Iterator[Candidate]:
+    """Remove stores that nothing reads in the files of the run; calls in their values stay."""
+    chosen = {case.store.found.statement: case for case in stores if is_a_store(case.store)}
+
+    def edit(plan: Plan) -> bool:
+        for statement, case in chosen.items():
+            _without_store(plan, case, statement)
+        return True
+
+    if len(chosen) == len(stores) > 0 and all(case.uses.never_read() for case in chosen.values()):
+        found = attempt("without the store", edit)
+        if found is not None:
+            yield found
+
+
+def _without_store(plan: Plan, case: StoreCase, statement: ast.stmt, *more: str) -> None:
+    editor = plan.of(case.parsed)
+    calls = [editor.source_of(call) for value in case.store.values for call in effects_of(value)]
+    if calls or more:
+        editor.replace_statement(statement, *calls, *more)
+    else:
+        editor.remove(statement)
+
+
+def _counted(stores: Sequence[StoreCase], sources: Sources) -> Iterator[Candidate]:
+    """A number in place of a list of which only the length is read."""
+
+    def edit(plan: Plan) -> bool:
+        case = stores[0]
+        target, scope = case.store.target, case.store.found.scope
+        name = last_name(target)
+        owner = scope.owner(name) if isinstance(target, ast.Name) else None
+        if isinstance(target, ast.Name) and owner is not scope:
+            return False
+        begun, reads = _list_of(name, owner, case.parsed, sources)
+        if not begun or any(last_name(one.store.target) != name for one in stores):
+            return False
+        for parsed, value in begun:
+            plan.of(parsed).replace(value, "0")
+        for parsed, read in reads:
+            above = list(parsed.above(read))[:3]
+            call = above[0] if above else None
+            if isinstance(call, ast.Call) and last_name(call.func) == "len" and call.args == [read]:
+                plan.of(parsed).replace(call, plan.of(parsed).source_of(read))
+            elif not isinstance(call, ast.Attribute) or call.attr != "append" or not isinstance(above[-1], ast.Expr):
+                return False
+        for one in stores:
+            if one.store.name != "append" or not is_a_store(one.store):
+                return False
+            text = plan.of(one.parsed).source_of(one.store.target)
+            _without_store(plan, one, one.store.found.statement, f"{text} += 1")
+        appends = [read for _, read in reads if any(read is one.store.target for one in stores)]
+        return len(appends) == len(stores) < len(reads)
+
+    if stores and (found := attempt("the number of items alone", edit)) is not None:
+        yield found
+
+
+def _list_of(
+    name: str, owner: Scope | None, parsed: ParsedFile, sources: Sources
+) -> tuple[list[tuple[ParsedFile, ast.expr]], list[tuple[ParsedFile, ast.expr]]]:
+    """The empty lists that are bound to a variable or attribute, and its reads; none if anything else is bound."""
+    files = [parsed] if owner is not None else sources.containing(name)
+    reads = [
+        (its, read)
+        for its in files
+        for read, scope in its.reads.get(name, ())
+        if owner is None or (isinstance(read, ast.Name) and scope.owner(name) is owner)
+    ]
+    if owner is not None:
+        values = [(parsed, binding.value) for binding in owner.bound.get(name, ())]
+    else:
+        values = [
+            (its, value)
+            for its in files
+            for (_, attribute), stored in its.stored_in_self.items()
+            if attribute == name
+            for _, value in stored
+        ]
+    empty = all(isinstance(value, ast.List) and not value.elts for _, value in values)
+    return (values if empty else []), reads
+
+
+def _deleted(finding: Finding, stores: Sequence[StoreCase]) -> Iterator[Candidate]:
+    """`del name` at the end of each turn of the loop that binds it, for a local that holds the memory itself."""
+    held = finding.trace[0] if finding.trace else None
+    if held is None or held.kind != ObjectKind.FRAME:
+        return
+
+    def edit(plan: Plan) -> bool:
+        for case in stores:
+            store = case.store
+            alone = store.how == How.BINDS and isinstance(store.found.node, ast.Assign) and store.found.loops
+            if not alone or not isinstance(store.target, ast.Name) or mentions(store.values[0], store.target):
+                return False
+            plan.of(case.parsed).append_to_body(store.found.loops[-1], f"del {store.target.id}")
+        return bool(stores)
+
+    if (found := attempt("`del` at the end of the loop", edit)) is not None:
+        yield found
 
 
 # ----------------------------------------------------------------------------------------------------------- errors

@@ -112,11 +112,11 @@ def _part(value: ast.expr, reference: str, found: FoundNode) -> ast.expr | None:
     if not isinstance(value, _DISPLAYS):
         return None
     numbered = [e for k, e in enumerate(value.elts) if reference == f"[{k}]"]
-    parts = numbered or [e for e in value.elts if may_hold(e, found) and not _is_count(e, found)]
+    parts = numbered or [e for e in value.elts if may_hold(e, found) and not is_count(e, found)]
     return parts[0] if len(parts) == 1 and not isinstance(parts[0], ast.Starred) else None
 
 
-def _is_count(value: ast.expr, found: FoundNode) -> bool:
+def is_count(value: ast.expr, found: FoundNode) -> bool:
     """Whether a name is the variable of a loop over `range`."""
     owner = found.scope.owner(value.id) if isinstance(value, ast.Name) else None
     if owner is None or not isinstance(value, ast.Name):
@@ -392,7 +392,7 @@ def _of_reference(
     for store in stores if place is not None else ():
         parsed = sources.file(store.found.scope.file)
         case = StoreCase(finding, trace, place or 0, store, parsed, sources) if parsed is not None else None
-        if case is not None and _is_fixed(case):
+        if case is not None and is_fixed(case):
             continue
         edit = _edit(case) if case is not None else None
         is_edit = edit is not None and any(one.before != one.after for one in edit.places)
@@ -509,7 +509,7 @@ def _chain(value: ast.expr) -> set[str]:
     return names
 
 
-def _is_fixed(case: StoreCase) -> bool:
+def is_fixed(case: StoreCase) -> bool:
     """Whether a line already stores a copy, or a value without graph or traceback, as the edit would."""
     value = case.value
     if not isinstance(value, ast.Call):
@@ -556,14 +556,14 @@ def _of_value(case: StoreCase) -> Suggestion | None:
 def _not_kept(case: StoreCase) -> Suggestion | None:
     """Remove the statement that stores it, if nothing reads the target; calls in it are kept."""
     store, statement = case.store, case.store.found.statement
-    if not _is_a_store(store) or _may_be_read_elsewhere(case):
+    if not is_a_store(store) or _may_be_read_elsewhere(case):
         return None
     if store.name == "setattr":
         if case.held.kind not in TENSOR_KINDS[:1] or not _is_never_named(case):
             return None
     elif not case.uses.never_read():
         return None
-    calls = [call for value in store.values for call in effects(value)]
+    calls = [call for value in store.values for call in effects_of(value)]
     if len(calls) > 1:
         return None
     text = text_of(case.parsed, calls[0]) if calls else ""
@@ -572,7 +572,7 @@ def _not_kept(case: StoreCase) -> Suggestion | None:
     return without(case.parsed, statement, text) if text or not calls else None
 
 
-def _is_a_store(store: Store) -> bool:
+def is_a_store(store: Store) -> bool:
     """Whether a statement only stores a value in one place."""
     statement, node = store.found.statement, store.found.node
     if isinstance(statement, ast.Expr):
@@ -624,7 +624,7 @@ def _is_never_named(case: StoreCase) -> bool:
     return sum("\n".join(parsed.lines).count(prefix) for parsed in files) == 1
 
 
-def effects(value: ast.expr) -> list[ast.expr]:
+def effects_of(value: ast.expr) -> list[ast.expr]:
     """The outermost calls in an expression that are not known to be pure."""
     if isinstance(value, ast.Call):
         name = last_name(value.func)
@@ -634,12 +634,12 @@ def effects(value: ast.expr) -> list[ast.expr]:
         if not known:
             return [value]
         parts = [*value.args, *(keyword.value for keyword in value.keywords)]
-        return [call for part in ([inside] if inside is not None else []) + parts for call in effects(part)]
+        return [call for part in ([inside] if inside is not None else []) + parts for call in effects_of(part)]
     if isinstance(value, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
         return [value]
     if isinstance(value, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
         return [value] if any(isinstance(node, ast.Call) for node in ast.walk(value)) else []
-    return [call for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr) for call in effects(part)]
+    return [call for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr) for call in effects_of(part)]
 
 
 _PURE = frozenset({

@@ -539,9 +539,7 @@ _ARRAY = "numpy.ndarray"
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
-def stores_for(
-    finding: Finding, reference: CutReference, sources: Sources, at_most: int = LINES
-) -> tuple[Store, ...]:
+def stores_for(finding: Finding, reference: CutReference, sources: Sources, at_most: int = LINES) -> tuple[Store, ...]:
     """The places that store something at one reference of a finding's cut, the likeliest first; () if the sources show
     none.
 
