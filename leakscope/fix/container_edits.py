@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from leakscope.findings.facts import RuleName
 from leakscope.findings.model import Finding
-from leakscope.findings.source.edits import StoreCase
-from leakscope.findings.source.index import BY_NAME, FoundNode, ParsedFile, Sources, last_name
+from leakscope.findings.source.edits import StoreCase, effects_of, is_a_store
+from leakscope.findings.source.index import BY_NAME, FoundNode, ParsedFile, Scope, Sources, last_name
 from leakscope.findings.source.stores import CACHE, PACK, How, Store, is_hooks, mentions, mentions_of
 from leakscope.fix.drafts import (
     FUNCTIONS,
@@ -28,6 +29,7 @@ from leakscope.fix.drafts import (
 )
 from leakscope.fix.model import Candidate
 from leakscope.fix.release_edits import (
+    closing_drafts,
     context_drafts,
     entry_drafts,
     exit_drafts,
@@ -71,16 +73,21 @@ def container_candidates(
 
 def _drafts(finding: Finding, stores: Sequence[StoreCase], sources: Sources) -> Iterator[Draft]:
     cases = cases_of(finding, stores, sources)
-    yield from context_drafts(finding, sources)
+    of_context = finding.rule in (RuleName.DIST_AUTOGRAD_CONTEXT, RuleName.UNCOLLECTABLE_CYCLE, RuleName.NATIVE_HOLD)
+    if of_context:
+        yield from context_drafts(finding, sources)
+    yield from closing_drafts(finding, sources)
     yield from combined([list(_of_case(case)) for case in cases])
     yield from pipeline_drafts(finding, cases, sources)
+    if not of_context:
+        yield from context_drafts(finding, sources)
 
 
 def _of_case(case: Case) -> Iterator[Draft]:
     """The drafts for one reference, by what holds it."""
     names = {store.name for store in case.stores}
-    if any(store.values and mentions(store.values[0], store.target) and store.key is not None for store in case.stores):
-        return  # `mean[name] = 0.9 * mean[name] + 0.1 * x` does not grow by its entries
+    if any(_is_made_from_itself(store) for store in case.stores):
+        return
     if is_hooks(case.holder.reference) or any(re.fullmatch(r"_?register_\w*hook", name) for name in names):
         yield from hook_drafts(case)
     elif "register" in names and any(last_name(store.target) == "register" for store in case.stores):
@@ -94,14 +101,25 @@ def _of_case(case: Case) -> Iterator[Draft]:
         yield from entry_drafts(case)
 
 
+def _is_made_from_itself(store: Store) -> bool:
+    """Whether an entry is made from the previous one, as in `mean[name] = 0.9 * mean[name] + 0.1 * x`."""
+    is_entry = store.key is not None and isinstance(store.found.node, (ast.Assign, ast.AugAssign))
+    return is_entry and bool(store.values) and mentions(store.values[0], store.target)
+
+
 def _of_container(case: Case) -> Iterator[Draft]:
     if any(store.name == "add_param_group" for store in case.stores):
         yield from _of_param_group(case)
         return
     yield from _not_stored(case)
     yield from _last_items(case)
+    yield from _bounded_by_name(case)
     yield from _under_one_name(case)
+    yield from _keyed(case)
     yield from _evicting(case)
+    item = case.trace[min(case.place + 2, len(case.trace) - 1)]
+    if item.kind in _WEAK_OBJECTS and item.kind not in TENSOR_KINDS:
+        yield from _weakly_held(case)
     yield from _reset_by_owner(case)
     yield from _popped(case)
     yield from _after_last_read(case)
@@ -115,16 +133,6 @@ def _of_container(case: Case) -> Iterator[Draft]:
 # ------------------------------------------------------------------------------------------------------ what is stored
 
 
-def _is_store_alone(store: Store) -> bool:
-    """Whether a statement does nothing but store, apart from computing the value."""
-    statement, node = store.found.statement, store.found.node
-    if isinstance(statement, ast.Expr):
-        return statement.value is node and isinstance(node, ast.Call)
-    if isinstance(statement, ast.Assign):
-        return node is statement and len(statement.targets) == 1
-    return isinstance(statement, (ast.AugAssign, ast.AnnAssign)) and node is statement
-
-
 def _not_stored(case: Case) -> Iterator[Draft]:
     """Without the lines that store, if nothing reads the container; calls in them stay."""
     if case.is_read or not case.stores or case.holder.reference.startswith(".__"):
@@ -132,36 +140,14 @@ def _not_stored(case: Case) -> Iterator[Draft]:
     draft = Draft("not stored", f"without what nothing reads at {case.stores[0].where}")
     for store in case.stores:
         parsed = case.parsed(store)
-        if parsed is None or not _is_store_alone(store) or store.name in (*BY_NAME, "add_param_group", "def"):
+        if parsed is None or not is_a_store(store) or store.name in (*BY_NAME, "add_param_group", "def"):
             return
-        calls = [call for value in store.values for call in _calls(value)]
+        calls = [call for value in store.values for call in effects_of(value)]
         if len(calls) > 1:
             return
-        statement = store.found.statement
-        draft = (
-            draft.instead(parsed, statement, code_of(parsed, calls[0])) if calls else draft.remove(parsed, statement)
-        )
+        statement, rest = store.found.statement, [code_of(parsed, call) for call in calls]
+        draft = draft.instead(parsed, statement, *rest) if rest else draft.remove(parsed, statement)
     yield draft
-
-
-_PURE = frozenset({
-    "detach", "clone", "cpu", "item", "float", "mean", "sum", "max", "min", "norm", "abs", "view", "reshape",
-    "flatten", "unsqueeze", "squeeze", "numpy", "tolist", "to", "contiguous", "size", "numel", "argmax", "copy",
-    "int", "str", "bool", "len", "list", "tuple", "dict", "set", "round", "cat", "stack", "ref", "zeros", "ones",
-})  # fmt: skip
-"""Functions and methods that change nothing: without their result the call is not needed."""
-
-
-def _calls(value: ast.expr) -> list[ast.expr]:
-    """The outermost calls in an expression that may do something."""
-    if isinstance(value, ast.Call):
-        if last_name(value.func) not in _PURE:
-            return [value]
-        inside = [value.func.value] if isinstance(value.func, ast.Attribute) else []
-        return [call for part in (*inside, *value.args) for call in _calls(part)]
-    if isinstance(value, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.ListComp)):
-        return [value]
-    return [call for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr) for call in _calls(part)]
 
 
 def _last_items(case: Case) -> Iterator[Draft]:
@@ -173,10 +159,8 @@ def _last_items(case: Case) -> Iterator[Draft]:
         back = _items_back(above, read.node)
         if back is None:
             return
-        most, slices = (
-            max(most, back),
-            slices or (isinstance(above, ast.Subscript) and isinstance(above.slice, ast.Slice)),
-        )
+        most = max(most, back)
+        slices |= isinstance(above, ast.Subscript) and isinstance(above.slice, ast.Slice)
     kind = case.held.object
     if not most or not kind.startswith(("list", "deque")):
         return
@@ -202,16 +186,71 @@ def _items_back(above: ast.AST | None, node: ast.AST) -> int | None:
     return None
 
 
-def _after_stores(case: Case, family: str, code) -> Iterator[Draft]:  # type: ignore[no-untyped-def]
+def _after_stores(case: Case, family: str, code: Callable[[str], str]) -> Iterator[Draft]:
+    """A statement after each one that adds something to the container."""
     draft = Draft(family, "")
     for store in case.stores:
         parsed = case.parsed(store)
-        if parsed is None or not _is_store_alone(store) or store.gains != case.place + 1:
+        if parsed is None or not is_a_store(store) or store.gains != case.place + 1:
             return
         text = code(code_of(parsed, store.target))
         draft = Draft(family, f"`{text}` at {store.where}", draft.edits).after(parsed, store.found.statement, text)
     if draft.edits:
         yield draft
+
+
+_BOUND = re.compile(r"_*(max|capacity|limit|window|keep|size|queue|buffer|history|bank)(_?\w*)", re.IGNORECASE)
+"""Names of numbers that are meant to bound a container."""
+
+
+def _bounded_by_name(case: Case) -> Iterator[Draft]:
+    """A list or tensor bounded by a number of the program that is meant for it, as `self.capacity`."""
+    for store in case.stores[:1]:
+        parsed = case.parsed(store)
+        for bound in _bounds(case, store) if parsed is not None else ():
+            value = store.values[0] if store.values else None
+            is_joined = store.how == How.BINDS and value is not None and mentions(value, store.target)
+            if is_joined and isinstance(value, ast.Call) and parsed is not None:
+                draft = Draft("bound", f"the last `{bound}` rows at {store.where}")
+                yield draft.replace(parsed, value, f"{code_of(parsed, value)}[-{bound}:]")
+            elif case.held.object.startswith("list") and store.gains == case.place + 1:
+                yield from _of_bounded_list(case, bound)
+
+
+def _of_bounded_list(case: Case, bound: str) -> Iterator[Draft]:
+    for parsed, one, _, value in case.initial()[:1]:
+        names = {part.id for part in ast.walk(ast.parse(bound)) if isinstance(part, ast.Name)}
+        if all(one.scope.owner(name) is not None for name in names):
+            deque, needs = imported(parsed, "collections", "deque")
+            draft = Draft("bound", f"`deque(maxlen={bound})` at {parsed.name}:{value.lineno}")
+            yield draft.replace(parsed, value, f"{deque}(maxlen={bound})").imports(parsed, needs)
+    yield from _after_stores(case, "bound", lambda name: f"del {name}[:-{bound}]")
+
+
+def _bounds(case: Case, store: Store) -> list[str]:
+    """The numbers meant as a bound that a storing line can name: attributes of its object, constants of its module."""
+    scope, parsed = store.found.scope, case.parsed(store)
+    if parsed is None:
+        return []
+    found = []
+    if scope.outer is not None and scope.outer.is_class and scope.parameters:
+        own = scope.parameters[0]
+        for (around, attribute), values in parsed.stored_in_self.items():
+            known = all(_is_number(value, method) for method, value in values)
+            if around is scope.outer and known and _BOUND.fullmatch(attribute):
+                found.append(f"{own}.{attribute}")
+    for name, bindings in parsed.module.bound.items():
+        known = bool(bindings) and all(_is_number(binding.value, parsed.module) for binding in bindings)
+        if known and _BOUND.fullmatch(name) and scope.owner(name) is parsed.module:
+            found.append(name)
+    return found[:2]
+
+
+def _is_number(value: ast.expr, scope: Scope) -> bool:
+    """Whether a value may be a whole number: one that is written, or a parameter with such a default."""
+    if isinstance(value, ast.Constant):
+        return type(value.value) is int and value.value > 0
+    return isinstance(value, ast.Name) and value.id in (*scope.parameters, *scope.keywords)
 
 
 # ------------------------------------------------------------------------------------------------------------- caches
@@ -231,7 +270,7 @@ def _evicting(case: Case) -> Iterator[Draft]:
     """The oldest entry of a cache removed before one is added, or all of them."""
     store = next((s for s in case.stores if s.key is not None and s.gains == case.place + 1), None)
     parsed = case.parsed(store) if store is not None else None
-    if store is None or store.key is None or parsed is None or not _is_dict(case) or not _is_store_alone(store):
+    if store is None or store.key is None or parsed is None or not _is_dict(case) or not is_a_store(store):
         return
     if not _is_computed_when_missing(store, parsed):
         return
@@ -252,17 +291,12 @@ def _is_computed_when_missing(store: Store, parsed: ParsedFile) -> bool:
     """Whether entries are made where they are missing: `if key not in cache`, `cache.get(key)`, `except KeyError`."""
     key, name = ast.unparse(store.key), ast.unparse(store.target)  # type: ignore[arg-type]
     for node in ast.walk(store.found.scope.node):
-        tested: tuple[ast.expr, ast.expr] | None = None
+        tested: list[ast.expr] = []
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
-            tested = node.left, node.comparators[0]
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "get"
-            and node.args
-        ):
-            tested = node.args[0], node.func.value
-        if tested is not None and (ast.unparse(tested[0]), ast.unparse(tested[1])) == (key, name):
+            tested = [node.left, node.comparators[0]]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+            tested = [*node.args[:1], node.func.value]
+        if [ast.unparse(part) for part in tested] == [key, name]:
             return True
     return any(
         isinstance(up, ast.ExceptHandler) and up.type is not None and "KeyError" in ast.unparse(up.type)
@@ -304,36 +338,21 @@ def _cache_calls(decorator: ast.expr, parsed: ParsedFile, sources: Sources) -> I
 
 def _with_size(parsed: ParsedFile, call: ast.expr, size: int, name: str) -> list[Draft]:
     maker = call.func if isinstance(call, ast.Call) else call
-    title = f"`lru_cache(maxsize={size})` of {name.rpartition('.')[2]}()"
-    draft = Draft("lru", title)
+    draft = Draft("lru", f"`lru_cache(maxsize={size})` of {name.rpartition('.')[2]}()")
     if last_name(maker) == "cache":
-        module = maker.value if isinstance(maker, ast.Attribute) else None
-        lru, needs = (
-            (f"{code_of(parsed, module)}.lru_cache", "") if module else imported(parsed, "functools", "lru_cache")
-        )
-        is_applied = isinstance(call, ast.Call)
-        changed = draft.replace(parsed, maker if is_applied else call, f"{lru}(maxsize={size})")
-        return [changed.imports(parsed, needs)]
+        lru, needs = imported(parsed, "functools", "lru_cache")
+        return [draft.replace(parsed, maker, f"{lru}(maxsize={size})").imports(parsed, needs)]
     if not isinstance(call, ast.Call):
         return [draft.replace(parsed, call, f"{code_of(parsed, call)}(maxsize={size})")]
-    given = next((keyword.value for keyword in call.keywords if keyword.arg == "maxsize"), None) or (
-        call.args[0] if call.args else None
-    )
-    return [draft.replace(parsed, given, str(size))] if given is not None else []
+    given = [keyword.value for keyword in call.keywords if keyword.arg == "maxsize"] + call.args[:1]
+    return [draft.replace(parsed, given[0], str(size))] if given else []
 
 
 def _without_cache(parsed: ParsedFile, decorator: ast.expr, own: str) -> Iterator[Draft]:
     function = next(parsed.above(decorator), None)
     if not isinstance(function, FUNCTIONS) or len(function.decorator_list) != 1:
         return
-    first = min(function.decorator_list, key=lambda one: one.lineno)
-    lines = list(parsed.lines)
-    body = "\n".join(lines[function.lineno - 1 : function.end_lineno])
-    indent = re.match(r"\s*", lines[function.lineno - 1])
-    prefix = indent[0] if indent else ""
-    code = "\n".join(line.removeprefix(prefix) for line in body.split("\n"))
-    assert first is decorator
-    yield Draft("no cache", f"{own}() without its cache").instead(parsed, function, code)
+    yield Draft("no cache", f"{own}() without its cache").instead(parsed, function, code_of(parsed, function))
 
 
 # ------------------------------------------------------------------------------------------------- when it is emptied
@@ -435,7 +454,7 @@ def _emptied(case: Case) -> Iterator[Draft]:
     spots = _spots(case)
     for number, (spot, name) in enumerate(spots):
         code = _emptying(case, name)
-        if not code:
+        if not code or not _is_bound_there(spot, code[-1]):
             continue
         draft = Draft(f"end {number}", f"`{code[-1]}` at the end of {spot.where}")
         if spot.loop is None:
@@ -447,10 +466,18 @@ def _emptied(case: Case) -> Iterator[Draft]:
     for number, (spot, name) in enumerate(spots[:2]):
         code = _emptying(case, name)
         body = getattr(spot.loop if spot.loop is not None else spot.scope.node, "body", None)
-        if len(code) == 1 and isinstance(body, list):
+        if len(code) == 1 and isinstance(body, list) and _is_bound_there(spot, code[-1]):
             first = body[1] if len(body) > 1 and spot.loop is None and _is_text(body[0]) else body[0]
             draft = Draft(f"start {number}", f"`{code[-1]}` at the start of {spot.where}")
             yield draft.before(spot.parsed, first, *code)
+
+
+def _is_bound_there(spot: Spot, code: str) -> bool:
+    """Whether code that rebinds a name means the variable of its scope, not a new local."""
+    name = code.partition(" = ")[0]
+    if " = " not in code or not name.isidentifier():
+        return True
+    return spot.scope.owner(name) is spot.scope or name in spot.scope.elsewhere
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -461,7 +488,7 @@ def _emptied_before(case: Case) -> Iterator[Draft]:
     """The container emptied right before something is added, so that it holds the newest item."""
     for store in case.stores[:1]:
         parsed = case.parsed(store)
-        if parsed is None or store.gains != case.place + 1 or not _is_store_alone(store):
+        if parsed is None or store.gains != case.place + 1 or not is_a_store(store):
             continue
         name = code_of(parsed, store.target)
         code = _emptying(case, name)
@@ -492,10 +519,25 @@ def _after_last_read(case: Case) -> Iterator[Draft]:
         draft = Draft(family, f"`{code[-1]}` after its use at {parsed.name}:{statement.lineno}")
         if not isinstance(statement, ast.Return):
             yield draft.after(parsed, statement, code[-1])
+        elif statement.value is read.node and isinstance(read.node, ast.Attribute):
+            yield from _handed_over(case, parsed, read, statement, draft)
         elif statement.value is not None and not isinstance(statement.value, (ast.Name, ast.Attribute)):
             result = new_name(read.scope, "result", "value", "returned")
             value = code_of(parsed, statement.value)
             yield draft.instead(parsed, statement, f"{result} = {value}", code[-1], f"return {result}")
+
+
+def _handed_over(
+    case: Case, parsed: ParsedFile, read: FoundNode, statement: ast.Return, draft: Draft
+) -> Iterator[Draft]:
+    """`rows, self.rows = self.rows, []` before what returns them."""
+    empty = {"list": "[]", "dict": "{}"}.get(case.held.object.partition(",")[0])
+    name = code_of(parsed, read.node)
+    if empty is not None and isinstance(read.node, ast.Attribute):
+        own = new_name(read.scope, read.node.attr.strip("_") or "result", "result")
+        code = f"{own}, {name} = {name}, {empty}"
+        titled = Draft(draft.family, f"`{name} = {empty}` as it is returned at {parsed.name}:{statement.lineno}")
+        yield titled.instead(parsed, statement, code, f"return {own}")
 
 
 def _is_taken_out(case: Case, read: FoundNode) -> bool:
@@ -558,20 +600,9 @@ def _popped(case: Case) -> Iterator[Draft]:
     name = code_of(parsed, read.node)
     taken = f"{name}.pop({code_of(parsed, key)})" if is_dict else f"{name}.pop(0)"
     yield Draft("pop", f"`{taken}` at {parsed.name}:{above.lineno}").replace(parsed, above, taken)
-    yield from _forgotten(case, reads)
-
-
-def _forgotten(case: Case, reads: Sequence[FoundNode]) -> Iterator[Draft]:
-    """`rows[i] = None` after the statement that reads `rows[i]`."""
-    if len(reads) != 1:
-        return
-    read = reads[0]
-    parsed = case.sources.file(read.scope.file)
-    above = next(parsed.above(read.node), None) if parsed is not None else None
-    if parsed is None or not isinstance(above, ast.Subscript) or not isinstance(read.statement, ast.Assign):
-        return
-    code = f"{code_of(parsed, above)} = None"
-    yield Draft("forget", f"`{code}` at {parsed.name}:{above.lineno}").after(parsed, read.statement, code)
+    if isinstance(read.statement, ast.Assign):
+        code = f"{code_of(parsed, above)} = None"
+        yield Draft("forget", f"`{code}` at {parsed.name}:{above.lineno}").after(parsed, read.statement, code)
 
 
 # ------------------------------------------------------------------------------------------------- how it is held
@@ -586,11 +617,38 @@ def _under_one_name(case: Case) -> Iterator[Draft]:
         for node in _written_key(store, store.key):
             first = node.values[0] if node.values else None
             text = str(first.value) if isinstance(first, ast.Constant) else ""
-            text = text.rstrip("_-./: ")
+            bare = text.rstrip("_-./: ")
+            is_taken = bare in parsed.reads or any(scope.name.rpartition(".")[2] == bare for scope in parsed.scopes)
+            text = f"{text}0" if is_taken else bare
             if re.fullmatch(r"[\w./ -]+", text):
                 yield Draft("one name", f'one name, "{text}", at {parsed.name}:{node.lineno}').replace(
                     parsed, node, f'"{text}"'
                 )
+
+
+def _keyed(case: Case) -> Iterator[Draft]:
+    """A dict in place of a list of pairs of a name and a value, so that the newest value of a name stays."""
+    begun = [(parsed, value) for parsed, _, _, value in case.initial() if isinstance(value, ast.List)]
+    if not case.held.object.startswith("list") or len(begun) != 1 or not case.stores:
+        return
+    draft = Draft("keyed", f"a dict in place of a list of pairs at {begun[0][0].name}:{begun[0][1].lineno}")
+    draft = draft.replace(*begun[0], "{}")
+    for store in case.stores:
+        parsed, pair = case.parsed(store), store.values[0] if store.values else None
+        is_pair = isinstance(pair, ast.Tuple) and len(pair.elts) == 2  # noqa: PLR2004 - key and value
+        if parsed is None or not is_pair or store.name != "append" or not is_a_store(store):
+            return
+        assert isinstance(pair, ast.Tuple)
+        key, value = (code_of(parsed, part) for part in pair.elts)
+        draft = draft.instead(parsed, store.found.statement, f"{code_of(parsed, store.target)}[{key}] = {value}")
+    for read in case.reads:
+        parsed = case.sources.file(read.scope.file)
+        above = next(parsed.above(read.node), None) if parsed is not None else None
+        is_over = isinstance(above, (ast.For, ast.comprehension)) and above.iter is read.node
+        if parsed is None or not is_over or not isinstance(read.node, ast.expr):
+            return
+        draft = draft.replace(parsed, read.node, f"{code_of(parsed, read.node)}.items()")
+    yield draft
 
 
 def _written_key(store: Store, key: ast.expr) -> list[ast.JoinedStr]:
@@ -603,7 +661,10 @@ def _written_key(store: Store, key: ast.expr) -> list[ast.JoinedStr]:
     return found
 
 
-_WEAK_OBJECTS = (ObjectKind.INSTANCE, ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER, ObjectKind.FUNCTION, *TENSOR_KINDS)
+_WEAK_OBJECTS = frozenset({
+    ObjectKind.INSTANCE, ObjectKind.METHOD, ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER, ObjectKind.FUNCTION,
+    *TENSOR_KINDS,
+})  # fmt: skip
 """Kinds of objects to which a weak reference is possible."""
 
 
@@ -630,14 +691,15 @@ def _weakly_held(case: Case) -> Iterator[Draft]:
 def _of_weak_list(case: Case) -> Iterator[Draft]:
     """A list of weak references to objects, each of which is used where it is still alive."""
     held = case.trace[case.place + 2]
-    if held.kind not in (ObjectKind.INSTANCE, ObjectKind.NN_MODULE) or not case.held.object.startswith("list"):
+    weak = {ObjectKind.METHOD: "WeakMethod", ObjectKind.INSTANCE: "ref", ObjectKind.NN_MODULE: "ref"}.get(held.kind)
+    if weak is None or not case.held.object.startswith("list") or not case.stores:
         return
-    draft = Draft("weak", f"`weakref.ref` in place of the object at {case.stores[0].where}" if case.stores else "")
+    draft = Draft("weak", f"`weakref.{weak}` of what is added at {case.stores[0].where}")
     for store in case.stores:
         parsed = case.parsed(store)
         if parsed is None or store.name != "append" or len(store.values) != 1:
             return
-        ref, needs = imported(parsed, "weakref", "ref")
+        ref, needs = imported(parsed, "weakref", weak)
         draft = draft.replace(parsed, store.values[0], f"{ref}({code_of(parsed, store.values[0])})").imports(
             parsed, needs
         )
@@ -698,7 +760,7 @@ def _of_param_group(case: Case) -> Iterator[Draft]:
     """A parameter group that is added once, or takes the place of the previous one."""
     for store in case.stores:
         parsed = case.parsed(store)
-        if parsed is None or store.name != "add_param_group" or not _is_store_alone(store):
+        if parsed is None or store.name != "add_param_group" or not is_a_store(store):
             continue
         name, statement = code_of(parsed, store.target), store.found.statement
         replaced = Draft("replace", f"`del {name}.param_groups[1:]` before {store.where}")

@@ -30,7 +30,8 @@ from leakscope.findings.source.index import (
 from leakscope.findings.source.scopes import Meaning
 from leakscope.findings.source.stores import How, Store, files_naming, on_trace, stores_for
 from leakscope.fix.editor import CannotEdit, SourceEditor
-from leakscope.fix.model import Candidate, candidate_of
+from leakscope.fix.model import Candidate
+from leakscope.fix.plan import Plan
 from leakscope.graph.model import ObjectKind
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -97,18 +98,13 @@ class Draft:
 
     def written(self) -> Candidate | None:
         """The candidate; None if it cannot be written, or changes nothing."""
-        editors: dict[str, SourceEditor] = {}
-        before: dict[str, str] = {}
+        plan = Plan()
         try:
             for parsed, edit in self.edits:
-                if parsed.name not in editors:
-                    before[parsed.name] = "\n".join(parsed.lines).rstrip("\n") + "\n"
-                    editors[parsed.name] = SourceEditor(parsed.name, before[parsed.name])
-                edit(editors[parsed.name])
-            after = {name: editor.text for name, editor in editors.items()}
+                edit(plan.of(parsed))
+            return plan.candidate(self.title)
         except CannotEdit:
             return None
-        return candidate_of(self.title, before, {name: text for name, text in after.items() if text != before[name]})
 
 
 def combined(drafts: Sequence[Sequence[Draft]]) -> Iterator[Draft]:
@@ -289,6 +285,7 @@ class Case:
     def name_in(self, scope: Scope, at: int | None = None) -> str | None:
         """The code by which a scope can refer to an object of the trace, by default to the referent."""
         at = self.place + 1 if at is None else at
+        _ = self.files  # follows what calls pass on
         for place in range(at, -1, -1):
             for start, begins in self._names_at(place, scope):
                 rest = [_as_code(hop.reference) for hop in self.trace[begins:at]]
@@ -306,6 +303,14 @@ class Case:
         of_object = bool(class_of(hop)) and hop.kind not in (ObjectKind.CLASS, ObjectKind.GRAD_NODE)
         if in_class and of_object and around is not None and related(hop, around, self.sources):
             yield method.parameters[0], place
+        for parameter in scope.parameters[1:] if in_class else scope.parameters:
+            if place in self.meaning.of(self._parameter(parameter, scope), scope):
+                yield parameter, place
+        yield from self._variables_at(place, scope)
+
+    def _variables_at(self, place: int, scope: Scope) -> Iterator[tuple[str, int]]:
+        """(name, position of its object) for the variables of a scope that start at one hop."""
+        hop = self.trace[place]
         kind, _, name = hop.reference.rpartition(" ")
         if hop.kind in _RUNS and kind == "local" and scope.name == hop.name and is_file(hop, scope.file):
             yield name, place + 1
@@ -325,6 +330,14 @@ class Case:
                     yield f"{own}.{name}", place + 1
         elif hop.kind == ObjectKind.CLASS and scope.owner(class_of(hop)) is not None:
             yield class_of(hop), place
+
+    @cached_property
+    def _parameters(self) -> dict[tuple[int, str], ast.Name]:
+        return {}
+
+    def _parameter(self, name: str, scope: Scope) -> ast.Name:
+        """A read of a parameter; always the same node, because meanings are known by node."""
+        return self._parameters.setdefault((id(scope), name), ast.Name(name, ast.Load()))
 
     # loops and functions
 

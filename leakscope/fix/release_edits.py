@@ -129,12 +129,26 @@ def _of_fresh_tensor(parsed: ParsedFile, store: Store) -> Iterator[Draft]:
 
 def _registered_once(parsed: ParsedFile, store: Store) -> Iterator[Draft]:
     """The registration moved in front of the loop or into `__init__`, or done in place of the previous one."""
-    statement, scope = store.found.statement, store.found.scope
+    statement = store.found.statement
     code, needed = code_of(parsed, statement), names_in(statement)
     for loop in reversed(store.found.loops):
         if not needed & bound_in(loop) and block_of(parsed, loop):
             draft = Draft("before loop", f"registered before the loop at {parsed.name}:{loop.lineno}")
             yield draft.remove(parsed, statement).before(parsed, loop, code)
+    yield from _registered_in_class(parsed, store)
+    if isinstance(store.target, (ast.Name, ast.Attribute)):
+        name = code_of(parsed, store.target)
+        once = Draft("once", f"registered once at {parsed.name}:{store.line}")
+        test = f'if not getattr({name}, "_has_hook", False):'
+        marked = [f"{name}._has_hook = True", code]
+        block = "\n".join([test, *(f"    {line}" for part in marked for line in part.split("\n"))])
+        yield once.instead(parsed, statement, block)
+
+
+def _registered_in_class(parsed: ParsedFile, store: Store) -> Iterator[Draft]:
+    """The registration of a method moved into `__init__`, or the previous hook removed before the next one."""
+    statement, scope = store.found.statement, store.found.scope
+    code, needed = code_of(parsed, statement), names_in(statement)
     own = scope.parameters[:1]
     around = scope.outer
     if around is None or not around.is_class or not own:
@@ -270,8 +284,6 @@ def _is_read(parsed: ParsedFile, node: ast.Subscript) -> bool:
 
 def context_drafts(finding: Finding, sources: Sources) -> Iterator[Draft]:
     """`with` for contexts that are entered by hand."""
-    if finding.rule not in (RuleName.DIST_AUTOGRAD_CONTEXT, RuleName.UNCOLLECTABLE_CYCLE, RuleName.NATIVE_HOLD):
-        return
     reported = {reference.where for reference in finding.cut.references} if finding.cut is not None else set()
     found = [
         (parsed, one)
@@ -357,6 +369,72 @@ def _made_before(parsed: ParsedFile, statement: ast.stmt, manager: ast.expr) -> 
     called = [n for other in block for n in ast.walk(other) if isinstance(n, ast.Attribute) and n.value in uses]
     names = {node.attr for node in called}
     return before if names <= {"__enter__", "__exit__"} and len(called) == len(uses) - 1 else None
+
+
+_CLOSERS = {
+    "ThreadPoolExecutor": "shutdown()",
+    "ProcessPoolExecutor": "shutdown()",
+    "SummaryWriter": "close()",
+    "ThreadPool": "terminate()",
+    "Pool": "terminate()",
+    "Timer": "cancel()",
+}
+"""Types that are made to be closed, mapped to what closes them."""
+_MANAGERS = frozenset(_CLOSERS) - {"Timer"}
+
+
+_FIGURES = ("figure", "subplots", "subplot_mosaic")
+"""Functions of matplotlib.pyplot that make a figure, which pyplot keeps until it is closed."""
+
+
+def closing_drafts(finding: Finding, sources: Sources) -> Iterator[Draft]:
+    """An executor, a pool or a writer that is closed when the block that made it ends."""
+    types = {word for hop in finding.trace for word in re.findall(r"\w+", f"{hop.type} {hop.name}")} & set(_CLOSERS)
+    for kind in sorted(types):
+        for parsed in sources.containing(kind):
+            for one in parsed.found:
+                node = one.node
+                if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call) or not one.scope.outer:
+                    continue
+                if last_name(node.value.func) != kind or not isinstance(node.targets[0], ast.Name):
+                    continue
+                yield from _closed(parsed, one, node.targets[0].id, kind)
+    if any("matplotlib" in f"{hop.type} {hop.name} {hop.where}" for hop in finding.trace):
+        yield from _figures_closed(sources)
+
+
+def _figures_closed(sources: Sources) -> Iterator[Draft]:
+    """`plt.close(fig)` after the last use of each figure."""
+    for parsed in sources.containing("pyplot"):
+        for one in parsed.found:
+            call = one.node.value if isinstance(one.node, ast.Assign) else None
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+                continue
+            target = one.node.targets[0] if isinstance(one.node, ast.Assign) else None
+            first = target.elts[0] if isinstance(target, (ast.Tuple, ast.List)) else target
+            if call.func.attr not in _FIGURES or not isinstance(first, ast.Name):
+                continue
+            block = block_of(parsed, one.statement)
+            names = bound_in(one.statement)
+            used = [other for other in block if names & names_in(other)]
+            code = f"{code_of(parsed, call.func.value)}.close({first.id})"
+            draft = Draft("figure", f"`{code}` at {parsed.name}:{one.statement.lineno}")
+            if used and isinstance(used[-1], ast.Return):
+                yield _before_return(draft, parsed, one.scope, used[-1], code)
+            elif used:
+                yield draft.after(parsed, used[-1], code)
+
+
+def _closed(parsed: ParsedFile, one: FoundNode, name: str, kind: str) -> Iterator[Draft]:
+    rest = rest_of_block(parsed, one.statement)
+    assert isinstance(one.node, ast.Assign)
+    if kind in _MANAGERS and rest:
+        draft = Draft("with", f"`with {kind}()` at {parsed.name}:{one.statement.lineno}").remove(parsed, one.statement)
+        yield draft.wrap(parsed, rest[0], rest[-1], f"with {code_of(parsed, one.node.value)} as {name}:")
+    code = f"{name}.{_CLOSERS[kind]}"
+    ended = at_end_of(Draft("close", f"`{code}` at the end of {one.scope.name}()"), parsed, one.scope, code, reads=name)
+    if ended is not None:
+        yield ended
 
 
 # ------------------------------------------------------------------------------------------------------ exit handlers

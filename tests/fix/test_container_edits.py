@@ -184,6 +184,80 @@ def test_a_list_that_is_read_under_another_name_is_emptied_after_that() -> None:
     assert ["rows.clear()"] in found
 
 
+def test_a_list_is_emptied_under_the_name_of_a_parameter() -> None:
+    found = edits(
+        finding(ROWS_OF_MAIN, 0),
+        train="""
+        def main():
+            rows = []
+            for epoch in range(3):
+                run(rows, epoch)
+
+        def run(kept, epoch):
+            for x in data:
+                step(kept, x)
+
+        def step(rows, x):
+            rows.append(net(x))
+            print(sum(rows))
+
+        main()
+        """,
+    )
+    assert found[0] == ["rows.clear()"]
+    assert ["kept.clear()"] in found
+
+
+def test_a_list_that_is_returned_is_handed_over() -> None:
+    found = edits(
+        finding(ROWS_OF_OBJECT, 1),
+        train="""
+        class Metric:
+            def update(self, row):
+                self.rows.append(row)
+
+            def all_rows(self):
+                return self.rows
+
+        metric = Metric()
+        for x in data:
+            metric.update(net(x))
+            print(sum(metric.all_rows()))
+        """,
+    )
+    assert ["- return self.rows", "rows, self.rows = self.rows, []", "return rows"] in found
+
+
+def test_a_global_is_not_rebound_as_a_local() -> None:
+    found = edits(
+        finding(
+            """
+            module __main__ train.py:1 -> .rows
+            tuple -> [i]
+            tensor float32[8] -> storage
+            storage s
+            """,
+            0,
+        ),
+        train="""
+        rows = ()
+
+        def step(x):
+            global rows
+            rows = rows + (net(x),)
+            print(rows)
+
+        def main():
+            for x in data:
+                step(x)
+
+        main()
+        """,
+    )
+    assert ["rows = ()"] in found
+    assert sum(lines == ["rows = ()"] for lines in found) == 2  # at the end and the start of step(), not in main()
+
+
 def test_a_container_of_a_hook_is_emptied_where_the_model_is_trained() -> None:
     found = edits(
         finding(
@@ -373,6 +447,136 @@ def test_listeners_are_weak_references_that_are_called_where_they_are_alive() ->
     weak = next(lines for lines in found if any("weakref.ref(Job(x))" in line for line in lines))
     assert "listener = reference()" in weak
     assert "for reference in listeners:" in weak
+
+
+def test_callbacks_that_are_bound_methods_are_weak_methods() -> None:
+    found = edits(
+        finding(
+            """
+            module __main__ train.py:1 -> .bus
+            object __main__.Bus train.py:1 -> .callbacks
+            list -> [i]
+            method Job.done train.py:12 -> .__self__
+            object __main__.Job train.py:9 -> .x
+            tensor float32[8] -> storage
+            storage s
+            """,
+            1,
+        ),
+        train="""
+        class Bus:
+            def subscribe(self, callback):
+                self.callbacks.append(callback)
+
+            def publish(self, event):
+                for callback in self.callbacks:
+                    callback(event)
+
+        bus = Bus()
+        for x in data:
+            bus.subscribe(Job(x).done)
+            bus.publish(x)
+        """,
+    )
+    weak = next(lines for lines in found if any("weakref.WeakMethod(callback)" in line for line in lines))
+    assert "callback = reference()" in weak
+
+
+def test_a_list_of_named_values_becomes_a_dict() -> None:
+    found = edits(
+        finding(ROWS_OF_MAIN.replace("list -> [i]", "list -> [i]\n    tuple -> [1]"), 0),
+        train="""
+        def main():
+            rows = []
+            for x in data:
+                for name, value in losses(x):
+                    rows.append((name, value))
+                for name, value in rows:
+                    print(name, value)
+
+        main()
+        """,
+    )
+    keyed = next(lines for lines in found if "rows = {}" in lines)
+    assert "rows[name] = value" in keyed
+    assert "for name, value in rows.items():" in keyed
+
+
+@pytest.mark.parametrize(
+    ("store", "new"),
+    [
+        ("self.rows.append(x)", "self.rows = deque(maxlen=capacity)"),
+        ("self.rows.append(x)", "del self.rows[:-self.capacity]"),
+        ("self.rows = torch.cat([self.rows, x])", "self.rows = torch.cat([self.rows, x])[-self.capacity:]"),
+    ],
+)
+def test_a_number_that_is_meant_as_a_bound_bounds(store: str, new: str) -> None:
+    found = edits(
+        finding(ROWS_OF_OBJECT if "append" in store else ROWS_OF_OBJECT.replace("list -> [i]\n", ""), 1),
+        train=f"""
+        class Metric:
+            def __init__(self, capacity=100):
+                self.capacity = capacity
+                self.rows = []
+
+            def push(self, x):
+                {store}
+
+            def sample(self):
+                return choose(self.rows)
+        """,
+    )
+    assert any(new.replace("maxlen=capacity", "maxlen=self.capacity") in lines for lines in found)
+
+
+def test_a_figure_is_closed_after_its_last_use() -> None:
+    found = edits(
+        finding(
+            """
+            module matplotlib._pylab_helpers -> .Gcf
+            class matplotlib._pylab_helpers.Gcf -> .figs
+            dict -> [i]
+            object matplotlib.figure.Figure -> .x
+            tensor float32[8] -> storage
+            storage s
+            """,
+            1,
+        ),
+        train="""
+        import matplotlib.pyplot as plt
+
+        def show(x):
+            fig, ax = plt.subplots()
+            ax.plot(x)
+            fig.savefig("x.png")
+            return x.mean()
+        """,
+    )
+    assert found[0] == ["plt.close(fig)"]
+
+
+def test_an_executor_is_shut_down_by_with() -> None:
+    found = edits(
+        finding(
+            """
+            module __main__ train.py:1 -> .jobs
+            list -> [i]
+            object concurrent.futures.thread.ThreadPoolExecutor -> ._work_queue
+            tensor float32[8] -> storage
+            storage s
+            """,
+            0,
+        ),
+        train="""
+        def step(x):
+            pool = ThreadPoolExecutor(2)
+            jobs.append(pool)
+            total = sum(pool.map(run, x))
+            return total
+        """,
+    )
+    assert "with ThreadPoolExecutor(2) as pool:" in found[0]
+    assert any("pool.shutdown()" in lines for lines in found)
 
 
 def test_a_default_argument_is_made_by_each_call() -> None:
