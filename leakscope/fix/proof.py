@@ -54,6 +54,8 @@ _TOO_SHORT = (Reason.TOO_FEW_STEPS, Reason.TOO_FEW_SNAPSHOTS, Reason.UNBALANCED)
 """Why a run without a leak has no verdict although one with a leak has."""
 _SMALL = 512
 """Bytes per step that cannot be told from noise in the counters."""
+_FEW = 8
+"""Times that, below which a leak has few tensors."""
 
 
 @dataclass
@@ -126,14 +128,24 @@ class Proof:
             yield from self._growth(tried, leaks)
 
     def _is_less(self, tried: Evidence, leaks: Sequence[Finding]) -> bool:
-        """Whether a run that is too short for a verdict allocates less than the base, by what the leaks took."""
+        """Whether a run that is too short for a verdict lacks what the leaks take in the base.
+
+        Tensors of the last snapshot are compared; growth of the counted memory where a leak has few tensors.
+        """
         why = tried.findings.why
         if isinstance(why, str) or why.reason not in _TOO_SHORT:
             return False
         for rank, other in zip(self.base.run.ranks, tried.run.ranks, strict=False):
-            gone = sum(leak.bytes_per_step / len(leak.ranks) for leak in leaks if rank.number in leak.ranks)
-            before, after = _counted_growth(rank), _counted_growth(other)
-            if before is None or after is None or after > before - gone / 2:
+            before, after = _ends(rank), _ends(other)
+            here = [leak for leak in leaks if rank.number in leak.ranks]
+            if before is None or after is None:
+                return False
+            tensors = sum((leak.retained_bytes - leak.counted_bytes) / len(leak.ranks) for leak in here)
+            growth = sum(leak.bytes_per_step / len(leak.ranks) for leak in here)
+            if tensors >= _SMALL * _FEW:
+                if after[1].explained_bytes > before[1].explained_bytes - tensors / 2:
+                    return False
+            elif _slope(after, "counted_bytes") > _slope(before, "counted_bytes") - growth / 2:
                 return False
         return True
 
@@ -360,19 +372,12 @@ def _noise_s(evidence: Evidence) -> float:
 def _tensor_growth(rank: Rank) -> float | None:
     """Bytes per step by which the tensors of a rank grow between its snapshots."""
     ends = _ends(rank)
-    if ends is None:
-        return None
-    first, last = ends
-    return (last.explained_bytes - first.explained_bytes) / (last.step - first.step)
+    return None if ends is None else _slope(ends, "explained_bytes")
 
 
-def _counted_growth(rank: Rank) -> float | None:
-    """Bytes per step by which the counted memory of a rank grows between its snapshots."""
-    ends = _ends(rank)
-    if ends is None:
-        return None
+def _slope(ends: tuple[HeapSnapshot, HeapSnapshot], name: str) -> float:
     first, last = ends
-    return ((last.counted_bytes or 0) - (first.counted_bytes or 0)) / (last.step - first.step)
+    return float((getattr(last, name) or 0) - (getattr(first, name) or 0)) / (last.step - first.step)
 
 
 def _ends(rank: Rank) -> tuple[HeapSnapshot, HeapSnapshot] | None:
