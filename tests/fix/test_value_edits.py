@@ -86,6 +86,7 @@ def test_a_loss_is_kept_as_a_number_or_without_its_graph(line: str, use: str, fi
     [
         ("losses.append((step, loss))", "losses.append((step, loss.item()))"),
         ("losses.append((step, loss, other))", "losses.append((step, loss.item(), other.item()))"),
+        ("losses.append(dict(step=step, loss=loss))", "losses.append(dict(step=step, loss=loss.item()))"),
         ("losses.append([x.mean() for x in loss])", "losses.append([x.mean().item() for x in loss])"),
     ],
 )
