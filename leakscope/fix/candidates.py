@@ -14,7 +14,7 @@ from leakscope.findings.source.index import Sources
 from leakscope.findings.source.stores import on_trace, stores_for
 from leakscope.fix.container_edits import container_candidates
 from leakscope.fix.model import Candidate, Change, candidate_of
-from leakscope.fix.value_edits import keeps_graph, value_candidates
+from leakscope.fix.value_edits import keeps_graph, takes_numbers, value_candidates
 
 _MOST = 16
 """Maximum candidates of one leak: each costs a run of the script."""
@@ -43,7 +43,11 @@ def candidates(finding: Finding, sources: Sources) -> list[Candidate]:
     containers = _until_error(container_candidates(finding, stores, sources))
     in_containers = finding.rule in _CONTAINERS and not keeps_graph(finding)
     families = (containers, values) if in_containers else (values, containers)
-    found = _distinct((*suggested(finding, sources), *_alternating(*families)))
+    first = suggested(finding, sources)
+    as_number = finding.suggestion is not None and ".item()" in finding.suggestion.after
+    if as_number and any(takes_numbers(case, sources) for case in stores):
+        first = []  # `value_edits` has it after `float()`, which numbers allow as well
+    found = _distinct((*first, *_alternating(*families)))
     return found[:_MOST]
 
 

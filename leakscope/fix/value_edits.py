@@ -98,7 +98,7 @@ def _ways(finding: Finding, cases: Sequence[StoreCase], scalar: bool, sources: S
     numbers = [("`.item()`", _method("item()")), ("`float()`", _float)] if scalar else []
     if graph or finding.freed_by != FreedBy.PROGRAM:
         detached: list[tuple[str, Write]] = [("`.detach()`", _method("detach()"))]
-        if any(case.holds_others or _takes_numbers(case, sources) for case in cases):
+        if any(case.holds_others or takes_numbers(case, sources) for case in cases):
             numbers = [*reversed(numbers), ("`.item()` of tensors", _guarded("item()"))] if scalar else []
             detached.append(("`.detach()` of tensors", _guarded("detach()")))
         elif scalar and any(case.uses.as_object() for case in cases):
@@ -280,7 +280,7 @@ def _passed_for(name: str, scope: Scope, sources: Sources) -> Iterator[tuple[Par
             yield from ((parsed, arg, one) for arg in args)
 
 
-def _takes_numbers(case: StoreCase, sources: Sources) -> bool:
+def takes_numbers(case: StoreCase, sources: Sources) -> bool:
     """Whether some calls pass a plain number for the parameter that is stored."""
     scope = case.store.found.scope
     return any(
