@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 
 from leakscope.findings.facts import RuleName
@@ -38,8 +39,8 @@ def candidates(finding: Finding, sources: Sources) -> list[Candidate]:
 
     """
     stores = store_cases(finding, sources)
-    values = value_candidates(finding, stores, sources)
-    containers = container_candidates(finding, stores, sources)
+    values = _until_error(value_candidates(finding, stores, sources))
+    containers = _until_error(container_candidates(finding, stores, sources))
     in_containers = finding.rule in _CONTAINERS and not keeps_graph(finding)
     families = (containers, values) if in_containers else (values, containers)
     found = _distinct((*suggested(finding, sources), *_alternating(*families)))
@@ -95,6 +96,12 @@ def _replaced(text: str, place: Suggestion) -> str | None:
     new = [indent + line if line else line for line in place.after.split("\n")] if place.after else []
     lines[first : first + len(old)] = new
     return "\n".join(lines)
+
+
+def _until_error(family: Iterable[Candidate]) -> Iterator[Candidate]:
+    """The candidates of a family up to the first error: source of an unforeseen form must not cost the others."""
+    with suppress(Exception):
+        yield from family
 
 
 def _alternating(first: Iterable[Candidate], second: Iterable[Candidate]) -> Iterator[Candidate]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from leakscope.findings.model import CutReference, Finding
+from leakscope.findings.naming import place_of
 from leakscope.findings.source.edits import StoreCase
 from leakscope.findings.source.index import FoundNode, ParsedFile, Scope, Sources, last_name, pairs
 from leakscope.findings.source.stores import PACK, How, Store, function_of, is_hooks, stores_for
@@ -34,6 +35,8 @@ def cycle_candidates(finding: Finding, stores: Sequence[StoreCase], sources: Sou
     yield from _of_contexts(stores)
     yield from _of_packs(stores)
     yield from _of_functions(finding, sources)
+    yield from _of_frames(finding, sources)
+    yield from _of_registered_methods(finding, sources)
     others = list(_others_of_cycle(finding, sources))
     yield from _of_methods([*stores, *others], sources)
     yield from _of_back_references([*stores, *others], sources)
@@ -374,6 +377,33 @@ def _own_nodes(statement: ast.AST) -> Iterator[ast.AST]:
             yield from _own_nodes(child)
 
 
+def _of_frames(finding: Finding, sources: Sources) -> Iterator[Candidate]:
+    """`del name` in a `finally` for a local through which a frame holds itself, such as a caught error."""
+    for hop in finding.trace[:-1]:
+        if hop.kind != ObjectKind.FRAME or not hop.reference.startswith("local "):
+            continue
+        name = hop.reference.removeprefix("local ")
+        place = place_of(hop.where)
+        parsed = sources.of_line(place.file) if place is not None else None
+        scope = next((s for s in parsed.scopes if s.name == hop.name), None) if parsed is not None else None
+        if parsed is None or scope is None or not isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        body = scope.node.body
+        binds = [k for k, s in enumerate(body) if any(last_name(target) == name for target, _ in pairs(s))]
+        if not binds or binds[0] + 1 >= len(body):
+            continue
+        first, last = body[binds[0] + 1], body[-1]
+
+        def edit(
+            plan: Plan, parsed: ParsedFile = parsed, ends: tuple[ast.stmt, ast.stmt] = (first, last), name: str = name
+        ) -> bool:
+            plan.of(parsed).wrap(*ends, f"try:\n    pass\nfinally:\n    del {name}")
+            return True
+
+        if (found := attempt(f"`del {name}` in a `finally`", edit)) is not None:
+            yield found
+
+
 # ------------------------------------------------------------------------------------------------------ bound methods
 
 
@@ -383,6 +413,8 @@ def _of_methods(stores: Sequence[StoreCase], sources: Sources) -> Iterator[Candi
         target, value = case.store.target, case.store.values[:1]
         if case.store.how != How.BINDS or not isinstance(target, ast.Attribute) or not value:
             continue
+        if isinstance(value[0], ast.Call) and last_name(value[0].func) == "partial":
+            yield from _of_partial(case, value[0])
         if not any(hop.kind == ObjectKind.METHOD for hop in case.trace[case.place + 1 : case.place + 2]):
             continue
         if isinstance(value[0], (ast.Call, ast.Lambda)):
@@ -423,6 +455,66 @@ def _of_methods(stores: Sequence[StoreCase], sources: Sources) -> Iterator[Candi
 
         if (found := attempt("the method of the class", unbound)) is not None:
             yield found
+
+
+def _of_partial(case: StoreCase, call: ast.Call) -> Iterator[Candidate]:
+    """`partial(type(self).method, weakref.proxy(self))` for `partial(self.method)`."""
+    method = call.args[0] if call.args else None
+    if not isinstance(method, ast.Attribute) or not isinstance(method.value, ast.Name):
+        return
+    own, name = method.value.id, method.attr
+
+    def edit(plan: Plan) -> bool:
+        editor = plan.of(case.parsed)
+        args = [editor.source_of(arg) for arg in call.args[1:] if not isinstance(arg, ast.Starred)]
+        if len(args) + 1 < len(call.args) or any(keyword.arg is None for keyword in call.keywords):
+            return False
+        args += [f"{keyword.arg}={editor.source_of(keyword.value)}" for keyword in call.keywords]
+        whole = ", ".join((f"type({own}).{name}", f"weakref.proxy({own})", *args))
+        editor.replace(call, f"{editor.source_of(call.func)}({whole})")
+        editor.add_import("import weakref")
+        return True
+
+    if (found := attempt("`weakref.proxy()` in the partial", edit)) is not None:
+        yield found
+
+
+def _of_registered_methods(finding: Finding, sources: Sources) -> Iterator[Candidate]:
+    """A function with a weak reference to `self`, in place of its bound method that is registered as a hook."""
+    references = finding.cut.references if finding.cut is not None else ()
+    stores = [store for reference in references for store in stores_for(finding, reference, sources)]
+    found: dict[ast.expr, tuple[ParsedFile, Store]] = {}
+    """Each bound method, with the store that registers it."""
+    for store in stores if any(hop.kind == ObjectKind.METHOD for hop in finding.trace) else ():
+        parsed = sources.file(store.found.scope.file)
+        for value in store.values if parsed is not None and store.how == How.ADDS else ():
+            if isinstance(value, ast.Attribute) and ast.unparse(value.value) in store.found.scope.parameters[:1]:
+                found[value] = parsed, store  # type: ignore[assignment]
+    # several may be registered on one line, of which `stores_for` gives one
+    for parsed, store in list(found.values()):
+        for node in ast.walk(store.found.statement):
+            if isinstance(node, ast.Call) and re.fullmatch(r"register_\w*hook", last_name(node.func)):
+                for arg in node.args:
+                    if isinstance(arg, ast.Attribute) and ast.unparse(arg.value) in store.found.scope.parameters[:1]:
+                        found[arg] = parsed, store
+
+    def edit(plan: Plan) -> bool:
+        begun: set[Scope] = set()
+        for value, (parsed, store) in found.items():
+            assert isinstance(value, ast.Attribute)
+            scope = store.found.scope
+            if "this" in (*scope.bound, *scope.parameters):
+                return False
+            editor = plan.of(parsed)
+            if scope not in begun:
+                editor.insert_before(store.found.statement, f"this = weakref.proxy({scope.parameters[0]})")
+                begun.add(scope)
+            editor.replace(value, f"lambda *args: this.{value.attr}(*args)")
+            editor.add_import("import weakref")
+        return bool(found)
+
+    if (candidate := attempt("`weakref.proxy()` for the hook", edit)) is not None:
+        yield candidate
 
 
 def reads_of(attribute: str, sources: Sources) -> list[tuple[ParsedFile, ast.Attribute]]:

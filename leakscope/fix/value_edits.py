@@ -17,6 +17,8 @@ from leakscope.fix.model import Candidate
 from leakscope.fix.plan import Plan, attempt, with_method
 from leakscope.graph.model import TENSOR_KINDS, ObjectKind
 
+_GROWTH = (RuleName.VIEW_HOLD, RuleName.STEP_GROWTH, RuleName.OBJECT_GROWTH, RuleName.P2P_BUFFER)
+"""Rules of leaks that another value in the same place seldom fixes."""
 Write = Callable[[SourceEditor, ast.expr], str | None]
 """Gives the new code of an expression; None if it does not apply."""
 
@@ -33,13 +35,16 @@ def value_candidates(finding: Finding, stores: Sequence[StoreCase], sources: Sou
         Candidates, the most plausible first.
 
     """
+    unread = list(_not_stored(stores))
+    if finding.rule in _GROWTH:
+        yield from unread
     if has_errors(finding):
         yield from _of_errors(stores)
     if finding.freed_by != FreedBy.PROGRAM:
         yield from cycle_candidates(finding, stores, sources)
     yield from _of_values(finding, stores, sources)
     yield from graph_candidates(finding, stores, sources)
-    yield from _not_stored(stores)
+    yield from unread
     yield from _counted(stores, sources)
     yield from _deleted(finding, stores)
 
@@ -102,21 +107,29 @@ def _ways(finding: Finding, cases: Sequence[StoreCase], scalar: bool, sources: S
     return numbers
 
 
-_CUTS_OFF = {"item()": ("detach", "item"), "detach()": ("detach", "item"), "clone()": ("clone",), "copy()": ("copy",)}
-
-
 def _method(call: str) -> Write:
+    """A method call, or two in a row, in place of a `.detach()` that is there and does the first part."""
+    first, _, rest = call.partition(".")
+
     def write(editor: SourceEditor, expr: ast.expr) -> str | None:
-        is_method = isinstance(expr, ast.Call) and isinstance(expr.func, ast.Attribute) and not expr.args
-        if is_method and last_name(expr.func) in _CUTS_OFF.get(call, ()):  # type: ignore[attr-defined]
-            if call != "item()" or expr.func.attr == "item":  # type: ignore[attr-defined]
+        inner = _called_on(expr)
+        if inner is not None and first in ("item()", "detach()", "clone()", "copy()"):
+            own = last_name(expr.func)  # type: ignore[attr-defined]
+            if own == "item" or f"{own}()" == call:
                 return None
-            expr = expr.func.value  # type: ignore[attr-defined]  # `x.item()`, not `x.detach().item()`
-        if call.startswith("detach().") and is_method and last_name(expr.func) == "detach":  # type: ignore[attr-defined]
-            return with_method(editor, expr, call.removeprefix("detach()."))
+            if own == "detach" and first == "item()":
+                return with_method(editor, inner, call)
+            if own == "detach" and first == "detach()":
+                return with_method(editor, expr, rest)
         return with_method(editor, expr, call)
 
     return write
+
+
+def _called_on(expr: ast.expr) -> ast.expr | None:
+    """`x` of `x.detach()`."""
+    is_method = isinstance(expr, ast.Call) and isinstance(expr.func, ast.Attribute) and not expr.args
+    return expr.func.value if is_method else None  # type: ignore[attr-defined]
 
 
 def _float(editor: SourceEditor, expr: ast.expr) -> str | None:
@@ -137,9 +150,10 @@ def _guarded(call: str) -> Write:
 
 def _before_expanding(editor: SourceEditor, expr: ast.expr) -> str | None:
     """`x[:1].clone().expand(n)` of `x[:1].expand(n)`."""
-    if not isinstance(expr, ast.Call) or last_name(expr.func) not in ("expand", "expand_as", "broadcast_to"):
+    if not isinstance(expr, ast.Call) or not isinstance(expr.func, ast.Attribute):
         return None
-    assert isinstance(expr.func, ast.Attribute)
+    if expr.func.attr not in ("expand", "expand_as", "broadcast_to") or ast.unparse(expr.func.value) == "torch":
+        return None
     inner = editor.source_of(expr.func.value)
     return f"{with_method(editor, expr.func.value, 'clone()')}{editor.source_of(expr).removeprefix(inner)}"
 
@@ -318,7 +332,12 @@ def _after_unpacking(cases: Sequence[StoreCase]) -> Iterator[Candidate]:
 
 def _not_stored(stores: Sequence[StoreCase]) -> Iterator[Candidate]:
     """Remove stores that nothing reads in the files of the run; calls in their values stay."""
-    chosen = {case.store.found.statement: case for case in stores if is_a_store(case.store)}
+    chosen = {
+        case.store.found.statement: case
+        for case in stores
+        if is_a_store(case.store) and not _is_of_function(case)
+        if not any(isinstance(node, ast.Lambda) for value in case.store.values for node in ast.walk(value))
+    }
 
     def edit(plan: Plan) -> bool:
         for statement, case in chosen.items():

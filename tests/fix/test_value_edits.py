@@ -11,6 +11,7 @@ from findings.source.traces import finding, kept
 
 from leakscope.findings.facts import FreedBy, RuleName
 from leakscope.findings.model import Finding
+from leakscope.findings.rules.uncollectable_cycle import ClosedBy, UncollectableFacts
 from leakscope.findings.source.index import Sources
 from leakscope.findings.source.lines import with_lines
 from leakscope.fix.candidates import candidates
@@ -86,6 +87,7 @@ def test_a_loss_is_kept_as_a_number_or_without_its_graph(line: str, use: str, fi
     [
         ("losses.append((step, loss))", "losses.append((step, loss.item()))"),
         ("losses.append((step, loss, other))", "losses.append((step, loss.item(), other.item()))"),
+        ("losses.append(dict(step=step, loss=loss))", "losses.append(dict(step=step, loss=loss.item()))"),
         ("losses.append([x.mean() for x in loss])", "losses.append([x.mean().item() for x in loss])"),
     ],
 )
@@ -304,6 +306,91 @@ def test_a_bound_method_is_kept_weakly_or_as_a_function() -> None:
     assert found[:2] == [weak, "self.function = type(self).score|return self.function(self, x)"]
 
 
+PARTIAL = """
+    object*1 functools.partial -> .func
+    method*2 Head.score train.py:5 -> .__self__
+    nn*3 Head train.py:1 -> .function
+    object*1 functools.partial
+"""
+
+
+def test_a_partial_of_a_method_is_one_of_the_function() -> None:
+    script = """
+        class Head(nn.Module):
+            def __init__(self):
+                self.function = functools.partial(self.score, 3)
+
+            def score(self, count, x):
+                return x
+
+            def forward(self, x):
+                return self.function(x)
+    """
+    new = "self.function = functools.partial(type(self).score, weakref.proxy(self), 3)"
+    assert f"import weakref|{new}" in changed(cycle(PARTIAL, 2), train=script)
+
+
+FRAME = """
+    exception*1 TooLong train.py:6 -> .__traceback__
+    traceback t -> .tb_frame
+    frame*2 retry train.py:1 -> local last
+    exception*1 TooLong train.py:6
+"""
+
+
+def test_an_error_that_a_frame_keeps_is_deleted_at_its_end() -> None:
+    script = """
+        def retry(net):
+            last = None
+            for rows in (8, 4):
+                try:
+                    return attempt(net, rows)
+                except TooLong as error:
+                    last = error
+            raise RuntimeError("gave up") from last
+    """
+    expected = dedent("""
+        def retry(net):
+            last = None
+            try:
+                for rows in (8, 4):
+                    try:
+                        return attempt(net, rows)
+                    except TooLong as error:
+                        last = error
+                raise RuntimeError("gave up") from last
+            finally:
+                del last
+    """)
+    found = texts_of(cycle(FRAME, 2), train=script)
+    assert "last = error.with_traceback(None)" in found[0]
+    assert expected in found
+
+
+HOOKED = """
+    method*1 Tagger.remember train.py:6 -> .__self__
+    nn*2 Tagger train.py:1 -> .encoder
+    nn*3 Linear -> ._forward_hooks
+    dict -> [i]
+    method*1 Tagger.remember train.py:6
+"""
+
+
+def test_a_hook_of_its_own_child_has_a_weak_reference() -> None:
+    script = """
+        class Tagger(nn.Module):
+            def __init__(self):
+                self.encoder = nn.Linear(8, 8)
+                self.encoder.register_forward_hook(self.remember)
+
+            def remember(self, module, args, output):
+                self.shape = output.shape
+    """
+    found = changed(cycle(HOOKED, 2), train=script)
+    registered = "self.encoder.register_forward_hook(lambda *args: this.remember(*args))"
+    assert found == [f"import weakref|this = weakref.proxy(self)|{registered}"]
+
+
 PARENT = """
     object*1 Child train.py:1 -> .parent
     object*2 Parent train.py:6 -> .child
@@ -367,6 +454,50 @@ def test_an_output_is_saved_for_backward_with_what_is_saved_already() -> None:
                 x, out = ctx.saved_tensors
                 return grad * ctx.factor + out - x, None
     """)
+
+
+GRADIENT = """
+    parameter*1 float32[8, 8] -> .grad
+    tensor*2 float32[8, 8] -> .grad_fn
+    node MulBackward0 -> .next_functions[i]
+    node AccumulateGrad -> .variable
+    parameter*1 float32[8, 8]
+"""
+
+
+def test_a_gradient_with_a_graph_is_not_made_or_dropped_after_the_step() -> None:
+    script = """
+        def main():
+            for batch in batches:
+                loss = net(batch)
+                loss.backward(create_graph=True)
+                optimizer.step()
+                for p in net.parameters():
+                    print(p.grad)
+    """
+    found = changed(cycle(GRADIENT, 0, FreedBy.NEVER), train=script)
+    assert found[:3] == [
+        "loss.backward()",
+        "optimizer.zero_grad()",
+        "for parameter in net.parameters():|parameter.grad = None",
+    ]
+
+
+PACKED = """
+    tensor*1 float32[8, 8] -> .grad_fn
+    node ExpBackward0 -> saved result
+    tensor*1 float32[8, 8]
+"""
+
+
+def test_a_pack_hook_returns_a_detached_tensor() -> None:
+    facts = UncollectableFacts(ClosedBy.PACK_HOOK, None)
+    script = """
+        with saved_tensors_hooks(lambda t: (t.device, t), unpack):
+            loss = net(x)
+    """
+    found = changed(replace(cycle(PACKED, 1, FreedBy.NEVER), facts=facts), train=script)
+    assert found[0] == "with saved_tensors_hooks(lambda t: (t.device, t.detach()), unpack):"
 
 
 CACHE = """
