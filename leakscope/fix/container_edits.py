@@ -538,6 +538,8 @@ def _keyed(case: Case) -> Iterator[Draft]:
         if parsed is None or not is_pair or store.name != "append" or not is_a_store(store):
             return
         assert isinstance(pair, ast.Tuple)
+        if not isinstance(pair.elts[0], (ast.Constant, ast.JoinedStr, ast.Name)):
+            return
         key, value = (code_of(parsed, part) for part in pair.elts)
         draft = draft.instead(parsed, store.found.statement, f"{code_of(parsed, store.target)}[{key}] = {value}")
     for read in case.reads:
