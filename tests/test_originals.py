@@ -35,6 +35,7 @@ ALLOWED = {
     ("recorder/lifetimes/dispatch_mode.py", "threading"): "reads the table of the threads that the script knows",
     ("process/children.py", "multiprocessing"): "is patched",
     ("process/children.py", "subprocess"): "is patched",
+    ("pytest_plugin/fixing.py", "subprocess"): "starts pytest after the last test",
     ("process/watchdog.py", "threading"): "reads the table of the threads that the script knows",
     ("process/script_runner.py", "builtins"): "becomes the `__builtins__` of the script",
     ("process/script_runner.py", "io"): "reads the script, ahead of it",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 
 from leakscope.findings.facts import RuleName
@@ -13,7 +14,7 @@ from leakscope.findings.source.index import Sources
 from leakscope.findings.source.stores import on_trace, stores_for
 from leakscope.fix.container_edits import container_candidates
 from leakscope.fix.model import Candidate, Change, candidate_of
-from leakscope.fix.value_edits import keeps_graph, value_candidates
+from leakscope.fix.value_edits import keeps_graph, takes_numbers, value_candidates
 
 _MOST = 16
 """Maximum candidates of one leak: each costs a run of the script."""
@@ -38,11 +39,15 @@ def candidates(finding: Finding, sources: Sources) -> list[Candidate]:
 
     """
     stores = store_cases(finding, sources)
-    values = value_candidates(finding, stores, sources)
-    containers = container_candidates(finding, stores, sources)
+    values = _until_error(value_candidates(finding, stores, sources))
+    containers = _until_error(container_candidates(finding, stores, sources))
     in_containers = finding.rule in _CONTAINERS and not keeps_graph(finding)
     families = (containers, values) if in_containers else (values, containers)
-    found = _distinct((*suggested(finding, sources), *_alternating(*families)))
+    first = suggested(finding, sources)
+    as_number = finding.suggestion is not None and ".item()" in finding.suggestion.after
+    if as_number and any(takes_numbers(case, sources) for case in stores):
+        first = []  # `value_edits` has it after `float()`, which numbers allow as well
+    found = _distinct((*first, *_alternating(*families)))
     return found[:_MOST]
 
 
@@ -95,6 +100,12 @@ def _replaced(text: str, place: Suggestion) -> str | None:
     new = [indent + line if line else line for line in place.after.split("\n")] if place.after else []
     lines[first : first + len(old)] = new
     return "\n".join(lines)
+
+
+def _until_error(family: Iterable[Candidate]) -> Iterator[Candidate]:
+    """The candidates of a family up to the first error: source of an unforeseen form must not cost the others."""
+    with suppress(Exception):
+        yield from family
 
 
 def _alternating(first: Iterable[Candidate], second: Iterable[Candidate]) -> Iterator[Candidate]:

@@ -11,6 +11,7 @@ from leakscope.findings.model import Finding
 from leakscope.findings.source.edits import StoreCase, effects_of, is_a_store
 from leakscope.findings.source.index import BY_NAME, FoundNode, ParsedFile, Scope, Sources, last_name
 from leakscope.findings.source.stores import CACHE, PACK, How, Store, is_hooks, mentions, mentions_of
+from leakscope.fix.cache_edits import evicting_drafts, function_cache_drafts
 from leakscope.fix.drafts import (
     FUNCTIONS,
     LEAVES,
@@ -93,7 +94,7 @@ def _of_case(case: Case) -> Iterator[Draft]:
     elif "register" in names and any(last_name(store.target) == "register" for store in case.stores):
         yield from exit_drafts(case)
     elif any(hop.type == CACHE for hop in case.trace[case.place : case.place + 2]):
-        yield from _of_function_cache(case)
+        yield from function_cache_drafts(case)
     elif names & {"def", PACK}:
         yield from entry_drafts(case)
     else:
@@ -116,7 +117,7 @@ def _of_container(case: Case) -> Iterator[Draft]:
     yield from _bounded_by_name(case)
     yield from _under_one_name(case)
     yield from _keyed(case)
-    yield from _evicting(case)
+    yield from evicting_drafts(case)
     item = case.trace[min(case.place + 2, len(case.trace) - 1)]
     if item.kind in _WEAK_OBJECTS and item.kind not in TENSOR_KINDS:
         yield from _weakly_held(case)
@@ -251,108 +252,6 @@ def _is_number(value: ast.expr, scope: Scope) -> bool:
     if isinstance(value, ast.Constant):
         return type(value.value) is int and value.value > 0
     return isinstance(value, ast.Name) and value.id in (*scope.parameters, *scope.keywords)
-
-
-# ------------------------------------------------------------------------------------------------------------- caches
-
-
-def _size(case: Case) -> int:
-    """A bound for a cache: at most half of its items, so that a run as long as the recorded one shows that it holds."""
-    match = re.search(r", ([\d,]+) items?\b", " ".join(hop.object for hop in case.trace[case.place + 1 :]))
-    items = int(match[1].replace(",", "")) if match else 0
-    size = 1
-    while 2 * size <= min(items // 2, 32):
-        size *= 2
-    return size
-
-
-def _evicting(case: Case) -> Iterator[Draft]:
-    """The oldest entry of a cache removed before one is added, or all of them."""
-    store = next((s for s in case.stores if s.key is not None and s.gains == case.place + 1), None)
-    parsed = case.parsed(store) if store is not None else None
-    if store is None or store.key is None or parsed is None or not _is_dict(case) or not is_a_store(store):
-        return
-    if not _is_computed_when_missing(store, parsed):
-        return
-    name, size = code_of(parsed, store.target), _size(case)
-    if size > 1:
-        draft = Draft("evict", f"at most {size} entries in `{name}` at {store.where}")
-        evict = (f"if len({name}) >= {size}:", f"    {name}.pop(next(iter({name})))")
-        yield draft.before(parsed, store.found.statement, "\n".join(evict))
-    draft = Draft("newest", f"`{name}.clear()` before the next entry at {store.where}")
-    yield draft.before(parsed, store.found.statement, f"{name}.clear()")
-
-
-def _is_dict(case: Case) -> bool:
-    return case.held.object.startswith(("dict", "OrderedDict", "defaultdict"))
-
-
-def _is_computed_when_missing(store: Store, parsed: ParsedFile) -> bool:
-    """Whether entries are made where they are missing: `if key not in cache`, `cache.get(key)`, `except KeyError`."""
-    key, name = ast.unparse(store.key), ast.unparse(store.target)  # type: ignore[arg-type]
-    for node in ast.walk(store.found.scope.node):
-        tested: list[ast.expr] = []
-        if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
-            tested = [node.left, node.comparators[0]]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
-            tested = [*node.args[:1], node.func.value]
-        if [ast.unparse(part) for part in tested] == [key, name]:
-            return True
-    return any(
-        isinstance(up, ast.ExceptHandler) and up.type is not None and "KeyError" in ast.unparse(up.type)
-        for up in parsed.above(store.found.node)
-    )
-
-
-def _of_function_cache(case: Case) -> Iterator[Draft]:
-    """A bound for the cache of a function; without the cache if it is that of a method."""
-    hop = next(hop for hop in case.trace[case.place : case.place + 2] if hop.type == CACHE)
-    own, size = hop.name.rpartition(".")[2], _size(case)
-    for parsed in case.sources.containing(own):
-        for scope in parsed.scopes:
-            if not isinstance(scope.node, FUNCTIONS) or scope.name != hop.name:
-                continue
-            is_method = scope.outer is not None and scope.outer.is_class
-            for decorator in scope.node.decorator_list:
-                for file, call in _cache_calls(decorator, parsed, case.sources):
-                    drafts = [*_without_cache(parsed, decorator, own)] if call is decorator else []
-                    drafts += _with_size(file, call, 1 if is_method else size, hop.name)
-                    yield from drafts if is_method else reversed(drafts)
-
-
-_CACHES = ("cache", "lru_cache")
-
-
-def _cache_calls(decorator: ast.expr, parsed: ParsedFile, sources: Sources) -> Iterator[tuple[ParsedFile, ast.expr]]:
-    """Where the cache is made: the decorator, or a call in a decorator of the kept files."""
-    called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    if last_name(called) in _CACHES:
-        yield parsed, decorator
-        return
-    for file in sources.matching(rf"def\s+{re.escape(last_name(called))}\s*\("):
-        for one in file.found:
-            inside = one.scope.name.rpartition(".")[2] == last_name(called)
-            if inside and isinstance(one.node, ast.Call) and last_name(one.node.func) in _CACHES:
-                yield file, one.node
-
-
-def _with_size(parsed: ParsedFile, call: ast.expr, size: int, name: str) -> list[Draft]:
-    maker = call.func if isinstance(call, ast.Call) else call
-    draft = Draft("lru", f"`lru_cache(maxsize={size})` of {name.rpartition('.')[2]}()")
-    if last_name(maker) == "cache":
-        lru, needs = imported(parsed, "functools", "lru_cache")
-        return [draft.replace(parsed, maker, f"{lru}(maxsize={size})").imports(parsed, needs)]
-    if not isinstance(call, ast.Call):
-        return [draft.replace(parsed, call, f"{code_of(parsed, call)}(maxsize={size})")]
-    given = [keyword.value for keyword in call.keywords if keyword.arg == "maxsize"] + call.args[:1]
-    return [draft.replace(parsed, given[0], str(size))] if given else []
-
-
-def _without_cache(parsed: ParsedFile, decorator: ast.expr, own: str) -> Iterator[Draft]:
-    function = next(parsed.above(decorator), None)
-    if not isinstance(function, FUNCTIONS) or len(function.decorator_list) != 1:
-        return
-    yield Draft("no cache", f"{own}() without its cache").instead(parsed, function, code_of(parsed, function))
 
 
 # ------------------------------------------------------------------------------------------------- when it is emptied
@@ -584,7 +483,7 @@ def _empties(case: Case, one: FoundNode) -> bool:
 def _popped(case: Case) -> Iterator[Draft]:
     """An item taken out where it is read by position or key, if that is the only read that leaves it."""
     reads = [read for read in case.reads if not _is_taken_out(case, read)]
-    is_dict = _is_dict(case)
+    is_dict = case.is_dict
     if len(reads) != 1 or not (is_dict or case.held.object.startswith("list")):
         return
     (read,) = reads
@@ -639,6 +538,8 @@ def _keyed(case: Case) -> Iterator[Draft]:
         if parsed is None or not is_pair or store.name != "append" or not is_a_store(store):
             return
         assert isinstance(pair, ast.Tuple)
+        if not isinstance(pair.elts[0], (ast.Constant, ast.JoinedStr, ast.Name)):
+            return
         key, value = (code_of(parsed, part) for part in pair.elts)
         draft = draft.instead(parsed, store.found.statement, f"{code_of(parsed, store.target)}[{key}] = {value}")
     for read in case.reads:
@@ -679,7 +580,7 @@ def _weakly_held(case: Case) -> Iterator[Draft]:
     kind = "WeakKeyDictionary" if by_key else "WeakValueDictionary"
     if item.object.startswith("set"):
         kind = "WeakSet"
-    elif not _is_dict(case):
+    elif not case.is_dict:
         yield from _of_weak_list(case)
         return
     for parsed, _, _, value in case.initial()[:1]:

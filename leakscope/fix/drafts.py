@@ -254,6 +254,11 @@ class Case:
         """The referent."""
         return self.trace[self.place + 1]
 
+    @property
+    def is_dict(self) -> bool:
+        """Whether the referent is a dict."""
+        return self.held.object.startswith(("dict", "OrderedDict", "defaultdict"))
+
     @cached_property
     def meaning(self) -> Meaning:
         """What expressions of the source mean on the trace: strictly, if that shows what the stores add to."""

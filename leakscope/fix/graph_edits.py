@@ -220,17 +220,16 @@ def _gradients_dropped(finding: Finding, sources: Sources) -> Iterator[Candidate
         one = next(found for found in parsed.found if found.node is call)
         function = one.scope.node
         steps = [
-            s
+            (s, s.value.func.value)
             for s in ast.walk(function)
-            if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call) and last_name(s.value.func) == "step"
+            if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call) and isinstance(s.value.func, ast.Attribute)
+            if s.value.func.attr == "step"
         ]
 
-        def zeroed(plan: Plan, parsed: ParsedFile = parsed, steps: list[ast.Expr] = steps) -> bool:
-            for step in steps:
-                assert isinstance(step.value, ast.Call)
-                assert isinstance(step.value.func, ast.Attribute)
+        def zeroed(plan: Plan, parsed: ParsedFile = parsed, steps: list[tuple[ast.Expr, ast.expr]] = steps) -> bool:
+            for step, optimizer in steps:
                 editor = plan.of(parsed)
-                editor.insert_after(step, f"{editor.source_of(step.value.func.value)}.zero_grad()")
+                editor.insert_after(step, f"{editor.source_of(optimizer)}.zero_grad()")
             return bool(steps)
 
         if (found := attempt("`zero_grad()` after the step", zeroed)) is not None:

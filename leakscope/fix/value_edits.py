@@ -98,7 +98,7 @@ def _ways(finding: Finding, cases: Sequence[StoreCase], scalar: bool, sources: S
     numbers = [("`.item()`", _method("item()")), ("`float()`", _float)] if scalar else []
     if graph or finding.freed_by != FreedBy.PROGRAM:
         detached: list[tuple[str, Write]] = [("`.detach()`", _method("detach()"))]
-        if any(case.holds_others or _takes_numbers(case, sources) for case in cases):
+        if any(case.holds_others or takes_numbers(case, sources) for case in cases):
             numbers = [*reversed(numbers), ("`.item()` of tensors", _guarded("item()"))] if scalar else []
             detached.append(("`.detach()` of tensors", _guarded("detach()")))
         elif scalar and any(case.uses.as_object() for case in cases):
@@ -107,21 +107,29 @@ def _ways(finding: Finding, cases: Sequence[StoreCase], scalar: bool, sources: S
     return numbers
 
 
-_CUTS_OFF = {"item()": ("detach", "item"), "detach()": ("detach", "item"), "clone()": ("clone",), "copy()": ("copy",)}
-
-
 def _method(call: str) -> Write:
+    """A method call, or two in a row, in place of a `.detach()` that is there and does the first part."""
+    first, _, rest = call.partition(".")
+
     def write(editor: SourceEditor, expr: ast.expr) -> str | None:
-        is_method = isinstance(expr, ast.Call) and isinstance(expr.func, ast.Attribute) and not expr.args
-        if is_method and last_name(expr.func) in _CUTS_OFF.get(call, ()):  # type: ignore[attr-defined]
-            if call != "item()" or expr.func.attr == "item":  # type: ignore[attr-defined]
+        inner = _called_on(expr)
+        if inner is not None and first in ("item()", "detach()", "clone()", "copy()"):
+            own = last_name(expr.func)  # type: ignore[attr-defined]
+            if own == "item" or f"{own}()" == call:
                 return None
-            expr = expr.func.value  # type: ignore[attr-defined]  # `x.item()`, not `x.detach().item()`
-        if call.startswith("detach().") and is_method and last_name(expr.func) == "detach":  # type: ignore[attr-defined]
-            return with_method(editor, expr, call.removeprefix("detach()."))
+            if own == "detach" and first == "item()":
+                return with_method(editor, inner, call)
+            if own == "detach" and first == "detach()":
+                return with_method(editor, expr, rest)
         return with_method(editor, expr, call)
 
     return write
+
+
+def _called_on(expr: ast.expr) -> ast.expr | None:
+    """`x` of `x.detach()`."""
+    is_method = isinstance(expr, ast.Call) and isinstance(expr.func, ast.Attribute) and not expr.args
+    return expr.func.value if is_method else None  # type: ignore[attr-defined]
 
 
 def _float(editor: SourceEditor, expr: ast.expr) -> str | None:
@@ -142,9 +150,10 @@ def _guarded(call: str) -> Write:
 
 def _before_expanding(editor: SourceEditor, expr: ast.expr) -> str | None:
     """`x[:1].clone().expand(n)` of `x[:1].expand(n)`."""
-    if not isinstance(expr, ast.Call) or last_name(expr.func) not in ("expand", "expand_as", "broadcast_to"):
+    if not isinstance(expr, ast.Call) or not isinstance(expr.func, ast.Attribute):
         return None
-    assert isinstance(expr.func, ast.Attribute)
+    if expr.func.attr not in ("expand", "expand_as", "broadcast_to") or ast.unparse(expr.func.value) == "torch":
+        return None
     inner = editor.source_of(expr.func.value)
     return f"{with_method(editor, expr.func.value, 'clone()')}{editor.source_of(expr).removeprefix(inner)}"
 
@@ -271,7 +280,7 @@ def _passed_for(name: str, scope: Scope, sources: Sources) -> Iterator[tuple[Par
             yield from ((parsed, arg, one) for arg in args)
 
 
-def _takes_numbers(case: StoreCase, sources: Sources) -> bool:
+def takes_numbers(case: StoreCase, sources: Sources) -> bool:
     """Whether some calls pass a plain number for the parameter that is stored."""
     scope = case.store.found.scope
     return any(

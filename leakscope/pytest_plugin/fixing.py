@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leakscope.originals import Path, os
+from leakscope.originals import Path, os, tempfile
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Finding

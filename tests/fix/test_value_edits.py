@@ -11,6 +11,7 @@ from findings.source.traces import finding, kept
 
 from leakscope.findings.facts import FreedBy, RuleName
 from leakscope.findings.model import Finding
+from leakscope.findings.rules.uncollectable_cycle import ClosedBy, UncollectableFacts
 from leakscope.findings.source.index import Sources
 from leakscope.findings.source.lines import with_lines
 from leakscope.fix.candidates import candidates
@@ -86,6 +87,7 @@ def test_a_loss_is_kept_as_a_number_or_without_its_graph(line: str, use: str, fi
     [
         ("losses.append((step, loss))", "losses.append((step, loss.item()))"),
         ("losses.append((step, loss, other))", "losses.append((step, loss.item(), other.item()))"),
+        ("losses.append(dict(step=step, loss=loss))", "losses.append(dict(step=step, loss=loss.item()))"),
         ("losses.append([x.mean() for x in loss])", "losses.append([x.mean().item() for x in loss])"),
     ],
 )
@@ -152,7 +154,7 @@ def test_where_numbers_are_passed_too_it_is_converted() -> None:
                 meter.update(time.time() - start)
     """
     found = changed(finding(METER, 1, rule=RuleName.RETAINED_GRAPH), train=script)
-    assert "self.sum += float(value * n)" in found[:2]
+    assert found[0] == "self.sum += float(value * n)"
     assert "@torch.no_grad()|import torch" in {"|".join(sorted(one.split("|"))) for one in found}
 
 
@@ -386,7 +388,7 @@ def test_a_hook_of_its_own_child_has_a_weak_reference() -> None:
     """
     found = changed(cycle(HOOKED, 2), train=script)
     registered = "self.encoder.register_forward_hook(lambda *args: this.remember(*args))"
-    assert found == [f"import weakref|this = weakref.proxy(self)|{registered}"]
+    assert found[:1] == [f"import weakref|this = weakref.proxy(self)|{registered}"]
 
 
 PARENT = """
@@ -454,6 +456,50 @@ def test_an_output_is_saved_for_backward_with_what_is_saved_already() -> None:
     """)
 
 
+GRADIENT = """
+    parameter*1 float32[8, 8] -> .grad
+    tensor*2 float32[8, 8] -> .grad_fn
+    node MulBackward0 -> .next_functions[i]
+    node AccumulateGrad -> .variable
+    parameter*1 float32[8, 8]
+"""
+
+
+def test_a_gradient_with_a_graph_is_not_made_or_dropped_after_the_step() -> None:
+    script = """
+        def main():
+            for batch in batches:
+                loss = net(batch)
+                loss.backward(create_graph=True)
+                optimizer.step()
+                for p in net.parameters():
+                    print(p.grad)
+    """
+    found = changed(cycle(GRADIENT, 0, FreedBy.NEVER), train=script)
+    assert found[:3] == [
+        "loss.backward()",
+        "optimizer.zero_grad()",
+        "for parameter in net.parameters():|parameter.grad = None",
+    ]
+
+
+PACKED = """
+    tensor*1 float32[8, 8] -> .grad_fn
+    node ExpBackward0 -> saved result
+    tensor*1 float32[8, 8]
+"""
+
+
+def test_a_pack_hook_returns_a_detached_tensor() -> None:
+    facts = UncollectableFacts(ClosedBy.PACK_HOOK, None)
+    script = """
+        with saved_tensors_hooks(lambda t: (t.device, t), unpack):
+            loss = net(x)
+    """
+    found = changed(replace(cycle(PACKED, 1, FreedBy.NEVER), facts=facts), train=script)
+    assert found[0] == "with saved_tensors_hooks(lambda t: (t.device, t.detach()), unpack):"
+
+
 CACHE = """
     class Net train.py:2 -> .size
     cache Net.size train.py:4 -> cached result
@@ -476,11 +522,7 @@ def test_a_cached_method_is_a_property_or_bounded_or_not_cached() -> None:
                 return x / self.size()
     """
     found = changed(finding(CACHE, 1, rule=RuleName.STEP_GROWTH), train=script)
-    assert found == [
-        "@functools.cached_property|return x / self.size",
-        "@functools.lru_cache(maxsize=8)",
-        "",
-    ]
+    assert {"@functools.cached_property|return x / self.size", "@functools.lru_cache(maxsize=8)", ""} <= set(found)
 
 
 VIEW = """
@@ -494,7 +536,7 @@ def test_a_view_is_copied() -> None:
     found = changed(
         finding(VIEW, 0, rule=RuleName.VIEW_HOLD), train=LOOP.format(line="losses.append(x[:4])", use="losses")
     )
-    assert found == ["losses.append(x[:4].clone())", "losses.append(x[:4].detach().clone())"]
+    assert found[:2] == ["losses.append(x[:4].clone())", "losses.append(x[:4].detach().clone())"]
 
 
 HIDDEN = """

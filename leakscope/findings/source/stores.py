@@ -213,7 +213,8 @@ def _may(value: ast.expr) -> bool:
         name = last_name(value.func)
         if name in (_PLAIN if isinstance(value.func, ast.Name) else _NUMBERS):
             return False
-        return name not in _EMPTY or any(map(_may, value.args))
+        named = [keyword.value for keyword in value.keywords] if name in ("dict", "OrderedDict") else []
+        return name not in _EMPTY or any(map(_may, (*value.args, *named)))
     parts = _parts(value)
     return parts is None or any(map(_may, parts))
 
