@@ -64,10 +64,10 @@ def measured(script: Path, out: Path) -> Result:
     shutil.copy(script, folder)
     plain, result.plain_s = timed(plainly(script.name, ranks), folder)
     timed([*LEAKSCOPE, "run", "-q", "--ranks", str(ranks), "-o", "run", script.name], folder)
-    done, result.fix_s = timed([*LEAKSCOPE, "fix", "run", "--json", "-q"], folder)
+    done, result.fix_s = timed([*LEAKSCOPE, "fix", "run", "-q"], folder)
     try:
-        fix = json.loads(done.stdout)
-    except ValueError:
+        fix = json.loads((folder / "run" / "fix.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         result.why.append((done.stderr or done.stdout).strip().replace("\n", " ")[:160])
         return result
     result.leaks, result.tries = len(fix["leaks"]), len(fix["tries"])

@@ -125,11 +125,12 @@ STYLES: tuple[tuple[str, str], ...] = (
     (r"^[A-Z][a-z]+:?(?= )", "bold"),
     (r"^.+\n=+$", "bold"),
     (r"^\d+\. .+$", "bold"),
-    (r"^   (?:Cut|Advice|Freed by|Made at|Added at|Cycle|Seen|See):", "bold"),
-    (r"^   (?:Added at|Suggested fix) \([a-z ]+\):", "bold"),
+    (r"^   (?:Cut|Advice|Freed by|Made at|Added at|Cycle|Seen|See|Verified fix|Proof):", "bold"),
+    (r"^   Added at \([a-z ]+\):", "bold"),
     (r"^ +\d+ \| .*$", "dim"),
-    (r"^ +(?:adds|edit) +\d+ \| .*$", "yellow"),
-    (r"^ +> (?:holds|adds|edit) +\d+ \| .*$", "bold red"),
+    (r"^ +adds +\d+ \| .*$", "yellow"),
+    (r"^ +> (?:holds|adds) +\d+ \| .*$", "bold red"),
+    (r"^ {13}@@ .*$", "cyan"),
     (r"^ {13}\+.*$", "green"),
     (r"^ {13}-.*$", "red"),
     (r"^   (?:[┬├]─|╰→|[|`]-|│|\|)", "dim"),
@@ -361,3 +362,10 @@ def _bar(options: Options) -> Iterator[None]:
             lambda now: bar.update(task, completed=now.step, description=str(now)),
         ):
             yield
+
+
+def reason_of(error: Exception) -> str:
+    """Why something could not be written, in a few words."""
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    return (isinstance(error, OSError) and error.strerror) or str(error).partition("\n")[0] or type(error).__name__

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from leakscope_cli.console import columns_of, note, print_or_fail, stdout_console
+from leakscope_cli.console import (
+    columns_of,
+    files_of,
+    in_encoding_of,
+    note,
+    print_or_fail,
+    reason_of,
+    stdout_console,
+    style_text,
+)
 from leakscope_cli.recorded import check_room, read_and_judge, run_folder
 
-from leakscope.errors import check_python, check_torch
+from leakscope.errors import Unreadable, check_python, check_torch
+from leakscope.files import read_json
 from leakscope.options import Options
-from leakscope.units import plural
+from leakscope.report.rendering import cleaned
+from leakscope.run.fixes import PATCH
+from leakscope.run.writer import write_fix
 
 if TYPE_CHECKING:
-    pass
+    from leakscope.findings.model import Findings
+    from leakscope.run.fixes import Fix
+    from leakscope.run.model import Run
 
 _PATH = click.Path(path_type=Path)
 
@@ -34,7 +49,7 @@ _PATH = click.Path(path_type=Path)
     metavar="N",
     help="Stop each repetition after N steps. [default: as recorded]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print findings.json with the result.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not print progress and notes.")
 @click.pass_context
 def fix(
@@ -52,7 +67,7 @@ def fix(
 
     The command of the run is repeated with edited copies of the source files. An edit is accepted if the leak is gone,
     no other came, and exit status, output, losses, gradients and parameters are the same. The edits are written to
-    RUN/fix.patch; the source files are not changed without --apply.
+    RUN/fix.patch, and the report of the RUN shows them; the source files are not changed without --apply.
 
     Files that the script writes are restored afterwards, except those written by native code other than torch's.
 
@@ -95,16 +110,14 @@ def find_and_report(  # noqa: PLR0913 - the options of the command
     check_torch()
     check_room()
     from leakscope.fix import MINUTES, TRIES, find_fixes
-    from leakscope.report.fix_text import render_fix
-    from leakscope.report.rendering import json_text
-    from leakscope.run.fixes import PATCH, write_fix
-    from leakscope.run.rows import to_json
+    from leakscope.report.fix_text import fixed_text, render_fix
 
     run, findings = read_and_judge(folder)
+    recorded = run.command  # without secrets
     if command:
         run = replace(run, command=tuple(command))
     if not findings.leaks:
-        print_or_fail("No leaks to fix.\n")
+        print_or_fail(_json(run, findings) if as_json else "No leaks to fix.\n")
         return 0
     search = find_fixes(
         run,
@@ -114,20 +127,47 @@ def find_and_report(  # noqa: PLR0913 - the options of the command
         steps=steps,
         progress=(lambda _: None) if quiet else lambda text: note(text, "[leakscope] fix:"),
     )
-    result = search.fix
-    write_fix(folder, result)
+    run = replace(run, fix=search.fix, command=recorded)
+    findings = _as_recorded(findings, folder)
+    if problem := _write(run, search.fix, findings, folder):
+        note(f"cannot write to {folder}: {problem}; the result is complete, the folder is not")
     if not to_stdout:
-        note(
-            f"{sum(leak.is_fixed for leak in result.leaks)} of {plural(len(result.leaks), 'leak')} fixed: "
-            f"{folder / PATCH}"
-        )
+        note(f"{fixed_text(search.fix)} fixed: {folder / PATCH}")
     elif as_json:
-        print_or_fail(json_text(to_json(result)))
+        print_or_fail(_json(run, findings))
     else:
         console = stdout_console()
-        print_or_fail(render_fix(result, str(folder / PATCH), columns_of(console)))
-    if applies and result.patch:
+        text = in_encoding_of(sys.stdout, render_fix(cleaned(run), columns_of(console)))
+        print_or_fail(style_text(text, console, files_of(run)), console.color_system is not None)
+    if applies and search.fix.patch:
         search.apply()
         if not quiet:
             note(f"applied {folder / PATCH}")
-    return 0 if result.is_complete else Options.leak_exit_code
+    return 0 if search.fix.is_complete else Options.leak_exit_code
+
+
+def _json(run: Run, findings: Findings) -> str:
+    from leakscope.report import FORMATS
+
+    return FORMATS["json"](run, findings)
+
+
+def _as_recorded(findings: Findings, folder: Path) -> Findings:
+    """The findings with the exit status of the recording, which its `findings.json` has."""
+    try:
+        status = read_json(folder / "findings.json")["exit_status"]
+    except (Unreadable, KeyError, TypeError):
+        return findings
+    return replace(findings, exit_status=status) if type(status) is int and status >= 0 else findings
+
+
+def _write(run: Run, result: Fix, findings: Findings, folder: Path) -> str:
+    """Write the result and the report with it into the folder of the run; return the reason if that fails."""
+    from leakscope.report import write
+
+    try:
+        write_fix(folder, result)
+        write(run, findings, folder)
+    except (OSError, MemoryError, ImportError) as error:
+        return reason_of(error)
+    return ""

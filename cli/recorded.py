@@ -20,6 +20,7 @@ from leakscope_cli.script import similar_path
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.files import read_regular
 from leakscope.options import Options
+from leakscope.run import model
 from leakscope.run.suppression import Suppression, suppressions_in
 from leakscope.run.writer import make_private
 from leakscope.units import bytes_text
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from leakscope.run.model import Run
 
 
-RUNS = Path("leakscope_runs")
+RUNS = Path(model.RUNS)
 """The folder of runs that were recorded without --output."""
 
 

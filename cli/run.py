@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from leakscope_cli import CommandFailed
 from leakscope_cli.argv import TYPED, RunCommand, run_option
-from leakscope_cli.console import note, print_text, progress
+from leakscope_cli.console import note, print_text, progress, reason_of
 from leakscope_cli.outputs import (
     TEXT,
     OutputRequest,
@@ -284,7 +284,7 @@ def _report(
         assert form is not None  # text by default
         text, is_styled = _render(form, run, findings)
     except (MemoryError, ImportError, OSError, LeakscopeError) as error:
-        note(f"the run could not be judged: {outcome.unwritable or _reason(error)}")
+        note(f"the run could not be judged: {outcome.unwritable or reason_of(error)}")
         return outcome.status or CommandFailed.exit_code
     problem = print_text(text, is_styled)
     if problem:
@@ -317,14 +317,8 @@ def _write(run: Run, findings: Findings, folder: Path) -> str:
     try:
         write(run, findings, folder)
     except (OSError, MemoryError, ImportError) as error:
-        return _reason(error)
+        return reason_of(error)
     return ""
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, MemoryError):
-        return "out of memory"
-    return (isinstance(error, OSError) and error.strerror) or str(error).partition("\n")[0] or type(error).__name__
 
 
 _DEMO_STEPS = 12

@@ -129,11 +129,15 @@ class ImportHook:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The module's spec from the other finders, with its loader wrapped; None for other modules."""
+        """The module's spec from the finders behind this one, with its loader wrapped; None for other modules.
+
+        Two hooks that wait for one module must not search each other in turn.
+        """
         if name != self._name or not self._is_active():
             return None
-        for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
+        finders = list(sys.meta_path)
+        for finder in finders[finders.index(self) + 1 if self in finders else 0 :]:
+            find = getattr(finder, "find_spec", None)
             spec: Any = None if find is None else find(name, path, target)
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):

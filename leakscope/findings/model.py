@@ -588,7 +588,7 @@ class Finding:
     upstream: LibraryIssue | None = None
     """The issue in the library's tracker, if its facts do not name it."""
     suggestion: Suggestion | None = None
-    """The smallest edit that fixes it, if one was found in the kept source."""
+    """The first candidate of `leakscope fix`, if one was found in the kept source; no report shows it."""
     suppressed_by: Suppression | None = None
     """The suppression that applies; None if it is reported and may affect the verdict."""
     storages: Mapping[int, tuple[int, ...]] = field(default_factory=dict)

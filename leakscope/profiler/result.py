@@ -149,7 +149,7 @@ class Result(Findings):
 
         """
         from leakscope.fix import MINUTES, TRIES, find_fixes
-        from leakscope.run.fixes import write_fix
+        from leakscope.run.writer import write_fix
 
         if self.run.made_by != MadeBy.COMMAND or not self.run.folder:
             raise LeakscopeError("only a run that `leakscope run` recorded can be repeated")

@@ -206,20 +206,9 @@ def memory_chart(drawn: Sequence[RankMemory], choices: int, absolute: bool, leas
     `absolute` says whether the bytes are tensor memory rather than growth. The axis spans at least `least` bytes, so
     that noise does not look like growth. The line of the choice `chosen` is on top.
     """
-    from matplotlib.ticker import MaxNLocator
-
     unit, name = _unit(max(least, *(abs(size) for memory in drawn for points in _all(memory) for _, size in points)))
     with _drawing(WIDTH, HEIGHT) as drawing:
-        axes = drawing.figure.add_subplot()
-        axes.set_xlabel("step")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(5))
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g} {name}")
-        axes.grid(True, axis="y", linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.tick_params(length=0)
-        axes.patch.set_visible(False)
-        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes = _step_axes(drawing, name)
         for number, memory in enumerate(drawn, 1):
             if number <= choices:
                 _draw_choice(drawing, axes, memory, number, unit)
@@ -239,6 +228,41 @@ def memory_chart(drawn: Sequence[RankMemory], choices: int, absolute: bool, leas
         names = _names(drawn, place)
         points = "".join(_dots(memory, number, place, absolute) for number, memory in enumerate(drawn[:choices], 1))
         return drawing.svg('class="plot" role="group" aria-label="Memory over the steps"', after=names + points)
+
+
+def _step_axes(drawing: _Drawing, unit: str) -> Axes:
+    """Axes of bytes, in this unit, over steps."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes = drawing.figure.add_subplot()
+    axes.set_xlabel("step")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g} {unit}")
+    axes.grid(True, axis="y", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0)
+    axes.patch.set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    return axes
+
+
+def fix_chart(before: Points, after: Points) -> str:
+    """Bytes of tensors over the steps without and with a fix, as (step, bytes); "" without lines."""
+    if min(len(before), len(after)) < _MIN_POINTS:
+        return ""
+    unit, name = _unit(max(size for _, size in (*before, *after)))
+    with _drawing(WIDTH, HEIGHT) as drawing:
+        axes = _step_axes(drawing, name)
+        _plot(drawing, axes, before, unit, "", color=_BAD, linewidth=2.2)
+        _plot(drawing, axes, after, unit, "", color=_GOOD, linewidth=2.2, linestyle="--")
+        axes.set_xlim(min(before[0][0], after[0][0]), max(before[-1][0], after[-1][0]))
+        drawing.figure.tight_layout(pad=0.3)
+        ends = "; ".join(
+            f"{how}: {bytes_text(line[0][1])} at step {line[0][0]}, {bytes_text(line[-1][1])} at step {line[-1][0]}"
+            for how, line in (("without the fix", before), ("with the fix", after))
+        )
+        return drawing.svg(f'class="plot" role="img" aria-label="Tensor memory over the steps, {ends}"')
 
 
 def _all(memory: RankMemory) -> tuple[Points, ...]:

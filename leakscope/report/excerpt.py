@@ -73,8 +73,6 @@ class LineMark(StrEnum):
     """Creates the object whose reference is to be cut."""
     ADDS = "adds"
     """Adds to the container to cut."""
-    EDIT = "edit"
-    """Changed by the suggested fix."""
     NEAR = ""
     """Context."""
 
@@ -101,7 +99,7 @@ class Excerpt:
 
 
 def excerpts(run: Run, finding: Finding, around: int = 1) -> tuple[Excerpt, ...]:
-    """The lines at the cut, those that add to it, and those of the suggested edit, with `around` lines of context.
+    """The lines at the cut and those that add to it, with `around` lines of context.
 
     One excerpt for each file, that of the cut first; () without kept source.
     """
@@ -122,8 +120,6 @@ def _marked_places(run: Run, finding: Finding) -> Iterator[tuple[str, LineMark]]
         yield reference.where, LineMark.HOLDS
     for where, _ in adding_lines(run, finding):
         yield where, LineMark.ADDS
-    if finding.suggestion is not None:
-        yield from ((one.where, LineMark.EDIT) for one in finding.suggestion.places)
     if finding.cut is not None and finding.cut.is_of_library:
         yield line_to_edit(finding), LineMark.HOLDS
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from difflib import ndiff
 from itertools import pairwise
 
 from leakscope.findings.comm import buffers_text
@@ -21,7 +20,7 @@ from leakscope.findings.facts import (
     TooLarge,
 )
 from leakscope.findings.known_leaks import package_advice_for
-from leakscope.findings.model import Cut, CutReference, Finding, Hop, HopReason, Suggestion
+from leakscope.findings.model import Cut, CutReference, Finding, Hop, HopReason
 from leakscope.findings.rules import rule_named
 from leakscope.report.rendering import one_line
 from leakscope.run.model import Run
@@ -29,39 +28,6 @@ from leakscope.units import bytes_text, listed_numbers, plural
 
 ADDED_AT = "Added at (from static analysis):"
 """Label of lines found by static analysis, which were not observed to run."""
-SUGGESTION = "Suggested fix (unverified):"
-"""Label of a suggested fix."""
-
-
-def edit_lines(suggestion: Suggestion) -> tuple[str, ...]:
-    """The edit as in `diff`: removed lines with a `-`, added ones with a `+`, and `@@` with the place before those of a
-    further place.
-    """
-    first, *others = suggestion.places
-    return (*_compared(first), *(line for one in others for line in (f"@@ {one.where}", *_compared(one))))
-
-
-def _compared(edit: Suggestion) -> Iterator[str]:
-    compared = ndiff(edit.before.splitlines(), edit.after.splitlines())
-    return (line.rstrip() for line in compared if not line.startswith("?"))
-
-
-def edit_text(finding: Finding) -> str:
-    """The suggested fix as a sentence without full stop; "" if there is none."""
-    edit = finding.suggestion
-    if edit is None:
-        return ""
-    each = (
-        f"at {one.where}, `{_in_a_line(one.before)}` -> {f'`{_in_a_line(one.after)}`' if one.after else 'nothing'}"
-        for one in edit.places
-    )
-    return f"{SUGGESTION} {'; and '.join(each)}"
-
-
-def _in_a_line(text: str) -> str:
-    return "; ".join(line.strip() for line in text.splitlines())
-
-
 _REASONS: Mapping[HopReason, str] = {
     HopReason.FUNCTION_RUNS: "the function is running",
     HopReason.MODULE: "module namespace, alive until exit",
@@ -263,11 +229,8 @@ def _frees(finding: Finding) -> tuple[tuple[str, str], ...]:
 def line_to_edit(finding: Finding) -> str:
     """The line to edit, or "".
 
-    It is that of the suggested edit, else of the function in the cycle or with the cache, else the retention site,
-    else the line of the referrer.
+    It is that of the function in the cycle or with the cache, else the retention site, else the line of the referrer.
     """
-    if finding.suggestion is not None:
-        return finding.suggestion.where
     if (line := finding.facts.line_to_edit(finding)) is not None:
         return line
     references = finding.cut.references if finding.cut is not None else ()

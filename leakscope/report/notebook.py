@@ -9,6 +9,7 @@ from leakscope import units
 from leakscope.findings.model import Finding, Findings
 from leakscope.report import finding_text, growth_text, rank_text, run_text, verdict_text
 from leakscope.report.excerpt import Excerpt, excerpts
+from leakscope.report.fix_text import finding_fix_lines
 from leakscope.report.rendering import cleaned, html_page, laid_out
 from leakscope.report.text.finding import trace_lines
 from leakscope.report.text.page import about_text
@@ -36,8 +37,8 @@ class LeakInCell:
     finding: Finding
     held: str
     code: tuple[Excerpt, ...]
-    edit: tuple[str, ...]
-    """Lines of the suggested edit as in `diff`; () without one."""
+    fix: str
+    """The verified fix as in the text; "" without one."""
     trace: str
     """The reference path as in the text; "" if it holds nothing."""
 
@@ -79,6 +80,6 @@ def _in_cell(run: Run, finding: Finding) -> LeakInCell:
         finding=finding,
         held=finding_text.held_text(finding, "after the block" if block else ""),
         code=() if nothing else excerpts(run, finding, 1),
-        edit=finding_text.edit_lines(finding.suggestion) if finding.suggestion is not None else (),
+        fix="\n".join(laid_out(finding_fix_lines(run, finding, around=1), WIDTH)),
         trace="" if nothing else "\n".join(laid_out(trace_lines(finding, brief=True), WIDTH)),
     )

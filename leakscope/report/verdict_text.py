@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from leakscope.findings.comm import deadlock_cycle, ended_from_outside, first_to_blame, first_to_fail
 from leakscope.findings.counters import counted_rate
@@ -18,8 +20,11 @@ from leakscope.findings.model import (
     WhyUnjudged,
 )
 from leakscope.findings.oom import largest_holder, ranks_out_of_memory
+from leakscope.findings.source.index import is_cell
 from leakscope.findings.thresholds import MIN_COUNTER_GROWTH, SHARE_OF_MEMORY
+from leakscope.report.excerpt import recorded_line
 from leakscope.report.finding_text import also_text, cut_name, line_to_edit, would_be_freed, would_show
+from leakscope.report.fix_text import apply_text
 from leakscope.report.growth_text import lines_text, projected_text, rose_text
 from leakscope.report.rank_text import (
     cut_short_text,
@@ -31,7 +36,7 @@ from leakscope.report.rank_text import (
     was_text,
 )
 from leakscope.report.rendering import cleaned, one_line
-from leakscope.run.model import Rank, Run
+from leakscope.run.model import RUNS, Rank, Run
 from leakscope.run.rows import EndKind, MadeBy
 from leakscope.run.suppression import Suppression
 from leakscope.units import bytes_text, listed_numbers, plural
@@ -367,7 +372,7 @@ def unjudged_text(why: WhyUnjudged | str) -> str:
         UnjudgedReason.NO_STEP: f"no step detected; {taken}",
         UnjudgedReason.RAISED: f"it raised {why.error}",
         UnjudgedReason.NOT_LOADED: f"it could not be loaded: {why.error}",
-        UnjudgedReason.NO_SOURCE: f"reading the source for suggested fixes raised {why.error}",
+        UnjudgedReason.NO_SOURCE: f"reading the source raised {why.error}",
     }[why.reason]
 
 
@@ -380,7 +385,29 @@ UNMARKED = "Mark each step of the loop with profiler.step() or profiler.wrap(tra
 
 
 def next_text(run: Run, findings: Findings) -> str:
-    """The next step for the reader."""
+    """The next step for the reader, and the command that fixes leaks or applies the fix."""
+    return " ".join(filter(None, (_next_step(run, findings), _fix_hint(run, findings))))
+
+
+def _fix_hint(run: Run, findings: Findings) -> str:
+    """How to fix leaks of the user's own source, or to apply what was proved to fix them; else ""."""
+    if run.fix is not None:
+        return f"`{apply_text(run)}` applies the verified fix." if run.fix.patch and findings.leaks else ""
+    if not run.can_repeat or running_text(run) or not any(_is_of_own_source(run, leak) for leak in findings.leaks):
+        return ""
+    name = "" if Path(run.folder).parent.name == RUNS else f" {shlex.quote(run.folder)}"
+    return f"`leakscope fix{name}` writes a patch and proves it by a run."
+
+
+def _is_of_own_source(run: Run, finding: Finding) -> bool:
+    """Whether the reference to cut is in a file that can be edited."""
+    references = () if finding.cut is None else finding.cut.references
+    places = (place for reference in references for place in (reference.where, *reference.added_at))
+    lines = (recorded_line(run, place) for place in places)
+    return any(line is not None and not is_cell(line.name) for line in lines)
+
+
+def _next_step(run: Run, findings: Findings) -> str:
     found = findings.leaks
     culprit = first_to_fail(run)
     first = "" if culprit is None else _check_first(run, culprit)
@@ -440,13 +467,7 @@ def _of_growing(run: Run, growing: Sequence[Finding]) -> str:
         return f"Check the notes below: they grow by {per_step} per step{more}."
     others = f"; all notes below grow by {per_step} per step" if len(growing) > 1 else ""
     grows = f"it grows by {bytes_text(most.bytes_per_step)} per step{more}"
-    return f"Check `{name}`{_at(most)}: {grows}{_fix_in_short(most)}{others}."
-
-
-def _fix_in_short(finding: Finding) -> str:
-    """``; fix: `total += loss.item()` ``: an edit of one line."""
-    edit = finding.suggestion.after if finding.suggestion is not None and not finding.suggestion.also else ""
-    return f"; fix: `{one_line(cleaned(edit))}`" if edit and "\n" not in edit else ""
+    return f"Check `{name}`{_at(most)}: {grows}{others}."
 
 
 def _to_judge(run: Run, findings: Findings) -> str:

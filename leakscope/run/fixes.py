@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leakscope.originals import Path
-from leakscope.run.rows import to_json
-from leakscope.run.writer import write_json
-
 NAME, PATCH = "fix.json", "fix.patch"
+"""Files in the folder of a run."""
+WORK = "fix"
+"""Folder of the repetitions in the folder of a run, while `leakscope fix` works."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +70,3 @@ class Fix:
     def is_complete(self) -> bool:
         """Whether every leak has a proved edit."""
         return all(leak.is_fixed for leak in self.leaks)
-
-
-def write_fix(folder: Path, fix: Fix) -> None:
-    """Write `fix.json` and, if anything was proved, `fix.patch` into the folder of a run."""
-    write_json(folder / NAME, to_json(fix))
-    patch = folder / PATCH
-    patch.unlink(missing_ok=True)
-    if fix.patch:
-        patch.write_bytes(fix.patch.encode(errors="surrogateescape"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from leakscope.errors import Unreadable
 from leakscope.files import read_json
 from leakscope.originals import Path
+from leakscope.run.fixes import Fix
 from leakscope.run.rows import EndKind, MadeBy, Occasion, Signed, rare
 from leakscope.run.suppression import Suppression
 
@@ -275,6 +276,10 @@ class Run:
     repository: InRepository = InRepository()
     """None in runs of the first versions."""
     made_by: MadeBy = MadeBy.COMMAND
+    can_repeat: bool = False
+    """Whether the folder has a record of how the run was started, on one machine, which `leakscope fix` needs."""
+    fix: Fix | None = None
+    """The result of `leakscope fix`; None if it was not run."""
 
     def __repr__(self) -> str:
         steps = max((len(rank.steps) for rank in self.ranks), default=0)
@@ -296,6 +301,8 @@ class Run:
         return self.warmup + (0 if rank.step_source is None else rank.step_source.since)
 
 
+RUNS = "leakscope_runs"
+"""The folder of runs that were recorded without --output."""
 FORMAT = 1
 """Format number of the folder; newer ones are refused."""
 MAX_RANKS = 1 << 20

@@ -19,6 +19,8 @@ from leakscope.graph.serialize import from_json as heap_from_json
 from leakscope.graph.serialize import is_same
 from leakscope.originals import Path, os, signal
 from leakscope.run.damage import Damage, is_there
+from leakscope.run.fixes import NAME as FIX
+from leakscope.run.fixes import Fix
 from leakscope.run.live import is_recording, running
 from leakscope.run.model import (
     MAX_RANKS,
@@ -367,6 +369,8 @@ def open_run(folder: Path, snapshots: bool = False) -> OpenRun:
         suppressions=damage.read(folder / SUPPRESSIONS, kept_suppressions, ()),
         repository=header.repository,
         made_by=header.made_by,
+        can_repeat=_can_repeat(data.get("launch")),
+        fix=damage.read(folder / FIX, lambda content: from_json(Fix, content), None),
         notes=damage.notes(),
     )
     return OpenRun(folder, run, tuple(numbers), tuple(lost), snapshots, launcher_ended)
@@ -419,6 +423,14 @@ def _options(options: Any, damage: Damage) -> Iterator[tuple[str, object]]:
             yield name, value
         else:
             damage.of_part(_RUN, f"option {name[:40]!r}", "not a valid value")
+
+
+def _can_repeat(launch: Any) -> bool:
+    """Whether the start of the run was recorded, and it had one machine."""
+    try:
+        return int(launch["options"]["nnodes"]) == 1
+    except (TypeError, KeyError, ValueError):
+        return False
 
 
 def _paths(paths: Any, damage: Damage) -> dict[str, str]:

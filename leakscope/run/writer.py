@@ -14,6 +14,8 @@ from leakscope.errors import LeakscopeError
 from leakscope.options import Options
 from leakscope.originals import Path, _thread, open_file, os, shutil
 from leakscope.run.descriptors import GrowingFile, open_private, write_whole
+from leakscope.run.fixes import NAME as FIX
+from leakscope.run.fixes import PATCH, WORK, Fix
 from leakscope.run.model import FORMAT, Ended, GcDiff, HeapSnapshot, Step
 from leakscope.run.rank_end import NAME as ENDED
 from leakscope.run.rank_end import rank_name
@@ -213,10 +215,23 @@ def prepare_folder(folder: Path, force: bool) -> None:
         raise LeakscopeError(f"cannot write to {folder}: {error.strerror}; give another --output") from None
 
 
+_FILES = ("run.json", "findings.json", "report.html", SUPPRESSIONS, REQUEST_FILE, FIX, PATCH)
+"""Files of a run beside the folders of its ranks."""
+
+
 def _remove_run(folder: Path) -> None:
     for path in folder.iterdir():
         of_process = re.fullmatch(r"(rank|process)_\d{4,}", path.name) is not None
-        if path.is_dir() and not path.is_symlink() and (of_process or path.name in ("logs", INTERIM)):
+        if path.is_dir() and not path.is_symlink() and (of_process or path.name in ("logs", INTERIM, WORK)):
             shutil.rmtree(path)
-        elif of_process or path.name in ("run.json", "findings.json", "report.html", SUPPRESSIONS, REQUEST_FILE):
+        elif of_process or path.name in _FILES:
             path.unlink()
+
+
+def write_fix(folder: Path, fix: Fix) -> None:
+    """Write `fix.json` and, if anything was proved, `fix.patch` into the folder of a run."""
+    write_json(folder / FIX, row_to_json(fix))
+    patch = folder / PATCH
+    patch.unlink(missing_ok=True)
+    if fix.patch:
+        write_whole(patch, fix.patch.encode(errors="surrogateescape"))

@@ -79,10 +79,13 @@ def test_two_leaks_of_a_package_are_fixed(tmp_path: Path, monkeypatch: pytest.Mo
     fixed = leakscope(tmp_path, "fix", "run", "--json")
     found: dict[str, Any] = json.loads(fixed.stdout)
     assert fixed.returncode == 0, fixed.stderr
-    assert len(found["leaks"]) == 2
-    assert all(leak["title"] and leak["diff"] for leak in found["leaks"])
-    assert found["is_deterministic"]
-    assert found["compared_steps"] == 12
+    fixes = [finding["fix"] for finding in found["findings"] if finding["severity"] == "leak"]
+    assert [fix["status"] for fix in fixes] == ["verified", "verified"]
+    assert all(fix["title"] and fix["diff"] for fix in fixes)
+    assert found["fix"]["deterministic"]
+    assert found["fix"]["compared_steps"] == 12
+    assert json.loads((tmp_path / "run" / "findings.json").read_text()) == found
+    assert "Verified fix" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert {name: (tmp_path / name).read_bytes() for name in written} == written
     assert all((tmp_path / name).read_text(encoding="utf-8") == text for name, text in FILES.items())
 

@@ -1,4 +1,4 @@
-"""Cards show the line to edit, what that frees, the reference path and the suggested fix."""
+"""Cards show the line to edit, what that frees and the reference path."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from support import examples
 
 from leakscope.findings.facts import FreedBy
-from leakscope.findings.model import Cut, CutReference, Finding, Findings, Hop, Sighting, Suggestion
+from leakscope.findings.model import Cut, CutReference, Finding, Findings, Hop, Sighting
 from leakscope.report import FORMATS
 from leakscope.report.excerpt import LineMark
-from leakscope.report.finding_text import edit_lines, figures, line_to_edit, would_be_freed
+from leakscope.report.finding_text import figures, line_to_edit, would_be_freed
 from leakscope.report.html.page import bytes_by_step, finding_on_page
 
 MIB = 1024 * 1024
@@ -21,9 +21,9 @@ SOURCES = {"train.py": tuple(f"line {n}" if n != 10 else "" for n in range(1, 41
 RUN = examples.run(sources=SOURCES)
 
 
-def leak(*references: CutReference, suggestion: Suggestion | None = None, proved: int | None = None) -> Finding:
+def leak(*references: CutReference, proved: int | None = None) -> Finding:
     cut = Cut(references, 2 * MIB, proved)
-    return replace(examples.growth_finding(), cut=cut, suggestion=suggestion, retained_bytes=2 * MIB)
+    return replace(examples.growth_finding(), cut=cut, retained_bytes=2 * MIB)
 
 
 def shown(finding: Finding) -> str:
@@ -33,12 +33,6 @@ def shown(finding: Finding) -> str:
     while "<details" in card:
         card = re.sub(r"<details(?:(?!<details).)*?</details>", "", card, flags=re.DOTALL)
     return card
-
-
-def test_an_edit_lists_removed_and_added_lines_of_each_place() -> None:
-    assert edit_lines(Suggestion("train.py:3", "a(b)", "a(b)\ndel c")) == ("  a(b)", "+ del c")
-    both = Suggestion("train.py:3", "a", "b", also=(Suggestion("train.py:9", "c", ""),))
-    assert edit_lines(both) == ("- a", "+ b", "@@ train.py:9", "- c")
 
 
 @pytest.mark.parametrize(
@@ -69,12 +63,11 @@ def test_lines_of_one_file_are_shown_together_with_gaps() -> None:
     assert [line.number for line in lines if line.gap] == [28]
 
 
-def test_the_line_to_edit_is_that_of_the_fix_then_what_adds_then_what_holds() -> None:
+def test_the_line_to_edit_is_what_adds_then_what_holds() -> None:
     holds = CutReference(".seen", "train.py:4")
     adds = replace(holds, added_at=("train.py:30",))
     assert line_to_edit(leak(holds)) == "train.py:4"
     assert line_to_edit(leak(adds)) == "train.py:30"
-    assert line_to_edit(leak(adds, suggestion=Suggestion("other.py:2", "b", "b.item()"))) == "other.py:2"
     cache = Hop("lru_cache", "functools._lru_cache_wrapper", "instance", "train.py:4", "leaked", "cached result")
     cached = replace(leak(replace(adds, trace=0)), trace=(cache, replace(cache, type="dict")))
     assert line_to_edit(cached) == "train.py:4", "the decorator, not a line that calls the function"

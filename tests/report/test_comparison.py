@@ -12,7 +12,7 @@ from support.examples import HOSTILE, growth_finding, rank, run
 
 from leakscope.findings.comparison import Judged, RunComparison, compare
 from leakscope.findings.facts import StaticText
-from leakscope.findings.model import Cut, CutReference, Finding, Findings, Suggestion
+from leakscope.findings.model import Cut, CutReference, Finding, Findings
 from leakscope.report.compare import FORMATS, headline, line_of
 from leakscope.verdict import Verdict
 
@@ -61,11 +61,10 @@ def test_the_headline_names_a_run_that_could_not_be_judged() -> None:
     assert "BASE and NEW" in headline(both)
 
 
-def test_the_line_is_that_of_the_edit_then_of_what_adds_to_it() -> None:
+def test_the_line_is_that_of_what_adds_to_it() -> None:
     cut = Cut((CutReference(".losses", "train.py:12", added_at=("train.py:31",)),), 1)
     found = replace(growth_finding(), cut=cut, made_at=("my project/train.py:41 forward (aten::mm)",))
     assert line_of(found) == "train.py:31"
-    assert line_of(replace(found, suggestion=Suggestion("train.py:32", "a", "b"))) == "train.py:32"
     assert (
         line_of(replace(found, cut=replace(cut, references=(CutReference(".losses", "train.py:12"),)))) == "train.py:12"
     )

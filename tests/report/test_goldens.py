@@ -17,6 +17,7 @@ from leakscope.findings.counters import counted_steps
 from leakscope.findings.model import Sighting
 from leakscope.report import FORMATS
 from leakscope.report.finding_text import held_text
+from leakscope.report.fix_text import render_fix
 from leakscope.report.rank_text import ended_text, failure_text
 from leakscope.report.text.page import render
 from leakscope.report.verdict_text import headline
@@ -39,9 +40,18 @@ def test_format(name: str, golden: Callable[[str, str], None]) -> None:
     golden(f"leaking.{name}", FORMATS[name](*examples.leaking()))
 
 
+@pytest.mark.parametrize("name", ["json", "markdown", "sarif"])
+def test_format_with_a_verified_fix(name: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"fixed.{name}", FORMATS[name](*examples.fixed()))
+
+
+def test_the_result_of_fix(golden: Callable[[str, str], None]) -> None:
+    golden("fix.txt", render_fix(examples.fixed()[0], 110))
+
+
 @pytest.mark.process
 @pytest.mark.skipif(shutil.which("dot") is None, reason="dot is not installed")
-@pytest.mark.parametrize("name", ["leaking", "killed"])
+@pytest.mark.parametrize("name", ["leaking", "fixed", "killed"])
 def test_text_of_the_page(name: str, golden: Callable[[str, str], None]) -> None:
     """Its text and what its cards link to; not its drawings, style and script."""
     page = FORMATS["html"](*examples.ALL[name]())

@@ -8,7 +8,7 @@ import pytest
 from support import SAMPLES, examples
 
 from leakscope.findings import judge
-from leakscope.findings.model import Cut, CutReference, Finding, Hop, Suggestion
+from leakscope.findings.model import Cut, CutReference, Finding, Hop
 from leakscope.report.excerpt import LineMark, excerpts, folded_trace, source_line
 from leakscope.report.finding_text import suspects
 from leakscope.report.rendering import cells, cleaned, laid_out, wrapped
@@ -65,10 +65,8 @@ def test_the_first_of_many_leaks_are_printed_in_full_and_the_others_take_a_line(
     assert f"[{LISTED:08x}]" not in text and len(text.splitlines()) < IN_FULL * 25 + LISTED + 25
 
 
-def marked(added_at: tuple[str, ...] = (), edit: str = "", cut: str = "train.py:1") -> Finding:
-    edited = Suggestion(edit, "a", "b") if edit else None
-    found = Cut((CutReference(".seen", cut, added_at=added_at),), 8)
-    return replace(examples.growth_finding(), cut=found, suggestion=edited)
+def marked(added_at: tuple[str, ...] = (), cut: str = "train.py:1") -> Finding:
+    return replace(examples.growth_finding(), cut=Cut((CutReference(".seen", cut, added_at=added_at),), 8))
 
 
 def test_excerpts_mark_the_cut_and_the_lines_that_add_to_it() -> None:
@@ -78,18 +76,17 @@ def test_excerpts_mark_the_cut_and_the_lines_that_add_to_it() -> None:
     assert [line.number for line in shown.lines] == [1, 2, 5, 6], "an empty line at the edge is left out"
     (indented,) = excerpts(RUN, marked(cut="train.py:5"))
     assert [line.text for line in indented.lines] == ["    self.seen.append(loss)", "# on"]
-    files = excerpts(RUN, marked(("main.py:2",), "main.py:1", "train.py:5"), around=0)
+    files = excerpts(RUN, marked(("main.py:2",), "train.py:5"), around=0)
     assert [(one.file, [line.mark for line in one.lines]) for one in files] == [
-        ("train.py", [LineMark.HOLDS]), ("main.py", [LineMark.EDIT, LineMark.ADDS]),
+        ("train.py", [LineMark.HOLDS]), ("main.py", [LineMark.ADDS]),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("added_at", "edit", "begin"),
-    [((), "", ("train.py", 1)), (("train.py:5",), "", ("train.py", 5)), (("train.py:5",), "main.py:1", ("main.py", 1))],
+    ("added_at", "begin"), [((), ("train.py", 1)), (("train.py:5",), ("train.py", 5)), (("main.py:1",), ("main.py", 1))]
 )
-def test_one_line_is_marked_to_begin_with(added_at: tuple[str, ...], edit: str, begin: tuple[str, int]) -> None:
-    shown = excerpts(RUN, marked(added_at, edit))
+def test_one_line_is_marked_to_begin_with(added_at: tuple[str, ...], begin: tuple[str, int]) -> None:
+    shown = excerpts(RUN, marked(added_at))
     assert [(each.file, line.number) for each in shown for line in each.lines if line.to_edit] == [begin]
 
 

@@ -20,6 +20,7 @@ from leakscope.findings.model import (
     Unjudged,
 )
 from leakscope.graph.model import build
+from leakscope.run.fixes import Fix, LeakFix, Try
 from leakscope.run.model import Collection, Ended, GcDiff, HeapSnapshot, Rank, Run, Step
 from leakscope.run.rows import CommOperation
 
@@ -247,6 +248,53 @@ def leaking() -> tuple[Run, Findings]:
     )
 
 
+DIFF = """diff --git a/train.py b/train.py
+--- a/train.py
++++ b/train.py
+@@ -9,6 +9,6 @@
+ line 9
+ line 10
+ line 11
+-    self.losses.append(loss)
++    self.losses.append(loss.item())
+ 
+ 
+@@ -20,2 +20,3 @@
+ 
+ 
++# the end
+"""
+
+
+def fix(diff: str = DIFF, subject: str = "trainer.losses", title: str = "`.item()` at train.py:12") -> Fix:
+    """Of the leaks of `leaking`, the list is fixed and the cycle is not."""
+    return Fix(
+        leaks=(
+            LeakFix("b41c07e2", "extract", "", "", "2 edits were tried and refused"),
+            LeakFix("0f3a9c11", subject, title, diff, ""),
+        ),
+        tries=(
+            Try(
+                "`del extract` at stage.py:41", ("b41c07e2",), "stage.py:41", "NameError at stage.py:41", "failed", 7.0
+            ),
+            Try(title, ("0f3a9c11",), "train.py:12", "", "", 6.6),
+        ),
+        patch=diff,
+        is_deterministic=True,
+        steps=42,
+        compared_steps=84,
+        notes=("environment variables are not as recorded: DATA",),
+        before=((3, 4 * MIB), (5, 5 * MIB), (9, 7 * MIB)),
+        after=((3, 4 * MIB), (5, 4 * MIB), (9, 4 * MIB)),
+    )
+
+
+def fixed() -> tuple[Run, Findings]:
+    """`leaking` after `leakscope fix`."""
+    found, findings = leaking()
+    return replace(found, fix=fix(), folder="leakscope_runs/train"), findings
+
+
 def clean() -> tuple[Run, Findings]:
     return run(rank(0, growth=0), rank(1, growth=0)), Findings(
         verdict="clean",
@@ -339,11 +387,19 @@ def hostile(bad: str = HOSTILE) -> tuple[Run, Findings]:
         listed=(AliveAtEnd(0, {bad: MIB}),),
         ranks={0: RankSummary(categories=categories, categories_by_step=((3, categories), (5, categories)))},
     )
-    return run(only, command=(bad,), device=bad, torch=bad, folder=bad, sources={f"{bad}.py": ("", "", bad)}), reported
+    changed = DIFF.replace("train.py", f"{bad}.py").replace("loss.item()", f"{bad}\x1b\u202e\udce9")
+    proved = fix(changed, bad, bad)
+    proved = replace(
+        proved, leaks=(replace(proved.leaks[1], fingerprint="deadbeef"), replace(proved.leaks[0], why=bad))
+    )
+    proved = replace(proved, notes=(bad,), tries=(Try(bad, ("deadbeef",), bad, bad, bad, 1.0),))
+    sources = {f"{bad}.py": ("", "", bad)}
+    return run(only, command=(bad,), device=bad, torch=bad, folder=bad, sources=sources, fix=proved), reported
 
 
 ALL = {
     "leaking": leaking,
+    "fixed": fixed,
     "clean": clean,
     "inconclusive": inconclusive,
     "killed": killed,

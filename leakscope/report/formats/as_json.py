@@ -16,14 +16,15 @@ from leakscope.findings.model import (
     Hop,
     LedgerInterval,
     RankSummary,
-    Suggestion,
     by_kind,
 )
 from leakscope.findings.workers import LoaderMemory, WorkerLine
 from leakscope.originals import Path
 from leakscope.report.finding_text import advice, reason_text, title
+from leakscope.report.fix_text import result_for
 from leakscope.report.run_text import run_text
 from leakscope.report.verdict_text import steps_of, unjudged_text, why_text
+from leakscope.run.fixes import Fix, LeakFix
 from leakscope.run.model import Run
 from leakscope.run.suppression import Suppression, known_before
 
@@ -49,8 +50,9 @@ def as_data(run: Run, findings: Findings) -> dict[str, Any]:
         "why": why_text(findings),
         "exit_status": findings.exit_status,
         "run": _run(run),
-        "findings": [_finding(finding) for finding in findings.findings],
-        "suppressed": [_finding(finding) for finding in findings.suppressed],
+        "findings": [_finding(run, finding) for finding in findings.findings],
+        "suppressed": [_finding(run, finding) for finding in findings.suppressed],
+        "fix": None if run.fix is None else _fix(run.fix),
         "unused_suppressions": [_suppression(one) for one in findings.unused],
         "expired_suppressions": [_suppression(one) for one in findings.expired],
         "unjudged": [asdict(item) | {"why": unjudged_text(item.why)} for item in findings.unjudged],
@@ -116,7 +118,7 @@ def _run(run: Run) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(run: Run, finding: Finding) -> dict[str, Any]:
     return {
         "rule": finding.rule,
         "title": title(finding),
@@ -138,7 +140,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
             {"referrer": reference.holder, "reference": reference.name, "referent": reference.held}
             for reference in finding.cycle
         ],
-        "suggestion": None if finding.suggestion is None else _suggestion(finding.suggestion),
+        "fix": None if (fix := result_for(run, finding)) is None else _leak_fix(fix),
         "advice": advice(finding),
         "suppressed_by": None if finding.suppressed_by is None else _suppression(finding.suppressed_by),
         "replacement": None
@@ -147,12 +149,37 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _suggestion(suggestion: Suggestion) -> dict[str, Any]:
-    return _edit(suggestion) | {"also": [_edit(one) for one in suggestion.also]}
+def _leak_fix(fix: LeakFix) -> dict[str, Any]:
+    return {
+        "status": "verified" if fix.is_fixed else "none",
+        "title": fix.title or None,
+        "diff": fix.diff or None,
+        "why": fix.why or None,
+    }
 
 
-def _edit(one: Suggestion) -> dict[str, Any]:
-    return {"where": one.where, "before": one.before, "after": one.after}
+def _fix(fix: Fix) -> dict[str, Any]:
+    return {
+        "complete": fix.is_complete,
+        "deterministic": fix.is_deterministic,
+        "steps": fix.steps,
+        "compared_steps": fix.compared_steps,
+        "leaks": [{"fingerprint": leak.fingerprint, "subject": leak.subject} | _leak_fix(leak) for leak in fix.leaks],
+        "patch": fix.patch or None,
+        "notes": list(fix.notes),
+        "tries": [
+            {
+                "title": one.title,
+                "fingerprints": list(one.leaks),
+                "where": one.where,
+                "refused": one.refused or None,
+                "seconds": one.seconds,
+            }
+            for one in fix.tries
+        ],
+        "before": [{"step": step, "bytes": size} for step, size in fix.before],
+        "after": [{"step": step, "bytes": size} for step, size in fix.after],
+    }
 
 
 def _suppression(suppression: Suppression) -> dict[str, Any]:

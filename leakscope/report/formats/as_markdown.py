@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from leakscope.findings.model import Finding, Findings
 from leakscope.report.excerpt import LineMark, excerpts
 from leakscope.report.finding_text import (
-    SUGGESTION,
     advice,
     cut_name,
-    edit_lines,
     held_text,
     line_to_edit,
     title,
 )
+from leakscope.report.fix_text import by_diff, growth_rows, heading_text, proof_text
 from leakscope.report.rank_text import ended_badly, ended_text, error_text
 from leakscope.report.rendering import cleaned
 from leakscope.report.text.finding import details
@@ -85,16 +84,16 @@ _RESERVED = 600
 _ROWS = 50
 """Maximum rows of a table, and ranks named. Heuristic."""
 _MARKS = {Verdict.LEAKS: "❌", Verdict.CLEAN: "✅", Verdict.INCONCLUSIVE: "❔"}
-_SIGNS = {LineMark.HOLDS: "·", LineMark.ADDS: "+", LineMark.EDIT: "✎", LineMark.NEAR: " "}
+_SIGNS = {LineMark.HOLDS: "·", LineMark.ADDS: "+", LineMark.NEAR: " "}
 
 
 def render(run: Run, findings: Findings) -> str:
-    """Verdict, a table of the leaks, the next step; below it, folded, each leak's trace, source and edit.
+    """Verdict, a table of the leaks, the next step, the verified fix; below it, folded, each leak's trace and source.
 
     Details are omitted from the end, with a note, if it exceeds the maximum size of a comment.
     """
     run, findings = cleaned(run), cleaned(findings)
-    parts = [_head(run, findings), *_details(run, findings.leaks), *_aside(findings)]
+    parts = [_head(run, findings), _fixes(run, findings), *_details(run, findings.leaks), *_aside(findings)]
     text, left_out = "", 0
     for part in ("\n".join(lines) + "\n" for lines in parts if lines):
         if len(text) + len(part) > MOST - _RESERVED:
@@ -130,6 +129,32 @@ def _head(run: Run, findings: Findings) -> list[str]:
     if len(bad) > _ROWS:
         lines.append(f"- {plural(len(bad) - _ROWS, 'more rank')} failed")
     return [*lines, ""] if bad else lines
+
+
+def _fixes(run: Run, findings: Findings) -> list[str]:
+    """Result of `leakscope fix`: what each edit fixes, its diff, its proof, and the memory before and after."""
+    fix, found = run.fix, {finding.fingerprint: finding for finding in findings.leaks}
+    if fix is None or not found:
+        return []
+    lines = [f"#### {plain(heading_text(fix))}", ""]
+    for diff, leaks in by_diff(fix).items():
+        for leak in leaks:
+            what = title(found[leak.fingerprint]) if leak.fingerprint in found else f"`{leak.subject}`"
+            lines.append(f"- {code(leak.fingerprint)} {sentence(what, 300)}")
+        lines += ["", *block(_patch_lines(diff), "diff"), ""]
+    for leak in fix.leaks:
+        if not leak.is_fixed:
+            lines += [f"Not fixed: {code(leak.subject)} {code(leak.fingerprint)}: {plain(leak.why)}.", ""]
+    if rows := growth_rows(fix):
+        head, *figures = (" | ".join(row) for row in rows)
+        lines += [f"| {head} |", f"|-{'|-:' * (len(rows[0]) - 1)}|", *(f"| {row} |" for row in figures), ""]
+        lines += [f"Verified by a run: {plain(proof_text(run, fix))}.", ""]
+    return lines
+
+
+def _patch_lines(diff: str) -> list[str]:
+    lines = diff.removesuffix("\n").split("\n")
+    return [line.removesuffix("\\r") for line in lines if not line.startswith("diff --git ")]
 
 
 def _table(found: Sequence[Finding]) -> list[str]:
@@ -176,9 +201,6 @@ def _detail(run: Run, finding: Finding) -> list[str]:
             f"{'>' if line.to_edit else ' '}{_SIGNS[line.mark]} {line.number:>5}  {line.text}" for line in excerpt.lines
         ]
         lines += [code(excerpt.file), "", *block(numbered), ""]
-    if finding.suggestion is not None:
-        lines += [f"{SUGGESTION} {code(finding.suggestion.where)}", ""]
-        lines += [*block(edit_lines(finding.suggestion), "diff"), ""]
     lines += [*block(details(run, finding)), ""]
     return [*lines, f"**Advice:** {sentence(advice(finding))}"] if advice(finding) else lines
 

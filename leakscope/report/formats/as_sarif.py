@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from posixpath import basename, isabs, join, normpath
 from typing import Any, NamedTuple
@@ -18,7 +18,6 @@ from leakscope.report.finding_text import (
     advice,
     also_text,
     cut_name,
-    edit_text,
     freed_text,
     held_text,
     holds_nothing,
@@ -29,6 +28,7 @@ from leakscope.report.finding_text import (
     title,
     would_be_freed,
 )
+from leakscope.report.fix_text import Hunk, hunks, proof_text, verified_fix
 from leakscope.report.rank_text import ended_badly, ended_text, error_text
 from leakscope.report.rendering import cleaned
 from leakscope.report.verdict_text import suppressed_by_text, unjudged_together, why_text
@@ -156,6 +156,59 @@ def code_flows(run: Run, finding: Finding) -> list[dict[str, Any]]:
     return [{"threadFlows": [{"locations": locations}]}] if locations else []
 
 
+def fixes(run: Run, finding: Finding) -> list[dict[str, Any]]:
+    """The verified fix as replacements of whole lines; [] without one, if a file of it is outside of the repository, or
+    if it is not UTF-8.
+
+    `run` is the run as read: `cleaned` replaces what is not printable.
+    """
+    leak = verified_fix(run, finding)
+    if leak is None or run.fix is None or any(map(_is_surrogate, leak.diff)):
+        return []
+    changes: dict[str, list[dict[str, Any]]] = {}
+    for hunk in hunks(leak.diff):
+        changes.setdefault(hunk.file, []).extend(_replacements(hunk))
+    if not changes or any(file.startswith(_OUTSIDE) for file in changes):
+        return []
+    artifacts = [
+        {"artifactLocation": {"uri": quote(file), "uriBaseId": ROOT}, "replacements": replacements}
+        for file, replacements in changes.items()
+    ]
+    text = cleaned(f"{leak.title}. Verified by a run: {proof_text(run, run.fix)}.")
+    return [{"description": {"text": text}, "artifactChanges": artifacts}]
+
+
+def _is_surrogate(character: str) -> bool:
+    """Whether it stands for a byte that is not UTF-8."""
+    return "\ud800" <= character <= "\udfff"
+
+
+def _replacements(hunk: Hunk) -> Iterator[dict[str, Any]]:
+    """Each change as lines in place of others: one that only adds or only removes includes an unchanged line, so that
+    regions need no columns. Changes with one unchanged line between them are one.
+    """
+    changed = [place for place, line in enumerate(hunk.lines) if line.sign != " "]
+    spans: list[list[int]] = []
+    for place in changed:
+        if spans and place - spans[-1][1] <= _JOINED:
+            spans[-1][1] = place
+        else:
+            spans.append([place, place])
+    for first, last in spans:
+        lines = hunk.lines[first : last + 1]
+        if len({line.sign for line in lines}) == 1:
+            lines = hunk.lines[first - 1 : last + 1] if first else hunk.lines[: last + 2]
+        old = [line.number for line in lines if line.sign != "+"]
+        new = "\n".join(line.text for line in lines if line.sign != "-").removesuffix("\r")
+        if old:
+            region = {"startLine": old[0], "endLine": old[-1]}
+            yield {"deletedRegion": region, "insertedContent": {"text": new}}
+
+
+_JOINED = 2
+"""Distance of two changed lines with one unchanged line between them."""
+
+
 def _hop_text(finding: Finding, hop: Hop, index: int) -> str:
     reason = reason_text(hop)
     why = f": {reason}" if reason else ""
@@ -182,6 +235,7 @@ SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sar
 
 def render(run: Run, findings: Findings) -> str:
     """One SARIF log with one run, one result for each finding (suppressed ones marked as such)."""
+    as_read = run
     run, findings = cleaned(run), cleaned(findings)
     shown_and_suppressed = findings.findings + findings.suppressed
     used = {finding.rule for finding in shown_and_suppressed}
@@ -198,7 +252,7 @@ def render(run: Run, findings: Findings) -> str:
                 "columnKind": "unicodeCodePoints",
                 "invocations": [_invocation(run, findings)],
                 "results": [
-                    _result(run, findings, finding, rules) | _suppressions(finding, findings)
+                    _result(run, as_read, findings, finding, rules) | _suppressions(finding, findings)
                     for finding in shown_and_suppressed
                 ],
                 "properties": {"verdict": findings.verdict, "why": why_text(findings)},
@@ -248,12 +302,12 @@ def _ended(rank: Rank) -> str:
     return f"rank {rank.number} {ended_text(rank)} {error_text(rank)}".strip()
 
 
-def _result(run: Run, findings: Findings, finding: Finding, rules: list[str]) -> dict[str, Any]:
+def _result(run: Run, as_read: Run, findings: Findings, finding: Finding, rules: list[str]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": finding.rule,
         "ruleIndex": rules.index(finding.rule),
         "level": _level(finding, findings),
-        "message": {"text": _message(finding)},
+        "message": {"text": _message(run, finding)},
         "locations": [location(run, finding)],
         "partialFingerprints": {"leakscope/v1": finding.fingerprint},
         "properties": {"retained_bytes": finding.retained_bytes, "bytes_per_step": finding.bytes_per_step},
@@ -262,6 +316,8 @@ def _result(run: Run, findings: Findings, finding: Finding, rules: list[str]) ->
         places = places_of(run, finding)
         if places:
             result[name] = places
+    if edits := fixes(as_read, finding):
+        result["fixes"] = edits
     return result
 
 
@@ -281,9 +337,12 @@ def _level(finding: Finding, findings: Findings) -> str:
     return "error" if fails else "note"
 
 
-def _message(finding: Finding) -> str:
+def _message(run: Run, finding: Finding) -> str:
     parts = [title(finding), held_text(finding), seen_text(finding)]
     parts += [] if holds_nothing(finding) else [f"freed by {freed_text(finding)}"]
     if finding.cut is not None:
         parts.append(f"cut `{cut_name(finding.cut)}`{also_text(finding.cut)}: {would_be_freed(finding)}")
-    return ". ".join(part.rstrip(".") for part in (*parts, advice(finding), edit_text(finding)) if part) + "."
+    parts.append(advice(finding))
+    if (fix := verified_fix(run, finding)) is not None:
+        parts.append(f"Verified fix: {fix.title}")
+    return ". ".join(part.rstrip(".") for part in parts if part) + "."

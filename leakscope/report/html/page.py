@@ -15,7 +15,17 @@ from leakscope.findings.comm import first_to_fail
 from leakscope.findings.facts import HopStatus, Severity
 from leakscope.findings.model import Finding, Findings, Hop, Sighting
 from leakscope.findings.oom import ranks_out_of_memory
-from leakscope.report import charts, drawing, excerpt, finding_text, growth_text, rank_text, run_text, verdict_text
+from leakscope.report import (
+    charts,
+    drawing,
+    excerpt,
+    finding_text,
+    fix_text,
+    growth_text,
+    rank_text,
+    run_text,
+    verdict_text,
+)
 from leakscope.report.charts import sparkline
 from leakscope.report.excerpt import Excerpt, LineMark, excerpts, folded_trace
 from leakscope.report.html.chart_data import Timeline, memory_on_page, step_ends, timeline
@@ -31,6 +41,7 @@ from leakscope.report.ranks import (
     rank_groups,
 )
 from leakscope.report.rendering import cleaned, html_page
+from leakscope.run.fixes import LeakFix
 from leakscope.run.model import Rank, Run
 from leakscope.run.rows import EndKind
 from leakscope.units import like_text, ranks_text
@@ -117,6 +128,7 @@ def render(run: Run, findings: Findings) -> str:
         alike=alike,
         memory=memory_on_page(run, findings, groups, is_absolute(run)),
         device=device_section(run, alike),
+        fix_svg="" if run.fix is None else charts.fix_chart(run.fix.before, run.fix.after),
         steps=verdict_text.steps_of(run),
         headline=verdict_text.headline(run, findings),
         failure=rank_text.failure_text(run),
@@ -130,7 +142,7 @@ def render(run: Run, findings: Findings) -> str:
         absolute=is_absolute(run),
         **{
             module.__name__.rpartition(".")[2]: module
-            for module in (excerpt, finding_text, growth_text, rank_text, run_text, units, verdict_text)
+            for module in (excerpt, finding_text, fix_text, growth_text, rank_text, run_text, units, verdict_text)
         },
         no_dot=drawing.NO_DOT,
         policy=policy(),
@@ -319,7 +331,6 @@ AROUND = 2
 MARKS: Mapping[LineMark, str] = {
     LineMark.HOLDS: "retains it",
     LineMark.ADDS: "adds to it",
-    LineMark.EDIT: "suggested fix",
 }
 """Label of a marked line, so that its meaning does not depend on colour."""
 
@@ -393,6 +404,8 @@ class FindingOnPage:
     """(what it does, place) of those whose source was not kept."""
     made_elsewhere: tuple[str, str] | None
     """(place, source line) of the allocation, if `code` does not show that line."""
+    fix: LeakFix | None
+    """The verified fix."""
 
 
 def finding_on_page(run: Run, finding: Finding, svg: str = "", is_undrawn: bool = False) -> FindingOnPage:
@@ -416,6 +429,7 @@ def finding_on_page(run: Run, finding: Finding, svg: str = "", is_undrawn: bool 
         code=code,
         unrecorded=_unrecorded(run, finding),
         made_elsewhere=_made_elsewhere(run, finding, code),
+        fix=fix_text.verified_fix(run, finding),
     )
 
 

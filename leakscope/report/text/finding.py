@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,14 +13,12 @@ from leakscope.report.excerpt import adding_lines, allocation_sites, excerpts, f
 from leakscope.report.finding_text import (
     ADDED_AT,
     NO_TRACE,
-    SUGGESTION,
     advice,
     also_text,
     closes_cycle,
     cut_frees_text,
     cut_name,
     cycle_text,
-    edit_lines,
     freed_text,
     further_paths,
     held_text,
@@ -37,6 +35,7 @@ from leakscope.report.finding_text import (
     title,
     would_be_freed,
 )
+from leakscope.report.fix_text import finding_fix_lines
 from leakscope.report.rendering import (
     Cropped,
     Line,
@@ -175,6 +174,7 @@ def finding_lines(run: Run, finding: Finding, number: int, least: int = 0) -> It
     yield ""
     if not holds_nothing(finding):
         yield from _held(run, finding, least)
+    yield from finding_fix_lines(run, finding)
     if advice(finding):
         yield from field_lines("Advice:", advice(finding), INDENT, COLUMN)
     yield from _made_at(run, finding)
@@ -184,7 +184,7 @@ def finding_lines(run: Run, finding: Finding, number: int, least: int = 0) -> It
 
 
 def details(run: Run, finding: Finding) -> list[str]:
-    """The reference path, the cut, the fix, what frees the memory, and where it was allocated, as lines of text."""
+    """The reference path, the cut, what frees the memory, and where it was allocated, as lines of text."""
     held = () if holds_nothing(finding) else _held(run, finding, 0)
     return [line.rstrip() for line in laid_out([*held, *_made_at(run, finding)])]
 
@@ -213,15 +213,11 @@ def _held(run: Run, finding: Finding, least: int) -> Iterator[Line]:
 
 
 def _added(run: Run, finding: Finding) -> Iterator[Line]:
-    """The lines that add to the container to cut, and the suggested fix."""
+    """The lines that add to the container to cut."""
     if lines := adding_lines(run, finding):
         yield f"{INDENT}{ADDED_AT}"
         for place, line in lines:
             yield from field_lines("", f"{place} | {line}" if line else place, INDENT, COLUMN)
-    if finding.suggestion is not None:
-        yield from wrapped(f"{SUGGESTION} {finding.suggestion.where}", INDENT)
-        for line in edit_lines(finding.suggestion):
-            yield from field_lines("", line, INDENT, COLUMN)
 
 
 def _made_at(run: Run, finding: Finding) -> Iterator[Line]:
@@ -276,7 +272,9 @@ def brief_finding_lines(run: Run, finding: Finding, number: int) -> Iterator[Lin
     yield from quoted
     if not holds_nothing(finding):
         yield from _brief_cut(finding, is_named=number == 1 and finding.cut_position is not None)
-    yield from _edit(run, finding, bool(quoted))
+    if not quoted and (places := ", ".join(place for place, _ in adding_lines(run, finding))):
+        yield from field_lines("Added at:", places, INDENT, COLUMN)
+    yield from finding_fix_lines(run, finding, around=1)
     if advice(finding):
         beside = bool(quoted) + (finding.see is not None)
         yield short_field("Advice:", advice(finding), ADVICE - beside, INDENT, COLUMN)
@@ -330,31 +328,6 @@ def _brief_cut(finding: Finding, is_named: bool) -> Iterator[Line]:
     name = "" if is_named else f"`{cut_name(cut)}`{where}{also_text(cut)}: "
     text = ", ".join(filter(None, (would_be_freed(finding), measured_text(finding))))
     yield from field_lines("Cut:", f"{name}{text}", INDENT, COLUMN)
-
-
-def _edit(run: Run, finding: Finding, quoted: bool) -> Iterator[Line]:
-    """The suggested fix; without recorded source, the places that add to the container to cut."""
-    if not quoted:
-        places = ", ".join(place for place, _ in adding_lines(run, finding))
-        if places:
-            yield from field_lines("Added at:", places, INDENT, COLUMN)
-    if finding.suggestion is not None:
-        lines = edit_lines(finding.suggestion)
-        stays = "".join(line[0] for line in lines).strip(" -")
-        whole = " " in stays or "@" in stays
-        yield from wrapped(f"{SUGGESTION} {'edit' if whole else _how(lines)} {finding.suggestion.where}", INDENT)
-        added = [line for line in lines if line.startswith("+")]
-        for line in added if quoted and added and not whole else lines:  # what goes, or stays, is quoted above
-            yield Paragraph(line[1:], f"{INDENT}{' ' * COLUMN}{line[0]}", f"{INDENT}{' ' * COLUMN}    ")
-
-
-def _how(lines: Sequence[str]) -> str:
-    """The kind of edit, as a verb."""
-    if not any(line.startswith("+") for line in lines):
-        return "remove"
-    if any(line.startswith("-") for line in lines):
-        return "replace"
-    return "insert before" if lines[0].startswith("+") else "insert after"
 
 
 def _brief_made_at(run: Run, finding: Finding) -> Iterator[Line]:

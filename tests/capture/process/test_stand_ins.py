@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
+
+from leakscope.stand_ins import ImportHook
 
 pytestmark = pytest.mark.process
 
@@ -157,3 +162,18 @@ def test_stand_ins_pass_for_the_originals_until_these_are_back(tmp_path: Path) -
     assert found["left"] == [] and set(found["same"].values()) == {True}, "all names of one function have one stand-in"
     assert found["still"] == [] and found["later"] is True and found["kept"] is True
     python(READ, tmp_path / "pickled")
+
+
+def test_two_hooks_wait_for_one_module() -> None:
+    calls: list[str] = []
+    hooks = [ImportHook("this", lambda name=name: calls.append(name), lambda: True) for name in ("first", "second")]
+    with redirect_stdout(StringIO()):  # the module prints
+        try:
+            for hook in hooks:
+                hook.install()
+            sys.modules.pop("this", None)
+            importlib.import_module("this")
+        finally:
+            for hook in hooks:
+                hook.remove()
+    assert sorted(calls) == ["first", "second"]

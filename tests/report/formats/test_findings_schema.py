@@ -16,7 +16,7 @@ from support import SAMPLES, examples
 from leakscope.errors import LeakscopeError
 from leakscope.findings import judge
 from leakscope.findings.facts import FreedBy, HopStatus, Origin, Severity
-from leakscope.findings.model import LineKind, RankSummary, Suggestion
+from leakscope.findings.model import LineKind, RankSummary
 from leakscope.graph.model import ObjectKind
 from leakscope.report import FORMATS
 from leakscope.report.formats.as_json import FORMAT
@@ -98,11 +98,8 @@ def test_baselines_of_all_formats_are_read(number: int, tmp_path: Path) -> None:
         baseline_of(file)
 
 
-def test_an_edit_of_several_places_lists_each_and_what_is_unknown_is_null() -> None:
+def test_what_is_unknown_is_null() -> None:
     run, findings = examples.leaking()
-    edit = Suggestion("train.py:3", "a", "b", also=(Suggestion("train.py:9", "c", ""),))
-    found = replace(findings, findings=(replace(findings.findings[0], suggestion=edit),), ranks={0: RankSummary()})
-    data = json.loads(FORMATS["json"](run, found))
-    also = [{"where": "train.py:9", "before": "c", "after": ""}]
-    assert data["findings"][0]["suggestion"] == {"where": "train.py:3", "before": "a", "after": "b", "also": also}
+    data = json.loads(FORMATS["json"](run, replace(findings, ranks={0: RankSummary()})))
+    assert {finding["fix"] for finding in data["findings"]} == {None} == {data["fix"]}
     assert {key for key, value in data["ranks"]["0"].items() if value is not None} == {"storage_bytes"}

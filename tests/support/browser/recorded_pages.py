@@ -6,6 +6,7 @@ import functools
 import json
 import pickle
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from leakscope.findings.comparison import Judged, compare
@@ -15,7 +16,7 @@ from leakscope.report.compare import comparison_html as comparison_page
 from leakscope.report.html.page import render
 from leakscope.report.memory_snapshot import snapshot_html
 from leakscope.run.reader import read_run
-from support import SAMPLES
+from support import SAMPLES, examples
 from support.runs.many_ranks import many
 from support.snapshots.building import training
 
@@ -48,6 +49,14 @@ def _of_run(folder: Path) -> str:
     return render(judged.run, judged.findings)
 
 
+def _fixed() -> str:
+    """The leaking run after `leakscope fix`."""
+    judged = _judged(PIPELINE / "stage-backward-cycle")
+    fix = examples.fix()
+    verified = replace(fix.leaks[1], fingerprint=judged.findings.leaks[0].fingerprint)
+    return render(replace(judged.run, fix=replace(fix, leaks=(verified, fix.leaks[0]))), judged.findings)
+
+
 def _of_comparison() -> str:
     return comparison_page(compare(_judged(PIPELINE / "kept-outputs"), _judged(PIPELINE / "stage-backward-cycle")))
 
@@ -67,6 +76,7 @@ def _of_snapshot() -> str:
 
 MAKERS = {
     "leaking": lambda: _of_run(PIPELINE / "stage-backward-cycle"),
+    "fixed": _fixed,
     "clean": lambda: _of_run(PIPELINE / "none"),
     "8 ranks": lambda: _of_many(8),
     "64 ranks": lambda: render(*many(64)),

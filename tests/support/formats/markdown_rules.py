@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 from markdown_it import MarkdownIt
 
-_OURS = {"h3", "p", "code", "pre", "details", "summary", "strong", "em", "ul", "li"}
+_OURS = {"h3", "h4", "p", "code", "pre", "details", "summary", "strong", "em", "ul", "li"}
 _OURS |= {"table", "thead", "tbody", "tr", "th", "td"}
 _ATTRIBUTES = {("style", "text-align:right"), ("class", "language-diff")}
 _QUIET = {"code", "pre"}
@@ -56,5 +56,5 @@ def problems(text: str) -> Iterator[str]:
     page.feed(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
     page.close()
     yield from page.wrong
-    if set(page.cells) - {6}:
+    if set(page.cells) - {3, 6}:
         yield f"rows of {sorted(set(page.cells))} cells"

@@ -24,7 +24,8 @@ def _some(items: Mapping[str, Any], least: int = 0) -> dict[str, Any]:
 
 _MESSAGE = _object("text", text={"type": "string", "minLength": 1}, markdown=_TEXT)
 _ARTIFACT = _object("uri", uri={"type": "string", "minLength": 1}, uriBaseId=_TEXT)
-_REGION = _object("startLine", startLine={"type": "integer", "minimum": 1})
+_LINE = {"type": "integer", "minimum": 1}
+_REGION = _object("startLine", startLine=_LINE)
 _LOCATION = _object(
     "physicalLocation",
     id=_COUNT,
@@ -37,6 +38,19 @@ _STEP = _object(
     nestingLevel=_COUNT,
     executionOrder=_COUNT,
     importance={"enum": ["important", "essential", "unimportant"]},
+)
+_REPLACEMENT = _object(
+    "deletedRegion",
+    deletedRegion=_object("startLine", startLine=_LINE, endLine=_LINE),
+    insertedContent=_object("text", text=_TEXT),
+)
+_FIX = _object(
+    "artifactChanges",
+    description=_MESSAGE,
+    artifactChanges=_some(
+        _object("artifactLocation replacements", artifactLocation=_ARTIFACT, replacements=_some(_REPLACEMENT, least=1)),
+        least=1,
+    ),
 )
 _RESULT = _object(
     "ruleId ruleIndex level message locations partialFingerprints",
@@ -56,6 +70,7 @@ _RESULT = _object(
             justification=_TEXT,
         )
     ),
+    fixes=_some(_FIX, 1),
     properties={"type": "object"},
 )
 _RULE = _object(

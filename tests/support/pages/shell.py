@@ -16,7 +16,7 @@ from typing import Any
 from support.commands.preloaded import Copies
 from support.pages import concurrent_commands
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 """For one command."""
 SHELL_CHARACTERS = frozenset("|&;<>$`*()~")
 """Characters that need a shell: a command with one of them runs in bash."""
