@@ -66,15 +66,20 @@ def measured(script: Path, out: Path) -> Result:
     timed([*LEAKSCOPE, "run", "-q", "--ranks", str(ranks), "-o", "run", script.name], folder)
     done, result.fix_s = timed([*LEAKSCOPE, "fix", "run", "-q"], folder)
     try:
-        fix = json.loads((folder / "run" / "fix.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(done.stdout)
+        fix = found["fix"]
+    except (ValueError, KeyError):
         result.why.append((done.stderr or done.stdout).strip().replace("\n", " ")[:160])
         return result
-    result.leaks, result.tries = len(fix["leaks"]), len(fix["tries"])
-    result.fixed = sum(bool(leak["title"]) for leak in fix["leaks"])
-    result.why = [f"{leak['subject']}: {leak['why']}" for leak in fix["leaks"] if leak["why"]]
-    if result.fixed:
-        result.wrong = wrong(script, folder, plain, {leak["fingerprint"] for leak in fix["leaks"] if leak["title"]})
+    if fix is None:
+        result.why.append(f"no leak: {found['verdict']}")
+        return result
+    leaks = [one for one in found["findings"] if one["severity"] == "leak" and one["fix"] is not None]
+    fixed = {one["fingerprint"] for one in leaks if one["fix"]["status"] == "verified"}
+    result.leaks, result.tries, result.fixed = len(leaks), len(fix["tries"]), len(fixed)
+    result.why = [f"{one['fingerprint']}: {one['fix']['why']}" for one in leaks if one["fix"]["why"]]
+    if fixed:
+        result.wrong = wrong(script, folder, plain, fixed)
     return result
 
 

@@ -27,6 +27,7 @@ from leakscope.options import Options
 from leakscope.report.rendering import cleaned
 from leakscope.run.fixes import PATCH
 from leakscope.run.writer import write_fix
+from leakscope.verdict import Verdict
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
@@ -117,7 +118,8 @@ def find_and_report(  # noqa: PLR0913 - the options of the command
     if command:
         run = replace(run, command=tuple(command))
     if not findings.leaks:
-        print_or_fail(_json(run, findings) if as_json else "No leaks to fix.\n")
+        why = "; the run is inconclusive" if findings.verdict == Verdict.INCONCLUSIVE else ""
+        print_or_fail(_json(run, findings) if as_json else f"No leaks to fix{why}.\n")
         return 0
     search = find_fixes(
         run,
