@@ -171,5 +171,6 @@ def _write(run: Run, result: Fix, findings: Findings, folder: Path) -> str:
         write_fix(folder, result)
         write(run, findings, folder)
     except (OSError, MemoryError, ImportError) as error:
-        return reason_of(error)
+        reason: str = reason_of(error)
+        return reason
     return ""

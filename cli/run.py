@@ -317,7 +317,8 @@ def _write(run: Run, findings: Findings, folder: Path) -> str:
     try:
         write(run, findings, folder)
     except (OSError, MemoryError, ImportError) as error:
-        return reason_of(error)
+        reason: str = reason_of(error)
+        return reason
     return ""
 
 
