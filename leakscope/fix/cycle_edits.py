@@ -326,6 +326,9 @@ def _forgotten(parsed: ParsedFile, function: FoundNode, name: str) -> Iterator[C
         return
     last = body[uses[-1]]
     own = getattr(function.node, "name", "")
+    deleted = (one for n in ast.walk(around) if isinstance(n, ast.Delete) for one in n.targets)
+    if any(isinstance(one, ast.Name) and one.id == name for one in deleted):
+        return  # under some condition, which `container_edits` removes
     if any(isinstance(n, ast.Return) and isinstance(n.value, ast.Name) and n.value.id == own for n in ast.walk(around)):
         return  # the function is called later
     inner = [n for s in body[: uses[-1] + 1] for n in _own_nodes(s) if isinstance(n, ast.Return)]

@@ -611,3 +611,18 @@ def test_candidates_differ_and_nothing_is_offered_for_unknown_source() -> None:
     assert len(set(texts)) == len(texts) > 2
     assert texts_of(found, other="x = 1") == []
     assert texts_of(replace(found, cut=None), train="x = 1") == []
+
+
+def test_a_name_that_is_deleted_under_a_condition_is_not_deleted_twice() -> None:
+    script = """
+        def step(roots, cut):
+            def walk(node):
+                out = [node]
+                return out + [walk(inner) for inner in node]
+
+            walk(roots)
+            if cut:
+                del walk
+            return roots
+    """
+    assert all(text.count("del walk") < 2 for text in texts_of(cycle(WALK, 0), train=script))
