@@ -64,7 +64,7 @@ def measured(script: Path, out: Path) -> Result:
     shutil.copy(script, folder)
     plain, result.plain_s = timed(plainly(script.name, ranks), folder)
     timed([*LEAKSCOPE, "run", "-q", "--ranks", str(ranks), "-o", "run", script.name], folder)
-    done, result.fix_s = timed([*LEAKSCOPE, "fix", "run", "-q"], folder)
+    done, result.fix_s = timed([*LEAKSCOPE, "fix", "run", "--json", "-q"], folder)
     try:
         found = json.loads(done.stdout)
         fix = found["fix"]

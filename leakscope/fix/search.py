@@ -225,6 +225,8 @@ def _searched(
     search.run()
     _, differ = launch.variables()
     texts = applied(tuple(dict.fromkeys(search.fixed.values())), files.texts)
+    leaked = base.findings.leaks
+    is_counted = 2 * sum(leak.counted_bytes for leak in leaked) > sum(leak.retained_bytes for leak in leaked)
     result = Fix(
         leaks=tuple(_leak_fix(leak, search, found, files) for leak in base.findings.leaks),
         tries=tuple(search.tries),
@@ -233,8 +235,9 @@ def _searched(
         steps=repeater.steps,
         compared_steps=sum(row.tensors > 0 for rank in base.run.ranks for row in rank.training),
         notes=tuple(_notes(differ, search, launch.by_launcher, run)),
-        before=_curve(base),
-        after=() if search.last is None else _curve(search.last),
+        before=_curve(base, is_counted),
+        after=() if search.last is None else _curve(search.last, is_counted),
+        is_counted=is_counted,
     )
     return FoundFixes(result, files, texts)
 
@@ -302,11 +305,12 @@ _NAMED = 3
 """Maximum names in a note."""
 
 
-def _curve(evidence: Evidence) -> tuple[tuple[int, int], ...]:
-    """(step, bytes of tensors on all ranks) at the snapshots that all ranks have."""
+def _curve(evidence: Evidence, is_counted: bool) -> tuple[tuple[int, int], ...]:
+    """(step, bytes of tensors, or all that are counted, on all ranks) at the snapshots that all ranks have."""
     found: dict[int, list[int]] = {}
     for rank in evidence.run.ranks:
         for snapshot in rank.heap_snapshots:
             if snapshot.occasion == "step":
-                found.setdefault(snapshot.step, []).append(snapshot.explained_bytes)
+                size = snapshot.counted_bytes if is_counted else None
+                found.setdefault(snapshot.step, []).append(snapshot.explained_bytes if size is None else size)
     return tuple((step, sum(sizes)) for step, sizes in sorted(found.items()) if len(sizes) == len(evidence.run.ranks))

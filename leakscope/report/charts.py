@@ -248,7 +248,7 @@ def _step_axes(drawing: _Drawing, unit: str) -> Axes:
 
 
 def fix_chart(before: Points, after: Points) -> str:
-    """Bytes of tensors over the steps without and with a fix, as (step, bytes); "" without lines."""
+    """Bytes over the steps without and with a fix, as (step, bytes); "" without lines."""
     if min(len(before), len(after)) < _MIN_POINTS:
         return ""
     unit, name = _unit(max(size for _, size in (*before, *after)))
@@ -262,7 +262,7 @@ def fix_chart(before: Points, after: Points) -> str:
             f"{how}: {bytes_text(line[0][1])} at step {line[0][0]}, {bytes_text(line[-1][1])} at step {line[-1][0]}"
             for how, line in (("without the fix", before), ("with the fix", after))
         )
-        return drawing.svg(f'class="plot" role="img" aria-label="Tensor memory over the steps, {ends}"')
+        return drawing.svg(f'class="plot" role="img" aria-label="Memory over the steps, {ends}"')
 
 
 def _all(memory: RankMemory) -> tuple[Points, ...]:

@@ -146,13 +146,13 @@ def finding_fix_lines(run: Run, finding: Finding, around: int = _WHOLE) -> Itera
 
 
 def growth_rows(fix: Fix) -> tuple[tuple[str, ...], ...]:
-    """Bytes of tensors at the first and the last common step, as a table with a head; () if nothing was proved."""
+    """Bytes at the first and the last common step, as a table with a head; () if nothing was proved."""
     common = sorted(dict(fix.before).keys() & dict(fix.after).keys())
     if not common:
         return ()
     ends = (common[0], common[-1])
     rows = ((name, *(bytes_text(dict(curve)[step]) for step in ends)) for name, curve in _curves(fix))
-    return (("Tensors", *(f"step {step}" for step in ends)), *rows)
+    return (("Allocated" if fix.is_counted else "Tensors", *(f"step {step}" for step in ends)), *rows)
 
 
 def _curves(fix: Fix) -> tuple[tuple[str, tuple[tuple[int, int], ...]], ...]:

@@ -65,6 +65,8 @@ class Fix:
     """(step, bytes of tensors) without the edits."""
     after: tuple[tuple[int, int], ...] = ()
     """(step, bytes of tensors) with them; empty if nothing was proved."""
+    is_counted: bool = False
+    """Whether these are all allocated bytes, because most of what leaked is not in tensors: autograd nodes, objects."""
 
     @property
     def is_complete(self) -> bool:

@@ -177,6 +177,7 @@ def _fix(fix: Fix) -> dict[str, Any]:
             }
             for one in fix.tries
         ],
+        "counted": fix.is_counted,
         "before": [{"step": step, "bytes": size} for step, size in fix.before],
         "after": [{"step": step, "bytes": size} for step, size in fix.after],
     }
