@@ -25,11 +25,9 @@ class Change:
         return self.first + len(self.removed)
 
     def conflicts(self, other: Change) -> bool:
-        """Whether both change a line in common, or insert at the same place."""
+        """Whether both change a line in common; what is inserted at the same place is combined."""
         if self == other or self.file != other.file:
             return False
-        if not self.removed and not other.removed:
-            return self.first == other.first
         return self.first < other.end and other.first < self.end  # an insertion at the border of the other is none
 
 
@@ -74,6 +72,12 @@ def _changes(file: str, before: str, after: str) -> list[Change]:
     return [Change(file, a + 1, tuple(old[a:b]), tuple(new[c:d])) for kind, a, b, c, d in steps if kind != "equal"]
 
 
+def _indent(change: Change) -> int:
+    """Spaces before the first inserted line: of two at one place the end of the inner block comes first."""
+    first = next((line for line in change.added if line.strip()), "").expandtabs()
+    return len(first) - len(first.lstrip())
+
+
 def applied(candidates: Sequence[Candidate], texts: Mapping[str, str]) -> dict[str, str]:
     """The files with all candidates applied.
 
@@ -85,7 +89,9 @@ def applied(candidates: Sequence[Candidate], texts: Mapping[str, str]) -> dict[s
         File name to new text, for the files that change.
 
     """
-    changes = sorted({change for candidate in candidates for change in candidate.changes}, reverse=True)
+    distinct = {change for candidate in candidates for change in candidate.changes}
+    order = [(change.first, bool(change.removed), -_indent(change), change) for change in distinct]
+    changes = [change for *_, change in sorted(order, reverse=True)]
     lines: dict[str, list[str]] = {}
     for change in changes:  # from the last to the first, so that line numbers stay valid
         of_file = lines.setdefault(change.file, texts[change.file].split("\n"))

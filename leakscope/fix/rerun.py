@@ -174,6 +174,7 @@ class Repeater:
             raise TooSlow
         line = server.stdout.readline()
         if not line:
+            self._server = None  # the next one starts another
             raise LeakscopeError("the run cannot be repeated: its launcher was ended")
         return line
 

@@ -114,6 +114,8 @@ class _Search:
                 refusals = [] if slower is None else [slower]
         except TooSlow:
             refusals = [Refusal(Aspect.TIME, "it takes too long")]
+        except LeakscopeError as error:
+            refusals = [Refusal(Aspect.EXIT, str(error))]
         self.tries_left -= 1
         self.tries.append(
             Try(
@@ -125,7 +127,7 @@ class _Search:
                 seconds=time.monotonic() - began,
             )
         )
-        self.progress(f"{number}: {title}: {self.tries[-1].refused or 'proved'}")
+        self.progress(f"{number}: {title}: {self.tries[-1].refused or 'verified'}")
         if not refusals and evidence is not None:
             self.fixed, self.last = chosen, evidence
             self._also_gone(evidence, next(iter(added.values())))

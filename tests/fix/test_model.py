@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +29,20 @@ def test_changes_of_one_line_conflict_and_equal_ones_do_not() -> None:
     elsewhere = Candidate("elsewhere", (Change("model.py", 3, ("x",), ("z",)),))
     assert line.conflicts([other])
     assert not line.conflicts([same, after, elsewhere])
-    assert after.conflicts([Candidate("again", (Change("train.py", 4, (), ("v",)),))])
+    assert not after.conflicts([Candidate("again", (Change("train.py", 4, (), ("v",)),))])
+
+
+def test_insertions_at_one_place_are_combined_the_inner_block_first() -> None:
+    text = "for x in y:\n    a(x)\nb()"
+    inner = Candidate("inner", (Change("f", 3, (), ("    one.clear()",)),))
+    also = Candidate("also", (Change("f", 3, (), ("    two.clear()",)),))
+    outer = Candidate("outer", (Change("f", 3, (), ("three.clear()",)),))
+    line = Candidate("line", (Change("f", 3, ("b()",), ("c()",)),))
+    for order in permutations((inner, also, outer, line)):
+        lines = applied(order, {"f": text})["f"].split("\n")
+        assert lines[:2] == ["for x in y:", "    a(x)"]
+        assert sorted(lines[2:4]) == ["    one.clear()", "    two.clear()"]
+        assert lines[4:] == ["three.clear()", "c()"]
 
 
 def test_several_candidates_apply_at_the_lines_of_the_original() -> None:
