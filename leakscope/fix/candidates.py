@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from leakscope.findings.facts import RuleName
@@ -27,20 +26,23 @@ _CONTAINERS = frozenset((
 """Rules of leaks whose container is more often at fault than the value in it."""
 
 
-def candidates(finding: Finding, sources: Sources) -> list[Candidate]:
+def candidates(
+    finding: Finding, sources: Sources, problem: Callable[[str], object] = lambda _: None
+) -> list[Candidate]:
     """The edits that may fix a leak, the most plausible first; each must be tried.
 
     Args:
         finding: The leak.
         sources: The files of the run.
+        problem: Called with a sentence for an error of leakscope, which costs some candidates.
 
     Returns:
         Distinct candidates, not more than are worth a run each.
 
     """
     stores = store_cases(finding, sources)
-    values = _until_error(value_candidates(finding, stores, sources))
-    containers = _until_error(container_candidates(finding, stores, sources))
+    values = _until_error(value_candidates(finding, stores, sources), problem)
+    containers = _until_error(container_candidates(finding, stores, sources), problem)
     in_containers = finding.rule in _CONTAINERS and not keeps_graph(finding)
     families = (containers, values) if in_containers else (values, containers)
     first = suggested(finding, sources)
@@ -102,10 +104,12 @@ def _replaced(text: str, place: Suggestion) -> str | None:
     return "\n".join(lines)
 
 
-def _until_error(family: Iterable[Candidate]) -> Iterator[Candidate]:
+def _until_error(family: Iterable[Candidate], problem: Callable[[str], object]) -> Iterator[Candidate]:
     """The candidates of a family up to the first error: source of an unforeseen form must not cost the others."""
-    with suppress(Exception):
+    try:
         yield from family
+    except Exception as error:  # noqa: BLE001 - becomes a note
+        problem(f"not all edits could be written: {type(error).__name__}: {error}")
 
 
 def _alternating(first: Iterable[Candidate], second: Iterable[Candidate]) -> Iterator[Candidate]:

@@ -66,8 +66,11 @@ _PRELOADED = (
 """What a rank imports first; ranks that are forks of one process import it once."""
 _LAUNCHER = ("torch.distributed.launcher.api",)
 """What the launcher of several ranks imports."""
-_SET_BEFORE = re.compile(r"\b(environ|putenv|set_start_method|orig_argv|LD_PRELOAD)\b")
-"""Words of a script that may change what torch reads when it is imported: its ranks are started anew."""
+_SET_BEFORE = re.compile(
+    r"\benviron\s*(\[[^]]*\]\s*=[^=]|\.(setdefault|update|pop|clear|__setitem__)\b|\|=)"
+    r"|\b(putenv|unsetenv|set_start_method|orig_argv|load_dotenv)\b"
+)
+"""Code that may change what torch reads when it is imported: the ranks of such a script are started anew."""
 
 
 class Repeater:

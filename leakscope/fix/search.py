@@ -221,7 +221,8 @@ def _searched(
     base = _base(repeater, run, findings, ends)
     progress(f"repeated without edits in {base.seconds:.0f} s")
     sources = Sources({name: text.removesuffix("\n").split("\n") for name, text in files.texts.items()})
-    waiting = {leak.fingerprint: candidates(leak, sources) for leak in base.findings.leaks}
+    problems: list[str] = []
+    waiting = {leak.fingerprint: candidates(leak, sources, problems.append) for leak in base.findings.leaks}
     found = {fingerprint: bool(waiting[fingerprint]) for fingerprint in waiting}
     search = _Search(repeater, Proof(base), waiting, ends, tries, progress)
     search.run()
@@ -236,7 +237,7 @@ def _searched(
         is_deterministic=search.proof.is_deterministic,
         steps=repeater.steps,
         compared_steps=sum(row.tensors > 0 for rank in base.run.ranks for row in rank.training),
-        notes=tuple(_notes(differ, search, launch.by_launcher, run)),
+        notes=(*_notes(differ, search, launch.by_launcher, run), *dict.fromkeys(problems)),
         before=_curve(base, is_counted),
         after=() if search.last is None else _curve(search.last, is_counted),
         is_counted=is_counted,
