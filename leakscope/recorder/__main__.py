@@ -141,7 +141,9 @@ class _Rank:
             if self.step_function is not None and not self.step_function.seen:
                 self.guard.call("missing step function", recorder.step_function_is_missing)
             recorder.failed(error)
-            recorder.finish(ended, with_snapshot=end.how in (EndKind.FINISHED, EndKind.EXITED))
+            # a repetition is compared by its steps: what is alive at the end is not judged
+            listed = end.how in (EndKind.FINISHED, EndKind.EXITED) and not self.options.checksums
+            recorder.finish(ended, with_snapshot=listed)
         else:
             self._call_last("end without a recorder", self._end_without_recorder, ended)
         return end
