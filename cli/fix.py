@@ -89,6 +89,7 @@ def find_and_report(  # noqa: PLR0913 - the options of the command
     quiet: bool = False,
     command: Sequence[str] = (),
     to_stdout: bool = True,
+    of_recording: bool = False,
 ) -> int:
     """Search, write the result into the run, print it; return the exit status.
 
@@ -102,6 +103,7 @@ def find_and_report(  # noqa: PLR0913 - the options of the command
         quiet: Whether to print no progress.
         command: The command of the run, if it has secrets that were not stored.
         to_stdout: Whether to print the result.
+        of_recording: Whether the run was just recorded: the status of a script that failed comes first.
 
     Raises:
         LeakscopeError: The run cannot be repeated, or the patch cannot be applied.
@@ -117,6 +119,10 @@ def find_and_report(  # noqa: PLR0913 - the options of the command
     recorded = run.command  # without secrets
     if command:
         run = replace(run, command=tuple(command))
+    failed = next((rank.ended.status for rank in run.ranks if rank.ended.status), 0) if of_recording else 0
+    if failed:
+        note("the script failed; `leakscope fix` repeats its first steps")
+        return failed
     if not findings.leaks:
         why = "; the run is inconclusive" if findings.verdict == Verdict.INCONCLUSIVE else ""
         print_or_fail(_json(run, findings) if as_json else f"No leaks to fix{why}.\n")

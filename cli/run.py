@@ -125,7 +125,11 @@ def run(ctx: click.Context, /, words: Sequence[str], **typed: Any) -> None:
         from leakscope_cli.fix import find_and_report
 
         status = find_and_report(
-            options.folder, quiet=options.quiet, command=options.command, to_stdout=not options.needs_stdout
+            options.folder,
+            of_recording=True,
+            quiet=options.quiet,
+            command=options.command,
+            to_stdout=not options.needs_stdout,
         )
     if status == _USAGE and misplaced and not options.quiet:
         note(misplaced)

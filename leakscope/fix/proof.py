@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
 from statistics import median
@@ -43,17 +43,17 @@ class Refusal:
 
 _PEAK_SHARE = 1.02
 _PEAK_BYTES = 256 << 10
-"""Noise of glibc's count of allocated bytes between two equal runs: at most 120 KiB in 40 pairs of toy runs."""
+"""Share and bytes by which a peak may be higher. Heuristic: glibc's count differs between two equal runs."""
 _TIME_SHARE = 1.05
 _TIME_S = 0.0005
 _NOISE = 3.0
-"""Seconds, and standard errors of the median step time, by which two equal runs differ on a busy machine."""
+"""Seconds and standard errors by which a median step may be longer beyond the share. Heuristic, for a busy machine."""
 _STAYS = 0.2
-"""Share of a leak's growth that may remain: autograd nodes are counted by glibc, which rounds."""
+"""Share of a leak's growth in tensors that may remain. Heuristic: one of a few containers that is left is more."""
 _TOO_SHORT = (Reason.TOO_FEW_STEPS, Reason.TOO_FEW_SNAPSHOTS, Reason.UNBALANCED)
 """Why a run without a leak has no verdict although one with a leak has."""
 _SMALL = 512
-"""Bytes per step that cannot be told from noise in the counters."""
+"""Bytes per step below which growth of tensors is not compared. Heuristic: a few scalars."""
 _FEW = 8
 """Times that, below which a leak has few tensors."""
 
@@ -65,7 +65,6 @@ class Proof:
     base: Evidence
     again: Evidence | None = None
     """A second repetition without edits."""
-    notes: list[str] = field(default_factory=list)
 
     @property
     def is_deterministic(self) -> bool:
@@ -232,7 +231,7 @@ def _distribution_differs(base: Evidence, again: Evidence, tried: Evidence) -> R
 
 _UNLIKELY = 0.01
 _TIMES_USUAL = 4.0
-"""Heuristic: the median difference of two runs of one script varies by less than a factor of two."""
+"""Times that the losses may differ more than between two runs without edits. Heuristic."""
 
 
 def _losses(evidence: Evidence) -> list[float]:

@@ -123,7 +123,6 @@ class _Search:
                 leaks=tuple(added),
                 where=next(iter(added.values())).where,
                 refused="; ".join(dict.fromkeys(refusal.text for refusal in refusals)),
-                aspect=refusals[0].aspect if refusals else "",
                 seconds=time.monotonic() - began,
             )
         )
@@ -138,11 +137,12 @@ class _Search:
             self.proof.again = self.repeater.run("without_edits_2", {}, self._limit_s())
 
     def _also_gone(self, evidence: Evidence, candidate: Candidate) -> None:
-        """Leaks that an edit of another one has fixed too."""
+        """Leaks that an edit of another one has fixed too, by the same proof."""
         left = {leak.fingerprint for leak in evidence.findings.leaks}
-        for fingerprint in self.leaks:
-            if fingerprint not in left:
-                self.fixed.setdefault(fingerprint, candidate)
+        for fingerprint in [one for one in self.leaks if one not in left and one not in self.fixed]:
+            gone = [self.leaks[one] for one in (*self.fixed, fingerprint)]
+            if not self.proof.refusals(evidence, gone):
+                self.fixed[fingerprint] = candidate
 
     def _limit_s(self) -> float:
         return min(max(_LIMIT_S, _LIMIT_FACTOR * self.proof.base.seconds), max(self.ends - time.monotonic(), 1.0))
@@ -290,6 +290,9 @@ def _why_no_candidate(leak: Finding, files: SourceFiles) -> str:
 
 def _notes(differ: Sequence[str], search: _Search, by_launcher: bool, run: Run) -> Iterator[str]:
     unrestored = search.repeater.unrestored
+    skipped = max((row.skipped for rank in search.proof.base.run.ranks for row in rank.training), default=0)
+    if skipped:
+        yield f"up to {skipped} tensors a step could not be compared"
     if search.last is not None and memory_figures_differ(search.proof.base, search.last):
         yield "figures of memory on stdout differ with the edit"
     if differ:

@@ -16,10 +16,14 @@ from leakscope.originals import json
 from leakscope.run.secrets import MASK, masked
 
 _STORED = (
-    "CUDA_", "PYTORCH_", "TORCH", "OMP_", "MKL_", "NCCL_", "GLOO_", "PYTHON", "CUBLAS_", "LD_LIBRARY_PATH", "MALLOC_",
-    "HF_HOME", "HF_DATASETS_", "TRANSFORMERS_", "TOKENIZERS_", "PATH", "DATA", "LANG", "LC_", "TZ", "SEED",
+    "CUDA_", "PYTORCH_", "TORCH", "OMP_", "MKL_", "NCCL_", "GLOO_", "PYTHON", "CUBLAS_", "MALLOC_", "HF_DATASETS_",
+    "TRANSFORMERS_", "TOKENIZERS_", "DATA_", "LC_",
 )  # fmt: skip
-"""Prefixes of variables whose values are stored with a run; of all others only a digest, which shows a change."""
+"""Prefixes of variables whose values are stored with a run, unless they look secret; of all others only a digest, which
+shows a change.
+"""
+_STORED_NAMES = frozenset({"PATH", "LD_LIBRARY_PATH", "HF_HOME", "LANG", "TZ", "SEED"})
+"""Further variables whose values are stored."""
 _VOLATILE = frozenset({"_", "SHLVL", "OLDPWD", "PWD", "COLUMNS", "LINES", "LS_COLORS", "PS1", "WINDOWID", "TMUX_PANE"})
 """Variables that differ between two shells and that no training depends on."""
 
@@ -57,7 +61,7 @@ class LaunchRecord:
         for name, value in os.environ.items():
             if name in _VOLATILE:
                 continue
-            if name.startswith(_STORED) and MASK not in "".join(masked([f"{name}={value}"])):
+            if _is_stored(name) and MASK not in "".join(masked([f"{name}={value}"])):
                 environment[name] = value
             else:
                 digests[name] = _digest(name, value)
@@ -75,7 +79,12 @@ class LaunchRecord:
     def from_json(cls, data: Any) -> Self:
         """Read the record of `run.json`. Raises LeakscopeError if it has none, or a damaged one."""
         try:
-            return cls(**{**data, "flags": tuple(data["flags"])})
+            record = cls(**{**data, "flags": tuple(data["flags"])})
+            words = (record.folder, record.python, *record.flags)
+            tables = (record.options, record.environment, record.digests)
+            if not all(isinstance(word, str) for word in words) or not all(isinstance(one, dict) for one in tables):
+                raise TypeError
+            return record
         except (TypeError, KeyError):
             raise LeakscopeError("the run has no record of how it was started; record it again") from None
 
@@ -117,13 +126,16 @@ class LaunchRecord:
         """
         environment = {**os.environ, **self.environment}
         for name in set(os.environ) - set(self.environment) - set(self.digests) - _VOLATILE:
-            if name.startswith(_STORED):
+            if _is_stored(name):
                 del environment[name]
         differ = [name for name, digest in self.digests.items() if _digest(name, os.environ.get(name, "")) != digest]
         return environment, sorted(differ)
 
 
+def _is_stored(name: str) -> bool:
+    return name.startswith(_STORED) or name in _STORED_NAMES
+
+
 def _digest(name: str, value: str) -> str:
-    return hashlib.sha256(f"{name}={value}".encode(errors="surrogateescape")).hexdigest()[
-        :4
-    ]  # shows a change, and not the value
+    digest = hashlib.sha256(f"{name}={value}".encode(errors="surrogateescape")).hexdigest()
+    return digest[:4]  # shows a change, and not the value

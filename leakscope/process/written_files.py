@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-from leakscope.originals import Path, json, open_file, os, shutil, tempfile
+from leakscope.originals import Path, _thread, json, open_file, os, shutil, tempfile
 from leakscope.process.patches import Patches
 
 _FOLDER, _JOURNAL = "written", "journal.jsonl"
@@ -30,12 +29,12 @@ class WrittenFiles:
         self._run = os.path.realpath(folder) + os.sep
         self._temporary = os.path.realpath(tempfile.gettempdir()) + os.sep
         self._known: set[str] = set()
-        self._active = False
+        self._busy = _thread._local()
+        """Per thread, whether it is copying a file."""
 
     def install(self) -> None:
         """Watch this process and its forks from here on; an audit hook stays until it ends (PEP 578)."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._active = True
         sys.addaudithook(self._audit)
 
     def watch_torch(self, patches: Patches) -> None:
@@ -45,36 +44,36 @@ class WrittenFiles:
             patches.call_before(writer, "__init__", lambda _, name, *__, **___: self.keep(name))
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self._active or event not in _EVENTS:
-            return
-        with suppress(Exception):  # the script goes on, and its own error, if any, comes from what it does
+        if event in _EVENTS:
             for path in _EVENTS[event](arguments):
                 self.keep(path)
 
     def keep(self, path: Any) -> None:
-        """Copy a file, once, unless it is in a cache; note one that does not exist."""
-        if not self._active or not isinstance(path, (str, bytes, os.PathLike)):
+        """Copy a file, once, unless it is in a cache; note one that does not exist.
+
+        Raises OSError if it cannot be copied: the script must not overwrite it then.
+        """
+        if getattr(self._busy, "now", False) or not isinstance(path, (str, bytes, os.PathLike)):
             return
-        real = os.path.realpath(os.fsdecode(path))
+        self._busy.now = True
+        try:
+            self._keep(os.path.realpath(os.fsdecode(path)))
+        finally:
+            self._busy.now = False
+
+    def _keep(self, real: str) -> None:
         if real in self._known or real.startswith((*_IGNORED, self._run)) or any(part in real for part in _CACHES):
             return
         is_temporary = real.startswith(self._temporary) and not os.getcwd().startswith(self._temporary)
-        self._active = False
-        try:
-            self._known.add(real)
-            if is_temporary or (os.path.exists(real) and not os.path.isfile(real)):
-                return
-            self._note(real)
-        finally:
-            self._active = True
-
-    def _note(self, real: str) -> None:
+        if is_temporary or (os.path.exists(real) and not os.path.isfile(real)):
+            return
         copy = ""
         if os.path.exists(real):
-            copy = str(self._folder / f"{os.getpid()}_{len(self._known)}")
+            copy = str(self._folder / f"{os.getpid()}_{_thread.get_ident()}_{len(self._known)}")
             shutil.copy2(real, copy)
         with open_file(self._folder / _JOURNAL, "a", encoding="utf-8") as journal:
             journal.write(json.dumps([real, copy]) + "\n")
+        self._known.add(real)
 
 
 def _of_open(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

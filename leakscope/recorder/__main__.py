@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from leakscope.bootstrap import own_imports
 from leakscope.options import Options
 from leakscope.originals import os, take
-from leakscope.overlay import install_overlay
 from leakscope.process import script_runner
 from leakscope.process.children import bootstrap_module, current_process, follow_children
 from leakscope.process.gc_control import no_automatic_gc
@@ -24,13 +23,13 @@ from leakscope.process.guard import Guard, in_forked_child
 from leakscope.process.patches import Patches, without_compiling
 from leakscope.process.user_code import adopt_script
 from leakscope.process.watchdog import end_with_launcher, known_launcher, launcher_is_gone, yield_to_threads
-from leakscope.process.written_files import WrittenFiles
 from leakscope.recorder.steps.step_function import StepFunction
 from leakscope.run.processes import link, write_who
 from leakscope.run.rows import EndKind, StepSourceKind
 from leakscope.run.secrets import conceal
 
 if TYPE_CHECKING:
+    from leakscope.process.written_files import WrittenFiles
     from leakscope.recorder.recorder import Recorder
     from leakscope.run.model import Ended
 
@@ -56,6 +55,9 @@ class _Rank:
         """Compile the script and set up its `__main__`; wait for its `import torch`."""
         options, function = self.options, self.step_function
         if options.checksums:  # a repetition, perhaps with edited copies
+            from leakscope.overlay import install_overlay
+            from leakscope.process.written_files import WrittenFiles
+
             install_overlay(str(options.folder))
             self._written = WrittenFiles(options.folder)
             self._written.install()

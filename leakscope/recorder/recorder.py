@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from leakscope.comm.monitor import CommMonitor, is_there
 from leakscope.dataloader.monitor import LoaderWorkers
@@ -28,11 +28,13 @@ from leakscope.recorder.steps.inputs import StepInputs
 from leakscope.recorder.steps.peers import SNAPSHOT_TIMEOUT_S, Peers, RankStateFile, call_ahead_of_comm
 from leakscope.recorder.steps.policy import Schedule, SnapshotRequests
 from leakscope.recorder.steps.rank_exit import MissingStepWarning, RankExit, missing_step_hints
-from leakscope.recorder.training_state import TrainingStateRecorder
 from leakscope.run.model import Ended, Step
 from leakscope.run.rows import Occasion, StepsBy, StepSourceKind
 from leakscope.run.writer import RankFolder
 from leakscope.shield import contextmanager, ending_with
+
+if TYPE_CHECKING:
+    from leakscope.recorder.training_state import TrainingStateRecorder
 
 
 class RankMembership:
@@ -198,7 +200,7 @@ class Recorder:
         self._watched_steps = WatchedSteps(options, self._folder, self._sites, self._device, self._lifetimes)
         self._loaders = LoaderWorkers(self._folder, self._schedule)
         self._inputs = StepInputs()
-        self._training = TrainingStateRecorder(self._folder)
+        self._training: TrainingStateRecorder | None = None
         self._switch = StepSourceSwitch(self._folder, self._schedule, self._watched_steps)
         self._no_step: MissingStepWarning | None = None
         self._detector: StepDetector | None = None
@@ -231,6 +233,9 @@ class Recorder:
         self._device.attach(self.patches)
         self._loaders.install(self.patches)
         if options.checksums:
+            from leakscope.recorder.training_state import TrainingStateRecorder
+
+            self._training = TrainingStateRecorder(self._folder)
             self._training.install(self.patches)
         if not options.by_hand:
             if options.step_function is not None:
@@ -291,7 +296,9 @@ class Recorder:
 
     def _step(self) -> None:
         ended = CLOCK.perf_counter()
-        self._training.step_ended(self.steps + 1, None if self._detector is None else self._detector.called_module)
+        if self._training is not None:
+            module = None if self._detector is None else self._detector.called_module
+            self._training.step_ended(self.steps + 1, module)
         counted = self._counter.read()
         peak, self._peak = (counted.peak if counted.peak != self._peak else None), counted.peak
         self.steps += 1
@@ -360,7 +367,7 @@ class Recorder:
             self._snapshot(step, Occasion.PEER)
 
     def _own_objects(self) -> tuple[object, ...]:
-        training = self._training.own_objects()
+        training = () if self._training is None else self._training.own_objects()
         return (self, *self.__dict__.values(), self.__dict__, self.member.__dict__, *training)
 
     def is_over(self) -> bool:

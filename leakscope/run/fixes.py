@@ -21,8 +21,6 @@ class Try:
     """Its first place."""
     refused: str
     """Why it proves nothing: `loss differs at step 3`; "" if it is proved."""
-    aspect: str
-    """What differs, as in `leakscope.fix.proof.Aspect`; "" if it is proved."""
     seconds: float
 
 

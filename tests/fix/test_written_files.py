@@ -46,3 +46,21 @@ def test_written_files_are_restored(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {*names, "run"}
     assert all((tmp_path / name).read_text() == f"first {name}" for name in names)
     assert restore_written_files(tmp_path / "run") == []
+
+
+@pytest.mark.process
+def test_a_file_that_cannot_be_copied_is_not_overwritten(tmp_path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from leakscope.process import written_files
+written = written_files.WrittenFiles(Path("run"))
+written.install()
+Path("run/written").rmdir()
+open("model.pt", "w")
+"""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "model.pt").write_text("first")
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, timeout=100, check=False)
+    assert done.returncode == 1
+    assert (tmp_path / "model.pt").read_text() == "first"

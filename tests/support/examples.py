@@ -274,10 +274,8 @@ def fix(diff: str = DIFF, subject: str = "trainer.losses", title: str = "`.item(
             LeakFix("0f3a9c11", subject, title, diff, ""),
         ),
         tries=(
-            Try(
-                "`del extract` at stage.py:41", ("b41c07e2",), "stage.py:41", "NameError at stage.py:41", "failed", 7.0
-            ),
-            Try(title, ("0f3a9c11",), "train.py:12", "", "", 6.6),
+            Try("`del extract` at stage.py:41", ("b41c07e2",), "stage.py:41", "NameError at stage.py:41", 7.0),
+            Try(title, ("0f3a9c11",), "train.py:12", "", 6.6),
         ),
         patch=diff,
         is_deterministic=True,
@@ -392,7 +390,7 @@ def hostile(bad: str = HOSTILE) -> tuple[Run, Findings]:
     proved = replace(
         proved, leaks=(replace(proved.leaks[1], fingerprint="deadbeef"), replace(proved.leaks[0], why=bad))
     )
-    proved = replace(proved, notes=(bad,), tries=(Try(bad, ("deadbeef",), bad, bad, bad, 1.0),))
+    proved = replace(proved, notes=(bad,), tries=(Try(bad, ("deadbeef",), bad, bad, 1.0),))
     sources = {f"{bad}.py": ("", "", bad)}
     return run(only, command=(bad,), device=bad, torch=bad, folder=bad, sources=sources, fix=proved), reported
 
